@@ -1,0 +1,85 @@
+"""What an engine answers: NamedTuples of arrays of the kind that came in.
+
+Values first, ids second, as ``torch.topk``. Floating-point answers are float64; ids are int64 and never renumbered.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+Array = Any  # a NumPy array or a torch tensor, as the hidden vectors were
+
+
+class Promise(NamedTuple):
+    """``|log p^ - log p| <= eps`` except with probability ``delta``; ids exact except with probability ``delta_ids``.
+
+    Per row; 0 means proved, ``eps=inf`` and ``delta_ids=1`` mean no promise. ``over`` names the randomness the
+    probabilities are taken over: "query" (fresh per query), "rotation", "calibration".
+    """
+
+    eps: float
+    delta: float
+    delta_ids: float
+    over: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        ids = {0.0: "ids proved", 1.0: "ids not promised"}.get(self.delta_ids, f"ids but for {self.delta_ids:g}")
+        if math.isinf(self.eps):
+            return f"{ids}, log-probabilities not promised"
+        rate = "proved" if self.delta == 0 else f"but for {self.delta:g}"
+        over = f" over {' and '.join(sorted(self.over))}" if self.over else ""
+        return f"{ids}, log-probabilities within {self.eps:g} nats {rate}{over}"
+
+
+class Cost(NamedTuple):
+    """What an answer took: exact rows scored and bytes read per query, rows finished densely, and the path that ran.
+
+    ``rows [batch]`` int64, ``bytes [batch]`` float64 (bytes that a block of queries read together are shared out),
+    ``dense [batch]`` bool, ``path`` such as ``"cascade/avx512vnni"``.
+    """
+
+    rows: Array
+    bytes: Array
+    dense: Array
+    path: str
+
+
+class TopK(NamedTuple):
+    """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``."""
+
+    log_probs: Array
+    ids: Array
+    logits: Array
+    lse: Array
+    error: Array
+    proved: Array
+    cost: Cost
+
+
+class LogProb(NamedTuple):
+    """Log-probabilities of given classes: ``log_probs, logits [batch, m]``, ``lse, error [batch]``, ``cost``."""
+
+    log_probs: Array
+    logits: Array
+    lse: Array
+    error: Array
+    cost: Cost
+
+
+class Lse(NamedTuple):
+    """The log-normaliser ``log sum_i exp(link(z_i))`` and its error, ``[batch]`` each, and the cost."""
+
+    lse: Array
+    error: Array
+    cost: Cost
+
+
+class Sample(NamedTuple):
+    """Sampled classes: ``ids, logits, score, proved [batch, n]``; ``score`` is the winning ``link(z) / T + gumbel``."""
+
+    ids: Array
+    logits: Array
+    score: Array
+    proved: Array
+    cost: Cost

@@ -1,0 +1,118 @@
+"""What an engine reads, in which order, and how wrong each look can be.
+
+For a query ``x = (hidden - mean) @ rotation`` and a class ``i``::
+
+    estimate[i] = base[i] + <centre, hidden> + sum_s scale[s, i] * sum_{j in segment s} code[i, j] * x^[j]
+    radius[i]   = sum_t slack[t, i] * factor_t * term_t(x)            |z[i] - estimate[i]| <= radius[i]
+
+A plan is arrays and numbers only: it is saved as it is, and every executor (NumPy, native, GPU) runs the same one.
+Building plans is the business of ``previews/``; running them that of ``engines/``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Array = NDArray[Any]
+
+CLASS_BLOCK = 64
+"""Classes of one interleaved block, and what every per-class array is padded to."""
+
+ESTIMATE_ROUNDING = 2.0**-20
+"""An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""
+
+
+class Term(NamedTuple):
+    """The query's half of one summand of the radius.
+
+    ``kind`` names a number computed from ``x[start:stop]``:
+
+    ``"norm"``       ‖x‖
+    ``"quantised"``  ‖x - x^‖, what the executor lost by reading ``x`` in two int8 planes
+    ``"rest"``       ‖x without its peaks‖
+    ``"peaks"``      Σ |x_j| over the peaks of x
+    ``"one"``        1
+
+    The peaks are the m largest |x_j| with the m that minimises ``peaks + sqrt(n / 3) * rest``, n = stop - start: a code
+    is off by at most half a step per coordinate and by about ``step * sqrt(n / 12)`` in norm, so a few huge
+    coordinates are cheaper counted one by one.
+    """
+
+    kind: str
+    start: int
+    stop: int
+    factor: float = 1.0
+
+
+class Level(NamedTuple):
+    """One look at the classes.
+
+    ``codes``   level 0: ``[blocks, bytes / 4, 64, 4]`` uint8, 64 classes side by side, read for all classes;
+                later levels: ``[vocab, bytes]`` uint8, gathered for survivors;
+                or a plain ``[vocab, width]`` float matrix (a published method's preview).
+                The byte ``u`` of an 8-bit coordinate means the integer ``u - 128``.
+    ``layout``  ``((start, stop, bits), ...)``: the coordinates of x read here, in this order
+    ``scale``   ``[segments, padded]`` float32; None for a float matrix
+    ``slack``   ``[terms, padded]`` float32, rounded up; None where no radius is known
+    ``terms``   the query halves, one for each row of ``slack``
+    ``adds``    True: adds to the estimate of the level before; False: replaces it
+    """
+
+    codes: Array
+    layout: tuple[tuple[int, int, int], ...]
+    scale: Floats | None
+    slack: Floats | None
+    terms: tuple[Term, ...]
+    adds: bool = False
+
+
+class Dense(NamedTuple):
+    """Beyond ``batch`` queries, or once more than ``share`` of the classes are candidates, read all rows densely."""
+
+    batch: float = math.inf
+    share: float = 0.25
+
+
+class Plan(NamedTuple):
+    """How to read one matrix: ``mean``, ``rotation``, ``base``, ``centre``, levels coarse to fine, then exact rows.
+
+    ``mean``      ``[dim]`` float64 or None
+    ``rotation``  ``[dim, rotated]`` float32 or None
+    ``base``      ``[padded]`` float32: ``bias + (weight - centre) @ mean``
+    ``centre``    ``[dim]`` float64 or None: <centre, hidden> joins every estimate before any link
+    ``levels``    coarse to fine; none: every query is read densely
+    ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
+    """
+
+    mean: Array | None
+    rotation: Floats | None
+    base: Floats | None
+    centre: Array | None
+    levels: tuple[Level, ...]
+    budget: int | None = None
+    dense: Dense = Dense()
+
+
+def padded(vocab: int) -> int:
+    """``ceil(vocab / 64) * 64``: the length of every per-class array."""
+    return -(-vocab // CLASS_BLOCK) * CLASS_BLOCK
+
+
+def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """``rows [vocab, bytes] -> [blocks, ceil(bytes / 4), 64, 4]``; classes and bytes that pad are code 0 (byte 128)."""
+    vocab, width = rows.shape
+    wide = np.full((padded(vocab), -(-width // 4) * 4), 128, np.uint8)
+    wide[:vocab, :width] = rows
+    blocks = wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
+
+
+def deinterleave(codes: NDArray[np.uint8], vocab: int) -> NDArray[np.uint8]:
+    """The inverse of :func:`interleave`: ``[blocks, quads, 64, 4] -> [vocab, 4 * quads]``."""
+    blocks, quads = codes.shape[:2]
+    return np.ascontiguousarray(codes.transpose(0, 2, 1, 3)).reshape(blocks * CLASS_BLOCK, quads * 4)[:vocab]
