@@ -1,0 +1,84 @@
+"""Everything headlong raises on purpose::
+
+    HeadlongError
+    ├── InputError              what was passed in (also a ValueError)
+    │   ├── ShapeError          wrong rank, wrong size, k > vocab
+    │   ├── DtypeError          a type that is not read (also a TypeError)
+    │   ├── NonFiniteError      NaN or inf where numbers were expected
+    │   ├── IdError             class ids that are out of range (also an IndexError)
+    │   └── OptionError         an unknown method, an option out of range, options that contradict each other
+    ├── StoreError              a file that cannot be read or written
+    │   ├── MalformedFileError  cut off, damaged, or contradicting itself
+    │   ├── VersionError        written by a newer headlong
+    │   ├── WrongLayerError     an engine saved for other weights
+    │   └── MissingTensorError  the named tensor is not there (also a KeyError)
+    ├── DataError               a corpus or data set that is absent or not what it should be
+    ├── KernelError             the native module is absent, or the CPU lacks the level that was asked for
+    └── MissingPackageError     an optional package is not installed (also an ImportError)
+
+A message says what came, what was expected and what to do. The command line prints it as one line and exits with 2.
+"""
+
+from __future__ import annotations
+
+
+class HeadlongError(Exception):
+    """The root: ``except HeadlongError`` catches every fault that headlong reports."""
+
+
+class InputError(HeadlongError, ValueError):
+    """What was passed in cannot be used."""
+
+
+class ShapeError(InputError):
+    """An array of the wrong rank or size, or a ``k`` beyond the vocabulary."""
+
+
+class DtypeError(InputError, TypeError):
+    """An array, tensor or argument of a type that is not read here."""
+
+
+class NonFiniteError(InputError):
+    """NaN or infinity where finite numbers were expected."""
+
+
+class IdError(InputError, IndexError):
+    """Class ids outside ``0..vocab-1``."""
+
+
+class OptionError(InputError):
+    """An unknown method or option, a value out of range, or options that contradict each other."""
+
+
+class StoreError(HeadlongError):
+    """A file that cannot be read or written."""
+
+
+class MalformedFileError(StoreError):
+    """A file that is cut off, damaged, or contradicts itself."""
+
+
+class VersionError(StoreError):
+    """A file written by a newer headlong."""
+
+
+class WrongLayerError(StoreError):
+    """An engine that was saved for other weights."""
+
+
+class MissingTensorError(StoreError, KeyError):
+    """A file without the tensor that was named."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+class DataError(HeadlongError):
+    """A corpus or data set that is absent, or whose bytes are not the expected ones."""
+
+
+class KernelError(HeadlongError):
+    """The native module is absent, or ``HEADLONG_ISA`` asks for a level that this CPU lacks."""
+
+
+class MissingPackageError(HeadlongError, ImportError):
+    """An optional package that is not installed; the message names the extra that brings it."""
