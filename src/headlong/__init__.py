@@ -1,0 +1,84 @@
+"""headlong reads a model's output layer faster, and says with every answer how far it can be trusted.
+
+The public names, each fetched from its file on first use: ``import headlong`` imports neither NumPy nor torch nor the
+command line, and costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headlong import errors as errors
+    from headlong.answers import Cost as Cost
+    from headlong.answers import LogProb as LogProb
+    from headlong.answers import Lse as Lse
+    from headlong.answers import Promise as Promise
+    from headlong.answers import Sample as Sample
+    from headlong.answers import TopK as TopK
+    from headlong.compile import compile as compile
+    from headlong.compile import load as load
+    from headlong.errors import HeadlongError as HeadlongError
+    from headlong.layers.matrix import Layer as Layer
+    from headlong.links import Affine as Affine
+    from headlong.links import SoftCap as SoftCap
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Affine": "links",
+    "Cost": "answers",
+    "HeadlongError": "errors",
+    "Layer": "layers.matrix",
+    "LogProb": "answers",
+    "Lse": "answers",
+    "Promise": "answers",
+    "Sample": "answers",
+    "SoftCap": "links",
+    "TopK": "answers",
+    "compile": "compile",
+    "load": "compile",
+}
+
+__all__ = [
+    "Affine",
+    "Cost",
+    "HeadlongError",
+    "Layer",
+    "LogProb",
+    "Lse",
+    "Promise",
+    "Sample",
+    "SoftCap",
+    "TopK",
+    "compile",
+    "errors",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("headlong.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headlong' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(f"headlong.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps ``headlong.compile`` the function when Python binds the file of that name to the package."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value.compile if name == "compile" and isinstance(value, ModuleType) else value)
+
+
+sys.modules[__name__].__class__ = _Package

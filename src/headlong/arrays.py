@@ -1,0 +1,209 @@
+"""The one place that knows kinds of arrays: NumPy, torch on the CPU, and bfloat16 as ``ml_dtypes`` spells it.
+
+torch is looked at only where the caller has imported it already. What comes in leaves as a NumPy view (copied only
+where the type or the strides have to change), and answers leave as the kind that came in. Layers on a GPU, sparse and
+quantised tensors are not read here: they are refused with advice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
+
+Array = NDArray[Any]
+Kind = Literal["numpy", "torch"]
+Answer = TypeVar("Answer", bound=tuple[Any, ...])
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)
+"""The types a layer's weights are read in."""
+HIDDEN = (*STORED, np.dtype(np.float64))
+"""The types hidden vectors come in."""
+
+
+def kind_of(value: object) -> Kind:
+    """``"torch"`` for a tensor, ``"numpy"`` for everything else; never imports torch."""
+    torch = sys.modules.get("torch")
+    tensor = getattr(torch, "Tensor", None)
+    return "torch" if tensor is not None and isinstance(value, tensor) else "numpy"
+
+
+def as_numpy(value: Any, name: str) -> Array:
+    """``value`` as a NumPy array, without a copy where it is one already or a torch tensor on the CPU."""
+    if kind_of(value) == "torch":
+        return _tensor_view(value, name)
+    if isinstance(value, np.ma.MaskedArray):
+        raise DtypeError(f"{name} is a masked array, whose mask would be lost; pass {name}.filled(...)")
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # an object's own __array__ may raise anything
+        raise DtypeError(f"{name} is no array: {error}; pass a NumPy array or a torch tensor") from error
+    if array.dtype == object:
+        raise DtypeError(f"{name} is a {type(value).__name__} that NumPy reads as objects; pass a regular array of numbers")
+    return array
+
+
+def _tensor_view(tensor: Any, name: str) -> Array:
+    torch = sys.modules["torch"]
+    if tensor.device.type != "cpu":
+        raise DtypeError(f"{name} is on {tensor.device}; this reads from the CPU's memory: pass {name}.cpu()")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise DtypeError(f"{name} is a sparse or quantised tensor; pass {name}.to_dense() or {name}.dequantize()")
+    tensor = tensor.detach()
+    try:
+        if tensor.dtype == torch.bfloat16:
+            bits: Array = tensor.view(torch.int16).numpy()
+            return bits.view(BFLOAT16)
+        array: Array = tensor.numpy()
+    except (RuntimeError, TypeError) as error:
+        raise DtypeError(f"{name} ({tensor.dtype}) has no NumPy view: {error}; pass {name}.float()") from error
+    return array
+
+
+def answer_as(answer: Answer, kind: Kind) -> Answer:
+    """The same NamedTuple with every NumPy array in it, at any depth, as the kind that came in (no copies)."""
+    if kind == "numpy":
+        return answer
+    return type(answer)(*(_value_as_torch(value) for value in answer))
+
+
+def _value_as_torch(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        # torch warns about read-only memory, and cannot read reversed strides
+        owned = value if value.flags.writeable and value.flags.c_contiguous else value.copy()
+        return sys.modules["torch"].from_numpy(owned)
+    return answer_as(value, "torch") if isinstance(value, tuple) else value
+
+
+def hidden64(hidden: Any, dim: int, name: str = "hidden") -> NDArray[np.float64]:
+    """``[batch, dim]`` float64, C-contiguous and finite; not copied where it is that already. Exact for every type."""
+    array = as_numpy(hidden, name)
+    if array.ndim != 2 or array.shape[1] != dim:
+        raise ShapeError(f"{name} has shape {_shape(array)}; expected [batch, {dim}]{_shape_advice(array, dim, name)}")
+    if array.dtype.newbyteorder("=") not in HIDDEN:
+        raise DtypeError(f"{name} is {array.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
+    wide: NDArray[np.float64] = np.ascontiguousarray(array, np.float64)
+    finite = np.isfinite(wide)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0]
+        raise NonFiniteError(
+            f"{name}[{row}, {column}] is {wide[row, column]}; expected finite numbers: drop or repair the row"
+        )
+    return wide
+
+
+def _shape(array: Array) -> str:
+    return f"[{', '.join(map(str, array.shape))}]"
+
+
+def _shape_advice(array: Array, dim: int, name: str) -> str:
+    if array.ndim == 1 and array.shape[0] == dim:
+        return f": one vector is a batch of one, pass {name}[None, :]"
+    if array.ndim == 2 and array.shape[0] == dim:
+        return f": pass {name}.T"
+    if array.ndim > 2 and array.shape[-1] == dim:
+        return f": pass {name}.reshape(-1, {dim})"
+    return ", one row per query and the layer's dim columns"
+
+
+def ids64(ids: Any, batch: int, vocab: int, name: str = "ids") -> NDArray[np.int64]:
+    """``[batch, m]`` int64, C-contiguous, every id in ``0..vocab-1``."""
+    array = as_numpy(ids, name)
+    if array.ndim != 2 or array.shape[0] != batch:
+        column = array.ndim == 1 and array.shape[0] == batch
+        advice = f": pass {name}[:, None]" if column else ", one row per query"
+        raise ShapeError(f"{name} has shape {_shape(array)}; expected [{batch}, m]{advice}")
+    return np.ascontiguousarray(_checked_ids(array, vocab, name))
+
+
+def _checked_ids(array: Array, vocab: int, name: str, lowest: int = 0) -> NDArray[np.int64]:
+    if array.size == 0:
+        return np.zeros(array.shape, np.int64)
+    if array.dtype.kind not in "iu":
+        advice = f": pass np.flatnonzero({name})" if array.dtype == bool else ""
+        raise DtypeError(f"{name} is {array.dtype}; expected integer class ids{advice}")
+    low, high = int(array.min()), int(array.max())
+    if low < lowest or high >= vocab:
+        raise IdError(f"{name} holds {low if low < lowest else high}; class ids run from 0 to {vocab - 1}")
+    return array.astype(np.int64, copy=False)
+
+
+def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> NDArray[np.uint8] | None:
+    """``[1, vocab]`` or ``[batch, vocab]`` uint8, 1 where a class may be answered; None where every class may.
+
+    Both arguments are class ids: ``[m]`` for the whole call, or one row of ids per query (``[batch, m]``, padded with
+    -1, or a list of lists). With both, a class has to be allowed and not excluded.
+    """
+    if allowed is None and exclude is None:
+        return None
+    mask = np.ones((1, vocab), np.uint8) if allowed is None else _marked(allowed, batch, vocab, "allowed")
+    if exclude is not None:
+        mask = mask & (1 - _marked(exclude, batch, vocab, "exclude"))
+    return np.ascontiguousarray(mask)
+
+
+def _marked(ids: Any, batch: int, vocab: int, name: str) -> NDArray[np.uint8]:
+    """1 at the given ids: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one row of ids per query."""
+    ragged = isinstance(ids, Sequence) and len(ids) > 0 and all(_is_row(row) for row in ids)
+    rows: Any = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)] if ragged else as_numpy(ids, name)
+    if not ragged and rows.ndim == 1:
+        rows = rows[None, :]
+    elif not ragged and rows.ndim != 2 or len(rows) != batch:
+        came = f"{len(rows)} rows" if ragged else f"shape {_shape(rows)}"
+        raise ShapeError(f"{name} has {came}; expected ids [m] for the whole call, or one row for each of {batch} queries")
+    marked = np.zeros((len(rows), vocab), np.uint8)
+    for mark, row in zip(marked, rows, strict=True):
+        if row.ndim != 1:
+            raise ShapeError(f"{name} has a row of shape {_shape(row)}; expected a plain list of ids")
+        checked = _checked_ids(row, vocab, name, lowest=-1)
+        mark[checked[checked >= 0]] = 1
+    return marked
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)) or kind_of(value) == "torch"
+
+
+def stored_matrix(weight: Any, name: str = "weight") -> Array:
+    """``[vocab, dim]`` as a read-only view in its own type; copied only where its rows are not contiguous."""
+    array = as_numpy(weight, name)
+    if array.ndim != 2 or 0 in array.shape:
+        raise ShapeError(f"{name} has shape {_shape(array)}; expected [vocab, dim], one row per class")
+    if array.dtype not in STORED:
+        advice = f"pass {name}.astype(np.float32)" if array.dtype.kind in "fiu" else "convert it first"
+        raise DtypeError(f"{name} is {array.dtype}; expected float32, float16 or bfloat16: {advice}")
+    return _read_only(np.ascontiguousarray(array))
+
+
+def stored_bias(bias: Any, vocab: int, name: str = "bias") -> NDArray[np.float32]:
+    """``[vocab]`` float32, read-only and finite; 16-bit types are widened, which is exact."""
+    array = as_numpy(bias, name)
+    if array.shape != (vocab,):
+        raise ShapeError(f"{name} has shape {_shape(array)}; expected [{vocab}], one number per class")
+    if array.dtype not in STORED:
+        raise DtypeError(f"{name} is {array.dtype}; expected float32, float16 or bfloat16: pass {name}.astype(np.float32)")
+    wide: NDArray[np.float32] = np.ascontiguousarray(array, np.float32)
+    finite = np.isfinite(wide)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise NonFiniteError(f"{name}[{row}] is {wide[row]}; expected finite numbers: to rule a class out, use exclude=")
+    return _read_only(wide)
+
+
+def bits(array: Array) -> Array:
+    """float16 and bfloat16 as their uint16 bits, other types as they are: what the native module takes."""
+    return array.view(np.uint16) if array.dtype.itemsize == 2 and array.dtype in STORED else array
+
+
+def _read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    view = array.view()
+    view.flags.writeable = False
+    return view

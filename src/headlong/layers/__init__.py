@@ -1,0 +1,1 @@
+"""Finished output layers: data only, immutable. One file for each kind."""
