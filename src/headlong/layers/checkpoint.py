@@ -1,0 +1,169 @@
+"""Where a model's output layer lies: one safetensors file, the shards of an index, or a folder with either.
+
+Knows Hugging Face's names: the usual output and input embeddings, tied heads, and the keys of ``config.json`` that scale
+or cap the final logits. Reads headers only; tensors are mapped when asked for. Pickled checkpoints are never opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headlong.arrays import Array
+from headlong.errors import MalformedFileError, MissingTensorError, OptionError, StoreError
+from headlong.links import IDENTITY, Affine, Link, SoftCap
+from headlong.store import TensorFile, json_object, open_file
+
+INDEX = ".safetensors.index.json"
+HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "embed_out.weight")
+"""Output embeddings, as models name them; GPT-NeoX has the last."""
+EMBEDDINGS = (
+    "model.embed_tokens.weight",
+    "model.language_model.embed_tokens.weight",
+    "language_model.model.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "transformer.wte.weight",
+    "transformer.word_embeddings.weight",
+    "backbone.embeddings.weight",
+    "gpt_neox.embed_in.weight",
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+)
+"""Input embeddings that a tied output layer shares."""
+
+
+class Checkpoint:
+    """``checkpoint.names`` over all shards; ``read(name)`` maps one tensor; ``config`` is the model's, or empty."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._file = _weights_of(Path(path))
+        self._open: dict[str, TensorFile] = {}
+        if self._file.name.endswith(INDEX):
+            self._shards = _weight_map(self._file)
+        else:
+            self._shards = dict.fromkeys(self._shard(self._file.name).tensors, self._file.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._shards)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Of a single file; an index has none of ours."""
+        return {} if self._file.name.endswith(INDEX) else self._shard(self._file.name).metadata
+
+    def read(self, name: str) -> Array:
+        if name not in self._shards:
+            raise MissingTensorError(f"{self.name} has no tensor {name!r}; its matrices are {self._matrices()}")
+        return self._shard(self._shards[name]).read(name)
+
+    def config(self) -> dict[str, Any]:
+        """``config.json`` beside the weights, the text half of a multimodal one on top."""
+        path = self._file.with_name("config.json")
+        if not path.is_file():
+            return {}
+        config = json_object(_bytes(path), str(path))
+        text = config.get("text_config")
+        return {**config, **text} if isinstance(text, dict) else config
+
+    def _shard(self, file: str) -> TensorFile:
+        if file not in self._open:
+            self._open[file] = open_file(self._file.with_name(file))
+        return self._open[file]
+
+    def _matrices(self, most: int = 12) -> str:
+        """The 2-D tensors, largest first, for a message that helps to choose."""
+        found: list[tuple[int, str]] = []
+        for name, file in self._shards.items():
+            try:
+                info = self._shard(file).tensors.get(name)
+            except StoreError:  # the message is about another fault
+                continue
+            if info is not None and len(info.shape) == 2:
+                found.append((info.start - info.stop, f"{name} {list(info.shape)} {info.dtype}"))
+        shown = ", ".join(text for _, text in sorted(found)[:most]) or "none"
+        return shown + (f" and {len(found) - most} more" if len(found) > most else "")
+
+    def head(self, weight: str) -> str:
+        """The tensor to read for ``weight``: itself, or for an absent ``lm_head.weight`` what the model ties it to."""
+        if weight in self._shards or weight != HEADS[0]:
+            return weight
+        heads = [name for name in HEADS if name in self._shards]
+        tied = [name for name in EMBEDDINGS if name in self._shards]
+        if heads or self.config().get("tie_word_embeddings") is False:
+            tied = heads
+        if len(tied) != 1:
+            reason = f"{' and '.join(tied)} could all be it" if tied else "no tied embedding was found in its place"
+            raise MissingTensorError(
+                f"{self.name} has no tensor {weight!r}, and {reason}; "
+                f"pass weight= with one of its matrices: {self._matrices()}"
+            )
+        return tied[0]
+
+    def bias(self, *weights: str) -> str | None:
+        """The bias that belongs to one of the given weights: ``lm_head.weight`` has ``lm_head.bias``."""
+        for weight in weights:
+            stem, _, last = weight.rpartition("weight")
+            if not last and (bias := f"{stem}bias") in self._shards:
+                return bias
+        return None
+
+    def link(self) -> Link:
+        """What the model's configuration does to its final logits."""
+        return link_of_config(self.config(), self.name)
+
+
+def link_of_config(config: Mapping[str, Any], name: str = "config.json") -> Link:
+    """Gemma caps the final logits, Cohere and Falcon-H1 multiply them, Granite divides them; others leave them."""
+    builders: dict[str, Callable[[Any], Link]] = {
+        "final_logit_softcapping": SoftCap,
+        "logit_scale": Affine,
+        "lm_head_multiplier": Affine,
+        "logits_scaling": Affine.temperature,
+    }
+    found = {key: config[key] for key in builders if config.get(key) is not None}
+    try:
+        links = {key: builders[key](value) for key, value in found.items()}
+    except OptionError as error:
+        raise MalformedFileError(f"{name}: the configuration's {found} is no link: {error}; pass link=") from error
+    effective = {key: link for key, link in links.items() if link != IDENTITY}
+    if len(effective) > 1:
+        raise MalformedFileError(f"{name}: the configuration has {' and '.join(effective)}; pass the link= that is meant")
+    return next(iter(effective.values()), IDENTITY)
+
+
+def _weights_of(path: Path) -> Path:
+    """The file to open: an index, or the one safetensors file of a folder."""
+    if not path.is_dir():
+        return path
+    for pattern in (f"model{INDEX}", "model.safetensors", f"*{INDEX}", "*.safetensors"):
+        found = sorted(path.glob(pattern))
+        if len(found) > 1:
+            raise StoreError(f"{path} has several models: {', '.join(file.name for file in found)}; pass one of them")
+        if found:
+            return found[0]
+    pickled = sorted(path.glob("*.bin"))
+    advice = f"; {pickled[0].name} is pickled, which is never read: save the model as safetensors" if pickled else ""
+    raise StoreError(f"{path} has no safetensors file and no *{INDEX}{advice}")
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    shards = json_object(_bytes(index), str(index)).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise MalformedFileError(f"{index} has no weight_map; expected a Hugging Face index of shards")
+    for name, file in shards.items():
+        # a shard lies beside its index: a downloaded index must not reach for other files
+        if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file or "\\" in file:
+            raise MalformedFileError(f"{index} puts {name!r} into {file!r}; expected a .safetensors file beside it")
+    return shards
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,143 @@
+"""The plain output layer: one matrix, a bias and a link.
+
+::
+
+    z = hidden @ weight.T + bias                    [batch, vocab], the raw logits
+    log p = link(z) - log(sum(exp(link(z))))
+
+A :class:`Layer` is data only and never changes. It keeps the stored numbers as they are (no cast, no copy), since
+exactness is defined against them; it computes nothing: that is an engine's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array, bits, stored_bias, stored_matrix
+from headlong.errors import OptionError
+from headlong.layers.checkpoint import EMBEDDINGS, HEADS, Checkpoint
+from headlong.links import IDENTITY, Link, link_from_dict
+from headlong.store import check_version, json_object, write_file
+
+FORMAT, VERSION = "headlong layer", 1
+PIECE = 1 << 24
+
+
+class Layer:
+    """``weight [vocab, dim]``, ``bias [vocab]`` or None, ``link`` (None: identity); NumPy or torch on the CPU.
+
+    float32, float16 and bfloat16 weights are kept without a copy (rows that are not contiguous are copied). They are
+    shared with the caller: do not write to them while an engine reads them.
+    """
+
+    def __init__(self, weight: Any, bias: Any = None, link: Link | None = None, *, name: str = "") -> None:
+        self._weight = stored_matrix(weight)
+        self._bias = None if bias is None else stored_bias(bias, self.vocab)
+        if link is not None and not isinstance(link, Link):
+            raise OptionError(f"link is a {type(link).__name__}; expected Affine(scale, shift) or SoftCap(cap)")
+        self._link = IDENTITY if link is None else link
+        self._name = name
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        weight: str = HEADS[0],
+        bias: str | Literal[False] | None = None,
+        link: Link | None = None,
+    ) -> Layer:
+        """Map a layer from a safetensors file, a sharded index, or a checkpoint's folder; nothing is read yet.
+
+        ``weight``  the tensor's name; an absent ``lm_head.weight`` is looked for where models tie or rename it
+        ``bias``    the tensor's name; None takes the one that belongs to the weight, if any; False takes none
+        ``link``    None takes what the file (or, for a language model's head, ``config.json``) says
+        """
+        checkpoint = Checkpoint(path)
+        name = checkpoint.head(weight)
+        if bias is None:
+            bias = checkpoint.bias(weight, name) or False
+        if link is None:
+            link = _saved_link(checkpoint, is_head=name in HEADS or name in EMBEDDINGS)
+        offset = checkpoint.read(bias) if bias else None
+        return cls(checkpoint.read(name), offset, link, name=name)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the layer, its link included, where :meth:`load` finds it without further names."""
+        tensors = {"lm_head.weight": self._weight} | ({} if self._bias is None else {"lm_head.bias": self._bias})
+        write_file(path, tensors, {"format": FORMAT, "version": str(VERSION), "link": json.dumps(self._link.as_dict())})
+
+    @property
+    def weight(self) -> Array:
+        """``[vocab, dim]``, read-only."""
+        return self._weight
+
+    @property
+    def bias(self) -> NDArray[np.float32] | None:
+        """``[vocab]``, read-only."""
+        return self._bias
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    @property
+    def name(self) -> str:
+        """The tensor that a loaded layer came from; empty for a layer made of arrays."""
+        return self._name
+
+    @property
+    def vocab(self) -> int:
+        return int(self._weight.shape[0])
+
+    @property
+    def dim(self) -> int:
+        return int(self._weight.shape[1])
+
+    @property
+    def dtype(self) -> str:
+        """``"float32"``, ``"float16"`` or ``"bfloat16"``: how the weights are stored."""
+        return self._weight.dtype.name
+
+    def bits(self) -> Array:
+        """The weights as the native module takes them: float32, or the uint16 bits of the 16-bit types."""
+        return bits(self._weight)
+
+    def checksum(self) -> str:
+        """sha256 over type, shape, weights, bias and link: equal exactly where the answers are. Reads all; cached."""
+        return self._checksum
+
+    @cached_property
+    def _checksum(self) -> str:
+        facts = {
+            "dtype": self.dtype,
+            "shape": [self.vocab, self.dim],
+            "bias": self._bias is not None,
+            "link": self._link.as_dict(),
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        step = max(1, PIECE // (self.dim * self._weight.itemsize))
+        for start in range(0, self.vocab, step):
+            digest.update(self._weight[start : start + step].reshape(-1).view(np.uint8).data)
+        if self._bias is not None:
+            digest.update(self._bias.view(np.uint8).data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        bias = "no bias" if self._bias is None else "bias"
+        origin = f", from {self._name}" if self._name else ""
+        return f"Layer(vocab={self.vocab}, dim={self.dim}, {self.dtype}, {bias}, {self._link}{origin})"
+
+
+def _saved_link(checkpoint: Checkpoint, *, is_head: bool) -> Link | None:
+    if checkpoint.metadata.get("format") == FORMAT:
+        check_version(checkpoint.metadata, FORMAT, VERSION, checkpoint.name)
+        text = checkpoint.metadata.get("link", "")
+        return link_from_dict(json_object(text.encode(), f"{checkpoint.name}: the link"))
+    return checkpoint.link() if is_head else None

@@ -1,0 +1,288 @@
+"""safetensors files, read by mapping and written beside the old file and renamed.
+
+A file is ``length (8 bytes) | JSON header | data``. Reading trusts nothing: every malformed input is one StoreError, and
+whatever is accepted here is accepted by the safetensors library. Tensors come back as read-only views of the mapped
+file, bfloat16 included; they are copied only where a foreign writer left them misaligned for their type. Writing streams
+(no second copy in memory) and aligns the data to 64 bytes. No pickle is ever read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import secrets
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from headlong.arrays import Array, as_numpy
+from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, StoreError, VersionError
+
+HEADER_LIMIT = 100_000_000
+ALIGNMENT = 64
+PIECE = 1 << 24
+LARGEST = 2**63 - 1
+MOST_AXES = 64
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U64": np.dtype(np.uint64),
+    "U32": np.dtype(np.uint32),
+    "U16": np.dtype(np.uint16),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+    "C64": np.dtype(np.complex64),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+FOREIGN_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8}
+"""Types of the format that NumPy has no name for: known, so that a file holding them opens, but not read."""
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class TensorInfo(NamedTuple):
+    """Where one tensor lies: its type as the format spells it, its shape, and its bytes within the data."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class TensorFile:
+    """``file.tensors`` says what is there, ``file.read(name)`` gives a read-only array over the mapped bytes."""
+
+    def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
+        self.name = name
+        header, self._origin = _header(data, name)
+        self.metadata = _metadata(header.pop("__metadata__", None), name)
+        self.tensors = {key: _tensor_info(entry, f"{name}: tensor {key!r}") for key, entry in header.items()}
+        _check_cover(self.tensors, len(data) - self._origin, name)
+        self._data = data
+
+    def read(self, name: str) -> Array:
+        """The tensor, mapped and read-only."""
+        if name not in self.tensors:
+            raise MissingTensorError(f"{self.name} has no tensor {name!r}; it has {_some(self.tensors)}")
+        info = self.tensors[name]
+        if info.dtype not in DTYPES:
+            raise DtypeError(f"{self.name}: tensor {name!r} is {info.dtype}, which is not read; convert it first")
+        dtype = DTYPES[info.dtype]
+        if info.start == info.stop:
+            return np.frombuffer(b"", dtype).reshape(info.shape)
+        count = (info.stop - info.start) // dtype.itemsize
+        flat = np.frombuffer(self._data, np.uint8 if dtype == bool else dtype, count, self._origin + info.start)
+        if dtype == bool:
+            if flat.max() > 1:
+                raise MalformedFileError(f"{self.name}: tensor {name!r} is BOOL but holds bytes other than 0 and 1")
+            flat = flat.view(bool)
+        if not flat.flags.aligned:
+            flat = flat.copy()
+        flat.flags.writeable = False
+        return flat.reshape(info.shape)
+
+
+def open_file(path: str | os.PathLike[str]) -> TensorFile:
+    """Map a safetensors file; nothing but its header is read."""
+    name = os.fspath(path)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise StoreError(f"{name} is not a regular file; expected a safetensors file")
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise MalformedFileError(f"{name} is empty; expected a safetensors file")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise StoreError(f"{name} cannot be read: {error}") from error
+    return TensorFile(data, name)
+
+
+def _some(names: Mapping[str, Any], most: int = 12) -> str:
+    shown = ", ".join(repr(name) for name in list(names)[:most]) or "none"
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _header(data: bytes | mmap.mmap, name: str) -> tuple[dict[str, Any], int]:
+    size = len(data)
+    if size < 8:
+        raise MalformedFileError(f"{name} has {size} bytes; a safetensors file starts with 8 bytes of header length")
+    (length,) = struct.unpack("<Q", data[:8])
+    if length > HEADER_LIMIT:
+        raise MalformedFileError(
+            f"{name} asks for a header of {length} bytes; at most {HEADER_LIMIT} are allowed: no safetensors file"
+        )
+    if 8 + length > size:
+        raise MalformedFileError(f"{name} is cut off: its header ends at byte {8 + length}, the file at {size}")
+    if data[8:9] != b"{":
+        raise MalformedFileError(f"{name} is no safetensors file: its header does not start with '{{'")
+    return json_object(data[8 : 8 + length], f"{name}: the header"), 8 + length
+
+
+def json_object(text: bytes, what: str) -> dict[str, Any]:
+    """The JSON object that ``text`` spells, without duplicate keys; MalformedFileError where it is not one."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise MalformedFileError(f"{what} names a key twice: {_some(found)}")
+        return found
+
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=unique)
+        if b"\\u" in text:  # JSON can spell half a surrogate pair, which is no text: neither printed nor saved
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise MalformedFileError(f"{what} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedFileError(f"{what} is a JSON {type(value).__name__}; expected an object")
+    return value
+
+
+def _metadata(value: Any, name: str) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise MalformedFileError(f"{name}: __metadata__ has to map text to text")
+    return value
+
+
+def _tensor_info(entry: Any, what: str) -> TensorInfo:
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise MalformedFileError(f"{what} lacks dtype, shape or data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES and dtype not in FOREIGN_BITS:
+        raise MalformedFileError(f"{what} has the unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
+    if not _naturals(shape) or len(shape) > MOST_AXES:
+        raise MalformedFileError(f"{what} has the shape {str(shape)[:80]}; expected at most {MOST_AXES} sizes >= 0")
+    if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise MalformedFileError(f"{what} has data_offsets {str(offsets)[:80]}; expected [start, stop], start <= stop")
+    bits = FOREIGN_BITS.get(dtype) or DTYPES[dtype].itemsize * 8
+    # NumPy, too, refuses what would overflow if the empty axes were not there
+    if math.prod(size for size in shape if size) * bits > LARGEST:
+        raise MalformedFileError(f"{what} has the shape {shape}: more bytes than 64 bits can count")
+    if math.prod(shape) * bits != (offsets[1] - offsets[0]) * 8:
+        raise MalformedFileError(f"{what} has {offsets[1] - offsets[0]} bytes; shape {shape} of {dtype} takes another number")
+    return TensorInfo(dtype, tuple(shape), *offsets)
+
+
+def _naturals(value: Any) -> bool:
+    """A JSON list of integers in 0..2^63-1; ``type`` because True is an int."""
+    return isinstance(value, list) and all(type(number) is int and 0 <= number <= LARGEST for number in value)
+
+
+def _check_cover(tensors: Mapping[str, TensorInfo], size: int, name: str) -> None:
+    """The tensors have to lie side by side and fill the data: no holes, no overlaps, nothing cut off."""
+    end = 0
+    for key, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if info.start != end:
+            trouble = "overlaps the tensor before it" if info.start < end else "leaves a hole before it"
+            raise MalformedFileError(f"{name}: tensor {key!r} starts at byte {info.start}, not {end}: it {trouble}")
+        end = info.stop
+    if end != size:
+        trouble = "is cut off" if end > size else "has bytes that belong to no tensor"
+        raise MalformedFileError(f"{name} {trouble}: its tensors take {end} bytes, it holds {size}")
+
+
+def check_version(metadata: Mapping[str, str], form: str, newest: int, name: str) -> int:
+    """The version of a file whose metadata says ``format: form``; VersionError where it is newer than ``newest``."""
+    if metadata.get("format") != form:
+        raise MalformedFileError(f"{name} is no {form} file: its metadata says format {metadata.get('format')!r}")
+    text = metadata.get("version", "")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
+        raise MalformedFileError(f"{name}: its metadata says version {text!r}; expected a whole number from 1")
+    if int(text) > newest:
+        raise VersionError(f"{name} has version {text} of the {form} format; this headlong reads up to {newest}: upgrade")
+    return int(text)
+
+
+def write_file(
+    path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Stream NumPy arrays or CPU tensors into a safetensors file; a killed write leaves the old file whole."""
+    arrays = {key: as_numpy(value, key) for key, value in tensors.items()}
+    _check_names(arrays, metadata or {})
+    # whole multiples of 64 bytes first, then of 32, ...: each tensor starts as aligned as its own size allows
+    order = sorted(arrays, key=lambda key: -_alignment(arrays[key].nbytes))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for key in order:
+        stop = offset + arrays[key].nbytes
+        header[key] = {"dtype": _name_of(arrays[key], key), "shape": arrays[key].shape, "data_offsets": [offset, stop]}
+        offset = stop
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    with replacing(path) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for key in order:
+            for piece in _pieces(arrays[key]):
+                file.write(piece.data)
+
+
+def _check_names(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    for text in (*arrays, *metadata, *metadata.values()):
+        if not isinstance(text, str) or text.encode(errors="replace") != text.encode(errors="surrogatepass"):
+            raise OptionError(f"{text!r} is no text that JSON can carry; tensor names and metadata have to be strings")
+    if "__metadata__" in arrays:
+        raise OptionError("a tensor cannot be called '__metadata__', which the format keeps for itself; rename it")
+
+
+def _alignment(size: int) -> int:
+    return math.gcd(size, ALIGNMENT)
+
+
+def _name_of(array: Array, key: str) -> str:
+    name = _NAMES.get(array.dtype.newbyteorder("="))
+    if name is None:
+        raise DtypeError(f"{key} is {array.dtype}, which safetensors has no name for; expected {', '.join(DTYPES)}")
+    return name
+
+
+def _pieces(array: Array) -> Iterator[Array]:
+    """The bytes of an array in C order and little-endian, about 16 MB at a time."""
+    rows = array if array.ndim else array.reshape(1)
+    step = max(1, PIECE * len(rows) // max(1, rows.nbytes))
+    for start in range(0, len(rows), step):
+        yield np.ascontiguousarray(rows[start : start + step], rows.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file written beside ``path`` and put in its place, on disk for sure, when the block ends without a fault."""
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise StoreError(f"{os.fspath(path)} cannot be written: {error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Only then does the rename survive a power cut; Windows has no such call and needs none."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
