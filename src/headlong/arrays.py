@@ -156,9 +156,9 @@ def _marked(ids: Any, batch: int, vocab: int, name: str) -> NDArray[np.uint8]:
     rows: Any = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)] if ragged else as_numpy(ids, name)
     if not ragged and rows.ndim == 1:
         rows = rows[None, :]
-    elif not ragged and rows.ndim != 2 or len(rows) != batch:
+    elif (not ragged and rows.ndim != 2) or len(rows) != batch:
         came = f"{len(rows)} rows" if ragged else f"shape {_shape(rows)}"
-        raise ShapeError(f"{name} has {came}; expected ids [m] for the whole call, or one row for each of {batch} queries")
+        raise ShapeError(f"{name} has {came}; expected ids [m] for the whole call, or {batch} rows, one per query")
     marked = np.zeros((len(rows), vocab), np.uint8)
     for mark, row in zip(marked, rows, strict=True):
         if row.ndim != 1:
@@ -169,7 +169,8 @@ def _marked(ids: Any, batch: int, vocab: int, name: str) -> NDArray[np.uint8]:
 
 
 def _is_row(value: object) -> bool:
-    return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)) or kind_of(value) == "torch"
+    is_list = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    return is_list or kind_of(value) == "torch"
 
 
 def stored_matrix(weight: Any, name: str = "weight") -> Array:

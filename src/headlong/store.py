@@ -86,8 +86,8 @@ class TensorFile:
         if info.start == info.stop:
             return np.frombuffer(b"", dtype).reshape(info.shape)
         count = (info.stop - info.start) // dtype.itemsize
-        flat = np.frombuffer(self._data, np.uint8 if dtype == bool else dtype, count, self._origin + info.start)
-        if dtype == bool:
+        flat = np.frombuffer(self._data, np.uint8 if info.dtype == "BOOL" else dtype, count, self._origin + info.start)
+        if info.dtype == "BOOL":
             if flat.max() > 1:
                 raise MalformedFileError(f"{self.name}: tensor {name!r} is BOOL but holds bytes other than 0 and 1")
             flat = flat.view(bool)
@@ -165,7 +165,7 @@ def _tensor_info(entry: Any, what: str) -> TensorInfo:
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
         raise MalformedFileError(f"{what} lacks dtype, shape or data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in DTYPES and dtype not in FOREIGN_BITS:
+    if not isinstance(dtype, str) or (dtype not in DTYPES and dtype not in FOREIGN_BITS):
         raise MalformedFileError(f"{what} has the unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
     if not _naturals(shape) or len(shape) > MOST_AXES:
         raise MalformedFileError(f"{what} has the shape {str(shape)[:80]}; expected at most {MOST_AXES} sizes >= 0")
