@@ -1,0 +1,57 @@
+"""Fixtures that every test may use. Data that the project does not ship is found through ``HEADLONG_DATA``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from numpy.typing import NDArray
+
+from headlong.layers.matrix import Layer
+from headlong.store import open_file
+
+SEED = 20261121
+TRAINED = "heads/wikitext2-gpt512"
+
+settings.register_profile("headlong", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("headlong")
+
+
+def pytest_report_header() -> str:
+    isa, data = os.environ.get("HEADLONG_ISA", "best"), os.environ.get("HEADLONG_DATA", "not set")
+    return f"headlong: seed {SEED}, HEADLONG_ISA {isa}, HEADLONG_DATA {data}"
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(SEED)
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of data sets; tests that need it are skipped where there is none."""
+    folder = os.environ.get("HEADLONG_DATA")
+    if not folder:
+        pytest.skip("HEADLONG_DATA is not set: it names the folder of data sets, which the project does not ship")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def trained(data: Path) -> Layer:
+    """A trained language model's output layer: V = 33,278, D = 512, float16."""
+    return Layer.load(_present(data / f"{TRAINED}.safetensors"), weight="weight")
+
+
+@pytest.fixture(scope="session")
+def trained_hidden(data: Path) -> NDArray[np.float16]:
+    """Its hidden vectors on the validation text, ``[8192, 512]`` float16."""
+    return open_file(_present(data / f"{TRAINED}.hidden.safetensors")).read("valid_hidden")
+
+
+def _present(path: Path) -> Path:
+    if not path.is_file():
+        pytest.skip(f"HEADLONG_DATA has no {path.name}")
+    return path

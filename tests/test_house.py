@@ -1,0 +1,168 @@
+"""The house rules: who may import whom, what `import headlong` costs, and what is public."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headlong
+
+HOME = Path(headlong.__file__).parent
+STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
+ARRAYS = {"numpy", "ml_dtypes"}
+LEFTWARD = ("errors", "arrays", "links", "answers", "plan", "store", "layers")
+CORE = {*LEFTWARD, *ARRAYS}
+READING = {*CORE, "kernels", "previews", "engines"}
+EVERYTHING = {*READING, "compile", "measure", "report", "rivals", "bench", "data", "nextword", "papers", "demo"}
+
+# room -> what its files may import beside the standard library and the room itself; "store" may use arrays, not the other way
+LAW: dict[str, set[str]] = {
+    **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
+    "errors": set(),
+    "kernels": {"errors", "arrays", "plan", "numpy", "_native"},
+    "previews": CORE | {"kernels"},
+    "engines": CORE | {"kernels", "previews"},
+    "compile": READING,
+    "data": {"errors", "numpy", "PIL", "pooch"},
+    "nextword": {*CORE, "data"},
+    "measure": {"errors", "numpy"},
+    "report": {"errors", "numpy", "matplotlib"},
+    "rivals": {*CORE, "measure", "torch", "faiss", "hnswlib", "usearch"},
+    "bench": EVERYTHING - {"papers", "demo"},
+    "papers": EVERYTHING | {"torch"},
+    "demo": EVERYTHING,
+    "cli": EVERYTHING | {"papers", "typer", "rich", "click"},
+    "__init__": {*LEFTWARD, "compile"},
+}
+LAZY = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch"}
+"""Optional packages: imported inside functions only."""
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
+    """``(dotted name, line, whether it runs when the file is imported)`` for every import, wherever it stands."""
+    inside = {id(node) for later in ast.walk(tree) if _runs_later(later) for node in ast.walk(later)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno, id(node) not in inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"headlong.{alias.name}" for alias in node.names] if node.module == "headlong" else [node.module or "."]
+            yield from ((name, node.lineno, id(node) not in inside) for name in names)
+        elif _is_import_call(node):
+            yield str(node.args[0].value), node.lineno, id(node) not in inside
+
+
+def _runs_later(node: ast.AST) -> bool:
+    """A function's body, or a block for the type checker."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+
+
+def _is_import_call(node: ast.AST) -> bool:
+    """``importlib.import_module("literal")`` and ``__import__("literal")``."""
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    literal = bool(name) and node.args and isinstance(node.args[0], ast.Constant)
+    return bool(literal) and name in {"importlib.import_module", "import_module", "__import__"}
+
+
+def breaches(path: str, source: str) -> list[str]:
+    """What a file of the package imports against the law; ``path`` is relative to the package."""
+    room = path.split("/")[0].removesuffix(".py")
+    if room not in LAW:
+        return [f"{path}: the room {room!r} is not in the law"]
+    found = []
+    for name, line, at_top in imports(ast.parse(source)):
+        parts = name.split(".")
+        target = parts[1] if parts[0] == "headlong" and len(parts) > 1 else parts[0]
+        allowed = {"headlong", room, *LAW[room]} if parts[0] == "headlong" else {*STANDARD, *LAW[room]}
+        if target not in allowed:
+            found.append(f"{path}:{line}: {room} may not import {name}")
+        if at_top and (target in LAZY or (room == "cli" and parts[0] == "headlong" and target != "errors")):
+            found.append(f"{path}:{line}: {name} may be imported inside functions only")
+    return found
+
+
+def test_who_may_import_whom() -> None:
+    files = sorted(HOME.rglob("*.py"))
+    assert len(files) > 10
+    found = [breach for file in files for breach in breaches(file.relative_to(HOME).as_posix(), file.read_text())]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("errors.py", "import numpy"),
+        ("arrays.py", "from headlong.links import Affine"),
+        ("links.py", "from headlong import store"),
+        ("store.py", "import pickle"),
+        ("layers/matrix.py", "def f():\n    import torch"),
+        ("engines/full.py", "import torch"),
+        ("engines/full.py", "import importlib\nimportlib.import_module('headlong.compile')"),
+        ("previews/bits.py", "import headlong.engines.base"),
+        ("rivals.py", "import faiss"),
+        ("cli.py", "import headlong.compile"),
+        ("engines/full.py", "import importlib\nimportlib.import_module('headlong._native')"),
+        ("attic/old.py", "import math"),
+    ],
+)
+def test_the_law_can_be_broken(path: str, source: str) -> None:
+    assert breaches(path, source)
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    silent = [file.name for file in HOME.rglob("*.py") if not ast.get_docstring(ast.parse(file.read_text()))]
+    assert not silent
+
+
+def test_public_names_are_sorted_and_importable() -> None:
+    assert headlong.__all__ == sorted(headlong.__all__)
+    assert set(headlong._HOMES) | {"errors"} == set(headlong.__all__)
+    for name in headlong.__all__:
+        assert getattr(headlong, name) is not None
+    assert set(headlong.__all__) <= set(dir(headlong))
+    with pytest.raises(AttributeError, match=r"no attribute 'complie'; it has .*compile"):
+        headlong.complie  # noqa: B018
+
+
+def test_public_names_are_those_the_type_checker_sees() -> None:
+    tree = ast.parse((HOME / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(headlong.__all__)
+
+
+def run(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return result.stdout.strip()
+
+
+HEAVY = "print(*sorted({'torch', 'typer', 'rich', 'matplotlib', 'headlong.cli', 'headlong._native'} & set(sys.modules)))"
+
+
+def test_import_pulls_in_nothing_heavy() -> None:
+    assert run(f"import sys, headlong; {HEAVY}") == ""
+
+
+def test_layers_and_engines_do_not_need_torch() -> None:
+    assert run(f"import sys, headlong; headlong.Layer, headlong.TopK; {HEAVY}") == ""
+
+
+def test_the_import_test_can_fail() -> None:
+    assert "typer" in run(f"import sys, headlong, typer; {HEAVY}").split()
+    assert "torch" in run(f"import sys, headlong, types; sys.modules['torch'] = types.ModuleType('torch'); {HEAVY}").split()
+
+
+def test_import_is_quick() -> None:
+    clock = "import time; start = time.perf_counter(); import headlong; print(time.perf_counter() - start)"
+    assert min(float(run(clock)) for _ in range(5)) < 0.15
+
+
+def test_compile_is_the_function_whichever_way_its_file_was_imported() -> None:
+    code = "import importlib; importlib.import_module('headlong.compile'); import headlong; print(callable(headlong.compile))"
+    assert run(code) == "True"
