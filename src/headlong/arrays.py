@@ -160,10 +160,11 @@ def _marked(ids: Any, batch: int, vocab: int, name: str) -> NDArray[np.uint8]:
         came = f"{len(rows)} rows" if ragged else f"shape {_shape(rows)}"
         raise ShapeError(f"{name} has {came}; expected ids [m] for the whole call, or {batch} rows, one per query")
     marked = np.zeros((len(rows), vocab), np.uint8)
-    for mark, row in zip(marked, rows, strict=True):
+    for number, (mark, row) in enumerate(zip(marked, rows, strict=True)):
+        place = f"{name}[{number}]" if len(rows) > 1 else name
         if row.ndim != 1:
-            raise ShapeError(f"{name} has a row of shape {_shape(row)}; expected a plain list of ids")
-        checked = _checked_ids(row, vocab, name, lowest=-1)
+            raise ShapeError(f"{place} has shape {_shape(row)}; expected a plain list of ids")
+        checked = _checked_ids(row, vocab, place, lowest=-1)
         mark[checked[checked >= 0]] = 1
     return marked
 
