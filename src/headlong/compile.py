@@ -1,0 +1,97 @@
+"""From a layer to an engine: the choice of a method and its reason, one pass over the weights, the promise.
+
+``cascade`` proves everything and reads about a quarter of the bytes; only where a layer is so small that reading all of
+it takes microseconds is ``full`` the faster one. A method that promises nothing is never chosen for you.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from headlong import kernels
+from headlong.arrays import hidden64
+from headlong.engines import cascade, full, svd
+from headlong.engines.base import METHODS, Engine, Method, checked_eps
+from headlong.engines.options import real, whole
+from headlong.engines.saved import read_engine
+from headlong.errors import InputError, MalformedFileError, NonFiniteError, OptionError, ShapeError
+from headlong.layers.matrix import Layer
+
+SMALL = 1_500_000
+"""Weights below which reading all of them is no slower than looking first."""
+
+BUILT_IN = (full.Full, cascade.Cascade, svd.Svd)
+
+
+def compile(
+    layer: Layer,
+    method: str = "auto",
+    eps: float = 0.01,
+    delta: float = 1e-3,
+    delta_ids: float = 0.0,
+    calibration: Any = None,
+    threads: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Engine:
+    """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
+
+    ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
+    ``calibration``  ``[n, dim]`` hidden vectors as the engine will see them; what they decide is the method's business
+    ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
+    The engine's ``promise`` says what it keeps, which may be more than was asked (``cascade`` proves everything).
+    """
+    if not isinstance(layer, Layer):
+        raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
+    eps = checked_eps(eps)
+    real(delta, "delta", 0.0, 1.0)
+    real(delta_ids, "delta_ids", 0.0, 1.0)
+    whole(seed, "seed", 0, 2**64 - 1)
+    vectors = None if calibration is None else hidden64(calibration, layer.dim, "calibration")
+    if vectors is not None and not len(vectors):
+        raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
+    name, reason = choose(layer) if method == "auto" else (method, "asked for")
+    reader = configured(name, options)
+    count = kernels.threads(threads)
+    norms = kernels.row_norms(layer.weight, count)
+    if np.isnan(norms).any():
+        row = int(np.argmax(np.isnan(norms)))
+        raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")
+    plan = reader.plan(layer, vectors, count)
+    return Engine(layer, reader, plan, norms, reader.promise(eps), threads=threads, seed=seed, reason=reason)
+
+
+def choose(layer: Layer) -> tuple[str, str]:
+    """The method that "auto" stands for, and why."""
+    size = layer.vocab * layer.dim
+    if size < SMALL:
+        return "full", f"{size:,} weights, fewer than {SMALL:,}: reading all of them is no slower than looking first"
+    return "cascade", f"{size:,} weights, {SMALL:,} or more: int8 codes prove the answer from a fraction of the bytes"
+
+
+def configured(name: Any, options: dict[str, Any]) -> Method:
+    """The method ``name`` with its options."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise OptionError(f"method is {name!r}; choose from auto, {', '.join(METHODS)}")
+    known = [field for field in METHODS[name].__dataclass_fields__ if field != "name"]
+    for option in options:
+        if option not in known:
+            raise OptionError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+    method: Method = METHODS[name](**options)
+    return method
+
+
+def load(path: str | os.PathLike[str], layer: Layer | None = None, threads: int | None = None) -> Engine:
+    """An engine that was saved: mapped, ready in milliseconds. ``layer`` is needed where it was left out of the file."""
+    saved = read_engine(path, layer)
+    try:
+        method = configured(saved.method, saved.options)
+    except InputError as error:
+        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
+    return Engine(
+        saved.layer, method, saved.plan, saved.norms, saved.promise,
+        threads=threads, seed=saved.seed, reason=saved.reason,
+    )  # fmt: skip

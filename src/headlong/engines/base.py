@@ -1,0 +1,260 @@
+"""The contract of every engine over one matrix: top-k, log-probabilities, the normaliser, samples, each with its proof.
+
+::
+
+    engine.topk(hidden, k)        -> TopK(log_probs, ids, logits, lse, error, proved, cost)
+    engine.log_prob(hidden, ids)  -> LogProb(log_probs, logits, lse, error, cost)
+    engine.lse(hidden)            -> Lse(lse, error, cost)
+    engine.sample(hidden, n)      -> Sample(ids, logits, score, proved, cost)
+
+An engine is a layer, a plan and an executor. Here input is checked and answers get their shape; what is read and when to
+stop is the executor's business, and what the plan holds that of the methods (one file each, registered below).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import secrets
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import kernels
+from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.arrays import Array, Kind, answer_as, class_mask, hidden64, ids64, kind_of
+from headlong.engines.few import Few, Filters, few, few_enough, listed, lse_of, sample_of, topk_of
+from headlong.engines.options import real, whole
+from headlong.engines.query import UNIT, Matrix
+from headlong.engines.resolve import Executor as Reference
+from headlong.engines.saved import Saved, write_engine
+from headlong.errors import InputError, NonFiniteError, ShapeError
+from headlong.kernels import Doubles, Mask
+from headlong.layers.matrix import Layer
+from headlong.plan import Plan
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Hidden vectors beyond float32's range are refused: nothing computes them."""
+COLDEST = 1e-6
+"""Lower temperatures are the argmax, which needs no noise."""
+
+
+class Method(Protocol):
+    """How a plan is built: a frozen dataclass of options with their defaults."""
+
+    name: ClassVar[str]
+
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int) -> Plan: ...
+
+    def promise(self, eps: float) -> Promise: ...
+
+
+METHODS: dict[str, type[Any]] = {}
+"""Every method by name; the contract tests run over all of them."""
+
+Registered = TypeVar("Registered", bound=type[Any])
+
+
+def register(method: Registered) -> Registered:
+    METHODS[method.name] = method
+    return method
+
+
+class Asked(NamedTuple):
+    """One checked call: the kind of arrays that came, ``hidden [batch, dim]``, the mask, and whether few classes are left."""
+
+    kind: Kind
+    hidden: Doubles
+    mask: Mask
+    few: bool
+
+
+class Engine:
+    """Reads one layer by one plan. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
+
+    def __init__(
+        self,
+        layer: Layer,
+        method: Method,
+        plan: Plan,
+        norms: NDArray[np.float32],
+        promise: Promise,
+        *,
+        threads: int | None = None,
+        seed: int = 0,
+        reason: str = "asked for",
+    ) -> None:
+        self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
+        self.seed, self.reason = seed, reason
+        self._threads = threads
+        level = kernels.isa()
+        link = layer.link.lowered()
+        self._executor: kernels.Executor = (
+            Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
+            if level == kernels.REFERENCE
+            else kernels.executor(layer.weight, layer.bias, norms, link, plan, level)
+        )
+
+    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
+        """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
+
+        ``eps``      how far log-probabilities may be off, in nats; inf: ids and exact logits only
+        ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: the rest does not exist
+        """
+        asked = self._asked(hidden, allowed, exclude)
+        if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= self.layer.vocab:
+            raise ShapeError(f"k is {k!r}; expected a whole number from 1 to the layer's {self.layer.vocab} classes")
+        if asked.few:
+            answer = self._few(asked)
+            logits, ids, exponents = topk_of(answer, int(k))
+            lse = lse_of(answer.exponents)
+            log_probs = np.where(ids < 0, -np.inf, exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
+            proved = np.ones(len(lse), bool)
+            found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_few(answer))
+            return answer_as(found, asked.kind)
+        logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
+            asked.hidden, int(k), self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads)
+        )
+        return answer_as(TopK(log_probs, ids, logits, lse, error, proved, self._cost(*cost)), asked.kind)
+
+    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+        """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
+        asked = self._asked(hidden)
+        chosen = ids64(ids, len(asked.hidden), self.layer.vocab)
+        threads = kernels.threads(self._threads)
+        logits = self._executor.logits(asked.hidden, chosen, threads)
+        lse, error, rows, read, dense = self._executor.lse(asked.hidden, self._eps(eps), None, self._dense(asked), threads)
+        log_probs = self.layer.link(logits) - lse[:, None]
+        count = chosen.shape[1]
+        cost = self._cost(rows + count, read + count * self._row_bytes, dense)
+        return answer_as(LogProb(log_probs, logits, lse, error, cost), asked.kind)
+
+    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
+        """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
+        asked = self._asked(hidden, allowed, exclude)
+        if asked.few:
+            answer = self._few(asked)
+            value = lse_of(answer.exponents)
+            return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_few(answer)), asked.kind)
+        lse, error, *cost = self._executor.lse(
+            asked.hidden, self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads)
+        )
+        return answer_as(Lse(lse, error, self._cost(*cost)), asked.kind)
+
+    def sample(
+        self,
+        hidden: Any,
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        row0: int = 0,
+        *,
+        allowed: Any = None,
+        exclude: Any = None,
+    ) -> Sample:
+        """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
+
+        ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
+        ``row0``  the number of the first row, for a batch that is part of a larger one
+        """
+        asked = self._asked(hidden, allowed, exclude)
+        filters = self._filters(n, temperature, top_k, top_p, min_p, seed, row0)
+        if asked.mask is not None and not asked.mask.any(axis=1).all():
+            row = int(np.argmin(asked.mask.any(axis=1)))
+            raise InputError(f"no class is left to sample in row {row} of allowed/exclude; leave it at least one")
+        if asked.few:
+            answer = self._few(asked)
+            ids, logits, score = sample_of(answer, filters)
+            found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_few(answer))
+            return answer_as(found, asked.kind)
+        ids, logits, score, proved, *cost = self._executor.sample(
+            asked.hidden, *filters, asked.mask, self._dense(asked), kernels.threads(self._threads)
+        )
+        return answer_as(Sample(ids, logits, score, proved, self._cost(*cost)), asked.kind)
+
+    def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
+        """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
+        options = dataclasses.asdict(cast("Any", self.method))
+        kept = Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
+        write_engine(path, kept, layer)
+
+    def __repr__(self) -> str:
+        layer, dense = self.layer, self.plan.dense
+        looks = sum(level.codes.nbytes for level in self.plan.levels)
+        storage = f"{looks / 2**20:.1f} MiB of previews, " if looks else ""
+        crossover = "" if not looks or self.plan.budget else f"dense from {dense.share:.0%} candidates, "
+        if looks and math.isfinite(dense.batch):
+            crossover += f"dense beyond batch {dense.batch:g}, "
+        return (
+            f"Engine({self.method.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {storage}"
+            f"{self.promise}, {crossover}kernel {self._executor.isa})"
+        )
+
+    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
+        rows = hidden64(hidden, self.layer.dim)
+        if rows.size and max(rows.max(), -rows.min()) > LARGEST:
+            raise NonFiniteError(f"hidden reaches {np.abs(rows).max():.3g}, beyond float32's range; rescale the row")
+        mask = class_mask(allowed, exclude, len(rows), self.layer.vocab)
+        return Asked(kind_of(hidden), rows, mask, few_enough(mask, self.layer.vocab))
+
+    def _filters(
+        self,
+        n: int,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        min_p: float | None,
+        seed: int | None,
+        row0: int,
+    ) -> Filters:
+        return Filters(
+            whole(n, "n", 1, 2**31 - 1),
+            real(temperature, "temperature", COLDEST, 1e6, "for the likeliest class, topk(k=1)"),
+            0 if top_k is None else min(whole(top_k, "top_k", 1, 2**62, "None keeps all"), self.layer.vocab),
+            1.0 if top_p is None else real(top_p, "top_p", 5e-324, 1.0, "None keeps all"),
+            0.0 if min_p is None else real(min_p, "min_p", 0.0, 1.0, "None keeps all"),
+            secrets.randbits(64) if seed is None else whole(seed, "seed", 0, 2**64 - 1),
+            whole(row0, "row0", 0, 2**64 - 1),
+        )
+
+    def _eps(self, eps: float | None) -> float:
+        return self.promise.eps if eps is None else checked_eps(eps)
+
+    def _dense(self, asked: Asked) -> bool:
+        return len(asked.hidden) > self.plan.dense.batch
+
+    def _few(self, asked: Asked) -> Few:
+        assert asked.mask is not None
+        ids = listed(asked.mask, len(asked.hidden))
+        scored = self._executor.logits(asked.hidden, np.maximum(ids, 0), kernels.threads(self._threads))
+        return few(ids, scored, self.layer.link)
+
+    def _rounding(self, asked: Asked, answer: Few, lse: Doubles) -> Doubles:
+        """How far float64 can have carried the normaliser of a few exact rows."""
+        kind, slope, shift = self.layer.link.lowered()
+        steepest = slope if kind == "affine" else 1.0
+        norms = self.norms[np.maximum(answer.ids, 0)].max(axis=1, initial=0.0).astype(np.float64)
+        logits = np.abs(np.where(answer.ids < 0, 0.0, answer.logits)).max(axis=1, initial=0.0)
+        size = steepest * ((self.layer.dim + 4) * norms * np.linalg.norm(asked.hidden, axis=1) + 8 * logits) + 8 * abs(shift)
+        return np.asarray((size + answer.ids.shape[1] + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT)
+
+    def _cost(self, rows: Array, read: Array, dense: Array) -> Cost:
+        return Cost(rows, read, dense, f"{self.method.name}/{self._executor.isa}")
+
+    def _cost_of_few(self, answer: Few) -> Cost:
+        rows = (answer.ids >= 0).sum(axis=1)
+        return Cost(rows, rows * float(self._row_bytes), np.zeros(len(rows), bool), f"rows/{self._executor.isa}")
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.layer.dim * self.layer.weight.itemsize
+
+
+def checked_eps(eps: Any) -> float:
+    """``eps`` above 0, infinity included."""
+    return real(eps, "eps", 1e-300, math.inf, "log-probabilities are rounded to float64, so 0 cannot be kept")

@@ -1,0 +1,210 @@
+"""What is known of every logit while one query is answered: an estimate, a radius, and how far each class was read.
+
+    |z[i] - estimate[i]| <= radius[i]        radius 0 once row i has been scored exactly
+
+The NumPy twin of the state in ``csrc/query.cpp``, for reading and for checking it. The questions (top-k, normaliser,
+samples) are in ``resolve.py``. Everything is float64 and whole-vocabulary arrays; nothing here is meant to be fast.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.errors import InputError
+from headlong.links import Link
+from headlong.plan import Level, Plan, Term, deinterleave
+
+Doubles = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+UNIT = 2.0**-53
+"""Rounding unit of float64, in which finalists are accumulated."""
+ROWS_AT_ONCE = 4096
+
+
+class Matrix(NamedTuple):
+    """What a query reads: the stored rows, how the logits become log-probabilities, and the plan.
+
+    ``weight [vocab, dim]`` as stored, ``bias [vocab]`` or None, ``norms [vocab]`` ‖w_i‖ rounded up.
+    """
+
+    weight: NDArray[Any]
+    bias: NDArray[np.float32] | None
+    norms: NDArray[np.float32]
+    link: Link
+    plan: Plan
+
+
+class Query:
+    """One hidden vector against one matrix, restricted to the ``live`` classes."""
+
+    def __init__(self, matrix: Matrix, hidden: Doubles, live: Flags) -> None:
+        self.matrix, self.hidden, self.live = matrix, hidden, live
+        vocab, dim = matrix.weight.shape
+        self.estimate = np.zeros(vocab)
+        self.radius = np.full(vocab, np.inf)
+        self.depth = np.zeros(vocab, np.int64)
+        """Levels read so far; one more than there are once the row has been scored."""
+        self.last = len(matrix.plan.levels) + 1
+        self.rows, self.bytes, self.dense = 0, 0.0, False
+        self.within = live
+        """The classes a top-k is chosen from: all that are live, or the rows that a budget paid for."""
+        self.proves = True
+        norms = np.minimum(matrix.norms.astype(np.float64), math.sqrt(dim) * float(np.finfo(np.float32).max))
+        bias = 0.0 if matrix.bias is None else np.abs(matrix.bias.astype(np.float64))
+        self.rounding: Doubles = (dim + 4) * UNIT * (norms * float(np.linalg.norm(hidden)) + bias)
+        """How far the float64 logit of each class can be from the real number."""
+        self.x = _project(matrix.plan, hidden)
+
+    @property
+    def scored(self) -> Flags:
+        return np.asarray(self.depth == self.last)
+
+    def reach(self) -> tuple[Doubles, Doubles]:
+        """The ends of every interval, before the link."""
+        return self.estimate - self.radius, self.estimate + self.radius
+
+    def exponents(self, ids: Ids, temperature: float = 1.0) -> tuple[Doubles, Doubles]:
+        """The ends of ``link(z) / temperature`` of each of ``ids``."""
+        low, high = self.matrix.link.interval(self.estimate[ids] - self.radius[ids], self.estimate[ids] + self.radius[ids])
+        exact = self.matrix.link(self.estimate[ids])
+        scored = self.scored[ids]
+        return np.where(scored, exact, low) / temperature, np.where(scored, exact, high) / temperature
+
+    def look(self, ids: Ids) -> None:
+        """Read ``ids`` one level further: the next codes, or the row itself where no level is left."""
+        for depth in np.unique(self.depth[ids]):
+            here = ids[self.depth[ids] == depth]
+            if depth < self.last - 1:
+                self._read(int(depth), here)
+            elif depth == self.last - 1:
+                self.score(here)
+
+    def score(self, ids: Ids) -> None:
+        """``z = <w, hidden> + b`` in float64, each row summed in the same order whatever else is scored."""
+        ids = ids[self.depth[ids] < self.last]
+        self.estimate[ids] = logits(self.matrix, self.hidden, ids)
+        self.radius[ids] = 0.0
+        self.depth[ids] = self.last
+        self.rows += len(ids)
+        self.bytes += len(ids) * self.matrix.weight.shape[1] * self.matrix.weight.itemsize
+
+    def score_all(self) -> None:
+        """Finish densely: every live row, from here on nothing is left to decide."""
+        self.score(np.flatnonzero(self.live))
+        self.dense = True
+
+    def trust(self) -> None:
+        """Take every estimate for the logit: what a published method without a radius does after its budget."""
+        self.within = self.live & self.scored
+        self.proves = bool(self.scored[self.live].all())
+        self.radius[:] = 0.0
+        self.depth[:] = self.last
+
+    def _read(self, depth: int, ids: Ids) -> None:
+        plan, level = self.matrix.plan, self.matrix.plan.levels[depth]
+        start = self.estimate[ids] if level.adds else _base(plan, ids) + _shared(plan, self.hidden)
+        self.estimate[ids] = start + products(level, depth == 0, self.x, ids, len(self.estimate))
+        self.radius[ids] = radii(level, self.x, ids) + self.rounding[ids]
+        self.depth[ids] = depth + 1
+        self.bytes += len(ids) * _row_bytes(level)
+
+
+def logits(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
+    """The exact logits of ``ids``. The products of float32 and float32 are exact in float64; sums round."""
+    values = np.empty(len(ids))
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        part = ids[start : start + ROWS_AT_ONCE]
+        # Not a matrix product: BLAS may add equal rows in different orders, and equal rows have to tie.
+        values[start : start + len(part)] = (matrix.weight[part].astype(np.float64) * hidden).sum(axis=1)
+    return values if matrix.bias is None else values + matrix.bias[ids].astype(np.float64)
+
+
+def two_planes(x: Doubles) -> Doubles:
+    """``x^``: what is left of ``x`` after rounding to a coarse and a fine int8 plane."""
+    coarse = float(np.abs(x).max(initial=0.0)) / 127
+    if coarse / 254 == 0.0:
+        return np.zeros_like(x)
+    high = np.rint(x / coarse) * coarse
+    fine = coarse / 254
+    return np.asarray(high + np.rint((x - high) / fine) * fine)
+
+
+def products(level: Level, interleaved: bool, x: Doubles, ids: Ids, vocab: int) -> Doubles:
+    """``sum_s scale[s, i] * <code[i, s], x^[s]>`` for each of ``ids``."""
+    if level.scale is None:
+        ((start, stop, _),) = level.layout
+        return np.asarray((level.codes[ids].astype(np.float64) * x[start:stop]).sum(axis=1))
+    codes = deinterleave(level.codes, vocab)[ids] if interleaved else level.codes[ids]
+    total, column = np.zeros(len(ids)), 0
+    for segment, (start, stop, _) in enumerate(level.layout):
+        rounded = two_planes(x[start:stop])
+        for first in range(0, len(ids), ROWS_AT_ONCE):
+            part = slice(first, first + ROWS_AT_ONCE)
+            signed = codes[part, column : column + stop - start].astype(np.float64) - 128.0
+            total[part] += level.scale[segment, ids[part]].astype(np.float64) * (signed @ rounded)
+        column += stop - start
+    return total
+
+
+def radii(level: Level, x: Doubles, ids: Ids) -> Doubles:
+    """``sum_t slack[t, i] * factor_t * term_t(x)``; 0 for a level that states none."""
+    total = np.zeros(len(ids))
+    if level.slack is None:
+        return total
+    for slack, term in zip(level.slack, level.terms, strict=True):
+        half = query_half(term, x[term.start : term.stop])
+        if half > 0:  # an infinite slack times nothing is nothing
+            total += slack[ids].astype(np.float64) * (term.factor * half)
+    return total
+
+
+def query_half(term: Term, x: Doubles) -> float:
+    """The query's half of one summand of the radius; ``plan.Term`` defines the kinds."""
+    match term.kind:
+        case "one":
+            return 1.0
+        case "norm":
+            return float(np.linalg.norm(x))
+        case "quantised":
+            return float(np.linalg.norm(x - two_planes(x)))
+        case "peaks":
+            return split_peaks(x)[0]
+        case "rest":
+            return split_peaks(x)[1]
+    raise InputError(f"a plan has a term of kind {term.kind!r}; expected norm, quantised, peaks, rest or one")
+
+
+def split_peaks(x: Doubles) -> tuple[float, float]:
+    """``(sum of |x_j| over the peaks, ‖x without them‖)`` for the number of peaks that makes the sum below least."""
+    sizes = np.sort(np.abs(x))[::-1]
+    peaks = np.concatenate([[0.0], np.cumsum(sizes)])
+    scale = sizes[0] if len(sizes) and sizes[0] > 0 else 1.0  # the squares of huge or tiny coordinates stay finite
+    rest = np.concatenate([np.sqrt(np.cumsum((sizes[::-1] / scale) ** 2))[::-1] * scale, [0.0]])
+    best = int(np.argmin(peaks + math.sqrt(len(x) / 3) * rest))
+    return float(peaks[best]), float(rest[best])
+
+
+def _project(plan: Plan, hidden: Doubles) -> Doubles:
+    x = hidden if plan.mean is None else hidden - plan.mean
+    return x if plan.rotation is None else np.asarray(x @ plan.rotation.astype(np.float64))
+
+
+def _base(plan: Plan, ids: Ids) -> Doubles:
+    return np.zeros(len(ids)) if plan.base is None else plan.base[ids].astype(np.float64)
+
+
+def _shared(plan: Plan, hidden: Doubles) -> float:
+    return 0.0 if plan.centre is None else float(np.dot(plan.centre, hidden))
+
+
+def _row_bytes(level: Level) -> float:
+    """What one class costs at this level: its codes, scales and slacks."""
+    padded = level.codes.shape[0] * 64 if level.codes.ndim == 4 else level.codes.shape[0]
+    per_class = sum(array.shape[0] * array.itemsize for array in (level.scale, level.slack) if array is not None)
+    return float(level.codes.nbytes / padded + per_class + 4)

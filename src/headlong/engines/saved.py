@@ -1,0 +1,197 @@
+"""An engine as one safetensors file: plan arrays, norms, by default the layer, and a JSON record that ties them.
+
+Written beside the old file and renamed; mapped on load, so an engine is ready in milliseconds whatever its size. Nothing
+read is trusted: every array's type and shape is checked against the record before native code sees it. An engine saved
+without its layer records the layer's checksum, and is refused beside any other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.answers import Promise
+from headlong.arrays import Array
+from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
+from headlong.layers.matrix import Layer
+from headlong.links import link_from_dict
+from headlong.plan import CLASS_BLOCK, Dense, Level, Plan, Term, padded
+from headlong.store import TensorFile, check_version, json_object, open_file, write_file
+
+FORMAT, VERSION = "headlong engine", 1
+MOST_LEVELS, MOST_TERMS = 8, 8
+TERMS = ("norm", "quantised", "rest", "peaks", "one")
+LARGEST = 2**40
+
+
+class Saved(NamedTuple):
+    """Everything that makes an engine, but for the machine it runs on."""
+
+    layer: Layer
+    method: str
+    options: dict[str, Any]
+    plan: Plan
+    norms: NDArray[np.float32]
+    promise: Promise
+    seed: int
+    reason: str
+
+
+def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) -> None:
+    """Stream the arrays; the layer's checksum costs one pass over its weights."""
+    layer, plan = engine.layer, engine.plan
+    tensors: dict[str, Any] = {"norms": engine.norms}
+    for name in ("mean", "rotation", "base", "centre"):
+        tensors[f"plan.{name}"] = getattr(plan, name)
+    for depth, level in enumerate(plan.levels):
+        for name in ("codes", "scale", "slack"):
+            tensors[f"plan.levels.{depth}.{name}"] = getattr(level, name)
+    if with_layer:
+        tensors |= {"layer.weight": layer.weight, "layer.bias": layer.bias}
+    record = {
+        "method": engine.method,
+        "options": {name: _plain(value) for name, value in engine.options.items()},
+        "promise": [*map(_plain, engine.promise[:3]), sorted(engine.promise.over)],
+        "seed": engine.seed,
+        "reason": engine.reason,
+        "levels": [{"layout": level.layout, "terms": level.terms, "adds": level.adds} for level in plan.levels],
+        "budget": plan.budget,
+        "dense": [_plain(value) for value in plan.dense],
+        "layer": {
+            "checksum": layer.checksum(),
+            "vocab": layer.vocab,
+            "dim": layer.dim,
+            "dtype": layer.dtype,
+            "link": layer.link.as_dict(),
+            "name": layer.name,
+        },
+    }
+    metadata = {"format": FORMAT, "version": str(VERSION), "engine": json.dumps(record)}
+    write_file(path, {name: array for name, array in tensors.items() if array is not None}, metadata)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity."""
+    return "inf" if value == math.inf else value
+
+
+def read_engine(path: str | os.PathLike[str], layer: Layer | None) -> Saved:
+    """What :func:`write_engine` wrote, mapped. Anything else is a :class:`StoreError`."""
+    file = open_file(path)
+    check_version(file.metadata, FORMAT, VERSION, file.name)
+    record = _Record(json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine"), file)
+    try:
+        return record.engine(layer)
+    except (StoreError, MemoryError):
+        raise
+    except (HeadlongError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
+        # The record is JSON of any shape; whatever it trips over, the file is at fault.
+        raise MalformedFileError(f"{file.name}: its record contradicts itself or its tensors: {error}") from error
+
+
+class _Record:
+    """The JSON record of a file, read against the file's tensors."""
+
+    def __init__(self, data: dict[str, Any], file: TensorFile) -> None:
+        self.data, self.file = data, file
+
+    def engine(self, given: Layer | None) -> Saved:
+        layer = self._layer(given)
+        plan = self._plan(layer)
+        eps, delta, delta_ids, over = self.data["promise"]
+        promise = Promise(_number(eps), _number(delta), _number(delta_ids), frozenset(map(str, over)))
+        options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
+        norms = self._tensor("norms", np.float32, (layer.vocab,))
+        assert norms is not None
+        seed = _whole(self.data["seed"], 2**64 - 1)
+        return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]))
+
+    def _layer(self, given: Layer | None) -> Layer:
+        facts = self.data["layer"]
+        shape = _whole(facts["vocab"], LARGEST), _whole(facts["dim"], LARGEST)
+        if given is None and "layer.weight" not in self.file.tensors:
+            raise StoreError(f"{self.file.name} was saved without its layer; pass load(path, layer=...)")
+        if given is not None:
+            if (given.vocab, given.dim) != shape or given.checksum() != facts["checksum"]:
+                raise WrongLayerError(
+                    f"{self.file.name} was made for another layer ({shape[0]} x {shape[1]}, {facts['dtype']}); "
+                    f"got {given!r}: pass the layer it was made for, or compile this one"
+                )
+            return given
+        bias = self.file.read("layer.bias") if "layer.bias" in self.file.tensors else None
+        layer = Layer(self.file.read("layer.weight"), bias, link_from_dict(facts["link"]), name=str(facts["name"]))
+        _same("layer.weight", (layer.dtype, layer.vocab, layer.dim), (facts["dtype"], *shape))
+        return layer
+
+    def _plan(self, layer: Layer) -> Plan:
+        mean = self._tensor("plan.mean", np.float64, (layer.dim,), missing=True)
+        rotation = self._tensor("plan.rotation", np.float32, (layer.dim, None), missing=True)
+        width = layer.dim if rotation is None else rotation.shape[1]
+        entries = self.data["levels"]
+        if not isinstance(entries, list) or len(entries) > MOST_LEVELS:
+            raise ValueError(f"levels has to be a list of at most {MOST_LEVELS}")
+        budget = self.data["budget"]
+        batch, share = self.data["dense"]
+        return Plan(
+            mean,
+            rotation,
+            self._tensor("plan.base", np.float32, (padded(layer.vocab),), missing=not entries),
+            self._tensor("plan.centre", np.float64, (layer.dim,), missing=True),
+            tuple(self._level(depth, entry, layer.vocab, width) for depth, entry in enumerate(entries)),
+            None if budget is None else _whole(budget, LARGEST),
+            Dense(_number(batch), _number(share)),
+        )
+
+    def _level(self, depth: int, entry: dict[str, Any], vocab: int, width: int) -> Level:
+        layout = tuple((_whole(a, width), _whole(b, width), _whole(bits, 32)) for a, b, bits in entry["layout"])
+        if not layout or any(start >= stop for start, stop, _ in layout):
+            raise ValueError(f"level {depth} has the layout {layout}")
+        terms = tuple(Term(str(kind), _whole(a, width), _whole(b, width), _number(c)) for kind, a, b, c in entry["terms"])
+        if len(terms) > MOST_TERMS or any(term.kind not in TERMS or term.start > term.stop for term in terms):
+            raise ValueError(f"level {depth} has the terms {terms}")
+        name, count = f"plan.levels.{depth}", sum(stop - start for start, stop, _ in layout)
+        matrix = {bits for _, _, bits in layout} == {32}
+        if matrix:
+            _same("segments of a float level", len(layout), 1)
+            codes = self._tensor(f"{name}.codes", np.float32, (vocab, count))
+        else:
+            _same("bits of a code", {bits for _, _, bits in layout}, {8})
+            shape = (padded(vocab) // CLASS_BLOCK, -(-count // 4), CLASS_BLOCK, 4) if depth == 0 else (vocab, count)
+            codes = self._tensor(f"{name}.codes", np.uint8, shape)
+        assert codes is not None
+        scale = None if matrix else self._tensor(f"{name}.scale", np.float32, (len(layout), padded(vocab)))
+        slack = self._tensor(f"{name}.slack", np.float32, (len(terms), padded(vocab)), missing=not terms)
+        return Level(codes, layout, scale, slack, terms, bool(entry["adds"]))
+
+    def _tensor(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:
+        """The tensor, of this type and shape (None: any size); None where it is absent and may be."""
+        if missing and name not in self.file.tensors:
+            return None
+        array: Array = self.file.read(name)
+        wanted = tuple(size if want is None else want for size, want in zip(array.shape, shape, strict=True))
+        _same(name, (array.dtype, array.shape), (np.dtype(dtype), wanted))
+        return array
+
+
+def _same(what: str, came: Any, expected: Any) -> None:
+    if came != expected:
+        raise ValueError(f"{what} is {came}, the record says {expected}")
+
+
+def _whole(value: Any, high: int) -> int:
+    if type(value) is int and 0 <= value <= high:
+        return value
+    raise ValueError(f"{value!r} is not a whole number from 0 to {high}")
+
+
+def _number(value: Any) -> float:
+    if value == "inf":
+        return math.inf
+    if type(value) in (int, float) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise ValueError(f"{value!r} is not a number from 0")

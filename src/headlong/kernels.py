@@ -1,0 +1,211 @@
+"""The door to the native module: which level of the instruction set runs, on how many threads, over which arrays.
+
+``HEADLONG_ISA``      forces a level; ``numpy`` is the readable reference in this package. A level that is not there is
+                      refused with the list of those that are; nothing falls back silently.
+``HEADLONG_THREADS``  the threads of calls that name none; without it, all processors this process may run on.
+
+No other file imports ``headlong._native``. The two offline passes over the rows (norms, int8 codes) have their NumPy
+twins here, so that each can check the other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array, bits
+from headlong.errors import KernelError, OptionError
+from headlong.plan import CLASS_BLOCK, Plan, interleave, padded
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Mask = NDArray[np.uint8] | None
+
+REFERENCE = "numpy"
+PIECE = 1 << 24
+"""Bytes of float64 that a streaming pass holds at once."""
+MOST_THREADS = 1024
+
+
+class Executor(Protocol):
+    """Answers questions from a plan, for whole batches; both executors have these verbs.
+
+    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` uint8 or None; ``dense``: read every row.
+    """
+
+    @property
+    def isa(self) -> str: ...
+
+    def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int) -> tuple[Array, ...]:
+        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``"""
+
+    def lse(self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int) -> tuple[Array, ...]:
+        """``lse, error, rows, bytes, dense [batch]``"""
+
+    def logits(self, hidden: Doubles, ids: NDArray[np.int64], threads: int) -> Doubles:
+        """``[batch, m]``, exact"""
+
+    def sample(
+        self,
+        hidden: Doubles,
+        n: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        seed: int,
+        row0: int,
+        mask: Mask,
+        dense: bool,
+        threads: int,
+    ) -> tuple[Array, ...]:
+        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``"""
+
+
+class Codes(NamedTuple):
+    """int8 codes of every row, interleaved, with what they lost: per class ``scale``, ``‖w - w^‖`` and ``‖w^‖``."""
+
+    codes: NDArray[np.uint8]
+    scale: Floats
+    error: Floats
+    size: Floats
+
+
+def levels() -> list[str]:
+    """What can run here, the best last: the reference, then the native levels that this CPU has."""
+    native = _native()
+    return [REFERENCE, *([] if native is None else native.levels())]
+
+
+def isa() -> str:
+    """The level in use: the best native one, or what ``HEADLONG_ISA`` names."""
+    asked = os.environ.get("HEADLONG_ISA", "")
+    here = levels()
+    if asked and asked not in here:
+        raise KernelError(f"HEADLONG_ISA is {asked!r}, which is not to be had here; choose from {', '.join(here)}")
+    if not asked and here == [REFERENCE]:
+        raise KernelError(
+            "headlong._native is not installed; build it with `pip install .`, "
+            "or set HEADLONG_ISA=numpy for the slow reference in NumPy"
+        )
+    return asked or here[-1]
+
+
+def threads(asked: int | None = None) -> int:
+    """The number of threads of one call: ``asked``, else ``HEADLONG_THREADS``, else the processors at hand."""
+    if asked is not None:
+        return _thread_number(asked, "threads")
+    text = os.environ.get("HEADLONG_THREADS", "")
+    if text:
+        return _thread_number(int(text) if text.isascii() and text.isdigit() else text, "HEADLONG_THREADS")
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _thread_number(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= MOST_THREADS:
+        raise OptionError(f"{name} is {value!r}; expected a whole number from 1 to {MOST_THREADS}")
+    return int(value)
+
+
+def executor(
+    weight: Array, bias: Floats | None, norms: Floats, link: tuple[str, float, float], plan: Plan, level: str
+) -> Executor:
+    """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
+    mean, rotation, base, centre, looks, budget, dense = plan
+    if base is None:
+        base = np.zeros(padded(len(weight)), np.float32)
+    native: Executor = _loaded().Executor(
+        bits(weight), weight.dtype.name, bias, norms, link, mean, rotation, centre, base,
+        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level,
+    )  # fmt: skip
+    return native
+
+
+def row_norms(weight: Array, thread_count: int = 1) -> Floats:
+    """``‖w_i‖`` rounded up, ``[vocab]``; NaN for a row that holds NaN or infinity."""
+    if isa() != REFERENCE:
+        norms: Floats = _loaded().row_norms(bits(weight), weight.dtype.name, thread_count)
+        return norms
+    norms = np.empty(len(weight), np.float32)
+    for part, rows in _pieces(weight):
+        with np.errstate(invalid="ignore"):
+            size = np.sqrt((rows * rows).sum(axis=1))
+        norms[part] = np.where(np.isfinite(rows).all(axis=1), round_up(size * (1 + 1e-12)), np.nan)
+    return norms
+
+
+def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
+    """Symmetric absmax int8: ``code = round(w / scale)``, ``scale = max|w| / 127``; arrays padded to whole blocks."""
+    if isa() == REFERENCE:
+        return encode_rows(weight)
+    return Codes(*_loaded().encode_int8(bits(weight), weight.dtype.name, thread_count))
+
+
+def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
+    """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given."""
+    count = padded(len(weight))
+    codes = np.empty((count // CLASS_BLOCK, -(-weight.shape[1] // 4), CLASS_BLOCK, 4), np.uint8)
+    scale, error, size = (np.zeros(count, np.float32) for _ in range(3))
+    for part, rows in _pieces(weight):
+        values = rows if centre is None else rows - centre
+        step = _steps(values)
+        inverse = np.divide(1.0, step, out=np.zeros(len(step)), where=step > 0)
+        whole = values * inverse[:, None]
+        whole = np.clip(np.trunc(whole + np.copysign(0.5, whole)), -127, 127)
+        back = whole * step[:, None].astype(np.float64)
+        codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = interleave((whole + 128).astype(np.uint8))
+        scale[part] = step
+        error[part] = round_up(np.sqrt(((values - back) ** 2).sum(axis=1)) * (1 + 1e-12))
+        size[part] = round_up(np.sqrt((back**2).sum(axis=1)) * (1 + 1e-12))
+    return Codes(codes, scale, error, size)
+
+
+def _steps(values: Doubles) -> Floats:
+    """``max|row| / 127``, rounded up; 0 (all codes zero) where a subnormal step would lose its relative precision."""
+    most = round_up(np.abs(values).max(axis=1))
+    step: Floats = most / np.float32(127)
+    step = np.where(step * np.float32(127) < most, np.nextafter(step, np.float32(np.inf)), step)
+    return np.where(step >= np.finfo(np.float32).tiny, step, np.float32(0))
+
+
+def round_up(values: Doubles) -> Floats:
+    """float32 numbers that are not below ``values``; infinite beyond float32's range."""
+    with np.errstate(over="ignore"):
+        nearest = values.astype(np.float32)
+    return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
+
+
+def bandwidth(size: int, thread_count: int, repeats: int) -> float:
+    """GB/s of a plain read of ``size`` bytes: what a scan can at best reach."""
+    speed: float = _loaded().bandwidth(size, thread_count, repeats)
+    return speed
+
+
+def _pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
+    """The rows as float64, some whole blocks at a time: no pass ever holds a wide copy of the layer."""
+    step = max(1, PIECE // (8 * weight.shape[1] * CLASS_BLOCK)) * CLASS_BLOCK
+    for start in range(0, len(weight), step):
+        part = slice(start, min(start + step, len(weight)))
+        yield part, weight[part].astype(np.float64)
+
+
+def _native() -> Any:
+    """The native module, or None where it was not built. A module that is there but broken raises."""
+    try:
+        return importlib.import_module("headlong._native")
+    except ModuleNotFoundError as error:
+        if error.name != "headlong._native":
+            raise
+        return None
+
+
+def _loaded() -> Any:
+    native = _native()
+    if native is None:
+        raise KernelError("headlong._native is not installed; build it with `pip install .`")
+    return native

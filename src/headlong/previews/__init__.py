@@ -1,0 +1,1 @@
+"""Builders of plans: each file turns a matrix into what an engine reads before it reads rows."""

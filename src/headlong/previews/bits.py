@@ -1,0 +1,109 @@
+"""int8 codes of every row, with a radius that no probability enters.
+
+    w^_i = scale_i * code_i          |<w_i, x> - <w^_i, x^>| <= |<w_i - w^_i, x>| + |<w^_i, x - x^>|
+         <=  step_i * sum of |x_j| over the peaks of x  +  ‖w_i - w^_i‖ * ‖rest of x‖  +  ‖w^_i‖ * ‖x - x^‖
+
+with ``step_i = scale_i / 2``, the most that a code is off in one coordinate, so any choice of peaks is sound. The slacks
+are rounded up and cover the executor's own rounding, underflow included, for every finite row and query; a row
+whose codes could leave float32's range gets an infinite slack and is always scored exactly.
+
+Not here: fewer bits, prefixes, probabilistic widths.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array
+from headlong.kernels import Codes, Doubles, Floats, encode_int8, encode_rows, round_up
+from headlong.layers.matrix import Layer
+from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
+
+LARGEST = 2.0**60
+"""Largest ‖w^‖ that is coded: with queries up to the same norm, float32 estimates stay far from overflow."""
+LARGEST_BASE = 2.0**100
+UNDERFLOW = 2.0**-100
+"""Covers every product that float32 flushes towards zero, for any dim; far below any logit that matters."""
+SEGMENT = 32768
+"""Coordinates of one segment: their integer products fit 32 bits."""
+HALF_STEP = 0.5 * (1 + 2.0**-20)
+"""A code is off by half a step, and by the rounding of ``w / scale``."""
+JUDGES, MOST_JUDGED = 8, 4096
+"""Calibration vectors, and their likeliest rows, that decide whether to centre."""
+ROWS_AT_ONCE = 4096
+
+
+def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads: int = 1) -> Plan:
+    """One level of int8 codes over all coordinates; ``centre [dim]`` is taken from every row before coding."""
+    codes = encode_int8(layer.weight, threads) if centre is None else encode_rows(layer.weight, centre)
+    base = np.zeros(padded(layer.vocab), np.float32)
+    if layer.bias is not None:
+        base[: layer.vocab] = layer.bias
+    layout = tuple((start, min(start + SEGMENT, layer.dim), 8) for start in range(0, layer.dim, SEGMENT))
+    slack, terms = _radius(codes, base, layer.dim)
+    codes = _without(codes, np.isinf(slack[-1]))
+    scale = np.ascontiguousarray(np.broadcast_to(codes.scale, (len(layout), len(base))))
+    level = Level(codes.codes, layout, scale, slack, terms)
+    return Plan(mean=None, rotation=None, base=base, centre=centre, levels=(level,), dense=dense)
+
+
+def _radius(codes: Codes, base: Floats, dim: int) -> tuple[Floats, tuple[Term, ...]]:
+    """``[4, padded]`` slacks and their query halves. A row that cannot be coded: 0, 0, 0, inf."""
+    error, size = codes.error.astype(np.float64), codes.size.astype(np.float64)
+    offset = np.abs(base.astype(np.float64))
+    # A step of zero codes nothing: then a coordinate is off by itself, at most by the whole row's norm.
+    step = np.where(codes.scale > 0, codes.scale.astype(np.float64) * HALF_STEP, error)
+    uncoded = ~((size <= LARGEST) & (error <= LARGEST) & (offset <= LARGEST_BASE))
+    # The executor's rounding is relative to ‖w^‖ ‖x‖, and ‖x‖ <= ‖rest‖ + sum |peaks|.
+    rounding = ESTIMATE_ROUNDING * size
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = np.stack([step + rounding, error + rounding, size, ESTIMATE_ROUNDING * offset + UNDERFLOW])
+    rows[:, uncoded] = np.array([[0.0], [0.0], [0.0], [np.inf]])
+    terms = tuple(Term(kind, 0, dim) for kind in ("peaks", "rest", "quantised", "one"))
+    return round_up(rows), terms
+
+
+def _without(codes: Codes, uncoded: NDArray[np.bool_]) -> Codes:
+    """The codes with zeros for the rows that cannot be coded, so that their estimates are finite."""
+    if not uncoded.any():
+        return codes
+    ids = np.flatnonzero(uncoded)
+    blocks, scale = codes.codes.copy(), codes.scale.copy()
+    blocks[ids // CLASS_BLOCK, :, ids % CLASS_BLOCK, :] = 128
+    scale[ids] = 0.0
+    return codes._replace(codes=blocks, scale=scale)
+
+
+def mean_row(weight: Array) -> Doubles:
+    """The mean of all rows, streamed."""
+    total = np.zeros(weight.shape[1])
+    for start in range(0, len(weight), ROWS_AT_ONCE):
+        total += weight[start : start + ROWS_AT_ONCE].astype(np.float64).sum(axis=0)
+    return np.asarray(total / len(weight))
+
+
+def better_centred(layer: Layer, calibration: Doubles) -> bool:
+    """Whether coding ``w - mean row`` leaves the likely rows closer to their codes.
+
+    ``sum_i p_i ‖w_i - w^_i‖`` decides, p the mean distribution over calibration vectors: that is what the width of the
+    normaliser's interval follows. Centring shortens most rows, but often lengthens the few that carry the mass.
+    """
+    share = _mean_distribution(layer, calibration[:: -(-len(calibration) // JUDGES)])
+    likely = np.argsort(-share, kind="stable")[:MOST_JUDGED]
+    plain, centred = (
+        float(share[likely] @ encode_rows(layer.weight[likely], centre).error[: len(likely)])
+        for centre in (None, mean_row(layer.weight))
+    )
+    return centred < plain
+
+
+def _mean_distribution(layer: Layer, hidden: Doubles) -> Doubles:
+    logits = np.empty((len(hidden), layer.vocab))
+    for start in range(0, layer.vocab, ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        logits[:, part] = hidden @ layer.weight[part].astype(np.float64).T
+        logits[:, part] += 0.0 if layer.bias is None else layer.bias[part]
+    exponents = layer.link(logits)
+    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    return np.asarray((mass / mass.sum(axis=1, keepdims=True)).mean(axis=0))
