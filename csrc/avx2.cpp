@@ -1,0 +1,206 @@
+// AVX2 with FMA and F16C.
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace headlong {
+namespace {
+
+#define LANES 8
+#include "epilogue.inl"
+
+// Half a block (32 classes) of one query: 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
+void scan_half(const uint8_t* half, int64_t quads, const int8_t* planes, const int32_t* offset, float step,
+               const float* scale, float* est) {
+    __m256i high[4], low[4];
+    for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm256_setzero_si256();
+    const __m256i even = _mm256_set1_epi16(0x00FF);
+    for (int64_t j = 0; j < quads; ++j) {
+        int32_t words[2];
+        std::memcpy(words, planes + j * 8, 8);
+        __m256i x0 = _mm256_set1_epi32(words[0]), x1 = _mm256_set1_epi32(words[1]);
+        __m256i x0e = _mm256_srai_epi16(_mm256_slli_epi16(x0, 8), 8), x0o = _mm256_srai_epi16(x0, 8);
+        __m256i x1e = _mm256_srai_epi16(_mm256_slli_epi16(x1, 8), 8), x1o = _mm256_srai_epi16(x1, 8);
+        for (int v = 0; v < 4; ++v) {
+            __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(half + j * 256 + v * 32));
+            __m256i e = _mm256_and_si256(code, even), o = _mm256_srli_epi16(code, 8);
+            high[v] = _mm256_add_epi32(high[v], _mm256_add_epi32(_mm256_madd_epi16(e, x0e), _mm256_madd_epi16(o, x0o)));
+            low[v] = _mm256_add_epi32(low[v], _mm256_add_epi32(_mm256_madd_epi16(e, x1e), _mm256_madd_epi16(o, x1o)));
+        }
+    }
+    __m256i o0 = _mm256_set1_epi32(offset[0]), o1 = _mm256_set1_epi32(offset[1]);
+    for (int v = 0; v < 4; ++v) {
+        __m256 a = _mm256_cvtepi32_ps(_mm256_sub_epi32(high[v], o0)), b = _mm256_cvtepi32_ps(_mm256_sub_epi32(low[v], o1));
+        __m256 dot = _mm256_fmadd_ps(a, _mm256_set1_ps(256.f), b);
+        __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
+        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, _mm256_loadu_ps(est + 8 * v)));
+    }
+}
+
+void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
+             const float* scale, int n, float* est, int64_t stride) {
+    for (int q = 0; q < n; ++q)
+        for (int half = 0; half < 2; ++half)
+            scan_half(block + half * 128, quads, planes + q * quads * 8, offset + 2 * q, step[q], scale + half * 32,
+                      est + q * stride + half * 32);
+}
+
+template <Kind K>
+inline __m256 load8(const void* row, int64_t j) {
+    if (K == Kind::f32) return _mm256_loadu_ps(static_cast<const float*>(row) + j);
+    __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const uint16_t*>(row) + j));
+    if (K == Kind::f16) return _mm256_cvtph_ps(half);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+template <Kind K>
+inline const char* row_at(const void* rows, int64_t dim, int64_t r) {
+    return static_cast<const char*>(rows) + r * dim * (K == Kind::f32 ? 4 : 2);
+}
+
+inline float sum8(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+template <Kind K, int R, int N>
+void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_t stride) {
+    __m256 sum[R][N];
+    const char* row[R];
+    for (int r = 0; r < R; ++r) {
+        row[r] = row_at<K>(rows, dim, r);
+        for (int q = 0; q < N; ++q) sum[r][q] = _mm256_setzero_ps();
+    }
+    int64_t j = 0;
+    for (; j + 8 <= dim; j += 8) {
+        __m256 w[R];
+        for (int r = 0; r < R; ++r) w[r] = load8<K>(row[r], j);
+        for (int q = 0; q < N; ++q) {
+            __m256 v = _mm256_loadu_ps(x + q * dim + j);
+            for (int r = 0; r < R; ++r) sum[r][q] = _mm256_fmadd_ps(w[r], v, sum[r][q]);
+        }
+    }
+    for (int q = 0; q < N; ++q)
+        for (int r = 0; r < R; ++r) {
+            float tail = 0;
+            for (int64_t i = j; i < dim; ++i) tail += one_float(row[r], K, i) * x[q * dim + i];
+            out[q * stride + r] = sum8(sum[r][q]) + tail;
+        }
+}
+
+template <Kind K, int R, int N>
+void rows_all(const void* rows, int64_t dim, int64_t count, const float* x, float* out, int64_t stride) {
+    int64_t r = 0;
+    for (; r + R <= count; r += R) rows_some<K, R, N>(row_at<K>(rows, dim, r), dim, x, out + r, stride);
+    for (; r < count; ++r) rows_some<K, 1, N>(row_at<K>(rows, dim, r), dim, x, out + r, stride);
+}
+
+template <Kind K>
+void rows_of(const void* rows, int64_t dim, int64_t count, const float* x, int n, float* out, int64_t stride) {
+    for (; n >= 4; n -= 4, x += 4 * dim, out += 4 * stride) rows_all<K, 3, 4>(rows, dim, count, x, out, stride);
+    if (n == 3) rows_all<K, 3, 3>(rows, dim, count, x, out, stride);
+    else if (n == 2) rows_all<K, 4, 2>(rows, dim, count, x, out, stride);
+    else if (n == 1) rows_all<K, 8, 1>(rows, dim, count, x, out, stride);
+}
+
+void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
+                int64_t stride) {
+    if (kind == Kind::f32) rows_of<Kind::f32>(rows, dim, count, x, n, out, stride);
+    else if (kind == Kind::f16) rows_of<Kind::f16>(rows, dim, count, x, n, out, stride);
+    else rows_of<Kind::bf16>(rows, dim, count, x, n, out, stride);
+}
+
+template <Kind K>
+void widen(const void* rows, int64_t n, float* out) {
+    int64_t j = 0;
+    for (; j + 8 <= n; j += 8) _mm256_storeu_ps(out + j, load8<K>(rows, j));
+    for (; j < n; ++j) out[j] = one_float(rows, K, j);
+}
+
+// R rows x 16 queries: twelve sums stay in registers.
+template <int R>
+void tile_some(const float* rows, int64_t dim, const float* xt, int padded, float* out) {
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < 2; ++v) _mm256_storeu_ps(out + r * padded + v * 8, _mm256_setzero_ps());
+    for (int64_t start = 0; start < dim; start += kTileChunk) {
+        int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
+        __m256 sum[R][2];
+        for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+        for (int64_t j = start; j < stop; ++j) {
+            __m256 x0 = _mm256_loadu_ps(xt + j * padded), x1 = _mm256_loadu_ps(xt + j * padded + 8);
+            for (int r = 0; r < R; ++r) {
+                __m256 w = _mm256_set1_ps(rows[r * dim + j]);
+                sum[r][0] = _mm256_fmadd_ps(w, x0, sum[r][0]);
+                sum[r][1] = _mm256_fmadd_ps(w, x1, sum[r][1]);
+            }
+        }
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < 2; ++v) {
+                float* to = out + r * padded + v * 8;
+                _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), sum[r][v]));
+            }
+    }
+}
+
+void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float* scratch,
+                float* out) {
+    const float* wide = scratch;
+    if (kind == Kind::f32) wide = static_cast<const float*>(rows);
+    else if (kind == Kind::f16) widen<Kind::f16>(rows, count * dim, scratch);
+    else widen<Kind::bf16>(rows, count * dim, scratch);
+    for (int q = 0; q < padded; q += 16) {
+        int64_t r = 0;
+        for (; r + 6 <= count; r += 6) tile_some<6>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
+        for (; r < count; ++r) tile_some<1>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
+    }
+}
+
+template <Kind K>
+double dot_one(const char* row, int64_t dim, const double* x) {
+    __m256d a = _mm256_setzero_pd(), b = a;
+    int64_t j = 0;
+    for (; j + 8 <= dim; j += 8) {
+        __m256 w = load8<K>(row, j);
+        a = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(w)), _mm256_loadu_pd(x + j), a);
+        b = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)), _mm256_loadu_pd(x + j + 4), b);
+    }
+    double part[4];
+    _mm256_storeu_pd(part, _mm256_add_pd(a, b));
+    double sum = (part[0] + part[2]) + (part[1] + part[3]);
+    for (; j < dim; ++j) sum += static_cast<double>(one_float(row, K, j)) * x[j];
+    return sum;
+}
+
+template <Kind K>
+void dot_all(const void* weight, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
+    const int64_t bytes = dim * (K == Kind::f32 ? 4 : 2);
+    for (int64_t i = 0; i < n; ++i) {
+        if (ids != nullptr && i + 2 < n) {
+            const char* next = row_at<K>(weight, dim, ids[i + 2]);
+            for (int64_t b = 0; b < bytes; b += 64) _mm_prefetch(next + b, _MM_HINT_T0);
+        }
+        out[i] = dot_one<K>(row_at<K>(weight, dim, ids == nullptr ? i : ids[i]), dim, x);
+    }
+}
+
+void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
+    if (kind == Kind::f32) dot_all<Kind::f32>(weight, dim, ids, n, x, out);
+    else if (kind == Kind::f16) dot_all<Kind::f16>(weight, dim, ids, n, x, out);
+    else dot_all<Kind::bf16>(weight, dim, ids, n, x, out);
+}
+
+}  // namespace
+
+const Kernels* avx2_kernels() {
+    static const Kernels table = {"avx2",         scan_u8,          dense_rows,       dense_tile,     dot_rows,
+                                  radius_of,      largest_of,       interval_sums_of, interval_exps_of, lower_above_of,
+                                  survivors_of,   noise_of,         gumbel_keys_of,   encode_row_of,  row_norm_of,
+                                  read_of};
+    return &table;
+}
+
+}  // namespace headlong

@@ -1,0 +1,280 @@
+// AVX-512 with VNNI. Nothing here is shared with other translation units but the table of pointers.
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace headlong {
+namespace {
+
+#define LANES 16
+#include "epilogue.inl"
+
+// ---- int8 codes: 64 classes side by side, four coordinates of each in one 32-bit lane ----
+
+template <int N>
+void scan_some(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
+               const float* scale, float* est, int64_t stride) {
+    __m512i high[N][4], low[N][4];
+    for (int q = 0; q < N; ++q)
+        for (int v = 0; v < 4; ++v) high[q][v] = low[q][v] = _mm512_setzero_si512();
+    for (int64_t j = 0; j < quads; ++j) {
+        __m512i code[4];
+        for (int v = 0; v < 4; ++v) code[v] = _mm512_loadu_si512(block + j * 256 + v * 64);
+        for (int q = 0; q < N; ++q) {
+            int32_t words[2];
+            std::memcpy(words, planes + (q * quads + j) * 8, 8);
+            __m512i x0 = _mm512_set1_epi32(words[0]), x1 = _mm512_set1_epi32(words[1]);
+            for (int v = 0; v < 4; ++v) {
+                high[q][v] = _mm512_dpbusd_epi32(high[q][v], code[v], x0);
+                low[q][v] = _mm512_dpbusd_epi32(low[q][v], code[v], x1);
+            }
+        }
+    }
+    for (int q = 0; q < N; ++q) {
+        __m512i o0 = _mm512_set1_epi32(offset[2 * q]), o1 = _mm512_set1_epi32(offset[2 * q + 1]);
+        for (int v = 0; v < 4; ++v) {
+            __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(high[q][v], o0));
+            __m512 b = _mm512_cvtepi32_ps(_mm512_sub_epi32(low[q][v], o1));
+            __m512 dot = _mm512_fmadd_ps(a, _mm512_set1_ps(256.f), b);
+            __m512 unit = _mm512_mul_ps(_mm512_loadu_ps(scale + 16 * v), _mm512_set1_ps(step[q]));
+            float* to = est + q * stride + 16 * v;
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(dot, unit, _mm512_loadu_ps(to)));
+        }
+    }
+}
+
+void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
+             const float* scale, int n, float* est, int64_t stride) {
+    int q = 0;
+    for (; q + 3 <= n; q += 3)
+        scan_some<3>(block, quads, planes + q * quads * 8, offset + 2 * q, step + q, scale, est + q * stride, stride);
+    if (n - q == 2)
+        scan_some<2>(block, quads, planes + q * quads * 8, offset + 2 * q, step + q, scale, est + q * stride, stride);
+    else if (n - q == 1)
+        scan_some<1>(block, quads, planes + q * quads * 8, offset + 2 * q, step + q, scale, est + q * stride, stride);
+}
+
+// ---- rows as they are stored ----
+
+template <Kind K>
+inline __m512 load16(const void* row, int64_t j) {
+    if (K == Kind::f32) return _mm512_loadu_ps(static_cast<const float*>(row) + j);
+    __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(row) + j));
+    if (K == Kind::f16) return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+template <Kind K>
+inline __m512 load_tail(const void* row, int64_t j, __mmask16 mask) {
+    if (K == Kind::f32) return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(row) + j);
+    __m256i half = _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(row) + j);
+    if (K == Kind::f16) return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+template <Kind K>
+inline const char* row_at(const void* rows, int64_t dim, int64_t r) {
+    return static_cast<const char*>(rows) + r * dim * (K == Kind::f32 ? 4 : 2);
+}
+
+template <Kind K, int R, int N>
+void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_t stride) {
+    __m512 sum[R][N];
+    const char* row[R];
+    for (int r = 0; r < R; ++r) {
+        row[r] = row_at<K>(rows, dim, r);
+        for (int q = 0; q < N; ++q) sum[r][q] = _mm512_setzero_ps();
+    }
+    int64_t j = 0;
+    for (; j + 16 <= dim; j += 16) {
+        __m512 w[R];
+        for (int r = 0; r < R; ++r) w[r] = load16<K>(row[r], j);
+        for (int q = 0; q < N; ++q) {
+            __m512 v = _mm512_loadu_ps(x + q * dim + j);
+            for (int r = 0; r < R; ++r) sum[r][q] = _mm512_fmadd_ps(w[r], v, sum[r][q]);
+        }
+    }
+    if (j < dim) {
+        __mmask16 mask = static_cast<__mmask16>((1u << (dim - j)) - 1);
+        for (int q = 0; q < N; ++q) {
+            __m512 v = _mm512_maskz_loadu_ps(mask, x + q * dim + j);
+            for (int r = 0; r < R; ++r) sum[r][q] = _mm512_fmadd_ps(load_tail<K>(row[r], j, mask), v, sum[r][q]);
+        }
+    }
+    for (int q = 0; q < N; ++q)
+        for (int r = 0; r < R; ++r) out[q * stride + r] = _mm512_reduce_add_ps(sum[r][q]);
+}
+
+template <Kind K, int R, int N>
+void rows_all(const void* rows, int64_t dim, int64_t count, const float* x, float* out, int64_t stride) {
+    int64_t r = 0;
+    for (; r + R <= count; r += R) rows_some<K, R, N>(row_at<K>(rows, dim, r), dim, x, out + r, stride);
+    for (; r < count; ++r) rows_some<K, 1, N>(row_at<K>(rows, dim, r), dim, x, out + r, stride);
+}
+
+template <Kind K>
+void rows_of(const void* rows, int64_t dim, int64_t count, const float* x, int n, float* out, int64_t stride) {
+    switch (n) {
+        case 1: return rows_all<K, 8, 1>(rows, dim, count, x, out, stride);
+        case 2: return rows_all<K, 8, 2>(rows, dim, count, x, out, stride);
+        case 3: return rows_all<K, 6, 3>(rows, dim, count, x, out, stride);
+        case 4: return rows_all<K, 5, 4>(rows, dim, count, x, out, stride);
+        case 5: return rows_all<K, 4, 5>(rows, dim, count, x, out, stride);
+        case 6: return rows_all<K, 3, 6>(rows, dim, count, x, out, stride);
+        case 7: return rows_all<K, 3, 7>(rows, dim, count, x, out, stride);
+        default: return rows_all<K, 3, 8>(rows, dim, count, x, out, stride);
+    }
+}
+
+void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
+                int64_t stride) {
+    if (kind == Kind::f32) rows_of<Kind::f32>(rows, dim, count, x, n, out, stride);
+    else if (kind == Kind::f16) rows_of<Kind::f16>(rows, dim, count, x, n, out, stride);
+    else rows_of<Kind::bf16>(rows, dim, count, x, n, out, stride);
+}
+
+template <Kind K>
+void widen(const void* rows, int64_t n, float* out) {
+    int64_t j = 0;
+    for (; j + 16 <= n; j += 16) _mm512_storeu_ps(out + j, load16<K>(rows, j));
+    if (j < n) {
+        __mmask16 mask = static_cast<__mmask16>((1u << (n - j)) - 1);
+        _mm512_mask_storeu_ps(out + j, mask, load_tail<K>(rows, j, mask));
+    }
+}
+
+template <int R, int N>
+void tile_some(const float* rows, int64_t dim, const float* xt, float* out) {
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < N; ++v) _mm512_storeu_ps(out + (r * N + v) * 16, _mm512_setzero_ps());
+    for (int64_t start = 0; start < dim; start += kTileChunk) {
+        int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
+        __m512 sum[R][N];
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < N; ++v) sum[r][v] = _mm512_setzero_ps();
+        for (int64_t j = start; j < stop; ++j) {
+            __m512 x[N];
+            for (int v = 0; v < N; ++v) x[v] = _mm512_loadu_ps(xt + (j * N + v) * 16);
+            for (int r = 0; r < R; ++r) {
+                __m512 w = _mm512_set1_ps(rows[r * dim + j]);
+                for (int v = 0; v < N; ++v) sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
+            }
+        }
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < N; ++v) {
+                float* to = out + (r * N + v) * 16;
+                _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), sum[r][v]));
+            }
+    }
+}
+
+template <int R, int N>
+void tile_all(const float* rows, int64_t dim, int64_t count, const float* xt, float* out) {
+    int64_t r = 0;
+    for (; r + R <= count; r += R) tile_some<R, N>(rows + r * dim, dim, xt, out + r * N * 16);
+    for (; r < count; ++r) tile_some<1, N>(rows + r * dim, dim, xt, out + r * N * 16);
+}
+
+void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float* scratch,
+                float* out) {
+    const float* wide = scratch;
+    if (kind == Kind::f32) wide = static_cast<const float*>(rows);
+    else if (kind == Kind::f16) widen<Kind::f16>(rows, count * dim, scratch);
+    else widen<Kind::bf16>(rows, count * dim, scratch);
+    switch (padded) {
+        case 16: return tile_all<16, 1>(wide, dim, count, xt, out);
+        case 32: return tile_all<12, 2>(wide, dim, count, xt, out);
+        case 48: return tile_all<8, 3>(wide, dim, count, xt, out);
+        default: return tile_all<6, 4>(wide, dim, count, xt, out);
+    }
+}
+
+template <Kind K>
+double dot_one(const char* row, int64_t dim, const double* x) {
+    __m512d a = _mm512_setzero_pd(), b = a, c = a, d = a;
+    int64_t j = 0;
+    for (; j + 32 <= dim; j += 32) {
+        __m512 w0 = load16<K>(row, j), w1 = load16<K>(row, j + 16);
+        a = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(w0)), _mm512_loadu_pd(x + j), a);
+        b = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(w0, 1)), _mm512_loadu_pd(x + j + 8), b);
+        c = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(w1)), _mm512_loadu_pd(x + j + 16), c);
+        d = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(w1, 1)), _mm512_loadu_pd(x + j + 24), d);
+    }
+    for (; j < dim; j += 16) {
+        int64_t left = dim - j < 16 ? dim - j : 16;
+        __mmask16 mask = static_cast<__mmask16>((1u << left) - 1);
+        __m512 w = load_tail<K>(row, j, mask);
+        a = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(w)),
+                            _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask), x + j), a);
+        b = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(w, 1)),
+                            _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask >> 8), x + j + 8), b);
+    }
+    return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(a, b), _mm512_add_pd(c, d)));
+}
+
+template <Kind K>
+void dot_all(const void* weight, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
+    constexpr int64_t kAhead = 2;  // rows fetched ahead of their use: gathered rows are not foreseen by the hardware
+    const int64_t bytes = dim * (K == Kind::f32 ? 4 : 2);
+    for (int64_t i = 0; i < n; ++i) {
+        if (ids != nullptr && i + kAhead < n) {
+            const char* next = row_at<K>(weight, dim, ids[i + kAhead]);
+            for (int64_t b = 0; b < bytes; b += 64) _mm_prefetch(next + b, _MM_HINT_T0);
+        }
+        out[i] = dot_one<K>(row_at<K>(weight, dim, ids == nullptr ? i : ids[i]), dim, x);
+    }
+}
+
+void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
+    if (kind == Kind::f32) dot_all<Kind::f32>(weight, dim, ids, n, x, out);
+    else if (kind == Kind::f16) dot_all<Kind::f16>(weight, dim, ids, n, x, out);
+    else dot_all<Kind::bf16>(weight, dim, ids, n, x, out);
+}
+
+// ---- compressing stores, where the compiler's vector types have no word for them ----
+
+int64_t lower_above(const float* est, const float* rad, int64_t n, float floor, float* out) {
+    int64_t count = 0;
+    const __m512 least = _mm512_set1_ps(floor);
+    for (int64_t i = 0; i < n; i += 16) {
+        __m512 low = _mm512_sub_ps(_mm512_loadu_ps(est + i), _mm512_loadu_ps(rad + i));
+        __mmask16 mask = _mm512_cmp_ps_mask(low, least, _CMP_GT_OQ);
+        if (mask == 0) continue;
+        _mm512_mask_compressstoreu_ps(out + count, mask, low);
+        count += __builtin_popcount(mask);
+    }
+    return count;
+}
+
+int64_t survivors(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids, float* kept,
+                  float* upper) {
+    int64_t count = 0;
+    const __m512 least = _mm512_set1_ps(tau);
+    const __m512i steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int64_t i = 0; i < n; i += 16) {
+        __m512 e = _mm512_loadu_ps(est + i), high = _mm512_add_ps(e, _mm512_loadu_ps(rad + i));
+        __mmask16 mask = _mm512_cmp_ps_mask(high, least, _CMP_GE_OQ);
+        if (mask == 0) continue;
+        __m512i id = _mm512_add_epi32(steps, _mm512_set1_epi32(first + static_cast<int32_t>(i)));
+        _mm512_mask_compressstoreu_epi32(ids + count, mask, id);
+        _mm512_mask_compressstoreu_ps(kept + count, mask, e);
+        _mm512_mask_compressstoreu_ps(upper + count, mask, high);
+        count += __builtin_popcount(mask);
+    }
+    return count;
+}
+
+}  // namespace
+
+const Kernels* avx512_kernels() {
+    static const Kernels table = {"avx512vnni",   scan_u8,          dense_rows,       dense_tile,     dot_rows,
+                                  radius_of,      largest_of,       interval_sums_of, interval_exps_of, lower_above,
+                                  survivors,      noise_of,         gumbel_keys_of,   encode_row_of,  row_norm_of,
+                                  read_of};
+    return &table;
+}
+
+}  // namespace headlong

@@ -1,0 +1,461 @@
+// The Python face of the executor: checks once what kernels and resolvers take for granted, lets go of the
+// interpreter's lock, and hands NumPy arrays back.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+
+#include "executor.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+using namespace headlong;
+
+namespace {
+
+using AnyArray = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+void check(bool good, const char* what) {
+    if (!good) throw std::invalid_argument(what);
+}
+
+Kind kind_of(const std::string& name) {
+    if (name == "float32") return Kind::f32;
+    if (name == "float16") return Kind::f16;
+    check(name == "bfloat16", "kind must be float32, float16 or bfloat16");
+    return Kind::bf16;
+}
+
+const void* weight_of(const AnyArray& array, Kind kind) {
+    check(array.ndim() == 2, "weight must be [vocab, dim]");
+    check(array.itemsize() == (kind == Kind::f32 ? 4u : 2u), "weight's item size does not fit its kind");
+    return array.data();
+}
+
+template <typename T>
+nb::object owned(std::vector<T> values, std::initializer_list<size_t> shape) {
+    auto* keep = new std::vector<T>(std::move(values));
+    nb::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    static T nothing;
+    return nb::cast(nb::ndarray<nb::numpy, T>(keep->empty() ? &nothing : keep->data(), shape, owner));
+}
+
+TermKind term_kind(const std::string& name) {
+    if (name == "norm") return TermKind::norm;
+    if (name == "quantised") return TermKind::quantised;
+    if (name == "rest") return TermKind::rest;
+    if (name == "peaks") return TermKind::peaks;
+    check(name == "one", "a term is norm, quantised, rest, peaks or one");
+    return TermKind::one;
+}
+
+class BoundExecutor {
+  public:
+    BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
+                  std::optional<Doubles> mean, std::optional<Floats> rotation, std::optional<Doubles> centre,
+                  std::optional<Floats> base, nb::sequence levels, int64_t budget, double share,
+                  const std::string& isa) {
+        Executor& e = executor_;
+        e.kernels = kernels_for(isa.c_str());
+        check(e.kernels != nullptr, "this CPU does not have that instruction set");
+        e.kind = kind_of(kind);
+        e.weight = weight_of(weight, e.kind);
+        e.vocab = static_cast<int64_t>(weight.shape(0));
+        e.dim = static_cast<int64_t>(weight.shape(1));
+        check(e.vocab > 0 && e.dim > 0, "a layer has at least one class and one coordinate");
+        check(e.vocab < (int64_t{1} << 31) - kBlock, "a layer has fewer than 2^31 classes");
+        e.padded = (e.vocab + kBlock - 1) / kBlock * kBlock;
+        e.budget = budget;
+        e.share = share;
+        keep(weight);
+        if (bias) {
+            check(static_cast<int64_t>(bias->size()) == e.vocab, "bias must be [vocab]");
+            e.bias = bias->data();
+            keep(*bias);
+        }
+        check(static_cast<int64_t>(norms.size()) == e.vocab, "norms must be [vocab]");
+        set_link(link);
+        set_dense(norms);
+        if (nb::len(levels) == 0) return;
+        check(nb::len(levels) == 1, "this executor reads one level before exact rows");
+        e.has_preview = true;
+        if (mean) {
+            check(static_cast<int64_t>(mean->size()) == e.dim, "mean must be [dim]");
+            e.mean = mean->data();
+            keep(*mean);
+        }
+        int64_t width = e.dim;
+        if (rotation) {
+            check(rotation->ndim() == 2 && static_cast<int64_t>(rotation->shape(0)) == e.dim, "rotation must be [dim, rotated]");
+            e.rotation = rotation->data();
+            e.rotated_dim = width = static_cast<int64_t>(rotation->shape(1));
+            keep(*rotation);
+        }
+        if (centre) {
+            check(static_cast<int64_t>(centre->size()) == e.dim, "centre must be [dim]");
+            e.centre = centre->data();
+            keep(*centre);
+        }
+        check(base.has_value() && static_cast<int64_t>(base->size()) == e.padded, "base must be [padded vocab]");
+        e.preview.base = base->data();
+        e.preview.rotated = true;
+        keep(*base);
+        set_level(nb::cast<nb::sequence>(levels[0]), width);
+    }
+
+    nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, bool dense, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(k >= 1 && k <= executor_.vocab, "k must be in 1..vocab");
+        Question question = ask(mask, batch, eps, threads);
+        question.k = k;
+        std::vector<Answer> answers;
+        {
+            nb::gil_scoped_release release;
+            answers = executor_.ask(hidden.data(), batch, question, dense);
+        }
+        const double nan = std::nan("");
+        std::vector<double> logits(batch * k, -kInf), log_probs(batch * k, -kInf);
+        std::vector<int64_t> ids(batch * k, -1);
+        for (int64_t b = 0; b < batch; ++b)
+            for (size_t i = 0; i < answers[b].best.size(); ++i) {
+                const Scored& s = answers[b].best[i];
+                ids[b * k + i] = s.id;
+                logits[b * k + i] = s.z;
+                log_probs[b * k + i] = std::isnan(answers[b].lse) ? nan : executor_.linked(s.z) - answers[b].lse;
+            }
+        const size_t B = batch, K = k;
+        return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}),
+                              owned(std::move(log_probs), {B, K}), column<double>(answers, &Answer::lse),
+                              column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
+                              column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
+                              flags(answers, &Answer::dense));
+    }
+
+    nb::tuple lse(Doubles hidden, double eps, std::optional<Bytes> mask, bool dense, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        Question question = ask(mask, batch, eps, threads);
+        std::vector<Answer> answers;
+        {
+            nb::gil_scoped_release release;
+            answers = executor_.ask(hidden.data(), batch, question, dense);
+        }
+        return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
+                              column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
+                              flags(answers, &Answer::dense));
+    }
+
+    nb::object logits(Doubles hidden, Ids ids, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(ids.ndim() == 2 && static_cast<int64_t>(ids.shape(0)) == batch, "ids must be [batch, m]");
+        const int64_t m = static_cast<int64_t>(ids.shape(1));
+        for (int64_t i = 0; i < batch * m; ++i)
+            check(ids.data()[i] >= 0 && ids.data()[i] < executor_.vocab, "an id is out of range");
+        std::vector<double> out(batch * m);
+        {
+            nb::gil_scoped_release release;
+            executor_.logits(hidden.data(), batch, ids.data(), m, thread_count(threads), out.data());
+        }
+        return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(m)});
+    }
+
+    nb::tuple sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
+                     uint64_t row0, std::optional<Bytes> mask, bool dense, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1,
+              "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
+        SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0};
+        const Question question = ask(mask, batch, kInf, threads);
+        std::vector<Answer> answers;
+        std::vector<Draw> draws;
+        {
+            nb::gil_scoped_release release;
+            answers = executor_.sample(hidden.data(), batch, rule, question, dense, &draws);
+        }
+        std::vector<int64_t> ids;
+        std::vector<double> z, score;
+        std::vector<uint8_t> proved;
+        for (const Draw& d : draws) {
+            ids.push_back(d.id);
+            z.push_back(d.z);
+            score.push_back(d.score);
+            proved.push_back(d.proved);
+        }
+        const size_t B = batch, N = n;
+        return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
+                              owned(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows),
+                              column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+    }
+
+    std::string isa() const { return executor_.kernels->isa; }
+
+  private:
+    template <typename A>
+    void keep(const A& array) {
+        kept_.push_back(nb::cast(array));
+    }
+
+    void set_link(const nb::tuple& link) {
+        check(nb::len(link) == 3, "link must be (form, a, b)");
+        const std::string form = nb::cast<std::string>(link[0]);
+        executor_.link_a = nb::cast<double>(link[1]);
+        executor_.link_b = nb::cast<double>(link[2]);
+        check(form == "affine" || form == "softcap", "link must be affine or softcap");
+        check(executor_.link_a > 0 && std::isfinite(executor_.link_a) && std::isfinite(executor_.link_b),
+              "a link is increasing: its first number is positive");
+        executor_.link = {form == "affine" ? 0 : 1, static_cast<float>(executor_.link_a),
+                          static_cast<float>(executor_.link_b)};
+    }
+
+    // The dense rows as a source: float32 dot products, off by a rounding for every 16th or 128th coordinate.
+    void set_dense(const Floats& norms) {
+        Executor& e = executor_;
+        for (int64_t i = 0; i < e.vocab; ++i) {
+            check(std::isfinite(norms.data()[i]), "a row of the weight is not finite");
+            e.most_norm = std::max(e.most_norm, static_cast<double>(norms.data()[i]));
+        }
+        arrays_.emplace_back(e.padded, 0.f);
+        std::copy(norms.data(), norms.data() + e.vocab, arrays_.back().begin());
+        const float* slack = arrays_.back().data();
+        arrays_.emplace_back(e.padded, 0.f);
+        if (e.bias != nullptr) std::copy(e.bias, e.bias + e.vocab, arrays_.back().begin());
+        e.dense.base = arrays_.back().data();
+        e.dense.rows = e.weight;
+        e.dense.kind = e.kind;
+        e.dense.width = e.dim;
+        e.dense.slack = {slack};
+        e.dense.terms = {{TermKind::norm, 0, e.dim, (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24}};
+        if (e.bias != nullptr) {
+            arrays_.emplace_back(e.padded, 0.f);
+            for (int64_t i = 0; i < e.vocab; ++i) arrays_.back()[i] = std::fabs(e.bias[i]);
+            e.dense.slack.push_back(arrays_.back().data());
+            e.dense.terms.push_back({TermKind::one, 0, 0, 0x1p-22});
+        }
+        e.dense.bytes = static_cast<double>(e.vocab) * e.dim * (e.kind == Kind::f32 ? 4 : 2) +
+                        static_cast<double>(e.padded) * 4 * (1 + e.dense.slack.size());
+    }
+
+    void set_level(const nb::sequence& level, int64_t width) {
+        check(nb::len(level) == 6, "a level is (codes, layout, scale, slack, terms, adds)");
+        Executor& e = executor_;
+        Source& to = e.preview;
+        const nb::sequence layout = nb::cast<nb::sequence>(level[1]);
+        AnyArray codes = nb::cast<AnyArray>(level[0]);
+        keep(codes);
+        int64_t quads = 0;
+        for (nb::handle item : layout) {
+            const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
+            check(0 <= start && start < stop && stop <= width, "a segment lies outside the coordinates");
+            check(stop - start <= 65536, "a segment has at most 65536 coordinates");
+            to.segments.push_back({start, stop, (stop - start + 3) / 4, quads});
+            quads += (stop - start + 3) / 4;
+            if (codes.ndim() == 4) check(bits == 8, "interleaved codes have 8 bits");
+        }
+        check(!to.segments.empty(), "a level reads at least one segment");
+        if (codes.ndim() == 4) {
+            check(codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.padded / kBlock &&
+                      static_cast<int64_t>(codes.shape(1)) == quads && codes.shape(2) == 64 && codes.shape(3) == 4,
+                  "codes must be [blocks, quads, 64, 4] uint8");
+            to.codes = static_cast<const uint8_t*>(codes.data());
+            to.quads = quads;
+            Floats scale = nb::cast<Floats>(level[2]);
+            check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() &&
+                      static_cast<int64_t>(scale.shape(1)) == e.padded,
+                  "scale must be [segments, padded vocab]");
+            to.scale = scale.data();
+            keep(scale);
+            to.bytes = static_cast<double>(codes.nbytes()) + static_cast<double>(scale.nbytes());
+        } else {
+            check(codes.ndim() == 2 && codes.dtype() == nb::dtype<float>() && to.segments.size() == 1 &&
+                      to.segments[0].start == 0 && static_cast<int64_t>(codes.shape(0)) == e.vocab &&
+                      static_cast<int64_t>(codes.shape(1)) == to.segments[0].stop,
+                  "a matrix level is [vocab, width] float32 over the first width coordinates");
+            to.rows = codes.data();
+            to.kind = Kind::f32;
+            to.width = to.segments[0].stop;
+            to.bytes = static_cast<double>(codes.nbytes());
+        }
+        if (!level[3].is_none()) {
+            Floats slack = nb::cast<Floats>(level[3]);
+            const nb::sequence terms = nb::cast<nb::sequence>(level[4]);
+            check(slack.ndim() == 2 && slack.shape(0) == nb::len(terms) && slack.shape(0) <= kMaxTerms &&
+                      static_cast<int64_t>(slack.shape(1)) == e.padded,
+                  "slack must be [terms, padded vocab], at most 8 terms");
+            keep(slack);
+            int64_t row = 0;
+            for (nb::handle item : terms) {
+                const auto [name, start, stop, factor] =
+                    nb::cast<std::tuple<std::string, int64_t, int64_t, double>>(item);
+                check(name == "one" || (0 <= start && start <= stop && stop <= width), "a term lies outside the coordinates");
+                to.terms.push_back({term_kind(name), start, stop, factor});
+                to.slack.push_back(slack.data() + row++ * e.padded);
+            }
+            to.bytes += static_cast<double>(slack.nbytes());
+        }
+        check(!to.terms.empty() || e.budget > 0, "a level without a radius needs a budget");
+        to.bytes += static_cast<double>(e.padded) * 4 + static_cast<double>(e.rotated_dim * e.dim) * 4;
+    }
+
+    int64_t batch_of(const Doubles& hidden) const {
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == executor_.dim, "hidden must be [batch, dim]");
+        return static_cast<int64_t>(hidden.shape(0));
+    }
+
+    Question ask(const std::optional<Bytes>& mask, int64_t batch, double eps, int threads) const {
+        Question question;
+        question.eps = eps;
+        question.threads = thread_count(threads);
+        if (mask) {
+            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == executor_.vocab &&
+                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch),
+                  "mask must be [1 or batch, vocab]");
+            question.mask = mask->data();
+            question.mask_per_row = mask->shape(0) != 1;
+        }
+        return question;
+    }
+
+    template <typename T>
+    static nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
+        std::vector<T> values;
+        for (const Answer& a : answers) values.push_back(a.*member);
+        return owned(std::move(values), {answers.size()});
+    }
+
+    static nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
+        std::vector<uint8_t> values;
+        for (const Answer& a : answers) values.push_back(a.*member);
+        return owned(std::move(values), {answers.size()});
+    }
+
+    Executor executor_;
+    std::vector<nb::object> kept_;
+    std::vector<std::vector<float>> arrays_;
+};
+
+// Rows are handed out in runs, so that threads write to distant memory.
+template <typename Work>
+void over_rows(int64_t rows, int threads, const Work& work) {
+    std::atomic<int64_t> next{0};
+    run_parallel(threads, [&](int) {
+        for (int64_t start = next.fetch_add(256); start < rows; start = next.fetch_add(256))
+            for (int64_t r = start; r < std::min(rows, start + 256); ++r) work(r);
+    });
+}
+
+nb::object row_norms(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
+    const Kind kind = kind_of(name);
+    const char* data = static_cast<const char*>(weight_of(weight, kind));
+    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    std::vector<float> out(vocab);
+    {
+        nb::gil_scoped_release release;
+        over_rows(vocab, thread_count(threads), [&](int64_t r) { out[r] = kernels->row_norm(data + r * bytes, kind, dim); });
+    }
+    return owned(std::move(out), {static_cast<size_t>(vocab)});
+}
+
+nb::tuple encode_int8(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
+    const Kind kind = kind_of(name);
+    const char* data = static_cast<const char*>(weight_of(weight, kind));
+    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
+    const int64_t blocks = (vocab + kBlock - 1) / kBlock, padded = blocks * kBlock, quads = (dim + 3) / 4;
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    std::vector<uint8_t> codes(blocks * quads * 256, 128);
+    std::vector<float> scale(padded), error(padded), peak(padded), size(padded);
+    {
+        nb::gil_scoped_release release;
+        over_rows(vocab, thread_count(threads), [&](int64_t r) {
+            thread_local std::vector<uint8_t> row;
+            row.assign(quads * 4, 128);
+            kernels->encode_row(data + r * bytes, kind, dim, row.data(), &scale[r], &error[r], &peak[r], &size[r]);
+            uint8_t* to = codes.data() + r / kBlock * quads * 256 + r % kBlock * 4;
+            for (int64_t j = 0; j < quads; ++j) std::copy_n(row.data() + j * 4, 4, to + j * 256);
+        });
+    }
+    const size_t P = padded;
+    return nb::make_tuple(owned(std::move(codes), {static_cast<size_t>(blocks), static_cast<size_t>(quads), 64, 4}),
+                          owned(std::move(scale), {1, P}), owned(std::move(error), {P}), owned(std::move(peak), {P}),
+                          owned(std::move(size), {P}));
+}
+
+nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
+    const Kernels* kernels = kernels_for("");
+    std::vector<double> out;
+    for (size_t i = 0; i < ids.size(); ++i) out.push_back(gumbel(*kernels, seed, row, draw, ids.data()[i]));
+    const size_t n = out.size();
+    return owned(std::move(out), {n});
+}
+
+// GB/s of plain reads of `bytes` bytes by all threads at once: the median of `repeats`.
+double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    check(bytes >= 4096 && repeats >= 1, "at least 4096 bytes, at least one repeat");
+    nb::gil_scoped_release release;
+    std::vector<uint64_t> data(bytes / 8, 1);
+    const int n = thread_count(threads);
+    constexpr int64_t piece = 1 << 16;
+    std::vector<double> rates;
+    volatile uint64_t sink = 0;
+    for (int i = 0; i < repeats + 2; ++i) {
+        std::atomic<int64_t> next{0};
+        std::atomic<uint64_t> all{0};
+        const auto start = std::chrono::steady_clock::now();
+        run_parallel(n, [&](int) {
+            uint64_t own = 0;
+            for (int64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece))
+                own ^= kernels->read(reinterpret_cast<const char*>(data.data()) + at, std::min(piece, bytes - at));
+            all ^= own;
+        });
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        sink = sink ^ all.load();
+        if (i >= 2) rates.push_back(static_cast<double>(bytes) / took.count() / 1e9);
+    }
+    std::nth_element(rates.begin(), rates.begin() + rates.size() / 2, rates.end());
+    return rates[rates.size() / 2];
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "Kernels and the plan executor; see headlong.kernels for what they compute.";
+    m.def("levels", [] {
+        std::vector<std::string> names;
+        for (const char* const* p = levels(); *p != nullptr; ++p) names.push_back(*p);
+        return names;
+    });
+    nb::class_<BoundExecutor>(m, "Executor")
+        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
+                      std::optional<Floats>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
+                      double, const std::string&>(),
+             nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
+             nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
+             nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("isa") = "")
+        .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),
+             nb::arg("dense") = false, nb::arg("threads") = 0)
+        .def("lse", &BoundExecutor::lse, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(),
+             nb::arg("dense") = false, nb::arg("threads") = 0)
+        .def("logits", &BoundExecutor::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
+        .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
+             nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(),
+             nb::arg("dense") = false, nb::arg("threads") = 0)
+        .def_prop_ro("isa", &BoundExecutor::isa);
+    m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
+    m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
+    m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
+    m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
+}

@@ -1,0 +1,323 @@
+// What follows a scan, written once on the compiler's vector types and compiled for each instruction set:
+// radii, interval sums of exponentials, survivors, Gumbel noise. Included inside the anonymous namespace of a
+// translation unit that defines LANES (floats of one vector).
+//
+// Error bounds that query.cpp relies on: vexp is within 2^-21 relatively (clamped at exp(+-88)), link and beta add
+// 2^-21 of their magnitude, a Gumbel key is within kGumbelSlop of the noise of its word.
+
+typedef float F __attribute__((vector_size(LANES * 4)));
+typedef int32_t I __attribute__((vector_size(LANES * 4)));
+typedef uint32_t U __attribute__((vector_size(LANES * 4)));
+
+constexpr float kGumbelSlop = 6e-4f;
+constexpr float kInfinity = __builtin_inff();
+
+inline F load(const float* p) {
+    F v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void store(float* p, F v) { std::memcpy(p, &v, sizeof v); }
+inline F splat(float x) { return F{} + x; }
+inline I bits(F v) {
+    I out;
+    std::memcpy(&out, &v, sizeof v);
+    return out;
+}
+inline F floats(I v) {
+    F out;
+    std::memcpy(&out, &v, sizeof v);
+    return out;
+}
+inline F pick(I mask, F yes, F no) { return floats((mask & bits(yes)) | (~mask & bits(no))); }
+inline F vmax(F a, F b) { return pick(a > b, a, b); }
+inline F vmin(F a, F b) { return pick(a < b, a, b); }
+
+// exp for |x| <= 88, 0 below and exp(88) above; polynomial of the Cephes library's expf.
+inline F vexp(F x) {
+    F y = vmin(vmax(x, splat(-88.f)), splat(88.f));
+    F shifted = y * 1.44269504f + 12582912.f;  // the integer sits in the low mantissa bits
+    F n = shifted - 12582912.f;
+    F r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
+    F p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.f;
+    F out = floats(bits(p) + ((bits(shifted) - 0x4B400000) << 23));
+    return pick(x < splat(-87.f), F{}, out);
+}
+
+// log for normal x > 0; polynomial of the Cephes library's logf.
+inline F vlog(F x) {
+    I raw = bits(x);
+    I e = (raw >> 23) - 126;
+    F m = floats((raw & 0x007FFFFF) | 0x3F000000);
+    I small = m < splat(0.707106781f);
+    m = pick(small, m + m, m) - 1.f;
+    F n = __builtin_convertvector(e + small, F);  // a true lane is -1
+    F z = m * m;
+    F p = splat(7.0376836292e-2f);
+    p = p * m - 1.1514610310e-1f;
+    p = p * m + 1.1676998740e-1f;
+    p = p * m - 1.2420140846e-1f;
+    p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f;
+    p = p * m + 2.0000714765e-1f;
+    p = p * m - 2.4999993993e-1f;
+    p = p * m + 3.3333331174e-1f;
+    F y = p * m * z - n * 2.12194440e-4f - z * 0.5f;
+    return m + y + n * 0.693359375f;
+}
+
+inline F vlink(Link link, F z) {
+    if (link.form == 0) return z * link.a + link.b;
+    F u = z / link.a;
+    F t = vexp(vmax(u, -u) * -2.f);
+    F h = (1.f - t) / (1.f + t);
+    return pick(u < F{}, -h, h) * link.a;
+}
+
+inline float sum_lanes(F v) {
+    float s = 0;
+    for (int i = 0; i < LANES; ++i) s += v[i];
+    return s;
+}
+
+void radius_of(const Radius& r, int64_t first, int64_t n, float* out) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        F sum = splat(r.constant);
+        for (int t = 0; t < r.terms; ++t) sum += load(r.slack[t] + first + i) * r.term[t];
+        store(out + i, sum);
+    }
+}
+
+float largest_of(const float* est, int64_t n, bool* finite) {
+    F best = splat(-kInfinity);
+    I good = bits(F{}) == bits(F{});
+    for (int64_t i = 0; i < n; i += LANES) {
+        F v = load(est + i);
+        good &= (v > splat(-3e38f)) & (v < splat(3e38f));
+        best = vmax(v, best);
+    }
+    float top = -kInfinity;
+    for (int i = 0; i < LANES; ++i) {
+        top = best[i] > top ? best[i] : top;
+        if (good[i] == 0) *finite = false;
+    }
+    return top;
+}
+
+void interval_sums_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, double* low,
+                      double* high) {
+    // 64 vectors at the most join one float sum: its rounding stays below 2^-18.
+    for (int64_t start = 0; start < n; start += 64 * LANES) {
+        int64_t stop = start + 64 * LANES < n ? start + 64 * LANES : n;
+        F lows = F{}, highs = F{};
+        for (int64_t i = start; i < stop; i += LANES) {
+            F e = load(est + i), r = load(rad + i);
+            lows += vexp(vlink(link, e - r) * beta - shift);
+            highs += vexp(vlink(link, e + r) * beta - shift);
+        }
+        *low += sum_lanes(lows);
+        *high += sum_lanes(highs);
+    }
+}
+
+void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float* low,
+                      float* high) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        F e = load(est + i), r = load(rad + i);
+        store(low + i, vexp(vlink(link, e - r) * beta - shift));
+        store(high + i, vexp(vlink(link, e + r) * beta - shift));
+    }
+}
+
+inline bool any(I mask) {
+    int32_t all = 0;
+    for (int i = 0; i < LANES; ++i) all |= mask[i];
+    return all != 0;
+}
+
+inline int64_t lower_above_of(const float* est, const float* rad, int64_t n, float floor, float* out) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i += LANES) {
+        F low = load(est + i) - load(rad + i);
+        I mask = low > splat(floor);
+        if (!any(mask)) continue;
+        for (int j = 0; j < LANES; ++j)
+            if (mask[j]) out[count++] = low[j];
+    }
+    return count;
+}
+
+inline int64_t survivors_of(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids, float* kept,
+                     float* upper) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i += LANES) {
+        F e = load(est + i), high = e + load(rad + i);
+        I mask = high >= splat(tau);
+        if (!any(mask)) continue;
+        for (int j = 0; j < LANES; ++j) {
+            if (!mask[j]) continue;
+            ids[count] = first + static_cast<int32_t>(i) + j;
+            kept[count] = e[j];
+            upper[count++] = high[j];
+        }
+    }
+    return count;
+}
+
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011), one counter for four neighbouring classes.
+void noise_of(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t n, uint32_t* out) {
+    constexpr int kCounters = 2 * LANES;
+    for (int64_t start = 0; start < n; start += 4 * kCounters) {
+        uint64_t c0[kCounters], c1[kCounters], c2[kCounters], c3[kCounters];
+        uint64_t group = static_cast<uint64_t>(first + start) >> 2;
+        for (int i = 0; i < kCounters; ++i) {
+            c0[i] = static_cast<uint32_t>(group + i);
+            c1[i] = draw;
+            c2[i] = static_cast<uint32_t>(row);
+            c3[i] = row >> 32;
+        }
+        uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+        for (int round = 0; round < 10; ++round) {
+            for (int i = 0; i < kCounters; ++i) {
+                uint64_t p0 = (c0[i] & 0xFFFFFFFFu) * 0xD2511F53u, p1 = (c2[i] & 0xFFFFFFFFu) * 0xCD9E8D57u;
+                c0[i] = (p1 >> 32) ^ (c1[i] & 0xFFFFFFFFu) ^ k0;
+                c1[i] = p1 & 0xFFFFFFFFu;
+                c2[i] = (p0 >> 32) ^ (c3[i] & 0xFFFFFFFFu) ^ k1;
+                c3[i] = p0 & 0xFFFFFFFFu;
+            }
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        int64_t left = n - start < 4 * kCounters ? (n - start) / 4 : kCounters;
+        for (int64_t i = 0; i < left; ++i) {
+            uint32_t* words = out + start + 4 * i;
+            words[0] = static_cast<uint32_t>(c0[i]);
+            words[1] = static_cast<uint32_t>(c1[i]);
+            words[2] = static_cast<uint32_t>(c2[i]);
+            words[3] = static_cast<uint32_t>(c3[i]);
+        }
+    }
+}
+
+// -log(-log(u)) for u = (word + 1/2) / 2^32. Near u = 1 the distance 1 - u is exact where u is not, so -log(u) comes
+// from log(w) * (1 - u) / (1 - w), w = fl(u), which keeps full relative accuracy.
+inline F gumbel(U words) {
+    F u = (__builtin_convertvector(words, F) + 0.5f) * 2.3283064e-10f;
+    F gap = (__builtin_convertvector(~words, F) + 0.5f) * 2.3283064e-10f;
+    F w = 1.f - gap;
+    F rest = 1.f - w;
+    F upper = pick(rest == F{}, gap, -vlog(w) * gap / pick(rest == F{}, splat(1.f), rest));
+    I high = words >= 0x80000000u;
+    F e = pick(high, upper, -vlog(u));
+    return -vlog(e);
+}
+
+void gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta,
+                    float* low, float* high) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        F e = load(est + i), r = load(rad + i);
+        U w;
+        std::memcpy(&w, words + i, sizeof w);
+        F g = gumbel(w);
+        F f0 = vlink(link, e - r) * beta, f1 = vlink(link, e + r) * beta;
+        F slop0 = vmax(f0, -f0) * 4.8e-7f + kGumbelSlop, slop1 = vmax(f1, -f1) * 4.8e-7f + kGumbelSlop;
+        // The low word decides the rest of the noise at the ends: u near 0 leaves g in [-3.9, -2.6], u near 1 open
+        // above and within log 2 below.
+        I top = w >= 0xFFFFF000u, bottom = w < 0x1000u;
+        F lower = f0 - slop0 + pick(bottom, splat(-3.9f), pick(top, g - 0.7f, g));
+        F upper = f1 + slop1 + pick(bottom, splat(-2.6f), g);
+        store(low + i, lower);
+        store(high + i, pick(top, splat(kInfinity), upper));
+    }
+}
+
+inline float round_up(double x) {
+    float f = static_cast<float>(x);
+    return static_cast<double>(f) < x ? std::nextafterf(f, kInfinity) : f;
+}
+
+uint64_t read_of(const void* data, int64_t bytes) {
+    const char* p = static_cast<const char*>(data);
+    typedef uint64_t Q __attribute__((vector_size(LANES * 4)));
+    Q a = Q{}, b = Q{}, c = Q{}, d = Q{};
+    for (int64_t i = 0; i + 4 * static_cast<int64_t>(sizeof(Q)) <= bytes; i += 4 * sizeof(Q)) {
+        Q v[4];
+        std::memcpy(v, p + i, sizeof v);
+        a ^= v[0], b ^= v[1], c ^= v[2], d ^= v[3];
+    }
+    a ^= b ^ c ^ d;
+    uint64_t all = 0;
+    for (int i = 0; i < LANES / 2; ++i) all ^= a[i];
+    return all;
+}
+
+// ---- rows as they are stored: float32, float16, bfloat16 ----
+
+inline float one_float(const void* row, Kind kind, int64_t j) {
+    if (kind == Kind::f32) return static_cast<const float*>(row)[j];
+    uint32_t h = static_cast<const uint16_t*>(row)[j];
+    float out;
+    if (kind == Kind::bf16) {
+        h <<= 16;
+        std::memcpy(&out, &h, 4);
+        return out;
+    }
+    uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3FFu;
+    if (exponent == 0) {
+        float small = static_cast<float>(mantissa) * 5.9604645e-8f;  // 2^-24: exact, subnormals included
+        return sign ? -small : small;
+    }
+    uint32_t word = exponent == 31 ? 0x7F800000u | mantissa << 13 : (exponent + 112u) << 23 | mantissa << 13;
+    word |= sign;
+    std::memcpy(&out, &word, 4);
+    return out;
+}
+
+float row_norm_of(const void* row, Kind kind, int64_t dim) {
+    double sum = 0;
+    bool finite = true;
+    for (int64_t j = 0; j < dim; ++j) {
+        double v = one_float(row, kind, j);
+        finite &= v - v == 0;
+        sum += v * v;
+    }
+    if (!finite) return __builtin_nanf("");
+    return round_up(std::sqrt(sum) * (1 + 1e-12));
+}
+
+void encode_row_of(const void* row, Kind kind, int64_t dim, uint8_t* code, float* scale, float* error, float* peak,
+                   float* size) {
+    float most = 0;
+    for (int64_t j = 0; j < dim; ++j) {
+        float v = one_float(row, kind, j);
+        v = v < 0 ? -v : v;
+        most = v > most ? v : most;
+    }
+    float step = most / 127.f;
+    if (step * 127.f < most) step = std::nextafterf(step, kInfinity);
+    bool usable = step >= 1.1754944e-38f;  // a subnormal step would lose its relative precision: code zeros instead
+    double inverse = usable ? 1.0 / step : 0.0, off = 0, worst = 0, sum = 0;
+    for (int64_t j = 0; j < dim; ++j) {
+        double v = one_float(row, kind, j);
+        double c = v * inverse;
+        c = static_cast<double>(static_cast<int>(c + (c < 0 ? -0.5 : 0.5)));
+        c = c > 127 ? 127 : c < -127 ? -127 : c;
+        code[j] = static_cast<uint8_t>(static_cast<int>(c) + 128);
+        double back = c * step;
+        double gap = v < back ? back - v : v - back;
+        off += gap * gap;
+        worst = gap > worst ? gap : worst;
+        sum += back * back;
+    }
+    *scale = usable ? step : 0.f;
+    if (!usable) sum = 0;
+    *peak = round_up(worst);
+    *error = round_up(std::sqrt(off) * (1 + 1e-12));
+    *size = round_up(std::sqrt(sum) * (1 + 1e-12));
+}

@@ -1,0 +1,219 @@
+// Runs a plan over a layer: one native call answers a batch of queries.
+//
+// The arrays are borrowed (bind.cpp keeps their owners alive) and never changed; an executor may serve many threads.
+// query.cpp looks at all classes and gathers what the resolvers need; topk.cpp and sample.cpp resolve one query each.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace headlong {
+
+constexpr int64_t kChunk = 512;    // classes between two looks at the threshold
+constexpr int kBlockQueries = 64;  // queries that read level 0 together
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// The query's half of a summand of the radius; see plan.Term.
+enum class TermKind : int { norm, quantised, rest, peaks, one };
+struct Term {
+    TermKind kind;
+    int64_t start, stop;
+    double factor;
+};
+
+// A run of coordinates, four of each class side by side.
+struct Segment {
+    int64_t start, stop, quads, first_quad;
+};
+
+// One way to look at all classes: interleaved codes, or the rows of a float matrix.
+struct Source {
+    const uint8_t* codes = nullptr;
+    std::vector<Segment> segments;
+    int64_t quads = 0;
+    const float* scale = nullptr;
+
+    const void* rows = nullptr;
+    Kind kind = Kind::f32;
+    int64_t width = 0;
+
+    bool rotated = false;  // reads x = (hidden - mean) @ rotation rather than the hidden vector
+    const float* base = nullptr;
+    std::vector<const float*> slack;
+    std::vector<Term> terms;
+    double bytes = 0;  // of a full pass
+};
+
+// The queries of one block as a source wants them.
+struct Prepared {
+    int n = 0, padded = 0;
+    std::vector<int8_t> planes;   // [segment][query][quad][plane][4]
+    std::vector<int32_t> offset;  // [segment][query][plane]: what coding bytes as u + 128 adds
+    std::vector<float> step;      // [segment][query]
+    std::vector<float> x;         // [query][width], or [width][padded] for a large block
+    std::vector<float> add;       // [query]: <centre, hidden>
+    std::vector<Radius> radius;   // [query]
+};
+
+// What one thread gathered for one query.
+struct Part {
+    double shift = -kInf, low = 0, high = 0;  // sum exp(link(z) * beta - shift), from below and from above
+    std::vector<float> best;                  // heap: the k largest lower ends
+    std::vector<int32_t> ids;                 // classes whose upper end reaches the threshold of their time
+    std::vector<float> est, upper;
+    int64_t seen = 0;
+};
+
+struct Scored {
+    int64_t id;
+    double z;
+};
+
+// Larger logits first, smaller ids first among equals.
+inline bool better(const Scored& a, const Scored& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
+
+// A question, the same for all queries of a call.
+struct Question {
+    int64_t k = 0;
+    double eps = kInf, beta = 1;
+    const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
+    bool mask_per_row = false, keep = false;
+    int threads = 1;
+};
+
+// A look at all classes by a block of queries.
+struct Look {
+    const Source* source;
+    Prepared prepared;
+    std::vector<int64_t> rows;      // which queries of the batch
+    std::vector<double> hidden;     // [query][dim]
+    std::vector<Part> parts;        // [query][thread]
+    std::vector<float> est;         // kept estimates [query][padded vocab], or empty
+    std::vector<std::atomic<int>> dear;
+    std::vector<double> bytes;      // read so far for each query
+    int threads = 1;
+};
+
+enum class Status { done, keep, dear };
+
+struct Interval {
+    double value, error;
+};
+
+struct Answer {
+    std::vector<Scored> best;
+    double lse = 0, error = kInf;
+    bool proved = false, dense = false;
+    int64_t rows = 0;
+    double bytes = 0;
+};
+
+struct Draw {
+    int64_t id = -1;
+    double z = -kInf, score = -kInf;
+    bool proved = false;
+};
+
+struct SampleRule {
+    int n = 1;
+    double temperature = 1;
+    int64_t top_k = 0;
+    double top_p = 1, min_p = 0;
+    uint64_t seed = 0, row0 = 0;
+};
+
+// A class with its key link(z) / T + gumbel.
+struct Keyed {
+    int64_t id;
+    double z, key;
+};
+
+// Mass of the classes better than one, from below and from above, in units of exp(shift).
+struct Mass {
+    double low, high;
+};
+
+class Executor {
+  public:
+    const void* weight = nullptr;
+    Kind kind = Kind::f32;
+    int64_t vocab = 0, dim = 0, padded = 0;
+    const float* bias = nullptr;  // [vocab] or null
+    double most_norm = 0;         // of any row
+    Link link{0, 1.f, 0.f};
+    double link_a = 1, link_b = 0;
+    const double* mean = nullptr;
+    const float* rotation = nullptr;
+    int64_t rotated_dim = 0;
+    const double* centre = nullptr;
+    int64_t budget = 0;
+    double share = 0.25;
+    Source dense, preview;
+    bool has_preview = false;
+    const Kernels* kernels = nullptr;
+
+    // Answers for `count` queries [count][dim]; `dense_only` skips the preview.
+    std::vector<Answer> ask(const double* hidden, int64_t count, const Question& question, bool dense_only) const;
+    void logits(const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads, double* out) const;
+    std::vector<Answer> sample(const double* hidden, int64_t count, const SampleRule& rule, const Question& question,
+                               bool dense_only, std::vector<Draw>* draws) const;
+
+    double linked(double z) const { return link.form == 0 ? z * link_a + link_b : link_a * std::tanh(z / link_a); }
+
+  private:
+    using Resolve = std::function<Status(Look&, int, int, Answer&)>;  // look, query, threads it may use, answer
+    using Finish = std::function<void(const double*, int64_t, int, Answer&)>;
+
+    // query.cpp: looking
+    void run(const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
+             const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) const;
+    void prepare(const Source& source, Look& look) const;
+    void prepare_codes(const Source& source, const std::vector<double>& x, int q, Look& look) const;
+    void look_at_all(Look& look, const Question& question) const;
+    void scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const;
+    bool gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
+                std::atomic<float>& threshold, float* scratch) const;
+    void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
+    void hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const;
+
+    // topk.cpp: resolving ids and the normaliser
+    Status resolve(Look& look, int q, const Question& question, int threads, Answer& answer) const;
+    Status resolve_budget(Look& look, int q, const Question& question, int threads, Answer& answer) const;
+    bool best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best, std::vector<Scored>& scored,
+                 std::vector<float>& est, std::vector<float>& upper) const;
+    Interval normaliser(const Look& look, int q, double beta, const std::vector<Scored>& scored,
+                        const std::vector<float>& est, const std::vector<float>& upper) const;
+    Status refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                  Interval& lse) const;
+    void finish(const double* hidden, int64_t row, const Question& question, int threads, Answer& answer) const;
+    double float_error(double shift, double beta) const;
+    double dot_error(const double* hidden) const;
+
+    // sample.cpp
+    Status resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                          Draw* draws, Answer& answer) const;
+    Status draw_filtered(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                         Draw* draws, Answer& answer) const;
+    bool best_keys(const Look& look, int q, const SampleRule& rule, uint32_t draw, int64_t m, int threads,
+                   const std::vector<Scored>& scored, std::vector<Keyed>& best, Answer& answer) const;
+    Mass mass_above(const Look& look, int q, double beta, double shift, const Scored& of,
+                    const std::vector<Scored>& scored) const;
+    void finish_sample(const double* hidden, int64_t row, const Question& question, const SampleRule& rule, int threads,
+                       Draw* draws, Answer& answer) const;
+    std::vector<Scored> filtered(std::vector<Scored> sorted, const SampleRule& rule) const;
+    Draw pick(const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) const;
+
+    mutable std::atomic<int> keeping_{0};  // how often lately a query came back for its estimates
+};
+
+// The Gumbel noise of a class: Philox4x32-10 words, see noise() in kernels.h.
+double gumbel(const Kernels& kernels, uint64_t seed, uint64_t row, uint32_t draw, int64_t id);
+
+}  // namespace headlong

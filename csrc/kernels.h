@@ -1,0 +1,103 @@
+// The grid of kernels: operation x instruction set.
+//
+// Kernels take plain pointers; they never allocate, start threads or throw. One translation unit per instruction
+// set (portable.cpp, avx2.cpp, avx512.cpp) fills one Kernels table; dispatch.cpp hands out the table, once.
+// Per-class arrays are padded to a multiple of 64 classes, so every `n` below is a multiple of 64.
+#pragma once
+
+#include <cstdint>
+
+namespace headlong {
+
+enum class Kind : int { f32, f16, bf16 };
+
+constexpr int64_t kBlock = 64;     // classes of one interleaved block of codes
+constexpr int kMaxTerms = 8;       // summands of a radius
+constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
+constexpr int kTileQueries = 64;   // queries that dense_tile takes at once
+constexpr int kTileChunk = 128;    // coordinates accumulated in a register before they join the sum
+
+// An increasing map on logits: 0: a * z + b ; 1: a * tanh(z / a).
+struct Link {
+    int form;
+    float a, b;
+};
+
+// radius[i] = constant + sum_t slack[t][i] * term[t]
+struct Radius {
+    const float* slack[kMaxTerms];
+    float term[kMaxTerms];
+    float constant;
+    int terms;
+};
+
+struct Kernels {
+    const char* isa;
+
+    // One block of 64 classes, n queries of two int8 planes each ([query][quad][plane][4]):
+    // est[q * stride + c] += scale[c] * step[q] * (256 * (<codes, high> - offset[2q]) + <codes, low> - offset[2q + 1])
+    void (*scan_u8)(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset,
+                    const float* step, const float* scale, int n, float* est, int64_t stride);
+
+    // out[q * stride + r] = <row r, x_q> in float32, for rows x n <= 64 x kRowQueries.
+    void (*dense_rows)(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
+                       int64_t stride);
+
+    // out[r * padded + q] = <row r, x_q>, xt = [dim][padded], padded = 16, 32, 48 or 64; scratch holds [count][dim].
+    void (*dense_tile)(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded,
+                       float* scratch, float* out);
+
+    // out[j] = <row ids[j], x>, accumulated in float64; ids == nullptr: rows 0..n-1 of `weight`.
+    void (*dot_rows)(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x,
+                     double* out);
+
+    void (*radius)(const Radius& r, int64_t first, int64_t n, float* out);
+
+    // Largest est; `finite` is cleared where an estimate is not a finite number.
+    float (*largest)(const float* est, int64_t n, bool* finite);
+
+    // low, high += sum exp(link(est -/+ rad) * beta - shift)
+    void (*interval_sums)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,
+                          double* low, double* high);
+
+    // low[i], high[i] = exp(link(est -/+ rad) * beta - shift), clamped to exp(+-88)
+    void (*interval_exps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,
+                          float* low, float* high);
+
+    // Values of est - rad above `floor`.
+    int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);
+
+    // Classes with est + rad >= tau: their ids (first + position), estimates and upper ends.
+    int64_t (*survivors)(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids,
+                         float* kept, float* upper);
+
+    // The high words of the Philox4x32-10 noise of classes first .. first + n - 1 (first a multiple of 4).
+    void (*noise)(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t n, uint32_t* out);
+
+    // low, high: bounds of link(z) * beta + gumbel, from the interval of z and the noise's high word.
+    void (*gumbel_keys)(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta,
+                        float* low, float* high);
+
+    // Symmetric absmax int8: code[j] = round(row[j] / scale) in [-127, 127], written as code + 128;
+    // error = ‖row - scale * code‖, peak its largest entry, size = ‖scale * code‖, all rounded up. Row must be finite.
+    void (*encode_row)(const void* row, Kind kind, int64_t dim, uint8_t* code, float* scale, float* error, float* peak,
+                       float* size);
+
+    // ‖row‖ rounded up; NaN where an entry is not finite.
+    float (*row_norm)(const void* row, Kind kind, int64_t dim);
+
+    // A plain read of n bytes (for the bandwidth of the machine): the xor of all words.
+    uint64_t (*read)(const void* data, int64_t bytes);
+};
+
+// The table of a level by name ("portable", "avx2", "avx512vnni"); "" is the best this CPU has; nullptr if it lacks it.
+const Kernels* kernels_for(const char* isa);
+
+// Names of the levels this CPU has, the best last; ends with nullptr.
+const char* const* levels();
+
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+
+}  // namespace headlong

@@ -1,0 +1,89 @@
+// The reference of the grid: plain loops for any CPU, always built.
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace headlong {
+namespace {
+
+#define LANES 4
+#include "epilogue.inl"
+
+void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
+             const float* scale, int n, float* est, int64_t stride) {
+    for (int q = 0; q < n; ++q) {
+        const int8_t* plane = planes + q * quads * 8;
+        int32_t high[kBlock] = {}, low[kBlock] = {};
+        for (int64_t j = 0; j < quads; ++j)
+            for (int64_t c = 0; c < kBlock; ++c)
+                for (int i = 0; i < 4; ++i) {
+                    int32_t code = block[(j * kBlock + c) * 4 + i];
+                    high[c] += code * plane[j * 8 + i];
+                    low[c] += code * plane[j * 8 + 4 + i];
+                }
+        for (int64_t c = 0; c < kBlock; ++c) {
+            float dot = 256.f * static_cast<float>(high[c] - offset[2 * q]) + static_cast<float>(low[c] - offset[2 * q + 1]);
+            est[q * stride + c] += dot * (scale[c] * step[q]);
+        }
+    }
+}
+
+const char* row_at(const void* rows, Kind kind, int64_t dim, int64_t r) {
+    return static_cast<const char*>(rows) + r * dim * (kind == Kind::f32 ? 4 : 2);
+}
+
+void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
+                int64_t stride) {
+    for (int64_t r = 0; r < count; ++r) {
+        const char* row = row_at(rows, kind, dim, r);
+        for (int q = 0; q < n; ++q) {
+            float sum = 0;
+            for (int64_t start = 0; start < dim; start += kTileChunk) {
+                int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
+                float part = 0;
+                for (int64_t j = start; j < stop; ++j) part += one_float(row, kind, j) * x[q * dim + j];
+                sum += part;
+            }
+            out[q * stride + r] = sum;
+        }
+    }
+}
+
+void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float*,
+                float* out) {
+    std::memset(out, 0, sizeof(float) * count * padded);
+    for (int64_t r = 0; r < count; ++r) {
+        const char* row = row_at(rows, kind, dim, r);
+        for (int64_t start = 0; start < dim; start += kTileChunk) {
+            int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
+            float part[kTileQueries] = {};
+            for (int64_t j = start; j < stop; ++j) {
+                float w = one_float(row, kind, j);
+                for (int q = 0; q < padded; ++q) part[q] += w * xt[j * padded + q];
+            }
+            for (int q = 0; q < padded; ++q) out[r * padded + q] += part[q];
+        }
+    }
+}
+
+void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
+    for (int64_t i = 0; i < n; ++i) {
+        const char* row = row_at(weight, kind, dim, ids == nullptr ? i : ids[i]);
+        double sum = 0;
+        for (int64_t j = 0; j < dim; ++j) sum += static_cast<double>(one_float(row, kind, j)) * x[j];
+        out[i] = sum;
+    }
+}
+
+}  // namespace
+
+const Kernels* portable_kernels() {
+    static const Kernels table = {"portable",     scan_u8,          dense_rows,       dense_tile,     dot_rows,
+                                  radius_of,      largest_of,       interval_sums_of, interval_exps_of, lower_above_of,
+                                  survivors_of,   noise_of,         gumbel_keys_of,   encode_row_of,  row_norm_of,
+                                  read_of};
+    return &table;
+}
+
+}  // namespace headlong
