@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -130,10 +130,16 @@ def _header(data: bytes | mmap.mmap, name: str) -> tuple[dict[str, Any], int]:
         raise MalformedFileError(f"{name} is cut off: its header ends at byte {8 + length}, the file at {size}")
     if data[8:9] != b"{":
         raise MalformedFileError(f"{name} is no safetensors file: its header does not start with '{{'")
-    return json_object(data[8 : 8 + length], f"{name}: the header"), 8 + length
+    return json_object(data[8 : 8 + length], f"{name}: the header", _unsigned), 8 + length
 
 
-def json_object(text: bytes, what: str) -> dict[str, Any]:
+def _unsigned(digits: str) -> int:
+    if digits[0] == "-":  # -0 would pass for a size, but not in the safetensors library
+        raise ValueError(f"the negative number {digits[:20]}")
+    return int(digits)
+
+
+def json_object(text: bytes, what: str, parse_int: Callable[[str], int] = int) -> dict[str, Any]:
     """The JSON object that ``text`` spells, without duplicate keys; MalformedFileError where it is not one."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -143,7 +149,7 @@ def json_object(text: bytes, what: str) -> dict[str, Any]:
         return found
 
     try:
-        value = json.loads(text.decode(), object_pairs_hook=unique)
+        value = json.loads(text.decode(), object_pairs_hook=unique, parse_int=parse_int)
         if b"\\u" in text:  # JSON can spell half a surrogate pair, which is no text: neither printed nor saved
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -162,8 +168,8 @@ def _metadata(value: Any, name: str) -> dict[str, str]:
 
 
 def _tensor_info(entry: Any, what: str) -> TensorInfo:
-    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        raise MalformedFileError(f"{what} lacks dtype, shape or data_offsets")
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise MalformedFileError(f"{what} has to have dtype, shape and data_offsets, and nothing else")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or (dtype not in DTYPES and dtype not in FOREIGN_BITS):
         raise MalformedFileError(f"{what} has the unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")

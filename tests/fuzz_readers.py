@@ -1,0 +1,285 @@
+"""Feed the file readers damaged files: every refusal has to be one of ours, and nothing may crash.
+
+    python tests/fuzz_readers.py --inputs 1000000 --seed 1
+
+Each input is a good file, damaged in one to three ways: bits flipped, bytes cut off or added, the header's text edited,
+its length, offsets, shapes and types changed. What the readers still accept is read to the last byte, and the safetensors
+library has to accept it too. Input number n of a seed is always the same; a failing one is kept, with its number.
+A reader joins by adding a function that returns its :class:`Target` to ``TARGETS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import struct
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import safetensors
+
+from headlong.errors import HeadlongError
+from headlong.layers.checkpoint import Checkpoint
+from headlong.layers.matrix import Layer
+from headlong.links import SoftCap
+from headlong.store import DTYPES, open_file, write_file
+
+NUMBERS = [0, 1, -1, 2, 7, 63, 64, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 0.5, True]
+WORDS = [b"null", b"true", b"[]", b"{}", b'""', b"NaN", b"1e999", b"-0", b'"\\ud800"', b"\xff", b"\0", b"[" * 2000, b"9" * 5000]
+
+
+class Target(NamedTuple):
+    """Good files to damage, and the reader that gets them: ``read(path)`` of the damaged file in its own folder."""
+
+    name: str
+    seeds: list[bytes]
+    file: str
+    read: Callable[[Path], object]
+    is_safetensors: bool = True
+
+
+def layer_target(folder: Path) -> Target:
+    """Layer files of every type, with and without bias and link."""
+    rng = np.random.default_rng(1)
+    seeds = []
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16):
+        for bias, link in ((None, None), (rng.standard_normal(5).astype(np.float32), SoftCap(30.0))):
+            Layer(rng.standard_normal((5, 4)).astype(dtype), bias, link).save(folder / "seed")
+            seeds.append((folder / "seed").read_bytes())
+    return Target("layer", seeds, "layer.safetensors", lambda path: Layer.load(path).checksum())
+
+
+def tensors_target(folder: Path) -> Target:
+    """One file with a tensor of every type; all of them are read."""
+    rng = np.random.default_rng(2)
+    tensors = {name: rng.integers(0, 2, (3, i % 3)).astype(dtype) for i, (name, dtype) in enumerate(DTYPES.items())}
+    write_file(folder / "seed", tensors, {"format": "pt"})
+
+    def read(path: Path) -> None:
+        file = open_file(path)
+        for name in file.tensors:
+            file.read(name).tobytes()
+
+    return Target("tensors", [(folder / "seed").read_bytes()], "tensors.safetensors", read)
+
+
+def index_target(folder: Path) -> Target:
+    """The index of a sharded checkpoint; its shards are good files beside it."""
+    names = {"model.embed_tokens.weight": "a.safetensors", "lm_head.bias": "b.safetensors"}
+    write_file(folder / "a.safetensors", {"model.embed_tokens.weight": np.ones((5, 4), np.float16)})
+    write_file(folder / "b.safetensors", {"lm_head.bias": np.ones(5, np.float32)})
+    seed = json.dumps({"metadata": {"total_size": 60}, "weight_map": names}).encode()
+    return Target("index", [seed], "model.safetensors.index.json", lambda path: Layer.load(path).checksum(), False)
+
+
+def config_target(folder: Path) -> Target:
+    """``config.json`` beside a tied head."""
+    write_file(folder / "model.safetensors", {"model.embed_tokens.weight": np.ones((5, 4), np.float16)})
+    texts = [
+        {"tie_word_embeddings": True, "text_config": {"final_logit_softcapping": 30.0}},
+        {"logit_scale": 0.0625, "logits_scaling": None, "hidden_size": 4},
+    ]
+    seeds = [json.dumps(text).encode() for text in texts]
+
+    def read(path: Path) -> None:
+        Layer.load(path.parent).checksum()
+        Checkpoint(path.parent).link()
+
+    return Target("config", seeds, "config.json", read, False)
+
+
+TARGETS: dict[str, Callable[[Path], Target]] = {
+    "layer": layer_target,
+    "tensors": tensors_target,
+    "index": index_target,
+    "config": config_target,
+}
+
+
+# ---- damage: each takes the bytes of a file and gives others ----
+
+
+def flip_bits(data: bytes, rng: random.Random) -> bytes:
+    damaged = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        # the header decides most, so half of the flips go there
+        end = len(damaged) if rng.random() < 0.5 else min(len(damaged), 400)
+        if end:
+            damaged[rng.randrange(end)] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
+
+
+def cut(data: bytes, rng: random.Random) -> bytes:
+    start = rng.randrange(len(data) + 1)
+    return data[:start] if rng.random() < 0.7 else data[:start] + data[start + rng.randrange(1, 20) :]
+
+
+def add(data: bytes, rng: random.Random) -> bytes:
+    place = rng.choice((len(data), rng.randrange(len(data) + 1)))
+    return data[:place] + rng.randbytes(rng.choice((1, 8, 64))) + data[place:]
+
+
+def edit_text(data: bytes, rng: random.Random) -> bytes:
+    """Put an odd word in place of some characters of the header, or of a JSON file."""
+    head, text, rest = split(data)
+    if not text:
+        return data
+    start = rng.randrange(len(text))
+    text = text[:start] + rng.choice(WORDS) + text[start + rng.choice((0, 1, 4)) :]
+    return joined(head, text, rest, rng)
+
+
+def edit_values(data: bytes, rng: random.Random) -> bytes:
+    """Change one value of the header: an offset, a size, a type, a name, a whole entry."""
+    head, text, rest = split(data)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return data
+    return joined(head, json.dumps(changed(value, rng)).encode(errors="surrogatepass"), rest, rng)
+
+
+def changed(value: Any, rng: random.Random) -> Any:
+    """The same JSON value with one part of it changed."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        if rng.random() < 0.15:  # renamed, dropped, or doubled under another name
+            part = value.get(key)
+            left = {k: v for k, v in value.items() if k != key or rng.random() < 0.3}
+            return {**left, rng.choice([*value, "bias", "weight", "__metadata__", "x"]): part}
+        return {**value, key: changed(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        place = rng.randrange(len(value))
+        put = [changed(value[place], rng)] if rng.random() < 0.8 else rng.choice(([], [1], [0, 0], [1] * 70))
+        return value[:place] + put + value[place + 1 :]
+    if isinstance(value, int) and rng.random() < 0.6:
+        return value + rng.choice((-64, -2, -1, 1, 2, 64, value))
+    if isinstance(value, str) and rng.random() < 0.6:
+        return rng.choice([*DTYPES, "F4", "F99", "", "1", "999", "headlong layer", "../a.safetensors", "a.safetensors"])
+    return rng.choice([*NUMBERS, None, [], {}, "text", [0, 4], {"kind": "affine", "scale": 1, "shift": 0}])
+
+
+def retell(data: bytes, rng: random.Random) -> bytes:
+    """A header that still adds up: another shape or type of the same size, two names swapped, or a poisoned number."""
+    head, text, rest = split(data)
+    try:
+        entries = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
+        name, other = rng.choice(list(entries)), rng.choice(list(entries))
+        entry = entries[name]
+        kind, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        size = DTYPES[kind].itemsize
+        same = [key for key, dtype in DTYPES.items() if dtype.itemsize == size]
+        count = (stop - start) // size
+        shapes = [shape[::-1], [count], [1, count], [count, 1], [*shape, 1], [0, *shape], shape]
+        changes = [{"shape": rng.choice(shapes)}, {"dtype": rng.choice(same)}, {"dtype": "U8", "shape": [stop - start]}]
+        entries[name] = {**entry, **rng.choice(changes)}
+        if rng.random() < 0.2:
+            entries[name], entries[other] = entries[other], entries[name]
+        if rng.random() < 0.3:  # infinity or NaN in any 16- or 32-bit type
+            rest = rest[:start] + rng.choice((b"\0\0\x80\x7f", b"\xff\xff\xff\xff", b"\0\x7c\0\x7c")) + rest[start + 4 :]
+        return joined(head, json.dumps({**json.loads(text), **entries}).encode(), rest, rng)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, ZeroDivisionError):
+        return data  # no header of tensors, or one that an earlier damage took apart
+
+
+def edit_length(data: bytes, rng: random.Random) -> bytes:
+    number = rng.choice([*range(20), 2**31, 2**32, 2**62, 2**63, 2**64 - 1, 10**8, 10**8 + 1, len(data), len(data) - 8])
+    return struct.pack("<Q", number % 2**64) + data[8:]
+
+
+DAMAGES = (flip_bits, cut, add, edit_text, edit_values, edit_values, edit_values, retell, retell, edit_length)
+
+
+def split(data: bytes) -> tuple[bool, bytes, bytes]:
+    """``(has a length, header, the rest)``; a JSON file is all header."""
+    if data[:1] == b"{" or len(data) < 8:
+        return False, data, b""
+    length = min(struct.unpack("<Q", data[:8])[0], len(data) - 8)
+    return True, data[8 : 8 + length], data[8 + length :]
+
+
+def joined(head: bool, text: bytes, rest: bytes, rng: random.Random) -> bytes:
+    if not head:
+        return text
+    length = len(text) if rng.random() < 0.95 else len(text) + rng.choice((-1, 1, 8))
+    return struct.pack("<Q", max(0, length)) + text + rest
+
+
+def damaged(target: Target, seed: int, number: int) -> bytes:
+    """Input ``number`` of ``seed``, always the same."""
+    rng = random.Random(f"{target.name} {seed} {number}")
+    data = rng.choice(target.seeds)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        data = rng.choice(DAMAGES)(data, rng)
+    return data
+
+
+class FaultError(AssertionError):
+    """A reader failed in another way than it may."""
+
+
+def check_one(target: Target, path: Path, data: bytes) -> str:
+    """The outcome of one input: ``"accepted"`` or the name of our exception; FaultError for everything else."""
+    path.write_bytes(data)
+    try:
+        target.read(path)
+    except HeadlongError as error:
+        str(error).encode()  # printable as it is
+        return type(error).__name__
+    except BaseException as error:
+        raise FaultError(f"{type(error).__name__}: {error}") from error
+    if target.is_safetensors:
+        try:
+            safetensors.deserialize(data)
+        except Exception as error:
+            raise FaultError(f"accepted here, refused by the safetensors library: {error}") from error
+    return "accepted"
+
+
+def fuzz(name: str, inputs: int, seed: int, keep: Path | None = None) -> Counter[str]:
+    """Run one target and count the outcomes; a FaultError names the input, and ``keep`` receives it."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        target = TARGETS[name](Path(folder))
+        path = Path(folder) / target.file
+        for good in target.seeds:
+            assert check_one(target, path, good) == "accepted"
+        outcomes: Counter[str] = Counter()
+        for number in range(inputs):
+            data = damaged(target, seed, number)
+            try:
+                outcomes[check_one(target, path, data)] += 1
+            except FaultError as fault:
+                if keep:
+                    (keep / f"{name}-{seed}-{number}.bin").write_bytes(data)
+                raise FaultError(f"target {name}, seed {seed}, input {number}: {fault}") from fault
+    return outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="in all, shared out among the targets")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=TARGETS, action="append", help="one or more; all of them by default")
+    options = parser.parse_args()
+    names = options.target or list(TARGETS)
+    total = 0
+    for name in names:
+        start = time.perf_counter()
+        outcomes = fuzz(name, -(-options.inputs // len(names)), options.seed, keep=Path.cwd())
+        total += outcomes.total()
+        print(f"{name}: {outcomes.total()} inputs, seed {options.seed}, {time.perf_counter() - start:.0f} s")
+        for outcome, count in outcomes.most_common():
+            print(f"  {count:9d} {outcome}")
+    print(f"{total} damaged inputs, no foreign exception")
+
+
+if __name__ == "__main__":
+    main()

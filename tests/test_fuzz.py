@@ -1,0 +1,45 @@
+"""A short run of fuzz_readers.py, and proof that it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import fuzz_readers
+import pytest
+from fuzz_readers import FaultError, Target, check_one, damaged, fuzz
+
+from headlong.errors import MalformedFileError
+
+
+@pytest.mark.parametrize("name", fuzz_readers.TARGETS)
+def test_damaged_files_raise_only_our_exceptions(name: str, tmp_path: Path) -> None:
+    outcomes = fuzz(name, inputs=1500, seed=20261121, keep=tmp_path)
+    assert outcomes.total() == 1500
+    assert outcomes["MalformedFileError"] > 300
+    assert outcomes["accepted"] > 50  # the damage is fine enough to reach what lies behind the first check
+
+
+def crash(path: Path) -> None:
+    raise ZeroDivisionError("planted")
+
+
+def refuse(path: Path) -> None:
+    raise MalformedFileError("refused")
+
+
+def accept(path: Path) -> None:
+    path.read_bytes()
+
+
+@pytest.mark.parametrize(("read", "message"), [(crash, "ZeroDivisionError: planted"), (accept, "accepted here, refused by")])
+def test_the_fuzzer_finds_planted_faults(read: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    with pytest.raises(FaultError, match=message):
+        check_one(Target("planted", [], "x", read), tmp_path / "x", b"no tensors")
+    assert check_one(Target("planted", [], "x", refuse), tmp_path / "x", b"") == "MalformedFileError"
+
+
+def test_inputs_are_repeatable(tmp_path: Path) -> None:
+    target = fuzz_readers.layer_target(tmp_path)
+    assert [damaged(target, 3, n) for n in range(50)] == [damaged(target, 3, n) for n in range(50)]
+    assert len({damaged(target, 3, n) for n in range(50)}) > 45
