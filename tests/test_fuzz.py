@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import fuzz_readers
 import pytest
-from fuzz_readers import FaultError, Target, check_one, damaged, fuzz
 
+import fuzz_readers
+from fuzz_readers import FaultError, Target, check_one, damaged, fuzz
 from headlong.errors import MalformedFileError
 
 

@@ -1,0 +1,315 @@
+"""layers/: what a layer keeps, and where a checkpoint's output layer is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import headlong as hl
+from headlong.errors import (
+    DtypeError,
+    HeadlongError,
+    MalformedFileError,
+    MissingTensorError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+    StoreError,
+    VersionError,
+)
+from headlong.layers.matrix import Layer
+from headlong.links import IDENTITY, Affine, Link, SoftCap
+from headlong.store import open_file, write_file
+
+WEIGHT = np.arange(20, dtype=np.float16).reshape(5, 4)
+BIAS = np.arange(5, dtype=np.float32)
+
+
+def put(folder: Path, tensors: dict[str, Any], config: dict[str, Any] | None = None, name: str = "model.safetensors") -> Path:
+    write_file(folder / name, tensors, {"format": "pt"})
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+# ---- the noun ----
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_numpy_weights_are_kept_as_they_are(dtype: type) -> None:
+    weight = WEIGHT.astype(dtype)
+    layer = Layer(weight)
+    assert np.shares_memory(layer.weight, weight)
+    assert (layer.vocab, layer.dim, layer.dtype) == (5, 4, np.dtype(dtype).name)
+    assert layer.bias is None
+    assert layer.link == IDENTITY
+    assert np.shares_memory(layer.bits(), weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_torch_weights_are_kept_as_they_are(dtype: torch.dtype) -> None:
+    linear = torch.nn.Linear(4, 5).to(dtype)
+    layer = Layer(linear.weight, linear.bias)
+    assert layer.weight.ctypes.data == linear.weight.data_ptr()
+    assert layer.dtype == str(dtype).removeprefix("torch.")
+    assert layer.bias is not None
+    assert torch.equal(torch.from_numpy(layer.bias.copy()), linear.bias.detach().float())
+
+
+def test_strided_weights_are_copied() -> None:
+    wide = np.arange(20, dtype=np.float32).reshape(4, 5)
+    layer = Layer(wide.T)
+    assert (layer.weight == wide.T).all()
+    assert layer.weight.flags.c_contiguous
+
+
+def test_a_layer_does_not_change() -> None:
+    layer = Layer(WEIGHT, BIAS)
+    for name in ("weight", "bias", "link", "vocab", "dim", "dtype", "name"):
+        with pytest.raises(AttributeError):
+            setattr(layer, name, None)
+    with pytest.raises(ValueError, match="read-only"):
+        layer.weight[0, 0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        layer.bias[0] = 1  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((WEIGHT.astype(np.float64),), DtypeError, "weight is float64"),
+        ((WEIGHT[0],), ShapeError, r"weight has shape \[4\]"),
+        ((WEIGHT, BIAS[:4]), ShapeError, r"bias has shape \[4\]; expected \[5\]"),
+        ((WEIGHT, np.full(5, np.nan, np.float32)), NonFiniteError, "bias"),
+        ((WEIGHT, BIAS.astype(np.float64)), DtypeError, "bias is float64"),
+        ((WEIGHT, None, "softcap"), OptionError, r"link is a str; expected Affine\(scale, shift\) or SoftCap\(cap\)"),
+        ((WEIGHT, None, np.tanh), OptionError, "link is a ufunc"),
+    ],
+)
+def test_unusable_parts_are_refused(arguments: tuple[Any, ...], error: type[HeadlongError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Layer(*arguments)
+
+
+def test_repr_is_one_line() -> None:
+    assert repr(Layer(WEIGHT)) == "Layer(vocab=5, dim=4, float16, no bias, identity)"
+    assert repr(Layer(WEIGHT, BIAS, SoftCap(30))) == "Layer(vocab=5, dim=4, float16, bias, softcap 30)"
+
+
+def test_one_class_and_one_coordinate() -> None:
+    assert repr(hl.Layer(np.ones((1, 1), np.float32))) == "Layer(vocab=1, dim=1, float32, no bias, identity)"
+
+
+# ---- checksum ----
+
+
+def test_the_checksum_knows_everything_an_answer_depends_on() -> None:
+    layers = [
+        Layer(WEIGHT),
+        Layer(WEIGHT.astype(np.float32)),
+        Layer(WEIGHT.view(ml_dtypes.bfloat16)),  # the same bytes
+        Layer(WEIGHT.reshape(4, 5)),  # likewise
+        Layer(WEIGHT[::-1]),
+        Layer(WEIGHT, BIAS),
+        Layer(WEIGHT, BIAS + 1),
+        Layer(WEIGHT, BIAS * 0),
+        Layer(WEIGHT, None, SoftCap(30)),
+        Layer(WEIGHT, None, SoftCap(31)),
+        Layer(WEIGHT, None, Affine(2.0)),
+    ]
+    assert len({layer.checksum() for layer in layers}) == len(layers)
+    assert Layer(WEIGHT, BIAS).checksum() == Layer(torch.from_numpy(WEIGHT), torch.from_numpy(BIAS), Affine()).checksum()
+
+
+def test_the_checksum_reads_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Layer(WEIGHT).checksum()
+    monkeypatch.setattr("headlong.layers.matrix.PIECE", 16)
+    assert Layer(WEIGHT).checksum() == whole
+
+
+# ---- saved and loaded ----
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("bias", "link"), [(None, None), (BIAS, SoftCap(30.0)), (None, Affine(0.5, 1.0))])
+def test_saved_and_loaded(dtype: type, bias: Any, link: Link | None, tmp_path: Path) -> None:
+    layer = Layer(WEIGHT.astype(dtype), bias, link)
+    layer.save(tmp_path / "layer.safetensors")
+    again = Layer.load(tmp_path / "layer.safetensors")
+    assert again.checksum() == layer.checksum()
+    assert again.link == layer.link
+    assert again.name == "lm_head.weight"
+
+
+def test_loading_maps(tmp_path: Path) -> None:
+    Layer(WEIGHT).save(tmp_path / "layer.safetensors")
+    weight = Layer.load(tmp_path / "layer.safetensors").weight
+    while isinstance(weight, np.ndarray) and weight.base is not None:
+        weight = weight.base
+    assert isinstance(weight, memoryview) or type(weight).__name__ == "mmap"
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    Layer(WEIGHT).save(tmp_path / "f")
+    file = open_file(tmp_path / "f")
+    write_file(tmp_path / "g", {"lm_head.weight": WEIGHT}, {**file.metadata, "version": "2"})
+    with pytest.raises(VersionError, match="version 2 of the headlong layer format"):
+        Layer.load(tmp_path / "g")
+    write_file(tmp_path / "h", {"lm_head.weight": WEIGHT}, {**file.metadata, "link": "{}"})
+    with pytest.raises(MalformedFileError, match="link of kind None"):
+        Layer.load(tmp_path / "h")
+
+
+# ---- checkpoints ----
+
+
+def test_the_bias_beside_the_weight_is_taken_unless_told_otherwise(tmp_path: Path) -> None:
+    put(tmp_path, {"lm_head.weight": WEIGHT, "lm_head.bias": BIAS, "weight": WEIGHT, "bias": BIAS + 1, "other": BIAS + 2})
+    path = tmp_path / "model.safetensors"
+
+    def first(**names: Any) -> float | None:
+        bias = Layer.load(path, **names).bias
+        return None if bias is None else float(bias[0])
+
+    assert first() == 0
+    assert first(bias=False) is None
+    assert first(bias="other") == 2
+    assert first(weight="weight") == 1
+    with pytest.raises(MissingTensorError, match="no tensor 'none'"):
+        first(bias="none")
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "found"),
+    [
+        (["model.embed_tokens.weight"], None, "model.embed_tokens.weight"),
+        (["transformer.wte.weight"], {}, "transformer.wte.weight"),
+        (["model.embed_tokens.weight"], {"tie_word_embeddings": True}, "model.embed_tokens.weight"),
+        (["gpt_neox.embed_in.weight", "embed_out.weight"], {"tie_word_embeddings": False}, "embed_out.weight"),
+        (["language_model.lm_head.weight", "model.embed_tokens.weight"], None, "language_model.lm_head.weight"),
+        (["lm_head.weight", "model.embed_tokens.weight"], {"tie_word_embeddings": True}, "lm_head.weight"),
+    ],
+)
+def test_tied_and_renamed_heads_are_found(names: list[str], config: Any, found: str, tmp_path: Path) -> None:
+    put(tmp_path, dict.fromkeys(names, WEIGHT), config)
+    layer = Layer.load(tmp_path)
+    assert layer.name == found
+    assert f"from {found}" in repr(layer)
+
+
+def test_a_head_that_is_not_there_is_not_guessed(tmp_path: Path) -> None:
+    tensors = {"model.embed_tokens.weight": WEIGHT, "wte.weight": WEIGHT.astype(np.float32), "norm": BIAS}
+    put(tmp_path, tensors)
+    with pytest.raises(MissingTensorError) as caught:
+        Layer.load(tmp_path)
+    for part in ("wte.weight could all be it", "pass weight=", "wte.weight [5, 4] F32, model.embed_tokens.weight [5, 4] F16"):
+        assert part in str(caught.value)
+    assert "norm" not in str(caught.value)
+    put(tmp_path, {"model.embed_tokens.weight": WEIGHT}, {"tie_word_embeddings": False})
+    with pytest.raises(MissingTensorError, match="no tied embedding was found"):
+        Layer.load(tmp_path)
+    with pytest.raises(MissingTensorError, match=r"no tensor 'head'; its matrices are model\.embed_tokens\.weight"):
+        Layer.load(tmp_path, weight="head")
+
+
+@pytest.mark.parametrize(
+    ("config", "link"),
+    [
+        ({}, IDENTITY),
+        ({"final_logit_softcapping": None}, IDENTITY),
+        ({"final_logit_softcapping": 30.0}, SoftCap(30.0)),
+        ({"text_config": {"final_logit_softcapping": 30.0}}, SoftCap(30.0)),
+        ({"logit_scale": 0.0625}, Affine(0.0625)),
+        ({"logits_scaling": 8.0}, Affine(0.125)),
+        ({"lm_head_multiplier": 0.5, "logits_scaling": 1}, Affine(0.5)),
+    ],
+)
+def test_the_configuration_makes_the_link(config: dict[str, Any], link: Link, tmp_path: Path) -> None:
+    put(tmp_path, {"lm_head.weight": WEIGHT, "classifier.weight": WEIGHT}, config)
+    assert Layer.load(tmp_path).link == link
+    assert Layer.load(tmp_path / "model.safetensors").link == link
+    assert Layer.load(tmp_path, link=Affine(3)).link == Affine(3)
+    assert Layer.load(tmp_path, weight="classifier.weight").link == IDENTITY  # the configuration is about the head
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"logit_scale": "inv_sqrt_d_model"}, {"logit_scale": -1}, {"final_logit_softcapping": 30.0, "logit_scale": 0.5}],
+)
+def test_configurations_that_make_no_link_are_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    put(tmp_path, {"lm_head.weight": WEIGHT}, config)
+    with pytest.raises(MalformedFileError, match="pass .*link="):
+        Layer.load(tmp_path)
+    assert Layer.load(tmp_path, link=IDENTITY).link == IDENTITY
+
+
+def sharded(folder: Path) -> Path:
+    put(folder, {"model.embed_tokens.weight": WEIGHT, "x": BIAS}, name="model-1.safetensors")
+    put(folder, {"lm_head.weight": WEIGHT + 1, "lm_head.bias": BIAS}, name="model-2.safetensors")
+    names = {"model.embed_tokens.weight": 1, "x": 1, "lm_head.weight": 2, "lm_head.bias": 2}
+    index = {"metadata": {}, "weight_map": {name: f"model-{shard}.safetensors" for name, shard in names.items()}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def test_sharded_checkpoints(tmp_path: Path) -> None:
+    sharded(tmp_path)
+    for path in (tmp_path, tmp_path / "model.safetensors.index.json", str(tmp_path)):
+        layer = Layer.load(path)
+        assert layer.bias is not None
+        assert layer.weight[0, 0] == 1
+    (tmp_path / "model-1.safetensors").unlink()
+    assert Layer.load(tmp_path).checksum() == layer.checksum()  # only the shards that are needed are opened
+    with pytest.raises(MissingTensorError, match=r"its matrices are lm_head\.weight"):
+        Layer.load(tmp_path, weight="none")
+    with pytest.raises(StoreError, match="model-1.safetensors cannot be read"):
+        Layer.load(tmp_path, weight="x")
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({}, "has no weight_map"),
+        ({"weight_map": []}, "has no weight_map"),
+        ({"weight_map": {"a": "../secret.safetensors"}}, "expected a .safetensors file beside it"),
+        ({"weight_map": {"a": "/etc/x.safetensors"}}, "beside it"),
+        ({"weight_map": {"a": "a.bin"}}, "beside it"),
+        ({"weight_map": {"a": 3}}, "beside it"),
+    ],
+)
+def test_malformed_indexes_are_refused(index: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(MalformedFileError, match=message):
+        Layer.load(tmp_path)
+
+
+def test_an_index_that_contradicts_its_shard(tmp_path: Path) -> None:
+    put(tmp_path, {"x": BIAS}, name="a.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": "a.safetensors"}}))
+    with pytest.raises(MissingTensorError, match=r"a\.safetensors has no tensor 'lm_head\.weight'; it has 'x'"):
+        Layer.load(tmp_path)
+
+
+def test_folders_without_one_model(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="has no safetensors file"):
+        Layer.load(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(StoreError, match=r"pytorch_model\.bin is pickled, which is never read"):
+        Layer.load(tmp_path)
+    put(tmp_path, {"lm_head.weight": WEIGHT}, name="a.safetensors")
+    assert Layer.load(tmp_path).vocab == 5
+    put(tmp_path, {"lm_head.weight": WEIGHT}, name="b.safetensors")
+    with pytest.raises(StoreError, match=r"several models: a\.safetensors, b\.safetensors"):
+        Layer.load(tmp_path)
+
+
+def test_the_trained_layer(trained: Layer) -> None:
+    assert repr(trained) == "Layer(vocab=33278, dim=512, float16, bias, identity, from weight)"
+    assert trained.bias is not None
+    assert np.isfinite(trained.weight).all()
