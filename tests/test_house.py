@@ -18,9 +18,12 @@ ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = ("errors", "arrays", "links", "answers", "plan", "store", "layers")
 CORE = {*LEFTWARD, *ARRAYS}
 READING = {*CORE, "kernels", "previews", "engines"}
-EVERYTHING = {*READING, "compile", "measure", "report", "rivals", "bench", "data", "nextword", "papers", "demo"}
+DOOR = "headlong"
+"""The public names: `import headlong`, or `from headlong import Layer`."""
+SHOWING = {*READING, DOOR, "compile", "measure", "report", "rivals", "data", "nextword"}
+TRAINING = {*CORE, "kernels", "data", "measure", "heads", "torch"}
 
-# room -> what its files may import beside the standard library and the room itself; "store" may use arrays, not the other way
+# room -> what its files may import beside the standard library and the room itself
 LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
@@ -28,19 +31,25 @@ LAW: dict[str, set[str]] = {
     "previews": CORE | {"kernels"},
     "engines": CORE | {"kernels", "previews"},
     "compile": READING,
+    "heads": {*CORE, "kernels", "torch"},
     "data": {"errors", "numpy", "PIL", "pooch"},
+    "models": {*TRAINING, "sacrebleu", "accelerate"},
     "nextword": {*CORE, "data"},
     "measure": {"errors", "numpy"},
     "report": {"errors", "numpy", "matplotlib"},
     "rivals": {*CORE, "measure", "torch", "faiss", "hnswlib", "usearch"},
-    "bench": EVERYTHING - {"papers", "demo"},
-    "papers": EVERYTHING | {"torch"},
-    "demo": EVERYTHING,
-    "cli": EVERYTHING | {"papers", "typer", "rich", "click"},
+    "inputs": {*READING, "compile"},
+    "inspection": SHOWING,
+    "bench": SHOWING,
+    "papers": {*SHOWING, *TRAINING, "bench", "inspection", "models"},
+    "demo": {*SHOWING, "bench", "inspection"},
+    "cli": {*SHOWING, *TRAINING, "inputs", "inspection", "bench", "demo", "papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }
-LAZY = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch"}
-"""Optional packages: imported inside functions only."""
+OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "sacrebleu", "accelerate"}
+"""Packages that need not be there: imported inside functions only..."""
+AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}}
+"""...but for these, which are nothing without them."""
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
@@ -79,10 +88,14 @@ def breaches(path: str, source: str) -> list[str]:
     for name, line, at_top in imports(ast.parse(source)):
         parts = name.split(".")
         target = parts[1] if parts[0] == "headlong" and len(parts) > 1 else parts[0]
-        allowed = {"headlong", room, *LAW[room]} if parts[0] == "headlong" else {*STANDARD, *LAW[room]}
+        if parts[0] == "headlong":
+            allowed = {room, *LAW[room], *(headlong.__all__ if DOOR in LAW[room] else ())}
+        else:
+            allowed = {*STANDARD, *LAW[room]}
         if target not in allowed:
             found.append(f"{path}:{line}: {room} may not import {name}")
-        if at_top and (target in LAZY or (room == "cli" and parts[0] == "headlong" and target != "errors")):
+        lazy = OPTIONAL - AT_THE_TOP.get(room, set())
+        if at_top and (target in lazy or (room == "cli" and parts[0] == "headlong" and target != "errors")):
             found.append(f"{path}:{line}: {name} may be imported inside functions only")
     return found
 
@@ -105,6 +118,8 @@ def test_who_may_import_whom() -> None:
         ("engines/full.py", "import torch"),
         ("engines/full.py", "import importlib\nimportlib.import_module('headlong.compile')"),
         ("previews/bits.py", "import headlong.engines.base"),
+        ("engines/full.py", "import headlong"),
+        ("engines/full.py", "from headlong import Layer"),
         ("rivals.py", "import faiss"),
         ("cli.py", "import headlong.compile"),
         ("engines/full.py", "import importlib\nimportlib.import_module('headlong._native')"),
