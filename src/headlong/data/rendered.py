@@ -147,7 +147,8 @@ def _bent_corners(random: np.random.Generator) -> NDArray[np.float64]:
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     affine = turn @ np.array([[1.0, shear], [0.0, 1.0]]) * stretch
     jitter: NDArray[np.float64] = random.uniform(-4, 4, 2) + random.normal(0, 1.3, (5, 5, 2))
-    return jitter + (_grid() - CANVAS / 2) @ affine.T + CANVAS / 2
+    corners: NDArray[np.float64] = (_grid() - CANVAS / 2) @ affine.T + CANVAS / 2 + jitter
+    return corners
 
 
 @functools.cache

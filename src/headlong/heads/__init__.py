@@ -1,0 +1,24 @@
+"""Trainable output layers: ``base`` is the contract, then one file per head. ``HEADS`` has them by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from headlong.errors import OptionError
+from headlong.heads.base import Head as Head
+from headlong.heads.base import HeadOutput as HeadOutput
+from headlong.heads.dense import DenseHead as DenseHead
+
+HEADS: dict[str, type[Head]] = {"dense": DenseHead}
+
+
+def build_head(kind: str, dim: int, vocab: int, weight: Tensor | None = None, **options: Any) -> Head:
+    """``HEADS[kind](dim, vocab, weight, **options)``, with an error that lists what there is."""
+    if kind not in HEADS:
+        raise OptionError(f"no head is called {kind!r}; there are {', '.join(sorted(HEADS))}")
+    try:
+        return HEADS[kind](dim, vocab, weight, **options)  # type: ignore[call-arg]  # each head's own constructor
+    except TypeError as error:
+        raise OptionError(f"the {kind} head does not take these options: {error}") from error

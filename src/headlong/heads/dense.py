@@ -1,0 +1,88 @@
+"""The full softmax layer::
+
+    log_prob = log_softmax(hidden @ weight.T + bias)            loss = -log_prob[target].mean()
+
+The loss is ``torch.nn.functional.linear_cross_entropy`` in pieces of ``chunk`` rows, so that ``[N, vocab]`` logits are
+never held; where one piece takes all rows it is one plain pass, which is as fast as PyTorch's. Under autocast the loss
+and its gradients are computed in that type: ``linear_cross_entropy`` does not look at autocast by itself.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headlong.errors import MissingPackageError, OptionError, ShapeError
+from headlong.heads.base import Head, HeadOutput
+from headlong.layers.matrix import Layer
+
+PIECE = 1 << 24
+"""By default a piece has at most this many logits: 64 MB in float32."""
+
+
+class DenseHead(Head):
+    """``weight [vocab, dim]`` (its own or the embedding's), ``bias [vocab]``.
+
+    ``chunk``  rows of ``hidden`` in one piece; None: a power of two with at most 2^24 logits; 0: all rows at once
+    """
+
+    def __init__(
+        self, dim: int, vocab: int, weight: Tensor | None = None, *, bias: bool = True, chunk: int | None = None
+    ) -> None:
+        super().__init__(dim, vocab)
+        if not hasattr(functional, "linear_cross_entropy"):
+            raise MissingPackageError(f"torch {torch.__version__} has no linear_cross_entropy; install torch 2.13 or later")
+        if weight is not None and weight.shape != (vocab, dim):
+            raise ShapeError(f"the tied weight has shape {list(weight.shape)}; expected [{vocab}, {dim}]")
+        if chunk is not None and chunk < 0:
+            raise OptionError(f"chunk={chunk}; expected a number of rows, 0 (all at once) or None")
+        self.weight = nn.Parameter(torch.empty(vocab, dim).uniform_(-0.1, 0.1)) if weight is None else weight
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+        self.chunk = chunk
+
+    def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+        loss = self._cross_entropy(hidden, target, "mean")
+        return HeadOutput(loss, lambda: -self._cross_entropy(hidden, target, "none"))
+
+    def _cross_entropy(self, hidden: Tensor, target: Tensor, reduction: str) -> Tensor:
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        device = hidden.device.type
+        if torch.is_autocast_enabled(device):
+            kind = torch.get_autocast_dtype(device)
+            hidden, weight, bias = hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
+        else:
+            hidden = hidden.to(weight.dtype)
+        options = None
+        rows = self._rows()
+        if 0 < rows < hidden.shape[0]:
+            options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
+        loss: Tensor = functional.linear_cross_entropy(
+            hidden, weight, target, linear_bias=bias, reduction=reduction, options=options
+        )
+        return loss.float()
+
+    def _rows(self) -> int:
+        if self.chunk is not None:
+            return self.chunk
+        most: int = max(16, PIECE // self.vocab)
+        return 1 << (most.bit_length() - 1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[N, vocab]``, raw."""
+        return functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        return self.logits(hidden).float().log_softmax(-1)
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        rows = self._rows() or max(1, hidden.shape[0])
+        return torch.cat([self.logits(piece).argmax(-1) for piece in torch.split(hidden, rows)])
+
+    def freeze(self) -> Layer:
+        bias = None if self.bias is None else self.bias.detach().cpu().clone()
+        return Layer(self.weight.detach().cpu().clone(), bias)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, bias={self.bias is not None}, chunk={self.chunk}"

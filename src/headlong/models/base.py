@@ -1,0 +1,67 @@
+"""The seam between a backbone and a head, and what a training step passes around::
+
+    features = backbone(batch.inputs, state)            # hidden [N, dim], the state for the next batch, a penalty
+    out = head(features.hidden, batch.target)           # any head
+
+A :class:`Backbone` knows no classes beyond its input embedding; a head knows no time and no pictures. Padding never
+reaches a head: a backbone returns a row of ``hidden`` for each target and no others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from headlong.errors import OptionError
+from headlong.heads import Head, HeadOutput
+
+State = tuple[Tensor, ...]
+
+
+class Batch(NamedTuple):
+    """What a backbone reads, and the classes of the rows it will return; ``scale`` multiplies the learning rate."""
+
+    inputs: tuple[Tensor, ...]
+    target: Tensor
+    scale: float = 1.0
+
+
+class Features(NamedTuple):
+    """``hidden [N, dim]``; ``state`` of a recurrent model, else empty; ``penalty`` added to the loss in training."""
+
+    hidden: Tensor
+    state: State = ()
+    penalty: Tensor | None = None
+
+
+class Backbone(nn.Module, ABC):
+    """Everything in front of the output layer."""
+
+    dim: int
+
+    @abstractmethod
+    def forward(self, inputs: tuple[Tensor, ...], state: State = ()) -> Features:
+        """One batch; an empty ``state`` starts anew."""
+
+    def tied(self) -> Tensor | None:
+        """The input embedding that the head shares, or None."""
+        return None
+
+
+class Model(nn.Module):
+    """A backbone and a head."""
+
+    def __init__(self, backbone: Backbone, head: Head) -> None:
+        super().__init__()
+        if backbone.dim != head.dim:
+            raise OptionError(f"the backbone ends in {backbone.dim} numbers, the head reads {head.dim}; make them equal")
+        self.backbone, self.head = backbone, head
+
+    def forward(self, batch: Batch, state: State = ()) -> tuple[Tensor, HeadOutput, State]:
+        """The loss to minimise (penalties included), the head's answer, and the state for the next batch."""
+        features = self.backbone(batch.inputs, state)
+        out: HeadOutput = self.head(features.hidden, batch.target)
+        loss = out.loss if features.penalty is None else out.loss + features.penalty
+        return loss, out, tuple(part.detach() for part in features.state)

@@ -1,0 +1,117 @@
+"""``headlong train``: a recipe in, a trained model in a folder and the record of its run out::
+
+    record = train("ptb-lstm")                       # runs/ptb-lstm/{last,best}.safetensors, run.json
+
+The record has what it takes to judge and repeat the run: command, seed, recipe, environment, curve, figures, and the
+checksum of the trained layer. It names no folder and no host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from headlong.errors import OptionError
+from headlong.layers.matrix import Layer
+from headlong.measure import environment
+from headlong.models.bleu import score_translations
+from headlong.models.evaluate import Figures
+from headlong.models.jobs import Job, build_job
+from headlong.models.processes import processes
+from headlong.models.recipe import Recipe, from_dict, read_recipe
+from headlong.models.train import Moment, Run
+from headlong.store import replacing
+
+FORMAT, VERSION = "headlong-training", 1
+RECORD = "run.json"
+
+
+def chosen_recipe(
+    config: str | None, model: str | None, data: str | None, head: str | None, settings: Mapping[str, Any]
+) -> Recipe:
+    """A recipe by file or name, or from ``--model`` and ``--data`` alone; ``settings`` are dotted keys."""
+    overrides = {"model.kind": model, "data": data, "head.kind": head}
+    overrides = {key: value for key, value in overrides.items() if value is not None} | dict(settings)
+    if config is not None:
+        return read_recipe(config, overrides)
+    if model is None or data is None:
+        raise OptionError("nothing to train was named; give a recipe (headlong train ptb-lstm), or --model and --data")
+    return from_dict({}, f"{Path(data).stem}-{model}", overrides)
+
+
+def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, show: TextIO | None = None) -> dict[str, Any]:
+    """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote."""
+    beside = processes()
+    job = build_job(recipe, beside.share)
+    folder = Path(out) if out is not None else Path("runs") / recipe.name
+    run = Run(job, folder, None if show is None else Display(show), beside)
+    figures = run.fit()
+    record = describe(job, run, figures)
+    if beside.share.rank == 0:
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        with replacing(folder / RECORD) as file:
+            file.write(text.encode() + b"\n")
+    return record
+
+
+def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
+    """The record of a finished run."""
+    recipe = job.recipe
+    test: dict[str, Any] = {"loss": figures.loss, job.metric: figures.value(job.metric), "targets": figures.targets}
+    if job.data.kind == "pairs":
+        test |= score_translations(job)
+    layer = job.model.head.freeze()
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": recipe.name,
+        "command": f"headlong train {recipe.name}",
+        "seed": recipe.training.seed,
+        "data": {"name": job.data.name, "licence": job.data.licence},
+        "recipe": recipe.as_dict(),
+        "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
+        "environment": environment(torch.get_num_threads(), processes=run.processes),
+        "seconds": round(run.progress.seconds, 1),
+        "cpu_seconds": round(run.progress.cpu_seconds, 1),
+        "curve": run.progress.history,
+        "test": test,
+        "layer": {"checksum": layer.checksum(), "vocab": layer.vocab, "dim": layer.dim} if isinstance(layer, Layer) else {},
+    }
+
+
+class Display:
+    """One line that is rewritten on a terminal; elsewhere a line now and then, and one for each epoch."""
+
+    def __init__(self, stream: TextIO = sys.stderr, every: float = 15.0) -> None:
+        self._stream, self._live = stream, stream.isatty()
+        self._every = 0.5 if self._live else every
+        self._next = 0.0
+
+    def __call__(self, moment: Moment) -> None:
+        now = time.monotonic()
+        if moment.valid is None and now < self._next:
+            return
+        self._next = now + self._every
+        text = line(moment)
+        if self._live:
+            self._stream.write("\r\x1b[K" + text + ("\n" if moment.valid is not None else ""))
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def line(moment: Moment) -> str:
+    """``epoch 2/6  step 431/1328  loss 4.713  8.6k/s  left 0:09:12``, and the validation figure after an epoch."""
+    minutes, seconds = divmod(int(moment.seconds_left), 60)
+    text = (
+        f"epoch {moment.epoch}/{moment.epochs}  step {moment.step}/{moment.steps}  loss {moment.loss:.3f}  "
+        f"rate {moment.rate:.2g}  {moment.targets_per_second:,.0f}/s  left {minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    )
+    return text if moment.valid is None else f"{text}  valid {moment.metric} {moment.valid:.2f}"

@@ -1,0 +1,203 @@
+"""The one training loop::
+
+    for each batch:  loss, _, state = model(batch, state);  loss.backward();  clip;  optimiser.step()
+    after an epoch:  measure on valid; keep the best weights; stop early; save
+
+``FOLDER/last.safetensors`` is where the run stands, ``best.safetensors`` the model. Killed at any moment, the same call
+goes on from the last checkpoint to the same result: batches and random numbers are functions of the step's number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from headlong.errors import NonFiniteError, StoreError
+from headlong.models.base import Batch, State
+from headlong.models.checkpoint import Progress, load_weights, open_checkpoint, resume, save_checkpoint
+from headlong.models.evaluate import Figures, evaluate
+from headlong.models.jobs import Job
+from headlong.models.optimisers import AveragedSgd, build_optimiser, is_triggered, rate_at, set_rate
+from headlong.models.processes import Alone, Processes
+
+LAST, BEST = "last.safetensors", "best.safetensors"
+PAUSE = 20.0
+"""A step that takes longer than this and hardly any processor time was a machine put to sleep."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a progress display is told after each step and each epoch."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    rate: float
+    targets_per_second: float
+    seconds_left: float
+    valid: float | None = None
+    metric: str = "perplexity"
+
+
+Report = Callable[[Moment], None]
+
+
+class Run:
+    """A job in its folder."""
+
+    def __init__(self, job: Job, folder: Path, report: Report | None = None, beside: Processes | None = None) -> None:
+        self.job, self.folder, self.training = job, folder, job.recipe.training
+        self._report, self._beside = report, beside or Alone()
+        self._optimiser = build_optimiser(job.model.parameters(), self.training)
+        self._is_text = job.metric == "perplexity"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be made: {error}; give another folder with --out") from error
+        self.progress, self._state = Progress(), State()
+        if (folder / LAST).exists():
+            self._state, self.progress = resume(folder / LAST, job.recipe, job.model, self._optimiser)
+            self._state = self._own_state(self._state)
+
+    def _own_state(self, state: State) -> State:
+        """This process's part of what ``gather`` put together."""
+        rank, world = self._beside.share
+        return tuple(part.chunk(world, 0)[rank].contiguous() for part in state)
+
+    @property
+    def done(self) -> bool:
+        return self.progress.epoch >= self.training.epochs or self._out_of_patience()
+
+    @property
+    def processes(self) -> int:
+        return self._beside.share.world
+
+    def _costs(self) -> list[float]:
+        return [entry["cost"] for entry in self.progress.history]
+
+    def _out_of_patience(self) -> bool:
+        costs, patience = self._costs(), self.training.patience
+        return bool(patience) and len(costs) > patience and min(costs[:-patience]) <= min(costs[-patience:])
+
+    def fit(self) -> Figures:
+        """Train to the end and measure the best model on the test set."""
+        model = self._beside.prepare(self.job.model)
+        while not self.done:
+            self._epoch(model)
+        self._beside.wait()
+        load_weights(open_checkpoint(self.folder / BEST)[0], self.job.model)
+        return evaluate(self.job.model, self.job.test)
+
+    def _epoch(self, model: torch.nn.Module) -> None:
+        progress, feed = self.progress, self.job.train
+        steps = feed.steps(progress.epoch)
+        model.train()
+        while progress.step < steps:
+            started, cpu = time.monotonic(), time.process_time()
+            batch = feed.batch(progress.epoch, progress.step)
+            rate = self._rate(steps) * batch.scale
+            loss = self._step(model, batch, rate)
+            progress.total += loss * len(batch.target)
+            progress.count += len(batch.target)
+            progress.step += 1
+            self._clock(started, cpu)
+            self._tell(steps, rate)
+            if progress.step % self.training.save_steps == 0 and progress.step < steps:
+                self._save()
+        started, cpu = time.monotonic(), time.process_time()
+        self._close_epoch(steps, started, cpu)
+
+    def _step(self, model: torch.nn.Module, batch: Batch, rate: float) -> float:
+        progress, training = self.progress, self.training
+        torch.manual_seed(_seed(training.seed, progress.epoch, progress.step, self._beside.share.rank))
+        set_rate(self._optimiser, rate)
+        self._optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16) if training.bf16 else contextlib.nullcontext():
+            loss, _, state = model(batch, self._state)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise NonFiniteError(
+                f"the loss is {value} at step {progress.step} of epoch {progress.epoch + 1}; lower training.rate, or "
+                f"raise training.clip's hold: the last checkpoint in {self.folder} is whole"
+            )
+        self._beside.backward(loss)
+        if training.clip:
+            torch.nn.utils.clip_grad_norm_(self.job.model.parameters(), training.clip, foreach=True)
+        self._optimiser.step()
+        self._state = state if self.job.train.stateful else ()
+        return value
+
+    def _rate(self, steps: int) -> float:
+        at = self.progress.epoch * steps + self.progress.step
+        return rate_at(self.training, at, self.training.epochs * steps, self._costs())
+
+    def _close_epoch(self, steps: int, started: float, cpu: float) -> None:
+        progress, job = self.progress, self.job
+        with self._averaged():
+            figures = evaluate(job.model, job.valid, predict=not self._is_text)
+            cost = figures.cost(job.metric)
+            if self._is_first and cost < min(self._costs(), default=math.inf):
+                save_checkpoint(self.folder / BEST, job.recipe, job.model, None, (), progress)
+        self._clock(started, cpu)
+        entry = {
+            "epoch": progress.epoch + 1,
+            "train_loss": progress.total / progress.count,
+            "valid_loss": figures.loss,
+            f"valid_{job.metric}": figures.value(job.metric),
+            "cost": cost,
+            "rate": self._rate(steps),
+            "seconds": round(progress.seconds, 1),
+            "cpu_seconds": round(progress.cpu_seconds, 1),
+        }
+        self._tell(steps, entry["rate"], figures.value(job.metric))
+        progress.history.append(entry)
+        progress.epoch, progress.step, progress.total, progress.count = progress.epoch + 1, 0, 0.0, 0
+        self._state = ()
+        self._trigger()
+        self._save()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._beside.share.rank == 0
+
+    def _trigger(self) -> None:
+        if isinstance(self._optimiser, AveragedSgd):
+            self._optimiser.averaging = is_triggered(self._costs(), self.training.nonmono)
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        return self._optimiser.averaged() if isinstance(self._optimiser, AveragedSgd) else contextlib.nullcontext()
+
+    def _save(self) -> None:
+        state = self._beside.gather(self._state)
+        if self._is_first:
+            save_checkpoint(self.folder / LAST, self.job.recipe, self.job.model, self._optimiser, state, self.progress)
+        self._beside.wait()
+
+    def _clock(self, started: float, cpu: float) -> None:
+        wall, used = time.monotonic() - started, time.process_time() - cpu
+        self.progress.cpu_seconds += used
+        self.progress.seconds += used if wall > PAUSE and used < wall / 10 else wall
+
+    def _tell(self, steps: int, rate: float, valid: float | None = None) -> None:
+        if self._report is None or not self._is_first:
+            return
+        progress = self.progress
+        done = progress.epoch * steps + progress.step
+        left = (self.training.epochs * steps - done) * progress.seconds / max(1, done)
+        speed = progress.count * (done / max(1, progress.step)) / max(1e-9, progress.seconds)
+        loss = progress.total / max(1, progress.count)
+        moment = (progress.epoch + 1, self.training.epochs, progress.step, steps, loss, rate, speed, left, valid)
+        self._report(Moment(*moment, metric=self.job.metric))
+
+
+def _seed(seed: int, epoch: int, step: int, rank: int) -> int:
+    """Different for every step (below 2^24 in an epoch), epoch (below 2^20) and process."""
+    return (((seed * 1009 + rank) << 20) + epoch) << 24 | step
