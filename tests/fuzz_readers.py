@@ -11,6 +11,7 @@ A reader joins by adding a function that returns its :class:`Target` to ``TARGET
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import struct
@@ -25,6 +26,7 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
+import headlong
 from headlong.errors import HeadlongError
 from headlong.layers.checkpoint import Checkpoint
 from headlong.layers.matrix import Layer
@@ -95,11 +97,24 @@ def config_target(folder: Path) -> Target:
     return Target("config", seeds, "config.json", read, False)
 
 
+def engine_target(folder: Path) -> Target:
+    """Saved engines of every method; whatever loads is asked, so that native code meets what the reader let through."""
+    rng = np.random.default_rng(3)
+    layer = Layer(rng.standard_normal((70, 8)).astype(np.float16), rng.standard_normal(70).astype(np.float32))
+    hidden = rng.standard_normal((2, 8))
+    seeds = []
+    for method in ("full", "cascade", "svd"):
+        headlong.compile(layer, method, threads=1).save(folder / "seed")
+        seeds.append((folder / "seed").read_bytes())
+    return Target("engine", seeds, "engine.safetensors", lambda path: headlong.load(path, threads=1).topk(hidden, k=3))
+
+
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "layer": layer_target,
     "tensors": tensors_target,
     "index": index_target,
     "config": config_target,
+    "engine": engine_target,
 }
 
 
@@ -161,6 +176,9 @@ def changed(value: Any, rng: random.Random) -> Any:
         return value[:place] + put + value[place + 1 :]
     if isinstance(value, int) and rng.random() < 0.6:
         return value + rng.choice((-64, -2, -1, 1, 2, 64, value))
+    if isinstance(value, str) and value.startswith("{") and rng.random() < 0.9:  # a record within the metadata
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.dumps(changed(json.loads(value), rng))
     if isinstance(value, str) and rng.random() < 0.6:
         return rng.choice([*DTYPES, "F4", "F99", "", "1", "999", "headlong layer", "../a.safetensors", "a.safetensors"])
     return rng.choice([*NUMBERS, None, [], {}, "text", [0, 4], {"kind": "affine", "scale": 1, "shift": 0}])

@@ -39,11 +39,12 @@ LAW: dict[str, set[str]] = {
     "report": {"errors", "numpy", "matplotlib"},
     "rivals": {*CORE, "measure", "torch", "faiss", "hnswlib", "usearch"},
     "inputs": {*READING, "compile"},
+    "terminal": {"errors", "answers", "measure", "report", "bench", "rich", "typer"},
     "inspection": SHOWING,
     "bench": SHOWING,
     "papers": {*SHOWING, *TRAINING, "bench", "inspection", "models"},
     "demo": {*SHOWING, "bench", "inspection"},
-    "cli": {*SHOWING, *TRAINING, "inputs", "inspection", "bench", "demo", "papers", "models", "typer", "rich"},
+    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "demo", "papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "sacrebleu", "accelerate"}
