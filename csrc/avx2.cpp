@@ -14,7 +14,7 @@ namespace {
 
 // Half a block (32 classes) of one query: 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
 void scan_half(const uint8_t* half, int64_t quads, const int8_t* planes, const int32_t* offset, float step,
-               const float* scale, float* est) {
+               const float* scale, const float* base, float add, float* est) {
     __m256i high[4], low[4];
     for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm256_setzero_si256();
     const __m256i even = _mm256_set1_epi16(0x00FF);
@@ -36,16 +36,18 @@ void scan_half(const uint8_t* half, int64_t quads, const int8_t* planes, const i
         __m256 a = _mm256_cvtepi32_ps(_mm256_sub_epi32(high[v], o0)), b = _mm256_cvtepi32_ps(_mm256_sub_epi32(low[v], o1));
         __m256 dot = _mm256_fmadd_ps(a, _mm256_set1_ps(256.f), b);
         __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
-        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, _mm256_loadu_ps(est + 8 * v)));
+        __m256 start = base == nullptr ? _mm256_loadu_ps(est + 8 * v)
+                                       : _mm256_add_ps(_mm256_loadu_ps(base + 8 * v), _mm256_set1_ps(add));
+        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, start));
     }
 }
 
 void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
-             const float* scale, int n, float* est, int64_t stride) {
+             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     for (int q = 0; q < n; ++q)
         for (int half = 0; half < 2; ++half)
             scan_half(block + half * 128, quads, planes + q * quads * 8, offset + 2 * q, step[q], scale + half * 32,
-                      est + q * stride + half * 32);
+                      base == nullptr ? nullptr : base + half * 32, add[q], est + q * stride + half * 32);
 }
 
 template <Kind K>

@@ -14,47 +14,76 @@ namespace {
 
 // ---- int8 codes: 64 classes side by side, four coordinates of each in one 32-bit lane ----
 
-template <int N>
+// _mm512_dpbusd_epi32 as an instruction: GCC 12 copies and spills the sums around the intrinsic.
+inline void add_dots(__m512i& sum, __m512i codes, __m512i x) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x));
+}
+
+// N queries against M x 16 classes: 2 N M sums stay in registers, and the codes of a few classes in the first cache
+// while all queries of the block pass over them.
+template <int N, int M>
 void scan_some(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
-               const float* scale, float* est, int64_t stride) {
-    __m512i high[N][4], low[N][4];
+               const float* scale, const float* base, const float* add, float* est, int64_t stride) {
+    __m512i high[N][M], low[N][M];
+    #pragma GCC unroll 16
     for (int q = 0; q < N; ++q)
-        for (int v = 0; v < 4; ++v) high[q][v] = low[q][v] = _mm512_setzero_si512();
+        #pragma GCC unroll 16
+        for (int v = 0; v < M; ++v) high[q][v] = low[q][v] = _mm512_setzero_si512();
     for (int64_t j = 0; j < quads; ++j) {
-        __m512i code[4];
-        for (int v = 0; v < 4; ++v) code[v] = _mm512_loadu_si512(block + j * 256 + v * 64);
+        __m512i code[M];
+        #pragma GCC unroll 16
+        for (int v = 0; v < M; ++v) code[v] = _mm512_loadu_si512(block + j * 256 + v * 64);
+        #pragma GCC unroll 16
         for (int q = 0; q < N; ++q) {
             int32_t words[2];
             std::memcpy(words, planes + (q * quads + j) * 8, 8);
             __m512i x0 = _mm512_set1_epi32(words[0]), x1 = _mm512_set1_epi32(words[1]);
-            for (int v = 0; v < 4; ++v) {
-                high[q][v] = _mm512_dpbusd_epi32(high[q][v], code[v], x0);
-                low[q][v] = _mm512_dpbusd_epi32(low[q][v], code[v], x1);
+            #pragma GCC unroll 16
+            for (int v = 0; v < M; ++v) {
+                add_dots(high[q][v], code[v], x0);
+                add_dots(low[q][v], code[v], x1);
             }
         }
     }
+    #pragma GCC unroll 16
     for (int q = 0; q < N; ++q) {
         __m512i o0 = _mm512_set1_epi32(offset[2 * q]), o1 = _mm512_set1_epi32(offset[2 * q + 1]);
-        for (int v = 0; v < 4; ++v) {
+        #pragma GCC unroll 16
+        for (int v = 0; v < M; ++v) {
             __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(high[q][v], o0));
             __m512 b = _mm512_cvtepi32_ps(_mm512_sub_epi32(low[q][v], o1));
             __m512 dot = _mm512_fmadd_ps(a, _mm512_set1_ps(256.f), b);
             __m512 unit = _mm512_mul_ps(_mm512_loadu_ps(scale + 16 * v), _mm512_set1_ps(step[q]));
             float* to = est + q * stride + 16 * v;
-            _mm512_storeu_ps(to, _mm512_fmadd_ps(dot, unit, _mm512_loadu_ps(to)));
+            __m512 start = base == nullptr ? _mm512_loadu_ps(to)
+                                           : _mm512_add_ps(_mm512_loadu_ps(base + 16 * v), _mm512_set1_ps(add[q]));
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(dot, unit, start));
         }
     }
 }
 
 void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
-             const float* scale, int n, float* est, int64_t stride) {
-    int q = 0;
-    for (; q + 3 <= n; q += 3)
-        scan_some<3>(block, quads, planes + q * quads * 8, offset + 2 * q, step + q, scale, est + q * stride, stride);
-    if (n - q == 2)
-        scan_some<2>(block, quads, planes + q * quads * 8, offset + 2 * q, step + q, scale, est + q * stride, stride);
-    else if (n - q == 1)
-        scan_some<1>(block, quads, planes + q * quads * 8, offset + 2 * q, step + q, scale, est + q * stride, stride);
+             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+    switch (n) {
+        case 1: return scan_some<1, 4>(block, quads, planes, offset, step, scale, base, add, est, stride);
+        case 2: return scan_some<2, 4>(block, quads, planes, offset, step, scale, base, add, est, stride);
+        case 3: return scan_some<3, 4>(block, quads, planes, offset, step, scale, base, add, est, stride);
+        default: break;
+    }
+    for (int v = 0; v < 4; v += 2) {
+        const uint8_t* half = block + 64 * v;
+        const float *unit = scale + 16 * v, *from = base == nullptr ? nullptr : base + 16 * v;
+        int q = 0;
+        auto group = [&](auto some, int width) {
+            some(half, quads, planes + q * quads * 8, offset + 2 * q, step + q, unit, from, add + q,
+                 est + q * stride + 16 * v, stride);
+            q += width;
+        };
+        while (q + 6 <= n) group(scan_some<6, 2>, 6);
+        if (n - q >= 4) group(scan_some<4, 2>, 4);
+        if (n - q >= 2) group(scan_some<2, 2>, 2);
+        if (n - q == 1) group(scan_some<1, 2>, 1);
+    }
 }
 
 // ---- rows as they are stored ----
@@ -84,27 +113,36 @@ template <Kind K, int R, int N>
 void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_t stride) {
     __m512 sum[R][N];
     const char* row[R];
+    #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
         row[r] = row_at<K>(rows, dim, r);
+        #pragma GCC unroll 16
         for (int q = 0; q < N; ++q) sum[r][q] = _mm512_setzero_ps();
     }
     int64_t j = 0;
     for (; j + 16 <= dim; j += 16) {
         __m512 w[R];
+        #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) w[r] = load16<K>(row[r], j);
+        #pragma GCC unroll 16
         for (int q = 0; q < N; ++q) {
             __m512 v = _mm512_loadu_ps(x + q * dim + j);
+            #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) sum[r][q] = _mm512_fmadd_ps(w[r], v, sum[r][q]);
         }
     }
     if (j < dim) {
         __mmask16 mask = static_cast<__mmask16>((1u << (dim - j)) - 1);
+        #pragma GCC unroll 16
         for (int q = 0; q < N; ++q) {
             __m512 v = _mm512_maskz_loadu_ps(mask, x + q * dim + j);
+            #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) sum[r][q] = _mm512_fmadd_ps(load_tail<K>(row[r], j, mask), v, sum[r][q]);
         }
     }
+    #pragma GCC unroll 16
     for (int q = 0; q < N; ++q)
+        #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) out[q * stride + r] = _mm512_reduce_add_ps(sum[r][q]);
 }
 
@@ -148,22 +186,31 @@ void widen(const void* rows, int64_t n, float* out) {
 
 template <int R, int N>
 void tile_some(const float* rows, int64_t dim, const float* xt, float* out) {
+    #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
+        #pragma GCC unroll 16
         for (int v = 0; v < N; ++v) _mm512_storeu_ps(out + (r * N + v) * 16, _mm512_setzero_ps());
     for (int64_t start = 0; start < dim; start += kTileChunk) {
         int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
         __m512 sum[R][N];
+        #pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
+            #pragma GCC unroll 16
             for (int v = 0; v < N; ++v) sum[r][v] = _mm512_setzero_ps();
         for (int64_t j = start; j < stop; ++j) {
             __m512 x[N];
+            #pragma GCC unroll 16
             for (int v = 0; v < N; ++v) x[v] = _mm512_loadu_ps(xt + (j * N + v) * 16);
+            #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 __m512 w = _mm512_set1_ps(rows[r * dim + j]);
+                #pragma GCC unroll 16
                 for (int v = 0; v < N; ++v) sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
             }
         }
+        #pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
+            #pragma GCC unroll 16
             for (int v = 0; v < N; ++v) {
                 float* to = out + (r * N + v) * 16;
                 _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), sum[r][v]));

@@ -86,12 +86,17 @@ inline float sum_lanes(F v) {
     return s;
 }
 
-void radius_of(const Radius& r, int64_t first, int64_t n, float* out) {
+float radius_of(const Radius& r, int64_t first, int64_t n, float* out) {
+    F most = F{};
     for (int64_t i = 0; i < n; i += LANES) {
         F sum = splat(r.constant);
         for (int t = 0; t < r.terms; ++t) sum += load(r.slack[t] + first + i) * r.term[t];
         store(out + i, sum);
+        most = vmax(sum, most);
     }
+    float top = 0;
+    for (int i = 0; i < LANES; ++i) top = most[i] > top ? most[i] : top;
+    return top;
 }
 
 float largest_of(const float* est, int64_t n, bool* finite) {
@@ -110,11 +115,13 @@ float largest_of(const float* est, int64_t n, bool* finite) {
     return top;
 }
 
-void interval_sums_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, double* low,
+// 64 vectors at the most join one float sum: its rounding stays below 2^-18.
+constexpr int64_t kPiece = 64 * LANES;
+
+void two_exponentials(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, double* low,
                       double* high) {
-    // 64 vectors at the most join one float sum: its rounding stays below 2^-18.
-    for (int64_t start = 0; start < n; start += 64 * LANES) {
-        int64_t stop = start + 64 * LANES < n ? start + 64 * LANES : n;
+    for (int64_t start = 0; start < n; start += kPiece) {
+        int64_t stop = start + kPiece < n ? start + kPiece : n;
         F lows = F{}, highs = F{};
         for (int64_t i = start; i < stop; i += LANES) {
             F e = load(est + i), r = load(rad + i);
@@ -124,6 +131,31 @@ void interval_sums_of(const float* est, const float* rad, int64_t n, Link link, 
         *low += sum_lanes(lows);
         *high += sum_lanes(highs);
     }
+}
+
+// An affine link moves by r = slope * rad, so one exponential does: with S = sum e^est and M = sum e^est r,
+// sum e^(est - r) >= S e^(-M / S) (Jensen) and sum e^(est + r) <= S + M (e^R - 1) / R, R the largest r (a chord).
+void interval_sums_of(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
+                      double* low, double* high) {
+    const float slope = link.a * beta;
+    if (link.form != 0 || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, low, high);
+    double sum = 0, moved = 0;
+    for (int64_t start = 0; start < n; start += kPiece) {
+        int64_t stop = start + kPiece < n ? start + kPiece : n;
+        F all = F{}, moves = F{};
+        for (int64_t i = start; i < stop; i += LANES) {
+            F term = vexp((load(est + i) * link.a + link.b) * beta - shift);
+            all += term;
+            moves += term * load(rad + i);
+        }
+        sum += sum_lanes(all);
+        moved += sum_lanes(moves);
+    }
+    if (!(sum > 0)) return;
+    moved *= slope;
+    const double top = static_cast<double>(most) * slope;
+    *low += sum * std::exp(-moved / sum);
+    *high += sum + moved * (top > 0 ? std::expm1(top) / top : 1.0);
 }
 
 void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float* low,

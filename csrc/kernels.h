@@ -35,9 +35,11 @@ struct Kernels {
     const char* isa;
 
     // One block of 64 classes, n queries of two int8 planes each ([query][quad][plane][4]):
-    // est[q * stride + c] += scale[c] * step[q] * (256 * (<codes, high> - offset[2q]) + <codes, low> - offset[2q + 1])
+    // est[q * stride + c] = start + scale[c] * step[q] * (256 * (<codes, high> - offset[2q]) + <codes, low> - offset[2q + 1])
+    // with start = base[c] + add[q], or what est holds where base is null.
     void (*scan_u8)(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset,
-                    const float* step, const float* scale, int n, float* est, int64_t stride);
+                    const float* step, const float* scale, const float* base, const float* add, int n, float* est,
+                    int64_t stride);
 
     // out[q * stride + r] = <row r, x_q> in float32, for rows x n <= 64 x kRowQueries.
     void (*dense_rows)(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
@@ -51,13 +53,15 @@ struct Kernels {
     void (*dot_rows)(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x,
                      double* out);
 
-    void (*radius)(const Radius& r, int64_t first, int64_t n, float* out);
+    // Writes the radii of n classes and returns the largest.
+    float (*radius)(const Radius& r, int64_t first, int64_t n, float* out);
 
     // Largest est; `finite` is cleared where an estimate is not a finite number.
     float (*largest)(const float* est, int64_t n, bool* finite);
 
-    // low, high += sum exp(link(est -/+ rad) * beta - shift)
-    void (*interval_sums)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,
+    // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;
+    // `most` is the largest radius.
+    void (*interval_sums)(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
                           double* low, double* high);
 
     // low[i], high[i] = exp(link(est -/+ rad) * beta - shift), clamped to exp(+-88)

@@ -11,7 +11,7 @@ namespace {
 #include "epilogue.inl"
 
 void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
-             const float* scale, int n, float* est, int64_t stride) {
+             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     for (int q = 0; q < n; ++q) {
         const int8_t* plane = planes + q * quads * 8;
         int32_t high[kBlock] = {}, low[kBlock] = {};
@@ -24,7 +24,8 @@ void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const in
                 }
         for (int64_t c = 0; c < kBlock; ++c) {
             float dot = 256.f * static_cast<float>(high[c] - offset[2 * q]) + static_cast<float>(low[c] - offset[2 * q + 1]);
-            est[q * stride + c] += dot * (scale[c] * step[q]);
+            float start = base == nullptr ? est[q * stride + c] : base[c] + add[q];
+            est[q * stride + c] = start + dot * (scale[c] * step[q]);
         }
     }
 }

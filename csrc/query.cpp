@@ -228,14 +228,12 @@ void Executor::scan(const Look& look, int64_t first, int64_t n, float* est, int6
         const float* base = source.base + c;
         const int64_t count = std::min<int64_t>(kBlock, vocab - c);
         if (source.codes != nullptr) {
-            for (int q = 0; q < from.n; ++q)
-                for (int64_t i = 0; i < kBlock; ++i) out[q * stride + i] = base[i] + from.add[q];
             const uint8_t* block = source.codes + c * source.quads * 4;
             for (size_t s = 0; s < source.segments.size(); ++s) {
                 const Segment& seg = source.segments[s];
                 kernels->scan_u8(block + seg.first_quad * 256, seg.quads, from.planes.data() + seg.first_quad * 8 * from.n,
                                  &from.offset[s * from.n * 2], &from.step[s * from.n], source.scale + s * padded + c,
-                                 from.n, out, stride);
+                                 s == 0 ? base : nullptr, from.add.data(), from.n, out, stride);
             }
             continue;
         }
@@ -301,17 +299,19 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
     float *rad = scratch, *lower = scratch + kChunk;
     bool finite = true;
-    for (int64_t i = vocab - first; i < n; ++i) est[i < 0 ? 0 : i] = 0.f;  // padding is not an estimate
-    kernels->largest(est, n, &finite);
+    for (int64_t i = std::max<int64_t>(0, vocab - first); i < n; ++i) est[i] = 0.f;  // padding is not an estimate
+    float top = kernels->largest(est, n, &finite);
     if (!finite) return false;
-    hide(question, look.rows[q], first, n, est);
-    const float top = kernels->largest(est, n, &finite);
-    if (top == -std::numeric_limits<float>::infinity()) return true;
-    kernels->radius(look.prepared.radius[q], first, n, rad);
+    if (question.mask != nullptr || first + n > vocab) {
+        hide(question, look.rows[q], first, n, est);
+        top = kernels->largest(est, n, &finite);
+        if (top == -std::numeric_limits<float>::infinity()) return true;
+    }
+    const float most = kernels->radius(look.prepared.radius[q], first, n, rad);
 
     const float shift = static_cast<float>(linked(top) * question.beta);
     double low = 0, high = 0;
-    kernels->interval_sums(est, rad, n, link, static_cast<float>(question.beta), shift, &low, &high);
+    kernels->interval_sums(est, rad, n, most, link, static_cast<float>(question.beta), shift, &low, &high);
     if (shift > part.shift) {
         const double fade = std::exp(part.shift - shift);
         part.low = part.low * fade + low;
@@ -324,7 +324,8 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     }
 
     const size_t k = static_cast<size_t>(question.k);
-    if (k == 0) return true;
+    part.seen += n;
+    if (k == 0 || top + most < threshold.load(std::memory_order_relaxed)) return true;
     const float floor = part.best.size() == k ? part.best.front() : -std::numeric_limits<float>::max();
     const int64_t above = kernels->lower_above(est, rad, n, floor, lower);
     for (int64_t i = 0; i < above; ++i) {
@@ -346,7 +347,6 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     part.ids.insert(part.ids.end(), ids, ids + came);
     part.est.insert(part.est.end(), kept, kept + came);
     part.upper.insert(part.upper.end(), upper, upper + came);
-    part.seen += n;
     const double bearable = share * static_cast<double>(part.seen) + 8.0 * static_cast<double>(k) + 256;
     return part.seen < kWarmup || static_cast<double>(part.ids.size()) <= bearable;
 }

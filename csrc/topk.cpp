@@ -288,7 +288,7 @@ Status Executor::resolve_budget(Look& look, int q, const Question& question, int
     double low = 0, high = 0;
     const std::vector<float> rad(kChunk, 0.f);
     for (int64_t c = 0; c < padded; c += kChunk)
-        kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, padded - c), link,
+        kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, padded - c), 0.f, link,
                                static_cast<float>(question.beta), static_cast<float>(shift), &low, &high);
     for (const Scored& s : scored) low += std::exp(linked(s.z) * question.beta - static_cast<float>(shift));
     answer.rows = static_cast<int64_t>(scored.size());
