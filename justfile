@@ -1,0 +1,35 @@
+# The four commands of this workshop; `just` lists them. Each is what CI runs, on the tree as it is.
+
+python := env_var_or_default("PYTHON", "python3")
+
+# List the commands
+default:
+    @just --list
+
+# Install for development: rebuilds the kernels, keeps the Python files in place
+build:
+    {{python}} -m pip install -c constraints.txt scikit-build-core nanobind
+    {{python}} -m pip install --no-build-isolation -c constraints.txt -e '.[dev]'
+
+# Style and types
+check:
+    {{python}} -m ruff check .
+    {{python}} -m mypy
+
+# The tests, with the best instruction set of this machine (HEADLONG_ISA=portable forces another)
+test *ARGS:
+    OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}
+
+# A million damaged files for the readers
+fuzz INPUTS="1000000" SEED="1":
+    {{python}} tests/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}}
+
+# Kernels with the address and undefined-behaviour sanitizers, and the tests over them
+sanitize:
+    {{python}} -m pip install --no-build-isolation -c constraints.txt -C cmake.define.HEADLONG_SANITIZE=ON .
+    LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+        {{python}} -m pytest -q
+
+# Time every engine and the rivals that are installed; raw runs go to results/
+bench *ARGS:
+    headlong bench {{ARGS}}
