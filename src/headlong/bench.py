@@ -1,0 +1,241 @@
+"""One layer, its engines and the rivals: what each answers, against float64, and how long each takes.
+
+::
+
+    record = {environment, layer, settings, answers: one entry per contestant, runs: one entry per contestant and batch}
+
+Raw only: ids, their true log-probabilities, each query's own error and proof, bytes, and the time of every single call.
+Agreement, worst errors, medians and speed-ups are :mod:`headlong.report`'s, so a new column needs no new run. The truth is
+the float64 logits of the stored weights, computed here in blocks of classes and never by an engine under test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import headlong
+from headlong import measure, rivals
+from headlong.errors import OptionError
+from headlong.layers.matrix import Layer
+from headlong.measure import Contestant, Progress, Schedule
+
+Doubles = NDArray[np.float64]
+Stage = Callable[[str], Progress]
+"""``stage(label)`` gives the progress callback of one stage."""
+
+BLOCK = 1 << 23
+"""Weights turned into float64 at a time."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked of everyone, how the clock was read, and whom speed-ups are over (empty: torch, else NumPy)."""
+
+    k: int = 10
+    batches: tuple[int, ...] = (1, 8, 64)
+    eps: float = 0.2
+    delta: float = 0.0
+    threads: int = 1
+    queries: int = 256
+    rounds: int = 15
+    calls: int = 3
+    seconds: float = 20.0
+    seed: int = 0
+    baseline: str = ""
+
+
+class Entry(NamedTuple):
+    """An engine as a contestant: its method, what it is compiled with, and what each ``topk`` is asked for."""
+
+    method: str
+    compiled: Mapping[str, Any]
+    asked: Mapping[str, Any]
+
+
+def engines(settings: Settings) -> dict[str, Entry]:
+    """Every engine that reads one matrix, under the name the reports use."""
+    promise = {"eps": settings.eps, "delta": settings.delta}
+    return {
+        "full": Entry("full", {}, {}),
+        "cascade": Entry("cascade", promise, {}),
+        "cascade, ids only": Entry("cascade", promise, {"eps": math.inf}),
+        "svd": Entry("svd", {}, {}),
+        "auto": Entry("auto", promise, {}),
+    }
+
+
+def contestants(layer: Layer, names: Iterable[str], settings: Settings, progress: Progress) -> list[Contestant]:
+    """The engines and rivals of those names, compiled and built."""
+    wanted, entries = list(names), engines(settings)
+    compiled: dict[str, Any] = {}
+    built = []
+    for done, name in enumerate(wanted):
+        if name in entries:
+            entry = entries[name]
+            key = f"{entry.method} {sorted(entry.compiled.items())}"
+            if key not in compiled:
+                options = {**entry.compiled, "threads": settings.threads, "seed": settings.seed}
+                compiled[key] = headlong.compile(layer, method=entry.method, **options)
+            built.append(engine_contestant(name, compiled[key], settings.k, entry.asked))
+        else:
+            built.append(rivals.contestant(name, layer, settings.k, settings.threads))
+        progress(done + 1, len(wanted))
+    return built
+
+
+def engine_contestant(name: str, engine: Any, k: int, asked: Mapping[str, Any]) -> Contestant:
+    """``engine.topk(hidden, k, **asked)``."""
+    promise = engine.promise._replace(eps=asked["eps"]) if "eps" in asked else engine.promise
+    about = {"engine": repr(engine), "promise": str(promise)}
+    return Contestant(name, lambda hidden: engine.topk(hidden, k=k, **asked), about=about)
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """``"1,8,64" -> (1, 8, 64)``"""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise OptionError(f"batch sizes {text!r}; expected whole numbers from 1 with commas between, such as 1,8,64")
+    return found
+
+
+def default_names() -> list[str]:
+    """All engines, then all rivals that are installed."""
+    return [*engines(Settings()), *rivals.installed()]
+
+
+def run(layer: Layer, hidden: Any, names: Sequence[str], settings: Settings, stage: Stage) -> dict[str, Any]:
+    """Answers and interleaved times of the named contestants on up to ``settings.queries`` of the hidden vectors."""
+    queries = _spread(hidden, settings.queries)
+    settings = replace(settings, batches=tuple(b for b in settings.batches if b <= len(queries)), queries=len(queries))
+    schedule = Schedule(settings.rounds, calls=settings.calls, seconds=settings.seconds, seed=settings.seed)
+    with measure.pinned(settings.threads):
+        field = contestants(layer, names, settings, stage("compile"))
+        truth = Truth.of(layer, queries, settings.k)
+        answers, runs, answered = [], [], stage("answer")
+        for done, one in enumerate(field):
+            answers.append(_answers(one, layer, queries, truth))
+            answered(done + 1, len(field))
+        for batch in settings.batches:
+            costs = {one.name: _cost(one, queries, batch) for one in field}
+            for timing in measure.race(field, queries, batch, schedule, stage(f"time, batch {batch}")):
+                seconds = [_significant(value, 5) for value in timing.seconds]
+                runs.append({"contestant": timing.contestant, "batch": batch, **costs[timing.contestant], "seconds": seconds})
+    return {
+        "environment": measure.environment(settings.threads, isa_used=_isa_used(runs)),
+        "layer": {"vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype, "checksum": layer.checksum()},
+        "settings": asdict(settings),
+        "truth": {"ids": truth.ids.tolist(), "log_probs": _decimals(truth.log_probs)},
+        "answers": answers,
+        "runs": runs,
+    }
+
+
+class Truth(NamedTuple):
+    """By float64: the normaliser ``[queries]`` and the k likeliest ids with their log-probabilities ``[queries, k]``."""
+
+    lse: Doubles
+    ids: NDArray[np.int64]
+    log_probs: Doubles
+
+    @classmethod
+    def of(cls, layer: Layer, hidden: Any, k: int) -> Truth:
+        wide = np.asarray(hidden, np.float64)
+        lse = np.full(len(wide), -np.inf)
+        best, ids = np.empty((len(wide), 0)), np.empty((len(wide), 0), np.int64)
+        step = max(1, BLOCK // layer.dim)
+        for start in range(0, layer.vocab, step):
+            z = wide @ np.asarray(layer.weight[start : start + step], np.float64).T
+            f = layer.link(z if layer.bias is None else z + layer.bias[start : start + step])
+            top = f.max(1)
+            lse = np.logaddexp(lse, top + np.log(np.exp(f - top[:, None]).sum(1)))
+            classes = np.broadcast_to(np.arange(start, start + f.shape[1]), f.shape)
+            best, ids = _best(np.concatenate([best, f], 1), np.concatenate([ids, classes], 1), k)
+        return cls(lse, ids, best - lse[:, None])
+
+
+def _best(values: Doubles, ids: NDArray[np.int64], k: int) -> tuple[Doubles, NDArray[np.int64]]:
+    """The k largest of each row, largest first, equal ones by id."""
+    k = min(k, values.shape[1])
+    least = np.partition(values, -k, axis=1)[:, -k]
+    rows = []
+    for row, named, floor in zip(values, ids, least, strict=True):
+        among = np.flatnonzero(row >= floor)
+        rows.append(among[np.lexsort((named[among], -row[among]))][:k])
+    chosen = np.stack(rows)
+    return np.take_along_axis(values, chosen, 1), np.take_along_axis(ids, chosen, 1)
+
+
+def true_log_probs(layer: Layer, hidden: Any, ids: NDArray[np.int64], lse: Doubles) -> Doubles:
+    """``log p`` of ``ids [queries, k]`` in float64; -inf for id -1."""
+    rows = np.asarray(layer.weight[ids], np.float64)
+    z = np.einsum("qkd,qd->qk", rows, np.asarray(hidden, np.float64))
+    f = layer.link(z if layer.bias is None else z + layer.bias[ids])
+    return np.where(ids < 0, -np.inf, f - lse[:, None])
+
+
+def _answers(one: Contestant, layer: Layer, queries: Any, truth: Truth) -> dict[str, Any]:
+    """What the contestant says about every query, beside the truth about the ids that it names, where they are others."""
+    parts = [one.answer(one.call(one.prepare(queries[i : i + 64]))) for i in range(0, len(queries), 64)]
+    ids = np.concatenate([np.asarray(part.ids) for part in parts])
+    true = true_log_probs(layer, queries, ids, truth.lse)
+    entry: dict[str, Any] = {"contestant": one.name, "about": dict(one.about)}
+    if not np.array_equal(ids, truth.ids):
+        entry |= {"ids": ids.tolist(), "true": _decimals(true)}
+    if parts[0].log_probs is not None:
+        entry["gap"] = _numbers(np.concatenate([np.asarray(part.log_probs) for part in parts]) - true, 2)
+    if hasattr(parts[0], "proved"):
+        entry["error"] = _numbers(np.concatenate([np.asarray(part.error) for part in parts]), 2)
+        entry["proved"] = [int(value) for part in parts for value in np.asarray(part.proved)]
+    return entry
+
+
+def _cost(one: Contestant, queries: Any, batch: int) -> dict[str, Any]:
+    """Mean bytes and rows per query at this batch size, and the path, where the contestant counts them."""
+    if "bytes" in one.about:
+        return {"bytes": one.about["bytes"] / batch}
+    starts = range(0, min(len(queries), max(64, batch)) - batch + 1, batch)
+    costs: list[Any] = [getattr(one.answer(one.call(one.prepare(queries[i : i + batch]))), "cost", None) for i in starts]
+    if costs[0] is None:
+        return {}
+    return {
+        "bytes": round(float(np.mean([np.mean(cost.bytes) for cost in costs]))),
+        "rows": round(float(np.mean([np.mean(cost.rows) for cost in costs])), 1),
+        "dense": round(float(np.mean([np.mean(cost.dense) for cost in costs])), 4),
+        "path": costs[0].path,
+    }
+
+
+def _isa_used(runs: list[dict[str, Any]]) -> list[str]:
+    return sorted({run["path"].rpartition("/")[2] for run in runs if "path" in run})
+
+
+def _spread(hidden: Any, most: int) -> Any:
+    """Up to ``most`` rows, evenly spread."""
+    if len(hidden) <= most:
+        return hidden
+    return hidden[np.linspace(0, len(hidden) - 1, most).astype(np.int64)]
+
+
+def _significant(value: float, digits: int) -> float | None:
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def _decimals(log_probs: Doubles) -> list[list[float | None]]:
+    """Six decimals; None for -inf."""
+    return [[round(value, 6) if math.isfinite(value) else None for value in row] for row in log_probs.tolist()]
+
+
+def _numbers(values: Any, digits: int) -> list[Any]:
+    """Nested lists of rounded numbers; None for what is not finite, which JSON cannot say."""
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        return [_numbers(row, digits) for row in values]
+    return [_significant(float(value), digits) for value in values]

@@ -1,0 +1,301 @@
+"""The command line: arguments in, one call, tables or JSON out. Every fault is one line on stderr and exit status 2.
+
+Nothing of headlong but its errors is imported before a command runs, so ``--help`` is quick and the number of threads is
+settled before NumPy wakes its own. Progress and faults go to stderr, answers to stdout.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headlong.errors import HeadlongError, OptionError
+
+app = typer.Typer(name="headlong", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
+HiddenFile = Annotated[str | None, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")]
+Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
+Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
+K = Annotated[int, typer.Option("-k", help="How many classes.")]
+Eps = Annotated[float, typer.Option(help="How far log-probabilities may be off, in nats.")]
+Delta = Annotated[float, typer.Option(help="How often they may be off by more; 0: proved.")]
+Threads = Annotated[int | None, typer.Option(help="Threads of everyone; default: all processors.")]
+Seed = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the raw run there.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML page there.")]
+
+SHOWN = 20
+"""Queries printed as text; JSON has them all."""
+BLOCK = 64
+
+
+@app.callback()
+def headlong() -> None:
+    """Reads a model's output layer faster, and says with every answer how far it can be trusted."""
+
+
+def reported(command: Callable[..., None]) -> Callable[..., None]:
+    """One line on stderr and exit status 2 for every fault that is not ours to fix."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (HeadlongError, OSError, MemoryError) as fault:
+            typer.echo(f"headlong: {' '.join(str(fault).split()) or type(fault).__name__}", err=True)
+            raise typer.Exit(2) from None
+
+    return run
+
+
+def settled(threads: int | None) -> int:
+    """The number of threads, which every library is told before it is imported."""
+    from headlong.measure import claim_threads, processors
+
+    if threads is not None and threads < 1:
+        raise OptionError(f"--threads is {threads}; expected 1 or more, or leave it out for all processors")
+    count = threads or processors()
+    claim_threads(count)
+    return count
+
+
+def choices(pairs: Sequence[str]) -> dict[str, Any]:
+    """``["width=64"] -> {"width": 64}``: JSON where it is JSON, text elsewhere."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise OptionError(f"--option {pair!r}; expected name=value, such as width=64")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+@app.command()
+@reported
+def demo(
+    html: Annotated[Path, typer.Option(help="Where the HTML page goes.")] = Path("headlong-demo.html"),
+    raw: JsonFile = None,
+    threads: Threads = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again, whatever the cache holds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few calls only: times mean little.")] = False,
+) -> None:
+    """Train a next-word layer on the standard library's own text, read it with every method, compare."""
+    count = settled(threads)
+    from headlong import demo as run
+    from headlong.measure import write_run
+    from headlong.nextword import Recipe
+    from headlong.report.tables import comparison
+    from headlong.terminal import bars, show, write_text
+
+    with bars() as stage:
+        trained = run.layer(Recipe(), stage, fresh)
+        record = run.contest(trained, run.settings(count, quick), stage)
+        examples = run.examples(trained, count)
+    typer.echo(run.introduction(trained))
+    show(examples)
+    show(comparison(record))
+    if raw is not None:
+        write_run(raw, record)
+    write_text(html, run.html_page(trained, record, examples))
+
+
+@app.command()
+@reported
+def inspect(
+    layer: LayerFile,
+    hidden: HiddenFile = None,
+    k: K = 10,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    html: HtmlFile = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Norms, singular values, int8 interval widths, rows left to score, and what would help."""
+    count = settled(threads)
+    from headlong import inputs, inspection
+    from headlong.terminal import bars, say_json, show, write_text
+
+    with bars() as stage:
+        subject = inputs.layer(layer, weight, bias)
+        rows = None if hidden is None else inputs.hidden(hidden)
+        facts = inspection.inspect(subject, rows, k, count, stage("read the layer"))
+    if html is not None:
+        write_text(html, inspection.html_page(facts, Path(layer).name))
+    if as_json:
+        say_json(inspection.as_json(facts))
+        return
+    typer.echo(repr(subject))
+    for table in inspection.tables(facts):
+        show(table)
+
+
+@app.command(name="compile")
+@reported
+def compile_layer(
+    layer: LayerFile,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")],
+    method: Annotated[str, typer.Option(help="auto, full, cascade or svd.")] = "auto",
+    eps: Eps = 0.01,
+    delta: Delta = 1e-3,
+    delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
+    calibration: Annotated[str | None, typer.Option(help="Hidden vectors as the engine will see them.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", help="An option of the method: name=value.")] = None,
+    without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    seed: Seed = 0,
+) -> None:
+    """Compile a layer and save the engine."""
+    count = settled(threads)
+    import headlong as hl
+    from headlong import inputs
+    from headlong.terminal import bars
+
+    with bars() as stage:
+        move = stage("compile")
+        subject = inputs.layer(layer, weight, bias)
+        vectors = None if calibration is None else inputs.hidden(calibration)
+        engine = hl.compile(
+            subject, method, eps, delta, delta_ids, vectors, threads=count, seed=seed, **choices(option or [])
+        )  # fmt: skip
+        move(1, 2)
+        engine.save(out, layer=not without_layer)
+        move(2, 2)
+    typer.echo(repr(engine))
+    typer.echo(f"{engine.method.name}: {engine.reason}")
+
+
+@app.command()
+@reported
+def topk(
+    source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, or an engine that compile saved.")],
+    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
+    k: K = 10,
+    method: Annotated[str, typer.Option(help="For a layer: auto, full, cascade or svd.")] = "auto",
+    eps: Annotated[float | None, typer.Option(help="In nats; inf: ids and exact logits only.")] = None,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The likeliest classes of each hidden vector, each row with its error and its proof."""
+    count = settled(threads)
+    import headlong as hl
+    from headlong import inputs
+    from headlong.report.tables import topk_table
+    from headlong.terminal import bars, json_lines, say_json, show
+
+    rows = inputs.hidden(hidden)
+    engine = inputs.engine(source, count)
+    if engine is None:
+        engine = hl.compile(inputs.layer(source, weight, bias), method, delta=0.0, threads=count)
+    shown = rows if as_json else rows[:SHOWN]
+    lines: list[dict[str, Any]] = []
+    with bars() as stage:
+        move = stage("answer")
+        for start in range(0, len(shown), BLOCK):
+            lines += json_lines(engine.topk(shown[start : start + BLOCK], k=k, eps=eps), start)
+            move(min(start + BLOCK, len(shown)), len(shown))
+    if as_json:
+        for line in lines:
+            say_json(line)
+        return
+    typer.echo(repr(engine))
+    show(topk_table(lines, len(rows)))
+
+
+@app.command()
+@reported
+def bench(
+    layer: LayerFile,
+    hidden: HiddenFile = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
+    k: K = 10,
+    eps: Eps = 0.2,
+    delta: Delta = 0.0,
+    only: Annotated[
+        str | None, typer.Option(help="Contestants, with semicolons; default: every one that is installed.")
+    ] = None,
+    queries: Annotated[int, typer.Option(help="How many of the hidden vectors, evenly spread.")] = 256,
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant at each batch size.")] = 15,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    seed: Seed = 0,
+    raw: JsonFile = None,
+    html: HtmlFile = None,
+) -> None:
+    """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
+    count = settled(threads)
+    from headlong import bench as contest
+    from headlong import inputs, inspection
+    from headlong.measure import write_run
+    from headlong.report.page import bench_page
+    from headlong.report.tables import comparison, engines
+    from headlong.terminal import bars, show, write_text
+
+    subject = inputs.layer(layer, weight, bias)
+    rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden)
+    names = [name.strip() for name in only.split(";")] if only else contest.default_names()
+    chosen = contest.Settings(k, contest.batches(batch), eps, delta, count, queries, rounds, seed=seed)
+    with bars() as stage:
+        record = contest.run(subject, rows, names, chosen, stage)
+    record["layer"] |= {"name": Path(layer).name, "hidden": "synthetic" if hidden is None else Path(hidden).name}
+    show(comparison(record))
+    show(engines(record))
+    if raw is not None:
+        write_run(raw, record)
+        typer.echo(f"wrote {raw}", err=True)
+    if html is not None:
+        write_text(html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
+
+
+@app.command()
+@reported
+def reproduce(
+    target: Annotated[str | None, typer.Argument(metavar="[PAPER[:TABLE]]", help="Default: everything.")] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the tables, what they claim and whether they can run here.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder for the results, one JSON-lines file per table.")] = Path("results"),
+    queries: Annotated[int | None, typer.Option(help="At most this many queries; default: all.")] = None,
+    threads: Threads = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run published tables on the data at hand and say of each number whether it matched."""
+    count = settled(threads)
+    from headlong import papers
+    from headlong.measure import environment
+    from headlong.report.tables import paper_list, paper_table
+    from headlong.terminal import bars, say_json, show
+
+    found = papers.tables(target)
+    if listed:
+        show(paper_list([(table.name, table.claim, papers.missing(table) or "can run") for table in found]))
+        return
+    for table in found:
+        if target is None and (reason := papers.missing(table)):
+            typer.echo(f"{table.name} is not run: {reason}", err=True)
+            continue
+        with bars() as stage:
+            lines = list(papers.results(table, stage, queries))
+        path = out / f"{table.paper}.{table.table}.jsonl"
+        papers.write(path, lines, environment(count))
+        if as_json:
+            for line in lines:
+                say_json(line)
+        else:
+            show(paper_table(lines, f"{table.name}: {table.claim}", table.source))
+        typer.echo(f"wrote {path}", err=True)

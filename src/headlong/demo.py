@@ -1,0 +1,159 @@
+"""The main job on real input, with nothing downloaded: ``headlong demo``.
+
+::
+
+    trained = layer(Recipe(), stage)                 # a next-word layer, from the cache or trained now
+    record  = contest(trained, settings, stage)      # every method on it, against float64 and a plain softmax
+
+The layer is trained from the text that every Python install carries (:mod:`headlong.data.builtin`), the queries are
+hidden vectors of files that training never saw. Neither torch nor a plotting library is needed; torch takes part as a
+rival where it is installed. Times are of this machine and this run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import headlong
+from headlong import bench, rivals
+from headlong.bench import Settings, Stage
+from headlong.data import builtin
+from headlong.errors import DataError, HeadlongError
+from headlong.layers.matrix import Layer
+from headlong.nextword import Recipe, Trained, train
+from headlong.report.page import bench_page
+from headlong.report.tables import Table, percent
+from headlong.store import open_file, write_file
+
+FORMAT = "headlong demo layer"
+METHODS = ("full", "cascade", "cascade, ids only", "svd")
+RIVALS = ("numpy fp32", "torch fp32")
+SETTINGS = Settings(batches=(1, 64), queries=512, rounds=12, seconds=5.0, baseline=RIVALS[0])
+SHOWN = 5
+
+
+def cache_folder() -> Path:
+    """Where the system keeps what can be made again: ``XDG_CACHE_HOME`` or ``~/.cache``, and their likes elsewhere."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "headlong"
+
+
+def cache_file(recipe: Recipe) -> Path:
+    """One file for each recipe and Python version: another standard library is another corpus."""
+    facts = json.dumps({"recipe": asdict(recipe), "python": sys.version}, sort_keys=True)
+    return cache_folder() / f"demo-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.safetensors"
+
+
+def layer(recipe: Recipe, stage: Stage, fresh: bool = False) -> Trained:
+    """The trained layer, from the cache unless ``fresh``; a cache that cannot be read is made again, one that cannot be
+    written is done without."""
+    path = cache_file(recipe)
+    if not fresh and path.is_file():
+        try:
+            return read(path)
+        except HeadlongError:
+            stage("the cached layer is damaged: training again")(1, 1)
+    trained = train(builtin.load(recipe.vocab, progress=stage("read the standard library")), recipe, stage("train"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, trained)
+    except (OSError, HeadlongError):
+        stage(f"{path.parent} cannot be written: the layer is not kept")(1, 1)
+    return trained
+
+
+def write(path: Path, trained: Trained) -> None:
+    """The layer where ``Layer.load`` finds it, its queries and its words beside it."""
+    tensors = {
+        "lm_head.weight": trained.weight,
+        "lm_head.bias": trained.bias,
+        "hidden": trained.hidden,
+        "contexts": trained.contexts,
+        "target": trained.target,
+        "words": np.frombuffer("\n".join(trained.words).encode(), np.uint8),
+    }
+    perplexities = {"perplexity": repr(trained.perplexity), "unigram_perplexity": repr(trained.unigram_perplexity)}
+    write_file(path, tensors, {"format": FORMAT, **perplexities})
+
+
+def read(path: Path) -> Trained:
+    """What :func:`write` wrote; a HeadlongError where it is not that."""
+    file = open_file(path)
+    try:
+        words = file.read("words").tobytes().decode().split("\n")
+        weight, bias, hidden, contexts, target = (
+            file.read(name) for name in ("lm_head.weight", "lm_head.bias", "hidden", "contexts", "target")
+        )
+        perplexities = [float(file.metadata[key]) for key in ("perplexity", "unigram_perplexity")]
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path} is no layer of the demo: {error}; delete it") from error
+    if len(words) != len(weight) or file.metadata.get("format") != FORMAT:
+        raise DataError(f"{path} has {len(words)} words for {len(weight)} classes; delete it")
+    return Trained(words, weight, bias, hidden, contexts, target, *perplexities)
+
+
+def contest(trained: Trained, settings: Settings, stage: Stage) -> dict[str, Any]:
+    """The raw run: every method, and the plain softmax of NumPy, and of torch where it is installed."""
+    names = [*(name for name in RIVALS if name in rivals.installed()), *METHODS]
+    subject = Layer(trained.weight, trained.bias)
+    record = bench.run(subject, trained.hidden, names, settings, stage)
+    record["layer"]["perplexity"] = trained.perplexity
+    record["layer"]["unigram_perplexity"] = trained.unigram_perplexity
+    return record
+
+
+def examples(trained: Trained, threads: int, count: int = SHOWN) -> Table:
+    """What the layer says next in held-out text: the best words with proved ids and probabilities."""
+    engine = headlong.compile(Layer(trained.weight, trained.bias), "cascade", eps=0.01, delta=0.0, threads=threads)
+    rows = _readable(trained, count)
+    top = engine.topk(trained.hidden[rows], k=4)
+    lines = []
+    for row, ids, log_probs in zip(rows, top.ids, top.log_probs, strict=True):
+        context = " ".join(trained.words[word] for word in trained.contexts[row])
+        said = " · ".join(f"{trained.words[i]} {percent(float(np.exp(value)))}" for i, value in zip(ids, log_probs, strict=True))
+        lines.append((f"{context} …", said, trained.words[trained.target[row]]))
+    return Table("What comes next", ("held-out text", "the layer's best words", "what stood there"), tuple(lines))
+
+
+def _readable(trained: Trained, count: int) -> NDArray[np.int64]:
+    """Rows whose context is plain words of one line, evenly spread; chosen without a look at what the layer says."""
+    plain = np.array([word.isalpha() for word in trained.words])
+    enough = np.flatnonzero((plain[trained.contexts].sum(1) >= trained.contexts.shape[1] - 1) & plain[trained.target])
+    among = enough if len(enough) >= count else np.arange(len(trained.target))
+    spread: NDArray[np.int64] = among[np.linspace(0, len(among) - 1, count + 2).astype(np.int64)[1:-1]]
+    return spread
+
+
+def introduction(trained: Trained) -> str:
+    """The layer in one sentence, its quality beside the simplest model's."""
+    vocab, dim = trained.weight.shape
+    return (
+        f"A next-word layer of {vocab:,} classes × {dim} dimensions, trained on this Python's own standard library: "
+        f"perplexity {trained.perplexity:.1f} on files it never saw, where word frequencies alone have "
+        f"{trained.unigram_perplexity:.0f}."
+    )
+
+
+def html_page(trained: Trained, record: dict[str, Any], shown: Table) -> str:
+    """The run as one self-contained page."""
+    return bench_page(record, "headlong demo", introduction(trained), [shown])
+
+
+def settings(threads: int, quick: bool = False) -> Settings:
+    """The demo's settings; ``quick`` is for trying the demo itself."""
+    chosen = replace(SETTINGS, threads=threads)
+    return replace(chosen, queries=64, rounds=3, calls=1) if quick else chosen

@@ -1,0 +1,189 @@
+"""What a layer is made of, and what that means for reading it fast: ``headlong inspect``.
+
+::
+
+    norms            ‖w_i‖ over the classes
+    singular values  sqrt(eigenvalues of W^T W)
+    width            2 * radius_i(h): how wide an int8 look leaves the logit of class i, in nats
+    candidates       rows that have to be scored exactly before the top k is proved
+
+Widths and candidates depend on the hidden vectors. Without any, isotropic ones are drawn and scaled until the median
+probability of the likeliest class is 0.3; trained hidden vectors are nothing like isotropic, so pass real ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import headlong
+from headlong.engines.query import radii
+from headlong.layers.matrix import Layer
+from headlong.measure import Progress
+from headlong.report.page import Figure, page
+from headlong.report.plots import curve
+from headlong.report.tables import Table, percent
+
+Doubles = NDArray[np.float64]
+
+QUERIES = 64
+SYNTHETIC_TOP = 0.3
+BLOCK = 1 << 23
+PERCENTILES = (0, 5, 50, 95, 100)
+
+
+class Facts(NamedTuple):
+    """``norms [vocab]``, ``singular [dim]`` falling, ``widths [queries, vocab]`` in nats, ``candidates [queries]``."""
+
+    layer: Layer
+    norms: Doubles
+    singular: Doubles
+    hidden: Doubles
+    synthetic: bool
+    widths: NDArray[np.float32]
+    candidates: NDArray[np.int64]
+    read: float
+    k: int
+
+
+def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress) -> Facts:
+    """Everything the tables below are made of. ``hidden`` None: synthetic ones."""
+    norms, gram = _norms_and_gram(layer, progress)
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
+    queries = synthetic_hidden(layer, QUERIES) if hidden is None else np.asarray(_some(hidden, QUERIES), np.float64)
+    engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
+    (level,) = engine.plan.levels
+    x = queries if engine.plan.mean is None else queries - engine.plan.mean
+    classes = np.arange(layer.vocab)
+    widths = np.stack([2 * radii(level, row, classes) for row in x]).astype(np.float32)
+    top = engine.topk(queries, k=min(k, layer.vocab), eps=math.inf)
+    read = float(np.mean(top.cost.bytes)) / (4 * layer.vocab * layer.dim)
+    return Facts(layer, norms, singular, queries, hidden is None, widths, np.asarray(top.cost.rows), read, k)
+
+
+def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
+    """Isotropic directions, of the length at which the likeliest class has probability 0.3 in the median."""
+    rng = np.random.default_rng(seed)
+    directions = rng.standard_normal((min(count, 16), layer.dim))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    z = directions @ np.asarray(layer.weight, np.float64).T
+    bias = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float64)
+
+    def median_top(length: float) -> float:
+        f = layer.link(length * z + bias)
+        return float(np.median(1 / np.exp(f - f.max(1, keepdims=True)).sum(1)))
+
+    low, high = 1e-3, 1e6
+    for _ in range(40):  # halves the logarithm of the length
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if median_top(middle) < SYNTHETIC_TOP else (low, middle)
+    rows = rng.standard_normal((count, layer.dim))
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True) * low)
+
+
+def tables(facts: Facts) -> list[Table]:
+    """Norms, singular values, widths and candidates as text."""
+    layer = facts.layer
+    source = "synthetic isotropic hidden vectors" if facts.synthetic else "hidden vectors given"
+    widths = np.percentile(facts.widths, PERCENTILES)
+    spread = [
+        ("row norm ‖w‖", *(f"{value:.4g}" for value in np.percentile(facts.norms, PERCENTILES))),
+        ("hidden norm ‖h‖", *(f"{v:.4g}" for v in np.percentile(np.linalg.norm(facts.hidden, axis=1), PERCENTILES))),
+        ("int8 interval, nats", *(f"{value:.3g}" for value in widths)),
+        (f"rows scored for a proved top {facts.k}", *(f"{v:,.0f}" for v in np.percentile(facts.candidates, PERCENTILES))),
+    ]
+    energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
+    prefixes = sorted({max(1, layer.dim // part) for part in (32, 16, 8, 4, 2, 1)})
+    spectrum = [(str(r), f"{facts.singular[r - 1]:.4g}", percent(float(np.minimum(energy[r - 1], 1.0)))) for r in prefixes]
+    percentiles = ("smallest", "5%", "median", "95%", "largest")
+    return [
+        Table("Spread", ("", *percentiles), tuple(spread), f"{len(facts.hidden)} {source}; int8 codes as cascade reads them."),
+        Table("Singular values", ("the first", "the last of them", "share of the energy"), tuple(spectrum)),
+        Table("What would help", ("finding", "what to do"), tuple(advice(facts))),
+    ]
+
+
+def advice(facts: Facts) -> Iterator[tuple[str, str]]:
+    """What the numbers mean for the choice of a method."""
+    layer, scored = facts.layer, float(np.median(facts.candidates)) / facts.layer.vocab
+    if scored > 0.25:
+        yield f"half of the queries score {percent(scored)} of the rows", "int8 cannot tell the classes apart: method='full'"
+    else:
+        yield (
+            f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median",
+            f"method='cascade': ids proved from {percent(min(facts.read, 1.0))} of the float32 bytes",
+        )
+    energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
+    rank = int(np.searchsorted(energy, 0.9)) + 1
+    if rank <= layer.dim // 4:
+        yield (
+            f"90% of the energy is in {rank} of {layer.dim} directions",
+            "a low-rank look is cheap here: method='svd', width=" + str(rank),
+        )
+    peak = np.abs(facts.hidden).max(1) / np.maximum(np.linalg.norm(facts.hidden, axis=1), 1e-300)
+    if float(np.median(peak)) > 0.5:
+        yield (
+            f"one coordinate carries {percent(float(np.median(peak)) ** 2)} of ‖h‖²",
+            "its rounding widens every interval: remove it upstream",
+        )
+    mean = np.linalg.norm(facts.hidden.mean(0)) ** 2 / max(float(np.mean(np.sum(facts.hidden**2, axis=1))), 1e-300)
+    if not facts.synthetic and mean > 0.25:
+        yield (
+            f"{percent(min(float(mean), 1.0))} of the hidden energy is their common mean",
+            "pass calibration=hidden, so that centring is tried",
+        )
+    zero = int(np.sum(facts.norms == 0))
+    if zero:
+        yield f"{zero:,} rows are zero", "padding of the vocabulary? exclude= their ids, or cut them off"
+    if facts.synthetic:
+        yield (
+            "no hidden vectors were given",
+            "pass --hidden FILE: trained hidden vectors leave fewer candidates than isotropic ones",
+        )
+
+
+def html_page(facts: Facts, name: str) -> str:
+    """The tables and the curve of the singular values."""
+    values = [float(value) for value in facts.singular if value > 0]
+    title = "Singular values"
+    plot = Figure(title, curve(title, values, ("direction", "singular value"), lambda value: f"{value:.3g}"))
+    return page(f"headlong inspect {name}", repr(facts.layer), [*tables(facts), *([plot] if values else [])])
+
+
+def as_json(facts: Facts) -> dict[str, Any]:
+    """The numbers for programs."""
+    layer = facts.layer
+    return {
+        "vocab": layer.vocab,
+        "dim": layer.dim,
+        "dtype": layer.dtype,
+        "bias": layer.bias is not None,
+        "link": layer.link.as_dict(),
+        "percentiles": list(PERCENTILES),
+        "row_norms": np.percentile(facts.norms, PERCENTILES).tolist(),
+        "singular_values": facts.singular.tolist(),
+        "synthetic_hidden": facts.synthetic,
+        "int8_widths": np.percentile(facts.widths, PERCENTILES).tolist(),
+        "candidates": np.percentile(facts.candidates, PERCENTILES).tolist(),
+        "read_share": facts.read,
+        "advice": [list(line) for line in advice(facts)],
+    }
+
+
+def _norms_and_gram(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]:
+    norms, gram = np.empty(layer.vocab), np.zeros((layer.dim, layer.dim))
+    step = max(1, BLOCK // layer.dim)
+    for start in range(0, layer.vocab, step):
+        rows = np.asarray(layer.weight[start : start + step], np.float64)
+        norms[start : start + step] = np.linalg.norm(rows, axis=1)
+        gram += rows.T @ rows
+        progress(min(start + step, layer.vocab), layer.vocab)
+    return norms, gram
+
+
+def _some(rows: Any, most: int) -> Any:
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]

@@ -1,0 +1,232 @@
+"""Times several ways of answering the same queries, fairly, and keeps what was measured.
+
+::
+
+    seconds[name, batch] = [wall time of one call, ...]        one entry for every timed call, nothing averaged
+
+In every round each contestant has one turn, in a fresh order: untimed calls first (its threads wake, the others' fall
+asleep, its own data enters the caches), then timed calls on one batch of queries after another. All contestants of a
+round see the same queries. What a call means is the contestant's business; turning times into medians and speed-ups is
+:mod:`headlong.report`'s. Knows nothing of engines, and does not import NumPy, so that :func:`claim_threads` can come
+before it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headlong.errors import MalformedFileError, OptionError, StoreError
+
+FORMAT, VERSION = "headlong-run", 1
+PACKAGES = ("headlong", "numpy", "torch", "faiss-cpu", "hnswlib", "usearch", "scann")
+ISA_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimd", "asimddp", "i8mm")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS")
+
+Progress = Callable[[int, int], None]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """``answer(call(prepare(queries)))``; only ``call`` is timed.
+
+    ``prepare`` brings the queries into the form that the contestant reads (a tensor, another type), ``answer`` its
+    result into one that others can read. ``about`` is what the record says of it.
+    """
+
+    name: str
+    call: Callable[[Any], Any]
+    prepare: Callable[[Any], Any] = _same
+    answer: Callable[[Any], Any] = _same
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often: ``rounds`` turns of ``settle`` untimed and ``calls`` timed calls each, or fewer rounds (never fewer
+    than three) once ``seconds`` have gone by."""
+
+    rounds: int = 15
+    settle: int = 1
+    calls: int = 3
+    seconds: float = 30.0
+    seed: int = 0
+
+
+class Timing(NamedTuple):
+    """One contestant at one batch size: the wall time of each timed call."""
+
+    contestant: str
+    batch: int
+    seconds: list[float]
+
+
+def race(
+    contestants: Sequence[Contestant],
+    queries: Any,
+    batch: int,
+    schedule: Schedule | None = None,
+    progress: Progress | None = None,
+) -> list[Timing]:
+    """Interleaved times of ``call(queries[j : j + batch])`` for every contestant; ``queries`` wrap around."""
+    plan = schedule or Schedule()
+    if not 0 < batch <= len(queries):
+        raise OptionError(f"batch {batch} with {len(queries)} queries; expected 1 to {len(queries)}: pass more queries")
+    batches = [queries[start : start + batch] for start in range(0, len(queries) - batch + 1, batch)]
+    prepared = {one.name: [one.prepare(block) for block in batches] for one in contestants}
+    seconds: dict[str, list[float]] = {one.name: [] for one in contestants}
+    order, rng, started = list(contestants), random.Random(plan.seed), time.perf_counter()
+    with _no_garbage_collection():
+        for turn in range(plan.rounds):
+            if turn >= 3 and time.perf_counter() - started > plan.seconds:
+                break
+            rng.shuffle(order)
+            first = turn * (plan.settle + plan.calls)
+            for one in order:
+                seconds[one.name] += _turn(one.call, prepared[one.name], first, plan)
+            if progress is not None:
+                progress(turn + 1, plan.rounds)
+    if progress is not None:
+        progress(plan.rounds, plan.rounds)
+    return [Timing(name, batch, values) for name, values in seconds.items()]
+
+
+def _turn(call: Callable[[Any], Any], blocks: list[Any], first: int, plan: Schedule) -> list[float]:
+    taken = []
+    for index in range(plan.settle + plan.calls):
+        block = blocks[(first + index) % len(blocks)]
+        start = time.perf_counter()
+        call(block)
+        taken.append(time.perf_counter() - start)
+    return taken[plan.settle :]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def claim_threads(threads: int) -> None:
+    """Give every library ``threads`` threads; only those that are not imported yet take notice."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(threads)
+
+
+def processors() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def pinned(threads: int) -> Iterator[list[int]]:
+    """Hold this process, and threads that it starts meanwhile, on its first ``threads`` CPUs, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield []
+        return
+    before = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, before[:threads])
+    try:
+        yield before[:threads]
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def environment(threads: int, **facts: Any) -> dict[str, Any]:
+    """What a reader needs to judge the times: machine, versions, date. Names no host, user or folder."""
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cpu": _cpu_name(),
+        "isa": _isa_flags(),
+        "cpus": os.cpu_count(),
+        "threads": threads,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": dict(_versions()),
+        **facts,
+    }
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        try:
+            yield package, importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
+def _cpu_field(*names: str) -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in fields if key.strip() in names), "")
+
+
+def _cpu_name() -> str:
+    return _cpu_field("model name") or platform.processor() or platform.machine()
+
+
+def _isa_flags() -> list[str]:
+    """Those of ``ISA_FLAGS`` that the system reports; empty where it reports none."""
+    flags = set(_cpu_field("flags", "Features").split())
+    return [flag for flag in ISA_FLAGS if flag in flags]
+
+
+def write_run(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    """One JSON file; lists of entries take one line an entry, so that a changed run is a small difference."""
+    text = ",\n".join(_field(*item) for item in {"format": FORMAT, "version": VERSION, **record}.items())
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+        os.replace(beside, target)
+    except OSError as error:
+        raise StoreError(f"{os.fspath(path)} cannot be written: {error}") from error
+
+
+def _field(key: str, value: Any) -> str:
+    def compact(part: Any) -> str:
+        return json.dumps(part, separators=(",", ":"), allow_nan=False)
+
+    if isinstance(value, list):
+        return f'"{key}": [\n' + ",\n".join(map(compact, value)) + "\n]"
+    return f'"{key}": {compact(value)}'
+
+
+def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The record that :func:`write_run` wrote."""
+    name = os.fspath(path)
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(f"{name} cannot be read: {error}") from error
+    except ValueError as error:
+        raise MalformedFileError(f"{name} is no JSON: {error}; expected a run that 'headlong bench --json' wrote") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT or "runs" not in record:
+        raise MalformedFileError(f"{name} is no headlong run; expected a file that 'headlong bench --json' wrote")
+    if record.get("version") != VERSION:
+        raise MalformedFileError(f"{name} has version {record.get('version')}; this headlong reads {VERSION}: run it again")
+    return record

@@ -1,0 +1,110 @@
+"""One HTML file that opens anywhere: tables, and plots drawn as inline SVG.
+
+No script, no font and no picture is fetched. Colours follow the reader's light or dark setting, wide tables scroll inside
+their own box, every plot scales with the page, says in words what it shows, and names its points on hover. Pure: text in,
+text out; what is in the tables is :mod:`headlong.report.tables`'s business.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headlong.report.plots import Point, Row, dot_plot, scatter
+from headlong.report.tables import Record, Summary, Table, comparison, duration, engines, nats, summaries, times
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --paper: #fff; --line: #d5dae0; --accent: #1f5fbf; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ed; --soft: #9aa5b1; --paper: #14171b; --line: #343b44; --accent: #7fb0ff; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
+  max-width: 62rem; padding: 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+.wide { overflow-x: auto; } .note { color: var(--soft); font-size: .85rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
+thead th { vertical-align: bottom; } th:first-child, td.text { text-align: left; }
+tbody th { font-weight: 600; white-space: nowrap; }
+figure { margin: 1rem 0; } svg { width: 100%; height: auto; max-width: 52rem; }
+svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .soft { fill: var(--soft); }
+svg .grid { stroke: var(--line); stroke-width: 1; } svg .mark { fill: var(--accent); }
+svg .span { stroke: var(--accent); stroke-width: 2; fill: none; opacity: .55; }
+"""
+
+
+class Figure(NamedTuple):
+    """A plot and the sentence that says what it shows."""
+
+    title: str
+    svg: str
+    caption: str = ""
+
+
+def page(title: str, intro: str, parts: Sequence[Table | Figure]) -> str:
+    """The whole file."""
+    body = "\n".join(_table(part) if isinstance(part, Table) else _figure(part) for part in parts)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{_text(title)}</h1>\n<p>{_text(intro)}</p>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def bench_page(record: Record, title: str, intro: str, extra: Sequence[Table | Figure] = ()) -> str:
+    """The comparison, its plots and the promises of one run."""
+    found = summaries(record)
+    plots = [times_figure(found, batch) for batch in sorted({entry.batch for entry in found})]
+    parts = [comparison(record, "Time, agreement, error, bytes"), *extra, *plots, speed_and_error(found), engines(record)]
+    return page(title, intro, parts)
+
+
+def times_figure(found: Sequence[Summary], batch: int) -> Figure:
+    """Medians at one batch size, with the 10th and 90th percentile."""
+    mine = sorted((entry for entry in found if entry.batch == batch), key=lambda entry: entry.median)
+    rows = [Row(one.contestant, one.median, one.low, one.high, f"{duration(one.median)}, {times(one.speedup)}") for one in mine]
+    queries = "one query at a time" if batch == 1 else f"{batch} queries at once"
+    title = f"Time per query, {queries}"
+    return Figure(title, dot_plot(title, rows, duration), "Dot: median. Line: 10th to 90th percentile. Left is faster.")
+
+
+def speed_and_error(found: Sequence[Summary]) -> Figure:
+    """Time at the smallest batch against the worst error, of those that give probabilities."""
+    smallest = min(entry.batch for entry in found)
+    points = [
+        Point(one.contestant, one.median, max(one.worst, 1e-16), f"{duration(one.median)}, {nats(one.worst)} nats")
+        for one in found
+        if one.batch == smallest and one.worst is not None
+    ]
+    title = "Speed against error"
+    note = "Worst |Δlog p| over all queries, in nats. Down and left is better. Methods without probabilities are left out."
+    return Figure(title, scatter(title, points, (duration, lambda value: f"{value:.0e}"), ("time per query", "nats")), note)
+
+
+def _table(table: Table) -> str:
+    heads = "".join(f'<th scope="col">{_text(column)}</th>' for column in table.columns)
+    rows = "\n".join(f"<tr>{_cells(row)}</tr>" for row in table.rows)
+    return (
+        f"<h2>{_text(table.title)}</h2>\n"
+        f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n'
+        f'<p class="note">{_text(table.caption)}</p>'
+    )
+
+
+def _cells(row: Sequence[str]) -> str:
+    name, *others = row
+    # long cells are sentences, which read from the left
+    kind = [' class="text"' if len(cell) > 24 else "" for cell in others]
+    cells = "".join(f"<td{mark}>{_text(cell)}</td>" for mark, cell in zip(kind, others, strict=True))
+    return f'<th scope="row">{_text(name)}</th>{cells}'
+
+
+def _figure(figure: Figure) -> str:
+    note = f'<figcaption class="note">{_text(figure.caption)}</figcaption>'
+    return f"<h2>{_text(figure.title)}</h2>\n<figure>{figure.svg}{note}</figure>"
+
+
+def _text(text: str) -> str:
+    return html.escape(text, quote=True)

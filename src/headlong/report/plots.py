@@ -1,0 +1,141 @@
+"""Plots as inline SVG text: dots with ranges, points on two axes, a falling curve.
+
+Axes are logarithmic, since times, errors and singular values span decades. Every plot carries its content in words
+(``aria-label``) and names its marks on hover (``<title>``); colours are the classes of :mod:`headlong.report.page`'s style.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+WIDTH, LEFT, RIGHT, ROW = 720, 150, 70, 26
+
+
+class Row(NamedTuple):
+    """A dot with the range around it."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    note: str
+
+
+class Point(NamedTuple):
+    label: str
+    x: float
+    y: float
+    note: str
+
+
+def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str]) -> str:
+    """One line for each row, on a logarithmic axis."""
+    axis = Axis.over([end for row in rows for end in (row.low, row.high)], LEFT, WIDTH - RIGHT)
+    height = ROW * len(rows) + 40
+    marks = [_grid(axis.at(tick), 6, height - 24, show(tick)) for tick in axis.ticks()]
+    for index, row in enumerate(rows):
+        y = ROW * index + 20
+        low, high, middle = axis.at(row.low), axis.at(row.high), axis.at(row.value)
+        marks.append(
+            f"<g><title>{_text(row.label)}: {_text(row.note)}</title>"
+            f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{_text(row.label)}</text>'
+            f'<path class="span" d="M{low:.1f} {y}H{high:.1f}"/><circle class="mark" cx="{middle:.1f}" cy="{y}" r="5"/></g>'
+        )
+    words = "; ".join(f"{row.label}: {row.note}" for row in rows)
+    return _svg(f"{title}. {words}", height, marks)
+
+
+def scatter(
+    title: str, points: Sequence[Point], show: tuple[Callable[[float], str], Callable[[float], str]], names: tuple[str, str]
+) -> str:
+    """Points on two logarithmic axes."""
+    height, bottom = 320, 280
+    across = Axis.over([point.x for point in points], 80, WIDTH - 130)
+    up = Axis.over([point.y for point in points], bottom, 24)
+    marks = [_grid(across.at(tick), 14, bottom, show[0](tick)) for tick in across.ticks()]
+    for tick in up.ticks():
+        y = up.at(tick)
+        marks.append(f'<path class="grid" d="M80 {y:.1f}H{WIDTH - 130}"/>')
+        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show[1](tick))}</text>')
+    for point in points:
+        x, y = across.at(point.x), up.at(point.y)
+        marks.append(
+            f"<g><title>{_text(point.label)}: {_text(point.note)}</title>"
+            f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
+            f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{_text(point.label)}</text></g>'
+        )
+    marks.append(f'<text class="soft" x="{WIDTH - 130}" y="{height - 6}" text-anchor="end">{_text(names[0])}</text>')
+    marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
+    words = "; ".join(f"{point.label}: {point.note}" for point in points)
+    return _svg(f"{title}. {words}", height, marks)
+
+
+def curve(title: str, values: Sequence[float], names: tuple[str, str], show: Callable[[float], str]) -> str:
+    """Positive values in their order, the value axis logarithmic."""
+    height, bottom = 280, 240
+    up = Axis.over(values, bottom, 24)
+    step = (WIDTH - 80 - RIGHT) / max(1, len(values) - 1)
+    marks = []
+    for tick in up.ticks():
+        y = up.at(tick)
+        marks.append(f'<path class="grid" d="M80 {y:.1f}H{WIDTH - RIGHT}"/>')
+        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show(tick))}</text>')
+    path = " ".join(f"{80 + step * index:.1f},{up.at(value):.1f}" for index, value in enumerate(values))
+    marks.append(f'<polyline class="span" points="{path}"/>')
+    marks.append(f'<text class="soft" x="80" y="{bottom + 18}">1</text>')
+    ends = f"{names[0]}: 1 to {len(values)}"
+    marks.append(f'<text class="soft" x="{WIDTH - RIGHT}" y="{bottom + 18}" text-anchor="end">{_text(ends)}</text>')
+    marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
+    return _svg(f"{title}. From {show(values[0])} down to {show(values[-1])}", height, marks)
+
+
+class Axis(NamedTuple):
+    """``at(value) = start + (stop - start) * (log value - low) / (high - low)``"""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    @classmethod
+    def over(cls, values: Sequence[float], start: float, stop: float) -> Axis:
+        """An axis a little longer than the values, which have to be positive."""
+        logs = [math.log10(value) for value in values] or [0.0]
+        margin = max(0.05 * (max(logs) - min(logs)), 0.02)
+        return cls(min(logs) - margin, max(logs) + margin, start, stop)
+
+    def at(self, value: float) -> float:
+        return self.start + (self.stop - self.start) * (math.log10(value) - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int = 8) -> list[float]:
+        """Round numbers: 1, 2 and 5 of each decade, or fewer where they would crowd."""
+        decades = range(math.floor(self.low), math.ceil(self.high) + 1)
+        for digits in ((1, 2, 5), (1, 3), (1,)):
+            found = [
+                digit * 10.0**decade
+                for decade in decades
+                for digit in digits
+                if self.low <= math.log10(digit) + decade <= self.high
+            ]
+            if len(found) <= most:
+                return found
+        return found[:: math.ceil(len(found) / most)]
+
+
+def _grid(x: float, top: float, bottom: float, label: str) -> str:
+    return (
+        f'<path class="grid" d="M{x:.1f} {top}V{bottom}"/>'
+        f'<text class="soft" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{_text(label)}</text>'
+    )
+
+
+def _svg(words: str, height: int, marks: Sequence[str]) -> str:
+    inside = "\n".join(marks)
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{_text(words)}">\n{inside}\n</svg>'
+
+
+def _text(text: str) -> str:
+    return html.escape(text, quote=True)

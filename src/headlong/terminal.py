@@ -1,0 +1,94 @@
+"""What a terminal shows: progress bars on stderr, tables and JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+from headlong.answers import TopK
+from headlong.errors import StoreError
+from headlong.report.tables import Table
+
+Stage = Callable[[str], Callable[[int, int], None]]
+
+REDRAW = 0.1
+"""Seconds between redrawn bars: no thread redraws them, since it would disturb what is being timed."""
+UNCUT = 220
+"""Columns where the output is not a terminal."""
+NUMBER = 20
+"""Cells up to this long are set to the right, as numbers are."""
+
+
+@contextmanager
+def bars() -> Iterator[Stage]:
+    """``stage(label)`` adds a bar; its callback ``(done, total)`` moves it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
+
+        def stage(label: str) -> Callable[[int, int], None]:
+            task = progress.add_task(label, total=None)
+            progress.refresh()
+            drawn = time.monotonic()
+
+            def move(done: int, total: int) -> None:
+                nonlocal drawn
+                progress.update(task, completed=done, total=total)
+                if done >= total or time.monotonic() - drawn > REDRAW:
+                    progress.refresh()
+                    drawn = time.monotonic()
+
+            return move
+
+        yield stage
+
+
+def show(table: Table) -> None:
+    """A text table; as wide as it has to be where the output is not a terminal."""
+    console = Console() if sys.stdout.isatty() else Console(width=UNCUT)
+    drawn = RichTable(box=box.SIMPLE, title=table.title or None, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    for place, column in enumerate(table.columns):
+        longest = max((len(row[place]) for row in table.rows), default=0)
+        drawn.add_column(column, justify="right" if place and longest <= NUMBER else "left", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*(cell.replace("[", "\\[") for cell in row))
+    console.print(drawn)
+    if table.caption:
+        console.print(table.caption, style="dim", highlight=False, markup=False)
+
+
+def json_lines(top: TopK, start: int) -> Iterator[dict[str, Any]]:
+    """One JSON-ready answer per row, numbered from ``start``; None for a number that is infinite."""
+    for row in range(len(top.ids)):
+        named = {name: getattr(top, name)[row].tolist() for name in ("ids", "log_probs", "logits", "lse", "error", "proved")}
+        yield {"row": start + row, **{name: _finite(value) for name, value in named.items()}}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def say_json(value: Any) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """The file, and a word on stderr that it is there."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error}") from error
+    sys.stderr.write(f"wrote {path}\n")
