@@ -33,7 +33,7 @@ LAW: dict[str, set[str]] = {
     "compile": READING,
     "heads": {*CORE, "kernels", "torch"},
     "data": {"errors", "numpy", "PIL", "pooch"},
-    "models": {*TRAINING, "sacrebleu", "accelerate"},
+    "models": {*TRAINING, "sacrebleu", "accelerate", "transformers"},
     "nextword": {*CORE, "data"},
     "measure": {"errors", "numpy"},
     "report": {"errors", "numpy", "matplotlib"},
@@ -47,7 +47,7 @@ LAW: dict[str, set[str]] = {
     "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "demo", "papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }
-OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "sacrebleu", "accelerate"}
+OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "sacrebleu", "accelerate", "transformers"}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}}
 """...but for these, which are nothing without them."""

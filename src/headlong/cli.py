@@ -299,3 +299,54 @@ def reproduce(
         else:
             show(paper_table(lines, f"{table.name}: {table.claim}", table.source))
         typer.echo(f"wrote {path}", err=True)
+
+
+@app.command()
+@reported
+def train(
+    config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A recipe: its name or a .toml file.")] = None,
+    model: Annotated[str | None, typer.Option(help="lstm, awd, gpt, seq2seq or cnn.")] = None,
+    data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file.")] = None,
+    head: Annotated[str | None, typer.Option(help="The output layer: dense, ...")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="table.key=value of the recipe; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; one that exists is gone on with.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the run; default: the recipe's.")] = None,
+    threads: Threads = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the recipes that headlong brings.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a small model, or go on after a kill; writes best.safetensors and run.json into its folder."""
+    settled(threads)
+    import sys
+
+    from headlong.models import recipe, run
+    from headlong.terminal import say_json
+
+    if listed:
+        typer.echo("\n".join(recipe.shipped()))
+        return
+    settings = choices(option or []) | ({} if seed is None else {"training.seed": seed})
+    record = run.train(run.chosen_recipe(config, model, data, head, settings), out, sys.stderr)
+    if as_json:
+        say_json(record)
+    else:
+        typer.echo(run.summary(record))
+
+
+@app.command()
+@reported
+def harvest(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a Hugging Face folder.")],
+    data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file; default: the run's.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for layer.safetensors and hidden.safetensors.")] = Path("harvest"),
+    splits: Annotated[str, typer.Option(help="Which, with commas: train, valid, test.")] = "train,valid",
+    rows: Annotated[int, typer.Option(help="Hidden vectors of each split; 0: all.")] = 8192,
+    dtype: Annotated[str, typer.Option(help="Of the hidden vectors: float16 or float32.")] = "float16",
+    threads: Threads = None,
+) -> None:
+    """Write a trained model's output layer and the hidden vectors that it was asked about, with their targets."""
+    settled(threads)
+    from headlong.models.harvest import Wish, harvest_any
+
+    wish = Wish(tuple(split.strip() for split in splits.split(",")), rows, dtype)
+    typer.echo(f"wrote {harvest_any(model, out, data, wish)}", err=True)

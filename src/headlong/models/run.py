@@ -8,6 +8,7 @@ checksum of the trained layer. It names no folder and no host.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ from headlong.models.bleu import score_translations
 from headlong.models.evaluate import Figures
 from headlong.models.jobs import Job, build_job
 from headlong.models.processes import processes
-from headlong.models.recipe import Recipe, from_dict, read_recipe
+from headlong.models.recipe import Recipe, Training, from_dict, read_recipe, shipped
 from headlong.models.train import Moment, Run
 from headlong.store import replacing
 
@@ -72,10 +73,10 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "name": recipe.name,
-        "command": f"headlong train {recipe.name}",
+        "command": command(recipe),
         "seed": recipe.training.seed,
         "data": {"name": job.data.name, "licence": job.data.licence},
-        "recipe": recipe.as_dict(),
+        "recipe": recipe.as_dict() | {"data": job.data.name},
         "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
         "environment": environment(torch.get_num_threads(), processes=run.processes),
         "seconds": round(run.progress.seconds, 1),
@@ -84,6 +85,40 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
         "test": test,
         "layer": {"checksum": layer.checksum(), "vocab": layer.vocab, "dim": layer.dim} if isinstance(layer, Layer) else {},
     }
+
+
+def command(recipe: Recipe) -> str:
+    """The command line that trains this recipe: a shipped recipe and what differs from it, or all of it."""
+    base: Recipe | None = read_recipe(recipe.name) if recipe.name in shipped() else None
+    plain = {} if base is None else _flat(base)
+    named = _flat(recipe) | {"data": Path(recipe.data).name}
+    words = ["headlong train", *([] if base is None else [recipe.name])]
+    for key, value in named.items():
+        if plain.get(key) == value or (base is None and key.startswith("training.") and value == _DEFAULTS[key]):
+            continue
+        short = {"data": "--data", "model.kind": "--model", "head.kind": "--head"}.get(key)
+        words.append(f"{short} {value}" if short else f"--option {key}={json.dumps(value)}")
+    return " ".join(words)
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    """``{"data": ..., "model.kind": ..., "training.rate": ...}``."""
+    tables = recipe.as_dict()
+    flat = {f"{table}.{key}": value for table in ("model", "head", "training") for key, value in tables[table].items()}
+    return {"data": tables["data"], **flat}
+
+
+_DEFAULTS = {f"training.{key}": value for key, value in dataclasses.asdict(Training()).items()}
+
+
+def summary(record: Mapping[str, Any]) -> str:
+    """``ptb-lstm: test perplexity 98.30 on 82,420 targets, 0:11:32``."""
+    test, seconds = dict(record["test"]), int(record["seconds"])
+    metric = "perplexity" if "perplexity" in test else "accuracy"
+    text = f"{record['name']}: test {metric} {test[metric]:.2f} on {test['targets']:,} targets"
+    if "bleu" in test:
+        text += f", BLEU {test['bleu']:.2f} ({test['signature']})"
+    return f"{text}, {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 class Display:

@@ -1,0 +1,130 @@
+"""``headlong harvest``: the finished layer of a model, and the hidden vectors that it was asked about::
+
+    harvest("runs/ptb-lstm", out)      # out/layer.safetensors    lm_head.weight, lm_head.bias; link and source beside them
+                                       # out/hidden.safetensors   SPLIT_hidden [n, dim], SPLIT_target [n]
+                                       # out/vocab.txt            the classes, one a line
+
+which is what ``compile``, ``bench`` and training of heads alone read. The vectors are those of the very model that the
+layer was cut from, in the order of the text; they are stored in float16 unless told otherwise. Hugging Face models are
+the business of ``harvest_hf.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headlong.errors import OptionError, StoreError
+from headlong.layers.matrix import FORMAT, VERSION, Layer
+from headlong.models.base import Model, State
+from headlong.models.checkpoint import load_weights, open_checkpoint
+from headlong.models.feeds import Feed
+from headlong.models.jobs import Job, build_job, measured_feed
+from headlong.models.recipe import from_dict
+from headlong.models.train import BEST
+from headlong.store import replacing, write_file
+
+SPLITS = ("train", "valid", "test")
+STORED = {"float16": np.float16, "float32": np.float32}
+Vectors = NDArray[Any]
+Pieces = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+
+class Wish(NamedTuple):
+    """Which splits, how many rows of each (0: all), and the type that the vectors are stored in."""
+
+    splits: tuple[str, ...] = ("train", "valid")
+    rows: int = 8192
+    dtype: str = "float16"
+
+
+def harvest(source: str | os.PathLike[str], out: str | os.PathLike[str], data: str | None = None, wish: Wish = Wish()) -> Path:  # noqa: B008
+    """Cut the layer and its hidden vectors from a trained model: a run's folder or a checkpoint of ``headlong train``."""
+    _check(wish)
+    folder = Path(out)
+    job = trained(source, data)
+    layer = job.model.head.freeze()
+    if not isinstance(layer, Layer):
+        raise OptionError(f"the head {job.recipe.head} freezes to a {type(layer).__name__}; harvest writes one matrix")
+    tensors: dict[str, Vectors] = {}
+    for split in wish.splits:
+        feed = measured_feed(job.data.content, split, job.recipe.training)
+        tensors |= collected(split, vectors(job.model, feed), wish)
+    write(folder, layer, tensors, f"{job.recipe.name} on {job.data.name}")
+    with replacing(folder / "vocab.txt") as file:
+        file.write("".join(f"{name}\n" for name in job.classes).encode())
+    return folder
+
+
+def harvest_any(source: str | os.PathLike[str], out: str | os.PathLike[str], data: str | None, wish: Wish) -> Path:
+    """One of ours or Hugging Face's: a folder with ``config.json`` is theirs."""
+    from headlong.models.harvest_hf import harvest_hf, is_hf
+
+    if not is_hf(source):
+        return harvest(source, out, data, wish)
+    if data is None:
+        raise OptionError(f"{os.fspath(source)} is a Hugging Face model; name the text that it reads with --data")
+    return harvest_hf(source, out, data, wish)
+
+
+def trained(source: str | os.PathLike[str], data: str | None = None) -> Job:
+    """The job of a finished or unfinished run with its best weights; ``data`` overrides where its data lies."""
+    path = Path(source) / BEST if Path(source).is_dir() else Path(source)
+    file, recipe, _ = open_checkpoint(path)
+    name = recipe.pop("name")
+    job = build_job(from_dict(recipe, name, {} if data is None else {"data": data}))
+    load_weights(file, job.model)
+    job.model.eval()
+    return job
+
+
+def vectors(model: Model, feed: Feed) -> Pieces:
+    """``(hidden, target)`` of one batch after the other."""
+    state: State = ()
+    for step in range(feed.steps(0)):
+        batch = feed.batch(0, step)
+        with torch.no_grad():
+            features = model.backbone(batch.inputs, state)
+        state = features.state
+        yield features.hidden, batch.target
+
+
+def collected(split: str, pieces: Pieces, wish: Wish) -> dict[str, Vectors]:
+    """The first ``wish.rows`` rows of a split, as they will be stored."""
+    hidden: list[Vectors] = []
+    targets: list[Vectors] = []
+    count = 0
+    for vector, target in pieces:
+        hidden.append(vector.detach().float().numpy().astype(STORED[wish.dtype]))
+        targets.append(target.numpy().astype(np.int32))
+        count += len(target)
+        if wish.rows and count >= wish.rows:
+            break
+    if not count:
+        raise OptionError(f"the {split} split has no text to read; choose another with --splits")
+    most = wish.rows or count
+    return {f"{split}_hidden": np.concatenate(hidden)[:most], f"{split}_target": np.concatenate(targets)[:most]}
+
+
+def write(folder: Path, layer: Layer, tensors: Mapping[str, Vectors], source: str) -> None:
+    """``layer.safetensors`` and ``hidden.safetensors``, each whole or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made: {error}; give another folder with --out") from error
+    about = {"format": FORMAT, "version": str(VERSION), "link": json.dumps(layer.link.as_dict()), "source": source}
+    parts = {"lm_head.weight": layer.weight} | ({} if layer.bias is None else {"lm_head.bias": layer.bias})
+    write_file(folder / "layer.safetensors", parts, about)
+    write_file(folder / "hidden.safetensors", tensors, {"source": source, "layer": layer.checksum()})
+
+
+def _check(wish: Wish) -> None:
+    if wish.dtype not in STORED or wish.rows < 0 or not wish.splits or not set(wish.splits) <= set(SPLITS):
+        raise OptionError(f"{wish}; expected splits of {', '.join(SPLITS)}, rows of 0 or more, dtype float16 or float32")
