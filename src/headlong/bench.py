@@ -44,7 +44,7 @@ class Settings:
     threads: int = 1
     queries: int = 256
     rounds: int = 15
-    calls: int = 3
+    calls: int = 5
     seconds: float = 20.0
     seed: int = 0
     baseline: str = ""

@@ -37,7 +37,7 @@ from headlong.store import open_file, write_file
 FORMAT = "headlong demo layer"
 METHODS = ("full", "cascade", "cascade, ids only", "svd")
 RIVALS = ("numpy fp32", "torch fp32")
-SETTINGS = Settings(batches=(1, 64), queries=512, rounds=12, seconds=5.0, baseline=RIVALS[0])
+SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0, baseline=RIVALS[0])
 SHOWN = 5
 
 

@@ -60,9 +60,10 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     x = queries if engine.plan.mean is None else queries - engine.plan.mean
     classes = np.arange(layer.vocab)
     widths = np.stack([2 * radii(level, row, classes) for row in x]).astype(np.float32)
-    top = engine.topk(queries, k=min(k, layer.vocab), eps=math.inf)
-    read = float(np.mean(top.cost.bytes)) / (4 * layer.vocab * layer.dim)
-    return Facts(layer, norms, singular, queries, hidden is None, widths, np.asarray(top.cost.rows), read, k)
+    costs = [engine.topk(row[None], k=min(k, layer.vocab), eps=math.inf).cost for row in queries]
+    read = float(np.mean([cost.bytes[0] for cost in costs])) / (4 * layer.vocab * layer.dim)
+    rows = np.array([cost.rows[0] for cost in costs])
+    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k)
 
 
 def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
@@ -122,7 +123,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     if rank <= layer.dim // 4:
         yield (
             f"90% of the energy is in {rank} of {layer.dim} directions",
-            "a low-rank look is cheap here: method='svd', width=" + str(rank),
+            f"a low-rank look is cheap: method='svd', width={rank}, if answers without a promise will do",
         )
     peak = np.abs(facts.hidden).max(1) / np.maximum(np.linalg.norm(facts.hidden, axis=1), 1e-300)
     if float(np.median(peak)) > 0.5:

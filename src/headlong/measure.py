@@ -4,8 +4,8 @@
 
     seconds[name, batch] = [wall time of one call, ...]        one entry for every timed call, nothing averaged
 
-In every round each contestant has one turn, in a fresh order: untimed calls first (its threads wake, the others' fall
-asleep, its own data enters the caches), then timed calls on one batch of queries after another. All contestants of a
+In every round each contestant has one turn, in a fresh order: a pause (the threads of others fall asleep), untimed calls
+(its own wake, its data enters the caches), then timed calls on one batch of queries after another. All contestants of a
 round see the same queries. What a call means is the contestant's business; turning times into medians and speed-ups is
 :mod:`headlong.report`'s. Knows nothing of engines, and does not import NumPy, so that :func:`claim_threads` can come
 before it.
@@ -58,11 +58,13 @@ class Contestant:
 @dataclass(frozen=True)
 class Schedule:
     """How often: ``rounds`` turns of ``settle`` untimed and ``calls`` timed calls each, or fewer rounds (never fewer
-    than three) once ``seconds`` have gone by."""
+    than three) once ``seconds`` have gone by. ``pause`` comes before each turn: idle threads of the contestant before,
+    which OpenMP and BLAS keep spinning for up to some 25 ms, would take a processor from this one."""
 
     rounds: int = 15
-    settle: int = 1
-    calls: int = 3
+    settle: int = 2
+    calls: int = 5
+    pause: float = 0.03
     seconds: float = 30.0
     seed: int = 0
 
@@ -107,6 +109,7 @@ def race(
 
 def _turn(call: Callable[[Any], Any], blocks: list[Any], first: int, plan: Schedule) -> list[float]:
     taken = []
+    time.sleep(plan.pause)
     for index in range(plan.settle + plan.calls):
         block = blocks[(first + index) % len(blocks)]
         start = time.perf_counter()

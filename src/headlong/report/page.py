@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headlong.report.plots import Point, Row, dot_plot, scatter
-from headlong.report.tables import Record, Summary, Table, comparison, duration, engines, nats, summaries, times
+from headlong.report.tables import Record, Summary, Table, comparison, duration, engines, nats, round_duration, summaries, times
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --paper: #fff; --line: #d5dae0; --accent: #1f5fbf; }
@@ -27,7 +27,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
 thead th { vertical-align: bottom; } th:first-child, td.text { text-align: left; }
 tbody th { font-weight: 600; white-space: nowrap; }
-figure { margin: 1rem 0; } svg { width: 100%; height: auto; max-width: 52rem; }
+figure { margin: 1rem 0; } svg { width: 100%; height: auto; max-width: 46rem; min-width: 31rem; }
+td { white-space: nowrap; } td.text { white-space: normal; min-width: 12rem; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .soft { fill: var(--soft); }
 svg .grid { stroke: var(--line); stroke-width: 1; } svg .mark { fill: var(--accent); }
 svg .span { stroke: var(--accent); stroke-width: 2; fill: none; opacity: .55; }
@@ -67,7 +68,7 @@ def times_figure(found: Sequence[Summary], batch: int) -> Figure:
     rows = [Row(one.contestant, one.median, one.low, one.high, f"{duration(one.median)}, {times(one.speedup)}") for one in mine]
     queries = "one query at a time" if batch == 1 else f"{batch} queries at once"
     title = f"Time per query, {queries}"
-    return Figure(title, dot_plot(title, rows, duration), "Dot: median. Line: 10th to 90th percentile. Left is faster.")
+    return Figure(title, dot_plot(title, rows, round_duration), "Dot: median. Line: 10th to 90th percentile. Left is faster.")
 
 
 def speed_and_error(found: Sequence[Summary]) -> Figure:
@@ -80,7 +81,8 @@ def speed_and_error(found: Sequence[Summary]) -> Figure:
     ]
     title = "Speed against error"
     note = "Worst |Δlog p| over all queries, in nats. Down and left is better. Methods without probabilities are left out."
-    return Figure(title, scatter(title, points, (duration, lambda value: f"{value:.0e}"), ("time per query", "nats")), note)
+    svg = scatter(title, points, (round_duration, lambda value: f"{value:.0e}"), ("time per query", "nats"))
+    return Figure(title, svg, note)
 
 
 def _table(table: Table) -> str:
@@ -103,7 +105,7 @@ def _cells(row: Sequence[str]) -> str:
 
 def _figure(figure: Figure) -> str:
     note = f'<figcaption class="note">{_text(figure.caption)}</figcaption>'
-    return f"<h2>{_text(figure.title)}</h2>\n<figure>{figure.svg}{note}</figure>"
+    return f'<h2>{_text(figure.title)}</h2>\n<figure><div class="wide" tabindex="0">{figure.svg}</div>{note}</figure>'
 
 
 def _text(text: str) -> str:

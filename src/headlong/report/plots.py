@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-WIDTH, LEFT, RIGHT, ROW = 720, 150, 70, 26
+WIDTH, LEFT, RIGHT, ROW = 600, 130, 40, 26
 
 
 class Row(NamedTuple):
@@ -53,24 +53,33 @@ def scatter(
 ) -> str:
     """Points on two logarithmic axes."""
     height, bottom = 320, 280
-    across = Axis.over([point.x for point in points], 80, WIDTH - 130)
+    across = Axis.over([point.x for point in points], 80, WIDTH - 100)
     up = Axis.over([point.y for point in points], bottom, 24)
     marks = [_grid(across.at(tick), 14, bottom, show[0](tick)) for tick in across.ticks()]
     for tick in up.ticks():
         y = up.at(tick)
-        marks.append(f'<path class="grid" d="M80 {y:.1f}H{WIDTH - 130}"/>')
+        marks.append(f'<path class="grid" d="M80 {y:.1f}H{WIDTH - 100}"/>')
         marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show[1](tick))}</text>')
+    taken: list[tuple[float, float]] = []
     for point in points:
         x, y = across.at(point.x), up.at(point.y)
+        level = _free(x, y, taken)
+        taken.append((x, level))
         marks.append(
             f"<g><title>{_text(point.label)}: {_text(point.note)}</title>"
             f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
-            f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{_text(point.label)}</text></g>'
+            f'<text x="{x + 9:.1f}" y="{level + 4:.1f}">{_text(point.label)}</text></g>'
         )
-    marks.append(f'<text class="soft" x="{WIDTH - 130}" y="{height - 6}" text-anchor="end">{_text(names[0])}</text>')
+    marks.append(f'<text class="soft" x="{WIDTH - 100}" y="{height - 6}" text-anchor="end">{_text(names[0])}</text>')
     marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
     words = "; ".join(f"{point.label}: {point.note}" for point in points)
     return _svg(f"{title}. {words}", height, marks)
+
+
+def _free(x: float, y: float, taken: Sequence[tuple[float, float]]) -> float:
+    """The height nearest to ``y`` at which a label beside ``x`` meets none of those placed before."""
+    steps = (step * sign for step in range(20) for sign in (1, -1))
+    return next((y + 14 * step for step in steps if all(abs(x - a) > 110 or abs(y + 14 * step - b) >= 13 for a, b in taken)), y)
 
 
 def curve(title: str, values: Sequence[float], names: tuple[str, str], show: Callable[[float], str]) -> str:

@@ -170,10 +170,19 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 def duration(seconds: float) -> str:
     """``0.000_083 -> "83 µs"``"""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{_three_digits(seconds / size)} {unit}"
-    return f"{_three_digits(seconds / 1e-6)} µs"
+    unit, size = _unit(seconds)
+    return f"{_three_digits(seconds / size)} {unit}"
+
+
+def round_duration(seconds: float) -> str:
+    """``0.002 -> "2 ms"``: a round number, for the marks of an axis."""
+    unit, size = _unit(seconds)
+    return f"{seconds / size:g} {unit}"
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    """The largest unit of which there is one, once three digits are kept."""
+    return next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if seconds >= 0.9995 * size), ("µs", 1e-6))
 
 
 def times(ratio: float) -> str:

@@ -1,0 +1,234 @@
+"""The corpus, the layer that the demo trains on it, its cache, and the whole demo without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headlong import demo
+from headlong.data import builtin
+from headlong.errors import DataError
+from headlong.measure import Progress
+from headlong.nextword import Network, Recipe, _sum_by_word, perplexity, train, windows
+
+TINY = Recipe(vocab=300, dim=16, embedding=8, batch=128, negatives=64, steps=150, held_out=200)
+
+
+def silent(_: str) -> Progress:
+    return lambda done, total: None
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> builtin.Corpus:
+    return builtin.load(TINY.vocab, library(tmp_path_factory.mktemp("library")))
+
+
+def library(root: Path) -> Path:
+    """Sixty small files with a grammar: what follows a word depends on it."""
+    rng = np.random.default_rng(0)
+    for file in range(60):
+        start = int(rng.integers(400))
+        lines = [f"def name{(start + i) % 400}(self, name{(start + i + 1) % 400}):\n    return name{i}" for i in range(60)]
+        (root / f"m{file:02}.py").write_text("\n".join(lines))
+    return root
+
+
+def test_tokens_are_words_marks_and_line_ends() -> None:
+    text = "if x_1 >= 2.5:\n\n    return 'é\\n'  # done"
+    assert builtin.tokens(text) == [
+        "⏎", "if", "x_1", ">", "=", "2.5", ":", "⏎", "return", "'", "é", "⏎", "'", "#", "done",
+    ]  # fmt: skip
+
+
+def test_sources_leave_out_tests_packages_and_build_records(tmp_path: Path) -> None:
+    kept = ["a.py", "b/c.py", "json/tool.py"]
+    left_out = ["site-packages/x.py", "test/x.py", "b/tests/x.py", "encodings/x.py", "_sysconfigdata__linux.py", "n.txt"]
+    for name in kept + left_out:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert [path.relative_to(tmp_path).as_posix() for path in builtin.sources(tmp_path)] == kept
+
+
+def test_vocabulary_is_ordered_by_frequency_and_counts_the_rest() -> None:
+    documents = [["b", "a", "c", "a"], ["d", "b", "e", "f", "g"]]
+    assert builtin.vocabulary(documents, 3) == ["<unk>", "a", "b"]
+    assert builtin.vocabulary(documents, 5) == ["<unk>", "a", "b", "c", "d"]
+
+
+def test_the_standard_library_has_words_enough() -> None:
+    moved: list[tuple[int, int]] = []
+    first = builtin.load(15_000, progress=lambda *at: moved.append(at))
+    assert len(first.words) == len(set(first.words)) == 15_000
+    assert moved[-1][0] == moved[-1][1] > 300
+    counts = np.bincount(first.train, minlength=15_000)
+    assert (np.diff(counts) <= 0).all()
+    assert len(first.train) > 1_000_000
+    assert 0.02 < len(first.valid) / len(first.train) < 0.2
+    again = builtin.load(15_000, sysconfig.get_path("stdlib"))
+    assert again.words == first.words
+    np.testing.assert_array_equal(again.train, first.train)
+    np.testing.assert_array_equal(again.valid, first.valid)
+
+
+def test_a_library_without_words_enough_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("just a few words")
+    with pytest.raises(DataError, match="different words in 1 files where 300 were asked for"):
+        builtin.load(300, tmp_path)
+
+
+def test_training_beats_word_frequencies(corpus: builtin.Corpus) -> None:
+    moved: list[tuple[int, int]] = []
+    trained = train(corpus, TINY, lambda *at: moved.append(at))
+    assert moved == [(step + 1, TINY.steps) for step in range(TINY.steps)]
+    assert trained.perplexity < 0.5 * trained.unigram_perplexity
+    assert trained.weight.shape == (300, 16)
+    assert trained.hidden.shape == (200, 16)
+    z = trained.hidden.astype(np.float64) @ trained.weight.T.astype(np.float64) + trained.bias
+    p = np.exp(z)[np.arange(200), trained.target] / np.exp(z).sum(1)
+    assert trained.perplexity == pytest.approx(np.exp(-np.log(p).mean()), rel=1e-5)
+    assert perplexity(trained.weight, trained.bias, trained.hidden, trained.target) == trained.perplexity
+
+
+def test_training_repeats(corpus: builtin.Corpus) -> None:
+    short = replace(TINY, steps=5)
+    first, second = train(corpus, short), train(corpus, short)
+    np.testing.assert_allclose(first.weight, second.weight, rtol=1e-4, atol=1e-6)  # BLAS may split sums differently
+    other = train(corpus, replace(short, seed=1))
+    assert np.abs(first.weight - other.weight).max() > 0.01
+
+
+def test_one_step_follows_the_gradient() -> None:
+    """With every class drawn, a tiny step changes the loss as the gradient's sign says: Adam's first step is rate * sign."""
+    rng = np.random.default_rng(1)
+    recipe = replace(TINY, vocab=12, batch=32, negatives=2000, context=3)
+    network = Network(recipe, np.full(12, 1 / 12), rng)
+    network._log_chance[:] = 0.0
+    contexts, target = rng.integers(0, 12, (32, 3)).astype(np.int32), rng.integers(0, 12, 32).astype(np.int32)
+
+    def loss() -> float:
+        hidden = np.tanh(
+            network.embedding.value[contexts].reshape(32, -1).astype(np.float64) @ network.mixing.value + network.shift.value
+        )
+        z = hidden @ network.weight.value.T.astype(np.float64) + network.bias.value
+        return float(np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(32), target]))
+
+    for name in ("weight", "bias", "mixing", "shift", "embedding"):
+        held = {other: getattr(network, other).value.copy() for other in ("weight", "bias", "mixing", "shift", "embedding")}
+        before = loss()
+        network.learn(contexts, target, 1e-4)
+        moved = getattr(network, name).value.copy()
+        for other, value in held.items():
+            getattr(network, other).value[...] = value
+        getattr(network, name).value[...] = moved
+        assert loss() < before, name
+        getattr(network, name).value[...] = held[name]
+
+
+def test_gradients_of_a_repeated_word_are_added() -> None:
+    words = np.array([3, 1, 3, 3, 0], np.int32)
+    gradient = np.arange(10, dtype=np.float32).reshape(5, 2)
+    found, sums = _sum_by_word(words, gradient)
+    wanted = np.zeros((4, 2), np.float32)
+    np.add.at(wanted, words, gradient)
+    np.testing.assert_array_equal(found, [0, 1, 3])
+    np.testing.assert_array_equal(sums, wanted[found])
+
+
+def test_windows_pair_each_word_with_those_before_it() -> None:
+    contexts, target = windows(np.arange(6, dtype=np.int32), 3)
+    np.testing.assert_array_equal(contexts, [[0, 1, 2], [1, 2, 3], [2, 3, 4]])
+    np.testing.assert_array_equal(target, [3, 4, 5])
+
+
+@pytest.fixture
+def cached(corpus: builtin.Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, and a corpus that takes no time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(builtin, "load", lambda vocab, progress=None: corpus)
+    return tmp_path
+
+
+SHORT = replace(TINY, steps=30)
+
+
+def test_the_layer_is_trained_once(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = demo.layer(SHORT, silent)
+    monkeypatch.setattr(demo, "train", None)
+    second = demo.layer(SHORT, silent)
+    assert second.words == first.words
+    assert (second.perplexity, second.unigram_perplexity) == (first.perplexity, first.unigram_perplexity)
+    for name in ("weight", "bias", "hidden", "contexts", "target"):
+        np.testing.assert_array_equal(getattr(second, name), getattr(first, name))
+    with pytest.raises(TypeError):
+        demo.layer(SHORT, silent, fresh=True)
+    with pytest.raises(TypeError):
+        demo.layer(replace(SHORT, seed=1), silent)
+
+
+def test_a_damaged_cache_is_said_and_made_again(cached: Path) -> None:
+    demo.layer(SHORT, silent)
+    path = demo.cache_file(SHORT)
+    path.write_bytes(path.read_bytes()[:-100])
+    said: list[str] = []
+
+    def stage(label: str) -> Progress:
+        said.append(label)
+        return silent(label)
+
+    again = demo.layer(SHORT, stage)
+    assert any("damaged" in label for label in said)
+    np.testing.assert_array_equal(demo.read(path).weight, again.weight)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cached / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cached / "file"))
+    assert demo.layer(SHORT, silent).weight.shape == (300, 16)
+
+
+def test_the_contest_compares_every_method(corpus: builtin.Corpus) -> None:
+    trained = train(corpus, SHORT)
+    record = demo.contest(trained, demo.settings(1, quick=True), silent)
+    quality = {entry["contestant"]: entry for entry in record["answers"]}
+    assert {"numpy fp32", "full", "cascade", "cascade, ids only", "svd"} <= set(quality)
+    assert {(run["contestant"], run["batch"]) for run in record["runs"]} == {(n, b) for n in quality for b in (1, 64)}
+    for name in ("full", "cascade"):
+        assert "ids" not in quality[name]  # they are the truth's
+        assert all(quality[name]["proved"])
+        assert max(abs(gap) for row in quality[name]["gap"] for gap in row) <= 0.2
+    assert record["layer"]["perplexity"] == trained.perplexity
+    shown = demo.examples(trained, 1)
+    assert len(shown.rows) == demo.SHOWN
+    text = demo.html_page(trained, record, shown)
+    assert "What comes next" in text
+    assert f"{trained.unigram_perplexity:.0f}" in text
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None                     # an import of torch fails from here on
+from headlong import demo, rivals
+from headlong.nextword import Recipe
+silent = lambda label: lambda done, total: None
+trained = demo.layer(Recipe(vocab=500, dim=16, embedding=8, batch=64, negatives=32, steps=10, held_out=64), silent)
+record = demo.contest(trained, demo.settings(1, quick=True), silent)
+assert "torch fp32" not in rivals.installed()
+print(*[entry["contestant"] for entry in record["answers"]], sep=";")
+print(len(demo.html_page(trained, record, demo.examples(trained, 1))) > 5000)
+"""
+
+
+def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, timeout=120, env=environment
+    )
+    assert ran.stdout.splitlines() == ["numpy fp32;full;cascade;cascade, ids only;svd", "True"]
+    assert list((tmp_path / "headlong").glob("demo-*.safetensors"))

@@ -1,0 +1,145 @@
+"""Timing is interleaved and settled, records are whole, and nothing in them says where they were made."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headlong.errors import MalformedFileError, OptionError, StoreError
+from headlong.measure import (
+    Contestant,
+    Schedule,
+    claim_threads,
+    environment,
+    pinned,
+    processors,
+    race,
+    read_run,
+    write_run,
+)
+
+QUICK = Schedule(rounds=4, settle=1, calls=2, pause=0.0)
+
+
+def watched(name: str, log: list[tuple[str, list[int]]]) -> Contestant:
+    """Notes who was called with which queries; its queries are doubled beforehand."""
+
+    def call(block: Any) -> None:
+        log.append((name, [int(value) for value in block[:, 0]]))
+
+    return Contestant(name, call, prepare=lambda block: 2 * block)
+
+
+def test_turns_are_interleaved_and_see_the_same_queries() -> None:
+    log: list[tuple[str, list[int]]] = []
+    queries = np.arange(6)[:, None]
+    timings = race([watched("a", log), watched("b", log), watched("c", log)], queries, 2, QUICK)
+    assert [(timing.contestant, timing.batch, len(timing.seconds)) for timing in timings] == [(n, 2, 8) for n in "abc"]
+    assert all(value >= 0 for timing in timings for value in timing.seconds)
+    turn = QUICK.settle + QUICK.calls
+    names = [name for name, _ in log]
+    orders = []
+    for start in range(0, len(log), 3 * turn):
+        one_round = log[start : start + 3 * turn]
+        order = names[start : start + 3 * turn : turn]
+        orders.append(order)
+        assert sorted(order) == ["a", "b", "c"]
+        seen = [[block for name, block in one_round if name == who] for who in "abc"]
+        assert seen[0] == seen[1] == seen[2]
+    assert len({tuple(order) for order in orders}) > 1
+    assert [block for name, block in log if name == "a"][:4] == [[0, 2], [4, 6], [8, 10], [0, 2]]
+
+
+def test_untimed_calls_are_not_counted() -> None:
+    slow = iter([0.05, 0.0] * 100)
+
+    def call(_: Any) -> None:
+        import time
+
+        time.sleep(next(slow))
+
+    (timing,) = race([Contestant("x", call)], np.zeros((1, 1)), 1, Schedule(rounds=3, settle=1, calls=1, pause=0.0))
+    assert max(timing.seconds) < 0.05
+
+
+def test_the_budget_ends_a_race_after_three_rounds() -> None:
+    moved: list[tuple[int, int]] = []
+    schedule = Schedule(rounds=50, settle=0, calls=1, pause=0.0, seconds=0.0)
+    (timing,) = race([Contestant("x", lambda _: None)], np.zeros((1, 1)), 1, schedule, lambda *at: moved.append(at))
+    assert len(timing.seconds) == 3
+    assert moved[-1] == (50, 50)
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+def test_a_batch_beyond_the_queries_is_refused(batch: int) -> None:
+    with pytest.raises(OptionError, match=f"batch {batch} with 4 queries; expected 1 to 4"):
+        race([], np.zeros((4, 1)), batch, QUICK)
+
+
+def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    record = {"settings": {"k": 3}, "answers": [{"ids": [[1, 2]]}, {"ids": []}], "runs": [{"seconds": [1e-3, 2.5]}]}
+    path = tmp_path / "deep" / "run.json"
+    write_run(path, record)
+    found = read_run(path)
+    assert {key: found[key] for key in record} == record
+    assert [file.name for file in path.parent.iterdir()] == ["run.json"]
+    assert len(path.read_text().splitlines()) == 12
+
+
+def test_infinity_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write_run(tmp_path / "run.json", {"runs": [{"error": float("inf")}]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "is no headlong run"),
+        ('{"format": "headlong-run", "version": 1}', "is no headlong run"),
+        ('{"format": "headlong-run", "version": 99, "runs": []}', "has version 99; this headlong reads 1"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(MalformedFileError, match=message):
+        read_run(path)
+
+
+def test_files_that_cannot_be_reached(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_run(tmp_path / "none.json")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_run(tmp_path / "file" / "run.json", {"runs": []})
+
+
+def test_the_environment_names_machine_and_versions_but_no_place() -> None:
+    made = environment(2, isa_used=["portable"])
+    assert made["threads"] == 2
+    assert made["isa_used"] == ["portable"]
+    assert made["versions"]["numpy"] == np.__version__
+    text = json.dumps(made)
+    for place in (os.uname().nodename, str(Path.home()), os.getcwd()):
+        assert len(place) < 4 or place not in text
+
+
+def test_pinning_is_undone() -> None:
+    before = processors()
+    with pinned(1) as held:
+        assert len(held) <= 1
+        assert processors() == (1 if held else before)
+    assert processors() == before
+
+
+def test_claimed_threads_reach_every_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS"):
+        monkeypatch.setenv(name, "7")
+    claim_threads(1)
+    assert {os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "HEADLONG_THREADS")} == {"1"}

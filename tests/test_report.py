@@ -1,0 +1,284 @@
+"""Metrics on a run made by hand, numbers as text, and a page that is well formed and needs nothing from outside."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from headlong.report import readme
+from headlong.report.page import bench_page, page
+from headlong.report.plots import Axis, Point, Row, curve, dot_plot, scatter
+from headlong.report.tables import (
+    Table,
+    agreement,
+    baseline,
+    caption,
+    comparison,
+    duration,
+    markdown,
+    nats,
+    paper_table,
+    percent,
+    percentile,
+    round_duration,
+    summaries,
+    times,
+    topk_table,
+    worst_gap,
+)
+
+RECORD: dict[str, Any] = {
+    "environment": {
+        "cpu": "A <CPU> & more",
+        "threads": 2,
+        "isa": ["avx2"],
+        "isa_used": ["avx2"],
+        "python": "3.12.0",
+        "versions": {"numpy": "2.0"},
+        "date": "2026-01-02",
+    },
+    "layer": {"vocab": 1000, "dim": 10, "dtype": "float32"},
+    "settings": {"k": 2, "queries": 2, "baseline": ""},
+    "truth": {"ids": [[3, 4], [5, 6]], "log_probs": [[-0.5, -1.0], [-0.25, -2.0]]},
+    "answers": [
+        {"contestant": "torch fp32", "about": {"reads": "all rows"}, "gap": [[0.0, 1e-6], [-2e-6, 0.0]]},
+        {"contestant": "torch bf16", "about": {}, "gap": [[0.5, None], [0.1, 0.0]]},
+        {
+            "contestant": "cascade",
+            "about": {"promise": "ids proved", "engine": "Engine(cascade)"},
+            "gap": [[0.0, 0.0], [0.0, 0.0]],
+            "error": [0.1, 0.1],
+            "proved": [1, 1],
+        },
+        {
+            "contestant": "hnswlib",
+            "about": {"reads": "a graph"},
+            "ids": [[3, 9], [5, 6]],
+            "true": [[-0.5, -1.5], [-0.25, -2.0]],
+        },
+    ],
+    "runs": [
+        {"contestant": "torch fp32", "batch": 1, "bytes": 40000, "seconds": [8e-3, 12e-3, 10e-3]},
+        {"contestant": "torch bf16", "batch": 1, "bytes": 20000, "seconds": [5e-3]},
+        {"contestant": "cascade", "batch": 1, "bytes": 10000, "seconds": [1e-3, 3e-3]},
+        {"contestant": "hnswlib", "batch": 1, "seconds": [1e-3]},
+        {"contestant": "torch fp32", "batch": 4, "bytes": 10000, "seconds": [8e-3]},
+        {"contestant": "torch bf16", "batch": 4, "bytes": 5000, "seconds": [4e-3]},
+        {"contestant": "cascade", "batch": 4, "bytes": 4000, "seconds": [16e-3]},
+    ],
+}
+
+
+def test_a_summary_is_what_the_definitions_say() -> None:
+    first, _, cascade, hnsw, *_, last = summaries(RECORD)
+    assert (first.median, first.speedup, first.agreement, first.worst, first.proved) == (10e-3, 1.0, 1.0, 2e-6, None)
+    assert (cascade.median, cascade.speedup, cascade.worst, cascade.proved, cascade.read) == (2e-3, 5.0, 0.0, 1.0, 0.25)
+    assert (hnsw.agreement, hnsw.worst, hnsw.read) == (0.75, None, None)
+    assert (last.median, last.speedup) == (4e-3, 0.5)
+    assert first.low == pytest.approx(8.4e-3)
+    assert first.high == pytest.approx(11.6e-3)
+
+
+def test_ties_count_and_missing_ids_do_not() -> None:
+    kth = [-1.0, -2.0]
+    assert agreement([[-0.5, -1.0], [-0.25, -2.0 - 1e-6]], kth) == 1.0
+    assert agreement([[-0.5, -1.0], [-0.25, -2.0 - 1e-4]], kth) == 0.75
+    assert agreement([[None, -1.0], [None, None]], kth) == 0.25
+    assert agreement([], []) == 1.0
+
+
+def test_worst_gap_looks_at_every_id() -> None:
+    assert worst_gap({"gap": [[0.0, -0.3], [0.2, None]]}) == 0.3
+    assert worst_gap({}) is None
+    assert worst_gap({"gap": [[None]]}) is None
+
+
+def test_the_baseline_is_torch_unless_the_run_names_another() -> None:
+    assert baseline(RECORD) == "torch fp32"
+    assert baseline({**RECORD, "settings": {"baseline": "hnswlib"}}) == "hnswlib"
+    assert baseline({**RECORD, "settings": {"baseline": "absent"}}) == "torch fp32"
+    assert baseline({"settings": {}, "runs": [{"contestant": "only"}]}) == "only"
+
+
+@pytest.mark.parametrize(
+    ("values", "at", "found"), [([1.0], 90, 1.0), ([3.0, 1.0], 50, 2.0), ([1, 2, 3, 4, 5], 25, 2.0), ([1, 2], 100, 2)]
+)
+def test_percentiles_are_numpys(values: list[float], at: float, found: float) -> None:
+    assert percentile(values, at) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "100%"),
+        (0.0, "0%"),
+        (0.5, "50.0%"),
+        (0.9999, "99.99%"),
+        (0.99999, "99.999%"),
+        (1 - 1e-9, ">99.999%"),
+        (1e-9, "<0.001%"),
+        (0.0004, "0.04%"),
+        (1.002, "100.2%"),
+        (None, "–"),
+    ],
+)
+def test_percent_never_rounds_to_all_or_nothing(value: float | None, text: str) -> None:
+    assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (83e-6, "83.0 µs"),
+        (0.9996e-3, "1.00 ms"),
+        (0.9994e-3, "999 µs"),
+        (12.34e-3, "12.3 ms"),
+        (2.5, "2.50 s"),
+        (250e-6, "250 µs"),
+    ],
+)
+def test_durations_have_three_digits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_numbers_as_text() -> None:
+    assert [times(ratio) for ratio in (0.5, 9.99, 12.34, 99.96, 600)] == ["0.50×", "9.99×", "12.3×", "100×", "600×"]
+    assert [nats(value) for value in (None, 0.0, 0.0213, 3.4e-7)] == ["no log p", "0", "0.021", "3e-07"]
+    assert [round_duration(value) for value in (2e-3, 5e-5, 1.0)] == ["2 ms", "50 µs", "1 s"]
+
+
+def test_the_comparison_has_a_row_for_everyone() -> None:
+    table = comparison(RECORD, "title")
+    assert table.columns == (
+        "method", "1 query", "speed-up", "4 at once, each", "speed-up", "top-2 agreement", "worst |Δlog p|", "ids proved", "read",
+    )  # fmt: skip
+    assert table.rows[2] == ("cascade", "2.00 ms", "5.00×", "4.00 ms", "0.50×", "100%", "0", "100%", "25.0%")
+    assert table.rows[3] == ("hnswlib", "1.00 ms", "10.0×", "", "", "75.0%", "no log p", "–", "–")
+    for fact in ("A <CPU> & more", "2 threads", "avx2", "numpy 2.0", "2026-01-02", "1,000 classes"):
+        assert fact in caption(RECORD)
+
+
+def test_markdown_keeps_its_columns() -> None:
+    lines = markdown(Table("", ("a", "|b|"), (("x|y", "1"),), "note")).splitlines()
+    assert lines == ["| a | \\|b\\| |", "|---|--:|", "| x\\|y | 1 |", "", "note"]
+
+
+def test_the_readme_shows_where_a_plain_product_wins() -> None:
+    rows = {row[0]: row for row in readme.headline(RECORD).rows}
+    assert rows["torch bf16, 4 at once"][2] == "2.00×"
+    assert rows["cascade, 4 at once"][2] == "0.50×"
+    clauses = list(readme.which_one(RECORD))
+    assert any("keep your matrix product; at 4 at once torch bf16" in clause for clause in clauses)
+    assert any("`cascade`, 5.00× torch fp32, ids proved" in clause for clause in clauses)
+    assert any("hnswlib found 75.0% of the top 2" in clause for clause in clauses)
+
+
+def test_the_readme_claims_nothing_that_the_run_does_not_show() -> None:
+    record = deepcopy(RECORD)
+    record["answers"][2]["proved"] = [1, 0]
+    record["runs"][6]["seconds"] = [1e-3]
+    clauses = list(readme.which_one(record))
+    assert not any("The same answer" in clause or "keep your" in clause for clause in clauses)
+    assert any("the lead shrinks" in clause for clause in clauses)
+
+
+def test_paper_rows_carry_the_verdict_and_what_was_published() -> None:
+    lines = [
+        {"setting": {"width": "D/8"}, "got": {"kl": 0.5}, "expected": {"kl": [0.1, 0.2, 0.0]}, "verdict": {"kl": "differs"}},
+        {"setting": {"width": "D/4"}, "got": {"kl": 0.25}, "expected": {}, "verdict": {"kl": "no figure"}},
+    ]
+    assert paper_table(lines, "t", "s").rows == (("D/8", "0.5, differs (0.1 to 0.2)"), ("D/4", "0.25"))
+
+
+def test_answers_as_text() -> None:
+    line = {"row": 3, "ids": [7, -1], "log_probs": [-0.5, None], "error": None, "proved": False}
+    table = topk_table([line], 9)
+    assert table.rows == (("3", "7: 60.7%, -1: –", "open", "not proved"),)
+    assert table.caption.startswith("8 more rows")
+
+
+class Checked(HTMLParser):
+    """Raises where tags do not close in order; keeps everything that would be fetched."""
+
+    EMPTY = ("meta", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.tables = 0
+        self.feed(text)
+        self.close()
+        if self.open:
+            raise ValueError(f"{self.open} are never closed")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tables += tag == "table"
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag in ("link", "script", "img", "iframe"):
+            self.fetched.append(tag)
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.EMPTY:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            raise ValueError(f"</{tag}> closes nothing")
+
+
+def test_the_page_is_whole_and_fetches_nothing() -> None:
+    text = bench_page(RECORD, "A <title>", "An & intro")
+    checked = Checked(text)
+    assert checked.fetched == []
+    assert checked.tables == 2
+    assert "url(" not in text
+    assert "@import" not in text
+    for part in ("A &lt;title&gt;", "An &amp; intro", "A &lt;CPU&gt;", "prefers-color-scheme: dark", "width=device-width"):
+        assert part in text
+    assert text.count("<svg") == 3
+    assert text.count('role="img"') == 3
+    for words in re.findall(r'aria-label="([^"]+)"', text):
+        assert "cascade" in words
+
+
+def test_the_page_check_can_fail() -> None:
+    with pytest.raises(ValueError, match="closes nothing"):
+        Checked("<p><b></p></b>")
+    with pytest.raises(ValueError, match="never closed"):
+        Checked("<div>")
+    assert Checked('<script src="https://x"></script>').fetched == ["https://x", "script"]
+
+
+def test_axes_put_values_between_their_ends() -> None:
+    axis = Axis.over([1e-3, 1e-1], 0, 100)
+    assert 0 < axis.at(1e-3) < axis.at(1e-2) < axis.at(1e-1) < 100
+    assert axis.at(1e-2) == pytest.approx(50)
+    assert all(0 <= axis.at(tick) <= 100 for tick in axis.ticks())
+    assert len(Axis.over([1e-16, 1.0], 0, 1).ticks()) <= 8
+    assert Axis.over([5.0], 0, 1).at(5.0) == pytest.approx(0.5)
+
+
+def test_plots_of_one_point_and_of_equal_points() -> None:
+    for svg in (
+        dot_plot("t", [Row("a", 1.0, 1.0, 1.0, "n")], str),
+        scatter("t", [Point("a", 1.0, 1.0, "n"), Point("b", 1.0, 1.0, "n")], (str, str), ("x", "y")),
+        curve("t", [2.0], ("i", "v"), str),
+    ):
+        Checked(page("t", "i", []).replace("</main>", f"{svg}</main>"))
+        assert "nan" not in svg
+
+
+def test_labels_of_near_points_do_not_overlap() -> None:
+    points = [Point(name, 1.0 + index / 1000, 1.0, "") for index, name in enumerate("abcdef")]
+    svg = scatter("t", [*points, Point("far", 100.0, 9.0, "")], (str, str), ("x", "y"))
+    heights = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)">[a-f]</text>', svg)]
+    assert len(heights) == 6
+    assert min(abs(a - b) for i, a in enumerate(heights) for b in heights[:i]) >= 13

@@ -1,0 +1,148 @@
+"""Fills the generated blocks of README.md and docs/ from results/ and from the program itself.
+
+    python tools/tables.py            write them
+    python tools/tables.py --check    exit 1 where one is stale
+
+A block lies between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. No number in them is typed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from headlong import papers
+from headlong.cli import app
+from headlong.measure import read_run
+from headlong.report import readme
+from headlong.report.tables import Table, comparison, markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ("README.md", "docs/cli.md", "results/README.md")
+BENCH = "results/bench-wikitext2.json"
+DEMO = "results/demo.json"
+
+
+def headline() -> str:
+    return _of_run(BENCH, lambda record: markdown(readme.headline(record)))
+
+
+def which_one() -> str:
+    return _of_run(BENCH, lambda record: "\n".join(f"- {clause}" for clause in readme.which_one(record)))
+
+
+def batches() -> str:
+    return _of_run(BENCH, lambda record: markdown(comparison(record)))
+
+
+def demo() -> str:
+    return _of_run(DEMO, lambda record: markdown(comparison(record)))
+
+
+def _of_run(path: str, made: Callable[[dict[str, Any]], str]) -> str:
+    file = ROOT / path
+    return made(read_run(file)) if file.is_file() else f"No committed run yet: {path} is not there."
+
+
+def commands() -> str:
+    """One line for each command."""
+    rows = [(f"`headlong {name}`", (command.help or "").strip()) for name, command in _commands().items()]
+    return _left(Table("", ("command", "what it does"), tuple(rows)))
+
+
+def reference() -> str:
+    """Every command with its arguments and options."""
+    parts = []
+    for name, command in _commands().items():
+        arguments = [param for param in command.params if param.param_type_name == "argument"]
+        shown = " ".join(param.metavar or param.name.upper() for param in arguments)
+        rows = [
+            (f"`{', '.join(param.opts)}`", _default(param), (getattr(param, "help", "") or "").strip())
+            for param in command.params
+            if param.param_type_name == "option" and param.name != "help"
+        ]
+        usage = f"    headlong {name} {shown}".rstrip()
+        options = _left(Table("", ("option", "default", "what it says"), tuple(rows)))
+        parts.append(f"## {name}\n\n{(command.help or '').strip()}\n\n{usage}\n\n{options}")
+    return "\n\n".join(parts)
+
+
+def _commands() -> dict[str, Any]:
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def _default(param: Any) -> str:
+    return "" if param.default is None or param.default is False else f"`{param.default}`"
+
+
+def _left(table: Table) -> str:
+    """A table of words: set to the left."""
+    return markdown(table).replace("--:|", "---|")
+
+
+def paper_tables() -> str:
+    """Every registered table: what was published, what we got, or why it was not run."""
+    rows = []
+    for table in papers.tables():
+        file = ROOT / "results" / f"{table.paper}.{table.table}.jsonl"
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+        rows += [row for line in lines for row in _paper_rows(table.name, line)] or [
+            (table.name, "", "", "", "not run: " + (f"{file.name} is not in results/" if not lines else "nothing published"))
+        ]
+    return _left(Table("", ("table", "setting", "published", "ours", "verdict"), tuple(rows)))
+
+
+def _paper_rows(name: str, line: dict[str, Any]) -> list[tuple[str, ...]]:
+    setting = ", ".join(f"{key} {value}" for key, value in line["setting"].items())
+    rows: list[tuple[str, ...]] = []
+    for metric, (low, high, *_) in line["expected"].items():
+        published = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        rows.append((name, f"{setting}: {metric}", published, f"{line['got'][metric]:.5g}", line["verdict"][metric]))
+    return rows
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "headline": headline,
+    "which-one": which_one,
+    "batches": batches,
+    "demo": demo,
+    "commands": commands,
+    "reference": reference,
+    "papers": paper_tables,
+}
+
+
+def filled(text: str) -> str:
+    """The text with every block made anew."""
+
+    def fill(found: re.Match[str]) -> str:
+        name = found["name"]
+        return f"<!-- begin {name} -->\n{BLOCKS[name]()}\n<!-- end {name} -->"
+
+    return re.sub(r"<!-- begin (?P<name>[\w-]+) -->\n.*?<!-- end (?P=name) -->", fill, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    stale = []
+    for name in FILES:
+        file = ROOT / name
+        old = file.read_text(encoding="utf-8")
+        new = filled(old)
+        if new != old:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                file.write_text(new, encoding="utf-8")
+    if stale:
+        sys.stdout.write(f"{'stale' if '--check' in sys.argv else 'written'}: {', '.join(stale)}\n")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
