@@ -56,7 +56,7 @@ def load_mnist(folder: Path, layout: tuple[DataFile, ...]) -> Images:
 
 def _npz(path: Path) -> tuple[NDArray[Any], ...]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             return tuple(file[name] for name in ("train_images", "train_labels", "test_images", "test_labels"))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is cut off or no MNIST archive: {error}; expected train_images, ... as .npz") from error

@@ -105,9 +105,8 @@ Feeds = tuple[Feed, Feed, Feed]
 
 
 def _feeds(content: Any, recipe: Recipe, share: Share) -> Feeds:
-    return _training_feed(content, recipe.training, share), *(
-        measured_feed(content, split, recipe.training) for split in ("valid", "test")
-    )
+    valid, test = (measured_feed(content, split, recipe.training) for split in ("valid", "test"))
+    return _training_feed(content, recipe.training, share), valid, test
 
 
 def _training_feed(content: Any, training: Training, share: Share) -> Feed:
