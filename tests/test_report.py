@@ -154,7 +154,8 @@ def test_numbers_as_text() -> None:
 def test_the_comparison_has_a_row_for_everyone() -> None:
     table = comparison(RECORD, "title")
     assert table.columns == (
-        "method", "1 query", "speed-up", "4 at once, each", "speed-up", "top-2 agreement", "worst |Δlog p|", "ids proved", "read",
+        "method", "1 query", "speed-up", "4 at once, each", "speed-up",
+        "top-2 agreement", "worst |Δlog p|", "ids proved", "read",
     )  # fmt: skip
     assert table.rows[2] == ("cascade", "2.00 ms", "5.00×", "4.00 ms", "0.50×", "100%", "0", "100%", "25.0%")
     assert table.rows[3] == ("hnswlib", "1.00 ms", "10.0×", "", "", "75.0%", "no log p", "–", "–")

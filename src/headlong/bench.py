@@ -73,6 +73,9 @@ def engines(settings: Settings) -> dict[str, Entry]:
 def contestants(layer: Layer, names: Iterable[str], settings: Settings, progress: Progress) -> list[Contestant]:
     """The engines and rivals of those names, compiled and built."""
     wanted, entries = list(names), engines(settings)
+    unknown = next((name for name in wanted if name not in entries and name not in rivals.RIVALS), None)
+    if unknown is not None:
+        raise OptionError(f"there is no contestant {unknown!r}; expected one of {', '.join([*entries, *rivals.RIVALS])}")
     compiled: dict[str, Any] = {}
     built = []
     for done, name in enumerate(wanted):

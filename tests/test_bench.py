@@ -1,0 +1,124 @@
+"""The truth that everyone is compared with, every contestant that is installed, and what a run keeps of them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headlong import bench, rivals
+from headlong.bench import Settings, Truth, true_log_probs
+from headlong.errors import MissingPackageError, OptionError
+from headlong.layers.matrix import Layer
+from headlong.links import Affine, SoftCap
+from headlong.measure import Progress
+from headlong.report.tables import comparison, summaries
+
+QUICK = Settings(k=4, batches=(1, 8), queries=16, rounds=2, calls=1, seconds=0.0)
+
+
+def silent(_: str) -> Progress:
+    return lambda done, total: None
+
+
+def ignore(done: int, total: int) -> None:
+    pass
+
+
+def made(rng: np.random.Generator, link: Affine | SoftCap | None = None) -> tuple[Layer, NDArray[np.float32]]:
+    layer = Layer(rng.standard_normal((300, 24), np.float32), rng.standard_normal(300).astype(np.float32), link)
+    return layer, rng.standard_normal((20, 24), np.float32)
+
+
+@pytest.mark.parametrize("link", [None, Affine(0.5, 1.0), SoftCap(3.0)])
+@pytest.mark.parametrize("block", [24, 24 * 7, 1 << 20])
+def test_the_truth_is_the_plain_softmax(
+    rng: np.random.Generator, link: Affine | SoftCap | None, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "BLOCK", block)
+    layer, hidden = made(rng, link)
+    f = layer.link(hidden.astype(np.float64) @ layer.weight.T.astype(np.float64) + layer.bias)
+    log_p = f - np.log(np.exp(f).sum(1, keepdims=True))
+    truth = Truth.of(layer, hidden, 5)
+    order = np.argsort(-log_p, axis=1, kind="stable")[:, :5]
+    np.testing.assert_array_equal(truth.ids, order)
+    np.testing.assert_allclose(truth.log_probs, np.take_along_axis(log_p, order, 1), atol=1e-12)
+    np.testing.assert_allclose(true_log_probs(layer, hidden, truth.ids, truth.lse), truth.log_probs, atol=1e-12)
+
+
+def test_the_truth_breaks_ties_by_id() -> None:
+    layer = Layer(np.ones((10, 2), np.float32))
+    np.testing.assert_array_equal(Truth.of(layer, np.ones((3, 2)), 4).ids, [[0, 1, 2, 3]] * 3)
+    assert Truth.of(layer, np.ones((3, 2)), 10).ids.shape == (3, 10)
+
+
+def test_an_absent_id_has_no_probability(rng: np.random.Generator) -> None:
+    layer, hidden = made(rng)
+    assert true_log_probs(layer, hidden[:1], np.array([[-1, 0]]), np.zeros(1))[0, 0] == -np.inf
+
+
+@pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")  # faiss's SWIG
+def test_a_run_holds_every_contestant(rng: np.random.Generator) -> None:
+    layer, hidden = made(rng)
+    record = bench.run(layer, hidden, bench.default_names(), QUICK, silent)
+    found = {(entry.contestant, entry.batch): entry for entry in summaries(record)}
+    assert set(found) == {(name, batch) for name in bench.default_names() for batch in (1, 8)}
+    for name in ("full", "cascade", "auto"):
+        assert found[name, 1].agreement == 1.0 == found[name, 1].proved
+    assert found["full", 1].worst is not None
+    assert found["full", 1].worst < 1e-5
+    assert found["cascade", 8].worst is not None
+    assert found["cascade", 8].worst <= QUICK.eps
+    assert found["numpy fp32", 1].agreement == 1.0
+    assert found["numpy fp32", 1].read == 1.0
+    assert record["settings"]["queries"] == 16
+    assert len(comparison(record).rows) == len(bench.default_names())
+
+
+def test_batches_beyond_the_queries_are_left_out(rng: np.random.Generator) -> None:
+    layer, hidden = made(rng)
+    record = bench.run(layer, hidden[:3], ["full"], QUICK, silent)
+    assert {run["batch"] for run in record["runs"]} == {1}
+
+
+def test_an_unpromised_answer_keeps_its_open_error_out_of_json(rng: np.random.Generator) -> None:
+    layer, hidden = made(rng)
+    record = bench.run(layer, hidden, ["svd"], QUICK, silent)
+    (entry,) = record["answers"]
+    assert entry["error"] == [None] * 16
+    assert entry["proved"] == [0] * 16
+
+
+def test_torch_answers_as_numpy_does(rng: np.random.Generator) -> None:
+    pytest.importorskip("torch", reason="torch is an extra")
+    for link in (None, SoftCap(2.0), Affine(0.25, 0.5)):
+        layer, hidden = made(rng, link)
+        answers = {}
+        for name in ("numpy fp32", "torch fp32", "torch bf16"):
+            one = rivals.contestant(name, layer, 3, 1)
+            answers[name] = one.answer(one.call(one.prepare(hidden)))
+        truth = Truth.of(layer, hidden, 3)
+        for name, slack in (("numpy fp32", 1e-4), ("torch fp32", 1e-4), ("torch bf16", 0.1)):
+            true = true_log_probs(layer, hidden, np.asarray(answers[name].ids), truth.lse)
+            np.testing.assert_allclose(np.asarray(answers[name].log_probs), true, atol=slack)
+        np.testing.assert_array_equal(answers["numpy fp32"].ids, truth.ids)
+        np.testing.assert_array_equal(np.asarray(answers["torch fp32"].ids), truth.ids)
+
+
+def test_unknown_and_uninstalled_rivals(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, _ = made(rng)
+    with pytest.raises(OptionError, match="there is no contestant 'fais'; expected one of full, .*faiss flat"):
+        bench.contestants(layer, ["fais"], QUICK, ignore)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert rivals.installed() == ["numpy fp32"]
+    with pytest.raises(MissingPackageError, match=r"torch fp32 needs torch, .* pip install 'headlong\[bench\]'"):
+        rivals.contestant("torch fp32", layer, 1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "1,", "a", "0", "1,-2"])
+def test_batch_sizes_are_checked(text: str) -> None:
+    with pytest.raises(OptionError, match="expected whole numbers from 1 with commas between"):
+        bench.batches(text)
+    assert bench.batches("1, 8,64") == (1, 8, 64)

@@ -1,0 +1,252 @@
+"""Every command through Typer's runner and through a process; every fault one line and exit status 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import headlong as hl
+from headlong import nextword
+from headlong.cli import app
+from headlong.measure import read_run
+from headlong.store import write_file
+
+
+@pytest.fixture(autouse=True)
+def settled_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands claim threads for their whole process; here that ends with the test."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def files(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """A folder with a layer under the usual names, one under plain names, and hidden vectors in both formats."""
+    weight, bias = rng.standard_normal((200, 16), np.float32), rng.standard_normal(200).astype(np.float32)
+    hidden = rng.standard_normal((70, 16), np.float32)
+    hl.Layer(weight, bias).save(tmp_path / "layer.safetensors")
+    write_file(tmp_path / "plain.safetensors", {"weight": weight, "bias": bias})
+    write_file(tmp_path / "named.safetensors", {"out.w": weight, "shift": bias})
+    write_file(tmp_path / "h.safetensors", {"hidden": hidden, "other": hidden[:3]})
+    np.save(tmp_path / "h.npy", hidden)
+    return tmp_path
+
+
+def call(*args: object) -> str:
+    """What the command says, on stdout; it has to end well."""
+    result = CliRunner().invoke(app, [*map(str, args), *([] if args[0] == "nothing" else ["--threads", "1"])])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*args: object) -> str:
+    """The one line on stderr of a command that ends with 2."""
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    lines = [line for line in result.stderr.splitlines() if not re.search("━|^ *$", line)]
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("headlong: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize("source", ["layer.safetensors", "plain.safetensors", "named.safetensors:out.w:shift"])
+@pytest.mark.parametrize("hidden", ["h.npy", "h.safetensors", "h.safetensors:hidden"])
+def test_topk_prints_json_lines(files: Path, source: str, hidden: str) -> None:
+    lines = [json.loads(line) for line in call("topk", files / source, files / hidden, "-k", 3, "--json").splitlines()]
+    layer = hl.Layer.load(files / "layer.safetensors")
+    top = hl.compile(layer, delta=0.0, threads=1).topk(np.load(files / "h.npy"), k=3)
+    assert [line["row"] for line in lines] == list(range(70))
+    assert [line["ids"] for line in lines] == top.ids.tolist()
+    assert all(line["proved"] for line in lines)
+    np.testing.assert_allclose([line["log_probs"] for line in lines], top.log_probs, atol=2e-2)
+
+
+def test_topk_prints_a_table_and_says_what_it_left_out(files: Path) -> None:
+    said = call("topk", files / "layer.safetensors", files / "h.npy", "-k", 2)
+    assert "Engine(full" in said
+    assert "50 more rows" in said
+    assert said.count("proved") >= 20
+
+
+def test_options_win_over_names(files: Path) -> None:
+    source = files / "named.safetensors"
+    with_bias = call("topk", f"{source}:out.w:shift", files / "h.npy", "--json")
+    assert call("topk", source, files / "h.npy", "--weight", "out.w", "--bias", "shift", "--json") == with_bias
+    assert call("topk", f"{source}:out.w:", files / "h.npy", "--json") != with_bias
+
+
+def test_eps_reaches_the_engine(files: Path) -> None:
+    line = json.loads(call("topk", files / "layer.safetensors", files / "h.npy", "--method", "svd", "--json").splitlines()[0])
+    assert line["error"] is None
+    assert not line["proved"]
+
+
+def test_compile_saves_an_engine_that_topk_reads(files: Path) -> None:
+    out = files / "engine.safetensors"
+    said = call(
+        "compile", files / "layer.safetensors", "-o", out, "--method", "svd", "--option", "width=8", "--option", "rows=50",
+        "--calibration", files / "h.npy",
+    )  # fmt: skip
+    assert "Engine(svd" in said
+    saved = hl.load(out)
+    assert (saved.method.width, saved.method.rows) == (8, 50)
+    assert "Engine(svd" in call("topk", out, files / "h.npy", "-k", 1)
+
+
+def test_compile_can_leave_the_layer_out(files: Path) -> None:
+    out = files / "engine.safetensors"
+    call("compile", files / "layer.safetensors", "-o", out, "--method", "cascade", "--without-layer")
+    assert "layer" in fails("topk", out, files / "h.npy")
+    assert hl.load(out, hl.Layer.load(files / "layer.safetensors")).method.name == "cascade"
+
+
+def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
+    page = files / "inspect.html"
+    said = call("inspect", files / "layer.safetensors", "--hidden", files / "h.npy", "--html", page)
+    for part in ("row norm", "int8 interval, nats", "rows scored for a proved top 10", "Singular values", "What would help"):
+        assert part in said
+    assert "<svg" in page.read_text(encoding="utf-8")
+    facts = json.loads(call("inspect", files / "layer.safetensors", "--json"))
+    layer = hl.Layer.load(files / "layer.safetensors")
+    np.testing.assert_allclose(facts["singular_values"], np.linalg.svd(layer.weight, compute_uv=False), rtol=1e-4)
+    norms = np.linalg.norm(layer.weight, axis=1)
+    np.testing.assert_allclose(facts["row_norms"], np.percentile(norms, facts["percentiles"]), rtol=1e-5)
+    assert facts["synthetic_hidden"]
+    assert 0 < facts["int8_widths"][0] <= facts["int8_widths"][-1]
+
+
+def test_bench_writes_runs_that_reports_read(files: Path) -> None:
+    raw, page = files / "run.json", files / "bench.html"
+    said = call(
+        "bench", files / "plain.safetensors", "--hidden", files / "h.npy", "--batch", "1,2", "-k", 3, "--rounds", 1,
+        "--only", "full; cascade, ids only; numpy fp32", "--json", raw, "--html", page,
+    )  # fmt: skip
+    assert "cascade, ids only" in said
+    record = read_run(raw)
+    assert {run["batch"] for run in record["runs"]} == {1, 2}
+    assert record["layer"]["name"] == "plain.safetensors"
+    assert str(files) not in raw.read_text()
+    assert "<svg" in page.read_text(encoding="utf-8")
+    assert "full" in call("bench", files / "plain.safetensors", "--rounds", 1, "--batch", 1, "--queries", 4, "--only", "full")
+
+
+def test_reproduce_lists_and_explains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADLONG_DATA", raising=False)
+    said = call("reproduce", "--list")
+    assert "vlasova-softmax:svd" in said
+    assert "HEADLONG_DATA is not set" in said
+    assert call("reproduce") == ""  # nothing can run here: said on stderr
+    assert "is not run: HEADLONG_DATA is not set" in fails("reproduce", "vlasova-softmax:svd")
+    assert "there is no table 'nope'" in fails("reproduce", "nope")
+
+
+def test_reproduce_runs_a_table(data: Path, tmp_path: Path) -> None:
+    if not (data / "heads" / "wikitext2-gpt512.hidden.safetensors").is_file():
+        pytest.skip("HEADLONG_DATA has no trained layer")
+    said = call("reproduce", "vlasova-softmax:svd", "--queries", 8, "--out", tmp_path)
+    assert "weighted" in said
+    lines = [json.loads(line) for line in (tmp_path / "vlasova-softmax.svd.jsonl").read_text().splitlines()]
+    assert len(lines) == 18
+    again = call("reproduce", "vlasova-softmax:svd", "--queries", 8, "--out", tmp_path, "--json")
+    assert [json.loads(line)["got"] for line in again.splitlines()] == [line["got"] for line in lines]
+
+
+def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(**options: Any) -> nextword.Recipe:
+        return recipe(vocab=800, dim=16, embedding=8, batch=64, negatives=64, steps=20, held_out=128, **options)
+
+    recipe = nextword.Recipe
+    monkeypatch.setattr(nextword, "Recipe", small)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    said = call("demo", "--quick", "--html", tmp_path / "demo.html", "--json", tmp_path / "demo.json")
+    for part in ("perplexity", "What comes next", "cascade", "svd", "speed-up", "agreement"):
+        assert part in said
+    assert "<svg" in (tmp_path / "demo.html").read_text(encoding="utf-8")
+    assert read_run(tmp_path / "demo.json")["settings"]["baseline"] == "numpy fp32"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("topk", "nowhere.safetensors", "{}/h.npy"), "nowhere.safetensors"),
+        (("topk", "{}/layer.safetensors", "nowhere.npy"), "nowhere.npy cannot be read"),
+        (("topk", "{}/layer.safetensors", "{}/h.safetensors:none"), "has no tensor 'none'"),
+        (("topk", "{}/layer.safetensors", "{}/layer.safetensors:lm_head.weight", "-k", "900"), "k is 900"),
+        (("topk", "{}/layer.safetensors", "{}/layer.safetensors:lm_head.bias:x"), "cannot be read"),
+        (("topk", "{}/layer.safetensors", "{}/text.npy"), "is no .npy file"),
+        (("topk", "{}/layer.safetensors", "{}/pickled.npy"), "is no .npy file"),
+        (("topk", "{}/layer.safetensors", "{}/wrong.npy"), "expected [batch, 16]"),
+        (("topk", "{}/layer.safetensors", "{}/cube.npy"), "expected hidden vectors [n, dim]"),
+        (("topk", "{}/text.npy", "{}/h.npy"), "no safetensors file"),
+        (("topk", "{}/named.safetensors", "{}/h.npy"), "has no tensor"),
+        (("topk", "{}/layer.safetensors", "{}/h.npy", "--method", "magic"), "method is 'magic'"),
+        (("topk", "{}/layer.safetensors", "{}/h.npy", "--threads", "0"), "--threads is 0"),
+        (("topk", "{}/layer.safetensors", "{}/h.npy", "--eps", "-1"), "eps is -1"),
+        (("inspect", "{}/nowhere"), "nowhere"),
+        (("inspect", "{}/layer.safetensors", "--html", "{}/no/where.html"), "cannot be written"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/no/where.safetensors"), "cannot be written"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "width"), "expected name=value"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/e", "--method", "full", "--option", "x=1"), "full has no option 'x'"),
+        (("bench", "{}/layer.safetensors", "--batch", "one"), "batch sizes 'one'"),
+        (("bench", "{}/layer.safetensors", "--only", "nobody"), "there is no contestant 'nobody'"),
+        (("demo", "--threads", "-3"), "--threads is -3"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_two(files: Path, args: tuple[str, ...], message: str) -> None:
+    (files / "text.npy").write_text("no array, but long enough to have a header")
+    np.save(files / "pickled.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    np.save(files / "wrong.npy", np.zeros((2, 3), np.float32))
+    np.save(files / "cube.npy", np.zeros((2, 3, 4), np.float32))
+    assert message in fails(*(arg.replace("{}", str(files)) for arg in args))
+
+
+def process(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program itself, as the installed script starts it."""
+    code = "from headlong.cli import app; app()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_the_program_answers_and_fails_as_the_runner_says(files: Path) -> None:
+    good = process("topk", files / "layer.safetensors", files / "h.npy", "-k", 2, "--json", "--threads", 1)
+    assert good.returncode == 0
+    assert len(good.stdout.splitlines()) == 70
+    bad = process("topk", "nowhere.safetensors", files / "h.npy")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("headlong: nowhere.safetensors")
+    assert len(bad.stderr.splitlines()) == 1
+    assert "Traceback" not in bad.stderr
+
+
+def test_help_is_quick_and_names_every_command() -> None:
+    shown = process("--help", COLUMNS="120")
+    for name in ("demo", "inspect", "compile", "topk", "bench", "reproduce"):
+        assert name in shown.stdout
+    code = "import sys, headlong.cli; print(*({'torch', 'numpy', 'headlong.compile', 'headlong._native'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert loaded.stdout.strip() == ""
+
+
+def test_a_closed_pipe_is_no_traceback(files: Path) -> None:
+    code = "from headlong.cli import app; app()"
+    command = [sys.executable, "-c", code, "topk", str(files / "layer.safetensors"), str(files / "h.npy"), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert "Traceback" not in running.stderr.read()

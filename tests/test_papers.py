@@ -1,0 +1,134 @@
+"""Verdicts, the registry, and SVD-softmax as a table: against a plain computation, and against the engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import papers
+from headlong.errors import DataError, OptionError, StoreError
+from headlong.measure import Progress
+from headlong.papers import Context, Expected, vlasova_softmax
+from headlong.papers.vlasova_softmax import ROWS, WIDTHS, Exact, compare, evaluate, setting
+from headlong.previews.svd import svd_plan
+
+
+def silent(_: str) -> Progress:
+    return lambda done, total: None
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "verdict"),
+    [
+        (Expected(1.0, 2.0), 1.0, "matched"),
+        (Expected(1.0, 2.0), 2.0, "matched"),
+        (Expected(1.0, 2.0), 2.01, "differs"),
+        (Expected(1.0, 2.0, 0.02), 2.01, "matched"),
+        (Expected(1.0, 2.0, 0.02), 0.97, "differs"),
+    ],
+)
+def test_a_verdict_is_the_range_and_its_tolerance(expected: Expected, got: float, verdict: str) -> None:
+    assert expected.verdict(got) == verdict
+
+
+def test_tables_are_found_by_paper_and_by_name() -> None:
+    (table,) = papers.tables("vlasova-softmax:svd")
+    assert table in papers.tables("vlasova-softmax")
+    assert table in papers.tables()
+    with pytest.raises(OptionError, match="there is no table 'nope'; expected one of .*vlasova-softmax:svd"):
+        papers.tables("nope")
+
+
+def test_every_table_says_what_it_claims_and_where_from() -> None:
+    for table in papers.tables():
+        assert table.claim
+        assert table.source
+        assert table.needs
+        assert "unverified" in table.source or "checked" in table.source
+
+
+def test_a_table_without_its_data_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (table,) = papers.tables("vlasova-softmax:svd")
+    monkeypatch.delenv("HEADLONG_DATA", raising=False)
+    assert "HEADLONG_DATA is not set" in papers.missing(table)
+    monkeypatch.setenv("HEADLONG_DATA", str(tmp_path))
+    assert "not found in the folder that HEADLONG_DATA names" in papers.missing(table)
+    with pytest.raises(DataError, match="vlasova-softmax:svd is not run: .*not found"):
+        next(papers.results(table, silent))
+
+
+def test_results_are_lines_of_json(tmp_path: Path) -> None:
+    papers.write(tmp_path / "new" / "t.jsonl", [{"got": {"a": 1.5}}, {"got": {}}], {"date": "2026-01-02"})
+    lines = [json.loads(line) for line in (tmp_path / "new" / "t.jsonl").read_text().splitlines()]
+    assert lines[0] == {"got": {"a": 1.5}, "environment": {"date": "2026-01-02"}}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        papers.write(tmp_path / "file" / "t.jsonl", [], {})
+
+
+@pytest.fixture
+def layer(rng: np.random.Generator) -> hl.Layer:
+    return hl.Layer(rng.standard_normal((1100, 32), np.float32), rng.standard_normal(1100).astype(np.float32))
+
+
+def test_the_table_is_what_its_docstring_says(layer: hl.Layer, rng: np.random.Generator) -> None:
+    hidden, calibration = rng.standard_normal((20, 32)), rng.standard_normal((200, 32)) * np.linspace(0.1, 2, 32)
+    found = {row.setting: row.got for row in evaluate(layer, hidden, calibration, Context(Path(), silent))}
+    assert len(found) == 2 * len(WIDTHS) * len(ROWS)
+    weight = layer.weight.astype(np.float64)
+    z = hidden @ weight.T + layer.bias
+    for name, vectors in (("plain", None), ("weighted", calibration)):
+        plan = svd_plan(layer, 4, 1, vectors)
+        assert plan.rotation is not None
+        preview = hidden @ plan.rotation.astype(np.float64) @ plan.levels[0].codes.T + layer.bias
+        kl, ratio, covered = [], [], []
+        for exact, look in zip(z, preview, strict=True):
+            chosen = set(np.argsort(-look)[:110].tolist())  # V / 10
+            mixed = np.array([exact[i] if i in chosen else look[i] for i in range(1100)])
+            p, q = np.exp(exact) / np.exp(exact).sum(), np.exp(mixed) / np.exp(mixed).sum()
+            kl.append((p * np.log(p / q)).sum())
+            ratio.append(np.exp(mixed).sum() / np.exp(exact).sum())
+            covered.append(len(chosen & set(np.argsort(-exact)[:10].tolist())))
+        got = found[setting(name, 8, 10)]
+        assert got["kl"] == pytest.approx(np.mean(kl), rel=1e-4)
+        assert got["z_ratio"] == pytest.approx(np.mean(ratio), rel=1e-4)
+        assert got["top10"] == pytest.approx(np.mean(covered))
+
+
+def test_the_engine_answers_what_the_table_measures(layer: hl.Layer, rng: np.random.Generator) -> None:
+    hidden = rng.standard_normal((12, 32)).astype(np.float32).astype(np.float64)
+    engine = hl.compile(layer, method="svd", width=4, rows=-(-1100 // 16), threads=1)
+    top = engine.topk(hidden, k=10)
+    exact = Exact.of(layer, hidden)
+    plan = svd_plan(layer, 4, 1)
+    assert plan.rotation is not None
+    preview = (hidden @ plan.rotation).astype(np.float32) @ plan.levels[0].codes.T + layer.bias
+    values = dict(compare(exact, preview))[16]
+    covered = sum(len(set(a) & set(b)) for a, b in zip(top.ids.tolist(), exact.best[:, :10].tolist(), strict=True))
+    assert covered == values[0]
+    ratio = np.exp(top.lse - exact.lse)
+    assert ratio.sum() == pytest.approx(values[4], rel=1e-4)
+
+
+def test_a_full_preview_has_no_error(layer: hl.Layer, rng: np.random.Generator) -> None:
+    exact = Exact.of(layer, rng.standard_normal((5, 32)))
+    for _, values in compare(exact, exact.z.astype(np.float32)):
+        assert values[0] == 5 * 10
+        assert abs(values[3]) < 1e-4
+        assert values[4] == pytest.approx(5, abs=1e-4)
+
+
+def test_on_the_trained_layer_weighting_helps(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (table,) = papers.tables("vlasova-softmax:svd")
+    if papers.missing(table):
+        pytest.skip(papers.missing(table))
+    monkeypatch.setattr(vlasova_softmax, "WIDTHS", (8,))
+    rows = {row["setting"]["rotation"] + row["setting"]["rows"]: row for row in papers.results(table, silent, 16)}
+    assert rows["plainV/10"]["verdict"]["kl"] in ("matched", "differs")
+    assert rows["weightedV/10"]["verdict"]["kl"] == "no figure"
+    assert rows["weightedV/10"]["got"]["kl"] < rows["plainV/10"]["got"]["kl"]
+    assert rows["weightedV/10"]["got"]["top10"] > 9.9
