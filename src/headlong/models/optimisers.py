@@ -25,7 +25,7 @@ FLOOR = 0.01
 
 
 class AveragedSgd(torch.optim.SGD):
-    """SGD; from the first step with ``averaging`` on, the mean of the weights since then, as ASGD(t0=0, lambd=0)."""
+    """SGD; from the first step with ``averaging`` on, the mean of the weights since then."""
 
     averaging = False
 
