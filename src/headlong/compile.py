@@ -60,6 +60,9 @@ def compile(
     if np.isnan(norms).any():
         row = int(np.argmax(np.isnan(norms)))
         raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")
+    if np.isinf(norms).any():
+        row = int(np.argmax(norms))
+        raise NonFiniteError(f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it")
     plan = reader.plan(layer, vectors, count)
     return Engine(layer, reader, plan, norms, reader.promise(eps), threads=threads, seed=seed, reason=reason)
 

@@ -68,11 +68,15 @@ class Executor(Protocol):
 
 
 class Codes(NamedTuple):
-    """int8 codes of every row, interleaved, with what they lost: per class ``scale``, ``‖w - w^‖`` and ``‖w^‖``."""
+    """int8 codes of every row, interleaved, and per class what they lost, rounded up; all padded to whole blocks.
+
+    ``scale``, ``error`` ‖w - w^‖, ``peak`` max |w_j - w^_j|, ``size`` ‖w^‖.
+    """
 
     codes: NDArray[np.uint8]
     scale: Floats
     error: Floats
+    peak: Floats
     size: Floats
 
 
@@ -129,7 +133,7 @@ def executor(
 def row_norms(weight: Array, thread_count: int = 1) -> Floats:
     """``‖w_i‖`` rounded up, ``[vocab]``; NaN for a row that holds NaN or infinity."""
     if isa() != REFERENCE:
-        norms: Floats = _loaded().row_norms(bits(weight), weight.dtype.name, thread_count)
+        norms: Floats = _loaded().row_norms(bits(weight), weight.dtype.name, thread_count, isa())
         return norms
     norms = np.empty(len(weight), np.float32)
     for part, rows in _pieces(weight):
@@ -140,17 +144,18 @@ def row_norms(weight: Array, thread_count: int = 1) -> Floats:
 
 
 def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
-    """Symmetric absmax int8: ``code = round(w / scale)``, ``scale = max|w| / 127``; arrays padded to whole blocks."""
+    """Symmetric absmax int8: ``code = round(w / scale)``, ``scale = max|w| / 127``."""
     if isa() == REFERENCE:
         return encode_rows(weight)
-    return Codes(*_loaded().encode_int8(bits(weight), weight.dtype.name, thread_count))
+    codes, scale, *lost = _loaded().encode_int8(bits(weight), weight.dtype.name, thread_count, isa())
+    return Codes(codes, scale.reshape(-1), *lost)
 
 
 def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given."""
     count = padded(len(weight))
     codes = np.empty((count // CLASS_BLOCK, -(-weight.shape[1] // 4), CLASS_BLOCK, 4), np.uint8)
-    scale, error, size = (np.zeros(count, np.float32) for _ in range(3))
+    scale, error, peak, size = (np.zeros(count, np.float32) for _ in range(4))
     for part, rows in _pieces(weight):
         values = rows if centre is None else rows - centre
         step = _steps(values)
@@ -159,10 +164,11 @@ def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
         whole = np.clip(np.trunc(whole + np.copysign(0.5, whole)), -127, 127)
         back = whole * step[:, None].astype(np.float64)
         codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = interleave((whole + 128).astype(np.uint8))
-        scale[part] = step
-        error[part] = round_up(np.sqrt(((values - back) ** 2).sum(axis=1)) * (1 + 1e-12))
+        gap = np.abs(values - back)
+        scale[part], peak[part] = step, round_up(gap.max(axis=1))
+        error[part] = round_up(np.sqrt((gap**2).sum(axis=1)) * (1 + 1e-12))
         size[part] = round_up(np.sqrt((back**2).sum(axis=1)) * (1 + 1e-12))
-    return Codes(codes, scale, error, size)
+    return Codes(codes, scale, error, peak, size)
 
 
 def _steps(values: Doubles) -> Floats:
@@ -182,7 +188,7 @@ def round_up(values: Doubles) -> Floats:
 
 def bandwidth(size: int, thread_count: int, repeats: int) -> float:
     """GB/s of a plain read of ``size`` bytes: what a scan can at best reach."""
-    speed: float = _loaded().bandwidth(size, thread_count, repeats)
+    speed: float = _loaded().bandwidth(size, thread_count, repeats, isa())
     return speed
 
 

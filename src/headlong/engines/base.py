@@ -117,7 +117,8 @@ class Engine:
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
             asked.hidden, int(k), self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads)
         )
-        return answer_as(TopK(log_probs, ids, logits, lse, error, proved, self._cost(*cost)), asked.kind)
+        found = TopK(log_probs, ids, logits, lse, error, proved.astype(bool), self._cost(*cost))
+        return answer_as(found, asked.kind)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
@@ -175,7 +176,7 @@ class Engine:
         ids, logits, score, proved, *cost = self._executor.sample(
             asked.hidden, *filters, asked.mask, self._dense(asked), kernels.threads(self._threads)
         )
-        return answer_as(Sample(ids, logits, score, proved, self._cost(*cost)), asked.kind)
+        return answer_as(Sample(ids, logits, score, proved.astype(bool), self._cost(*cost)), asked.kind)
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
@@ -244,7 +245,7 @@ class Engine:
         return np.asarray((size + answer.ids.shape[1] + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT)
 
     def _cost(self, rows: Array, read: Array, dense: Array) -> Cost:
-        return Cost(rows, read, dense, f"{self.method.name}/{self._executor.isa}")
+        return Cost(rows, read, dense.astype(bool), f"{self.method.name}/{self._executor.isa}")
 
     def _cost_of_few(self, answer: Few) -> Cost:
         rows = (answer.ids >= 0).sum(axis=1)

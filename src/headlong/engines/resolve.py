@@ -64,9 +64,10 @@ def normaliser(query: Query, eps: float) -> tuple[float, float]:
             low, high = np.exp(low - shift), np.exp(high - shift)
             bottom, peak = float(np.log(low.sum())), float(np.log(high.sum()))
         half, rounding = (peak - bottom) / 2, _rounding(query, shift)
-        if half + rounding <= eps or query.scored[live].all():
+        goal = max(eps - rounding, rounding)  # where float64 cannot keep eps, reading on past its rounding is idle
+        if half <= goal or query.scored[live].all():
             break
-        wide = live[widest(low, high, max(eps - rounding, 0.0))]
+        wide = live[widest(low, high, goal)]
         if not finish_if_dear(query, len(wide)):
             query.look(wide[: max(STEP, len(wide) // 2)])
     if not query.proves:
@@ -78,10 +79,9 @@ def widest(low: Doubles, high: Doubles, eps: float) -> Ids:
     """The fewest classes, widest gap first, without which the sums are within ``exp(2 eps)``: lower ends only rise."""
     gap = high - low
     order = np.argsort(-gap, kind="stable")
-    with np.errstate(invalid="ignore"):
-        left = gap.sum() - np.cumsum(gap[order])
-    enough = np.flatnonzero(left <= low.sum() * math.expm1(2 * eps))
-    return np.asarray(order[: enough[0] + 1 if len(enough) else len(order)])
+    order = order[: np.count_nonzero(gap)]
+    left = np.concatenate([np.cumsum(gap[order][::-1])[::-1][1:], [0.0]])
+    return np.asarray(order[: np.flatnonzero(left <= low.sum() * math.expm1(min(2 * eps, 700.0)))[0] + 1])
 
 
 def draws(query: Query, noise: Iterator[Doubles], temperature: float, kept: Kept) -> Iterator[tuple[int, float]]:

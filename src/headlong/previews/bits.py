@@ -1,11 +1,11 @@
 """int8 codes of every row, with a radius that no probability enters.
 
     w^_i = scale_i * code_i          |<w_i, x> - <w^_i, x^>| <= |<w_i - w^_i, x>| + |<w^_i, x - x^>|
-         <=  step_i * sum of |x_j| over the peaks of x  +  ‖w_i - w^_i‖ * ‖rest of x‖  +  ‖w^_i‖ * ‖x - x^‖
+      <=  max_j |w_ij - w^_ij| * sum of |x_j| over the peaks of x  +  ‖w_i - w^_i‖ * ‖rest of x‖  +  ‖w^_i‖ * ‖x - x^‖
 
-with ``step_i = scale_i / 2``, the most that a code is off in one coordinate, so any choice of peaks is sound. The slacks
-are rounded up and cover the executor's own rounding, underflow included, for every finite row and query; a row
-whose codes could leave float32's range gets an infinite slack and is always scored exactly.
+which holds for any choice of peaks. The slacks are rounded up and cover the executor's own rounding, underflow included,
+for every finite row and query; a row whose codes could leave float32's range gets an infinite slack and is always
+scored exactly.
 
 Not here: fewer bits, prefixes, probabilistic widths.
 """
@@ -27,8 +27,6 @@ UNDERFLOW = 2.0**-100
 """Covers every product that float32 flushes towards zero, for any dim; far below any logit that matters."""
 SEGMENT = 32768
 """Coordinates of one segment: their integer products fit 32 bits."""
-HALF_STEP = 0.5 * (1 + 2.0**-20)
-"""A code is off by half a step, and by the rounding of ``w / scale``."""
 JUDGES, MOST_JUDGED = 8, 4096
 """Calibration vectors, and their likeliest rows, that decide whether to centre."""
 ROWS_AT_ONCE = 4096
@@ -50,15 +48,12 @@ def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads
 
 def _radius(codes: Codes, base: Floats, dim: int) -> tuple[Floats, tuple[Term, ...]]:
     """``[4, padded]`` slacks and their query halves. A row that cannot be coded: 0, 0, 0, inf."""
-    error, size = codes.error.astype(np.float64), codes.size.astype(np.float64)
-    offset = np.abs(base.astype(np.float64))
-    # A step of zero codes nothing: then a coordinate is off by itself, at most by the whole row's norm.
-    step = np.where(codes.scale > 0, codes.scale.astype(np.float64) * HALF_STEP, error)
+    error, peak, size, offset = (part.astype(np.float64) for part in (codes.error, codes.peak, codes.size, np.abs(base)))
     uncoded = ~((size <= LARGEST) & (error <= LARGEST) & (offset <= LARGEST_BASE))
     # The executor's rounding is relative to ‖w^‖ ‖x‖, and ‖x‖ <= ‖rest‖ + sum |peaks|.
     rounding = ESTIMATE_ROUNDING * size
     with np.errstate(over="ignore", invalid="ignore"):
-        rows = np.stack([step + rounding, error + rounding, size, ESTIMATE_ROUNDING * offset + UNDERFLOW])
+        rows = np.stack([peak + rounding, error + rounding, size, ESTIMATE_ROUNDING * offset + UNDERFLOW])
     rows[:, uncoded] = np.array([[0.0], [0.0], [0.0], [np.inf]])
     terms = tuple(Term(kind, 0, dim) for kind in ("peaks", "rest", "quantised", "one"))
     return round_up(rows), terms

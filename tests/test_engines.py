@@ -1,0 +1,338 @@
+"""One contract for every engine: all registered methods, on every level of the CPU, on layers built to break them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import headlong as hl
+from adversarial import CASES, DTYPES, Case, build
+from headlong import kernels
+from headlong.compile import BUILT_IN
+from headlong.engines.base import METHODS, Engine
+from headlong.engines.gumbel import gumbels
+from headlong.errors import (
+    DtypeError,
+    HeadlongError,
+    IdError,
+    InputError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+)
+from oracle import Truth, check_draw, check_topk, check_within, truth
+
+PROVING = [name for name in METHODS if METHODS[name]().promise(0.01).delta_ids == 0]
+FLOAT64 = 2.0**-50
+assert {method.name for method in BUILT_IN} <= set(METHODS)
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 3.0, "top_k": 5},
+    {"top_p": 0.7},
+    {"top_p": 0.3, "temperature": 2.0},
+    {"min_p": 0.2},
+    {"top_k": 20, "top_p": 0.8, "min_p": 0.05, "temperature": 1.3},
+]
+
+
+@pytest.fixture(params=kernels.levels())
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HEADLONG_ISA", request.param)
+    monkeypatch.setenv("HEADLONG_THREADS", "2")
+    return str(request.param)
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def noise_of(case_vocab: int, seed: int, row: int, draw: int) -> NDArray[np.float64]:
+    return gumbels(seed, row, draw, np.arange(case_vocab, dtype=np.int64))
+
+
+def rounding_of(case: Case, exact: Truth) -> NDArray[np.float64]:
+    """What float64 and the oracle itself can be off by in a log-probability."""
+    kind, slope, _ = case.layer.link.lowered()
+    lse = np.where(np.isfinite(exact.lse), np.abs(exact.lse), 0.0)
+    return np.asarray((slope if kind == "affine" else 1.0) * exact.rounding * 2 + (lse + case.layer.vocab) * FLOAT64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("method", PROVING)
+def test_topk_is_proved(level: str, method: str, name: str, dtype: str) -> None:
+    case = build(name, dtype)
+    engine = hl.compile(case.layer, method, eps=0.1)
+    exact = truth(case.layer, case.hidden)
+    for k, eps in itertools.product({1, min(10, case.layer.vocab), case.layer.vocab}, (None, 1e-3, math.inf)):
+        found = engine.topk(case.hidden, k, eps=eps)
+        assert found.cost.path == f"{method}/{level}"
+        assert found.ids.shape == (len(case.hidden), k)
+        assert found.proved.all(), f"k {k}, eps {eps}"
+        for b, reference in enumerate(exact.logits):
+            check_topk(reference, found.ids[b], found.logits[b], 0.0 if case.exact else float(exact.rounding[b]))
+        check_answer(case, exact, found, 0.1 if eps is None else eps)
+
+
+def check_answer(case: Case, exact: Truth, found: hl.TopK, eps: float) -> None:
+    """The normaliser lies in its interval, the interval is as narrow as promised, and log-probabilities follow."""
+    slack = rounding_of(case, exact)
+    check_within(found.lse, exact.lse, found.error, slack)
+    assert (found.error <= eps + 4 * slack).all(), f"error {found.error} beyond eps {eps}"
+    with np.errstate(invalid="ignore"):
+        expected = case.layer.link(found.logits) - found.lse[:, None]
+    there = found.ids >= 0
+    size = 1 + np.abs(found.lse[:, None]) + np.abs(np.where(there, case.layer.link(np.where(there, found.logits, 0)), 0))
+    assert (np.abs(np.where(there, found.log_probs - expected, 0)) <= 4 * FLOAT64 * size).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_lse_and_log_prob(level: str, method: str, name: str, dtype: str) -> None:
+    case = build(name, dtype)
+    engine = hl.compile(case.layer, method, eps=0.1)
+    exact = truth(case.layer, case.hidden)
+    slack = rounding_of(case, exact)
+    found = engine.lse(case.hidden)
+    check_within(found.lse, exact.lse, found.error, slack)
+    ids = np.random.default_rng(0).integers(0, case.layer.vocab, (len(case.hidden), 3))
+    given = engine.log_prob(case.hidden, ids)
+    check_within(given.lse, exact.lse, given.error, slack)
+    reference = np.take_along_axis(exact.logits, ids, axis=1)
+    assert (np.abs(given.logits - reference) <= exact.rounding[:, None]).all()
+    size = 1 + np.abs(given.lse[:, None]) + np.abs(case.layer.link(given.logits))
+    assert (np.abs(given.log_probs - (case.layer.link(given.logits) - given.lse[:, None])) <= 4 * FLOAT64 * size).all()
+    if method in PROVING:
+        assert (found.error <= 0.1 + 4 * slack).all() and (given.error <= 0.1 + 4 * slack).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("method", PROVING)
+def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype: str) -> None:
+    case = build(name, dtype)
+    engine = hl.compile(case.layer, method)
+    exact = truth(case.layer, case.hidden)
+    for seed, filters in enumerate(FILTERS):
+        found = engine.sample(case.hidden, 3, seed=seed, row0=11, **filters)
+        temperature = filters.get("temperature", 1.0)
+        cut = filters.get("top_k", 0), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
+        assert found.proved.all() and found.ids.dtype == np.int64
+        for b, draw in np.ndindex(found.ids.shape):
+            noise = noise_of(case.layer.vocab, seed, 11 + b, draw)
+            if not np.isfinite(exact.exponents[b]).all() or exact.rounding[b] > 1e-10:
+                continue  # the oracle's own rounding decides such rows
+            won = int(found.ids[b, draw]), float(found.score[b, draw])
+            check_draw(exact.logits[b], exact.exponents[b] / temperature, noise, cut, *won)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_levels_agree_with_the_reference(monkeypatch: pytest.MonkeyPatch, method: str, name: str, dtype: str) -> None:
+    """Every native level against NumPy on the same plan: ids, exact logits, samples; normalisers within both errors."""
+    case = build(name, dtype)
+    monkeypatch.setenv("HEADLONG_ISA", kernels.REFERENCE)
+    built = hl.compile(case.layer, method, eps=0.05)
+    k = min(7, case.layer.vocab)
+    expected = built.topk(case.hidden, k), built.sample(case.hidden, 4, top_p=0.6, seed=5), built.lse(case.hidden)
+    exact = truth(case.layer, case.hidden)
+    slack = rounding_of(case, exact)
+    for isa in kernels.levels()[1:]:
+        monkeypatch.setenv("HEADLONG_ISA", isa)
+        engine = Engine(case.layer, built.method, built.plan, built.norms, built.promise)
+        found = engine.topk(case.hidden, k), engine.sample(case.hidden, 4, top_p=0.6, seed=5), engine.lse(case.hidden)
+        for b in range(len(case.hidden)):
+            tied = float(exact.rounding[b]) + (1e-5 * float(np.abs(exact.logits[b]).max()) if method not in PROVING else 0.0)
+            assert (np.abs(found[0].logits[b] - expected[0].logits[b]) <= tied).all(), f"{isa}, row {b}"
+            if case.exact and method in PROVING:
+                assert (found[0].ids[b] == expected[0].ids[b]).all(), f"{isa}, row {b}"
+            if exact.rounding[b] < 1e-10:
+                assert (found[1].ids[b] == expected[1].ids[b]).all(), f"{isa}, samples of row {b}"
+        if method in PROVING:
+            check_within(found[2].lse, expected[2].lse, found[2].error + expected[2].error, slack)
+        else:
+            usable = exact.rounding < 1e-10
+            np.testing.assert_allclose(found[2].lse[usable], expected[2].lse[usable], rtol=1e-5, atol=1e-4)
+        assert (found[0].proved == expected[0].proved).all()
+
+
+def small(method: str = "cascade", dim: int = 24, vocab: int = 3000, **options: Any) -> tuple[Engine, NDArray[np.float32]]:
+    rng = np.random.default_rng(7)
+    weight = rng.standard_normal((vocab, dim)).astype(np.float32)
+    bias = rng.standard_normal(vocab).astype(np.float32)
+    return hl.compile(hl.Layer(weight, bias), method, **options), rng.standard_normal((5, dim)).astype(np.float32)
+
+
+def test_a_batch_is_a_loop(level: str, method: str) -> None:
+    engine, hidden = small(method)
+    hidden = np.concatenate([hidden] * 15)  # more queries than one block takes at once
+    whole, drawn = engine.topk(hidden, 4), engine.sample(hidden, 2, seed=3, top_p=0.9)
+    for b in (0, 3, 63, 64, 74):
+        row = engine.topk(hidden[b : b + 1], 4)
+        assert (row.ids[0] == whole.ids[b]).all() and (row.logits[0] == whole.logits[b]).all()
+        assert abs(row.lse[0] - whole.lse[b]) <= min(row.error[0] + whole.error[b], 1e-4)
+        again = engine.sample(hidden[b : b + 1], 2, seed=3, top_p=0.9, row0=b)
+        assert (again.ids[0] == drawn.ids[b]).all() and (again.score[0] == drawn.score[b]).all()
+
+
+def test_empty_batches(level: str, method: str) -> None:
+    engine, hidden = small(method)
+    none = hidden[:0]
+    assert engine.topk(none, 3).ids.shape == (0, 3) and engine.topk(none, 3).lse.shape == (0,)
+    assert engine.lse(none).lse.shape == (0,) and engine.sample(none, 2).ids.shape == (0, 2)
+    assert engine.log_prob(none, np.zeros((0, 4), np.int64)).log_probs.shape == (0, 4)
+    assert engine.log_prob(hidden, np.zeros((5, 0), np.int64)).log_probs.shape == (5, 0)
+    assert engine.topk(none, 3, allowed=[1, 2, 3]).ids.shape == (0, 3)
+
+
+MASKS: dict[str, dict[str, Any]] = {
+    "few for all": {"allowed": np.array([5, 17, 4, 2999])},
+    "few for each": {"allowed": [[1, 2], [3], [2999, 7, 9, 11], [0, 1, 2, 3], [8]]},
+    "few, one excluded": {"allowed": np.array([5, 17, 4]), "exclude": [17]},
+    "most for all": {"exclude": np.arange(0, 3000, 7)},
+    "most for each": {"exclude": [list(range(b, 3000, 5)) for b in range(5)]},
+    "half": {"allowed": np.arange(1500)},
+    "half, padded": {"allowed": np.stack([np.r_[np.arange(2000), [-1]]] * 5)},
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks_restrict_the_distribution(level: str, method: str, mask: str) -> None:
+    engine, hidden = small(method, eps=0.05)
+    live = np.zeros((5, 3000), bool)
+    for b in range(5):
+        allowed, exclude = (MASKS[mask].get(name, empty) for name, empty in (("allowed", np.arange(3000)), ("exclude", [])))
+        allowed, exclude = (part[b] if len(part) and np.ndim(part[0]) else part for part in (allowed, exclude))
+        live[b, [i for i in allowed if i >= 0]] = True
+        live[b, exclude] = False
+    exact = truth(engine.layer, hidden, live)
+    found, normal = engine.topk(hidden, 6, **MASKS[mask]), engine.lse(hidden, **MASKS[mask])
+    drawn = engine.sample(hidden, 3, seed=2, top_p=0.8, **MASKS[mask])
+    check_within(found.lse, exact.lse, found.error, 1e-9)
+    check_within(normal.lse, exact.lse, normal.error, 1e-9)
+    assert np.take_along_axis(live, drawn.ids, axis=1).all()
+    assert np.take_along_axis(live, np.maximum(found.ids, 0), axis=1)[found.ids >= 0].all()
+    for b in range(5):
+        missing = max(0, 6 - int(live[b].sum()))
+        assert (found.ids[b, 6 - missing :] == -1).all() and np.isneginf(found.log_probs[b, 6 - missing :]).all()
+        if method in PROVING or "few" in mask:
+            check_topk(exact.logits[b], found.ids[b], found.logits[b], 1e-10)
+            for draw in range(3):
+                noise = noise_of(3000, 2, b, draw)
+                won = int(drawn.ids[b, draw]), float(drawn.score[b, draw])
+                check_draw(exact.logits[b], exact.exponents[b], noise, (0, 0.8, 0.0), *won)
+    assert found.proved.all() == (method in PROVING or "few" in mask)
+    assert (found.cost.path == f"rows/{level}") == ("few" in mask)
+
+
+def test_nothing_is_left(level: str, method: str) -> None:
+    engine, hidden = small(method)
+    for restricted in ({"allowed": []}, {"exclude": np.arange(3000)}):
+        found = engine.topk(hidden, 2, **restricted)
+        assert (found.ids == -1).all() and np.isneginf(found.log_probs).all() and np.isneginf(found.lse).all()
+        assert np.isneginf(engine.lse(hidden, **restricted).lse).all()
+        with pytest.raises(InputError, match="no class is left"):
+            engine.sample(hidden, **restricted)
+
+
+def test_eps_of_one_call(level: str) -> None:
+    engine, hidden = small(eps=0.5)
+    wide, narrow, ids = engine.lse(hidden), engine.lse(hidden, eps=1e-6), engine.topk(hidden, 5, eps=math.inf)
+    assert (wide.error <= 0.5).all() and (narrow.error <= 1e-6).all()
+    assert (narrow.cost.rows >= wide.cost.rows).all() and (narrow.cost.bytes >= wide.cost.bytes).all()
+    assert ids.proved.all() and not np.isnan(ids.lse).any() and (ids.cost.rows <= 60).all()
+
+
+def test_flat_layers_are_finished_densely(level: str) -> None:
+    layer = hl.Layer(np.full((4000, 32), 0.25, np.float32))
+    found = hl.compile(layer, "cascade").topk(np.ones((2, 32), np.float32), 3)
+    assert found.cost.dense.all() and found.proved.all() and (found.ids == [0, 1, 2]).all()
+
+
+def test_samples_follow_the_distribution(level: str, method: str) -> None:
+    rng = np.random.default_rng(5)
+    layer = hl.Layer(rng.standard_normal((12, 6)).astype(np.float32))
+    hidden = rng.standard_normal((1, 6)).astype(np.float32)
+    engine = hl.compile(layer, method, **({"rows": 12} if method == "svd" else {}))
+    draws = 300 if level == kernels.REFERENCE else 20_000
+    for filters, cut in (({}, (0, 1.0)), ({"temperature": 0.5, "top_k": 4}, (4, 0.5))):
+        counts = np.bincount(engine.sample(hidden, draws, seed=1, **filters).ids[0], minlength=12)
+        mass = np.exp(truth(layer, hidden).logits[0] / cut[1])
+        if cut[0]:
+            mass[np.argsort(-mass)[cut[0] :]] = 0
+        mass /= mass.sum()
+        there = mass > 0
+        assert counts[~there].sum() == 0
+        chi2 = ((counts - draws * mass)[there] ** 2 / (draws * mass[there])).sum()
+        freedom = there.sum() - 1
+        assert chi2 < freedom + 5 * math.sqrt(2 * freedom), f"chi-square {chi2:.1f} with {freedom} degrees of freedom"
+
+
+def test_seeds(level: str, method: str) -> None:
+    engine, hidden = small(method)
+    assert (engine.sample(hidden, 8, seed=1).ids == engine.sample(hidden, 8, seed=1).ids).all()
+    assert (engine.sample(hidden, 8).ids != engine.sample(hidden, 8).ids).any()
+    assert (engine.sample(hidden, 8, seed=1).ids != engine.sample(hidden, 8, seed=1, row0=1).ids).any()
+
+
+def test_torch_in_torch_out(level: str, method: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is an extra")
+    engine, hidden = small(method)
+    expected = engine.topk(hidden, 3)
+    found = engine.topk(torch.from_numpy(hidden), 3)
+    assert found.ids.dtype == torch.int64 and found.log_probs.dtype == torch.float64
+    assert found.proved.dtype == torch.bool and isinstance(found.cost.rows, torch.Tensor)
+    assert (found.ids.numpy() == expected.ids).all() and (found.log_probs.numpy() == expected.log_probs).all()
+    half = engine.topk(torch.from_numpy(hidden).to(torch.bfloat16), 3)
+    assert half.ids.shape == (5, 3)
+    given = engine.log_prob(torch.from_numpy(hidden), found.ids)
+    assert torch.allclose(given.log_probs, found.log_probs, atol=0.05)
+    assert engine.sample(torch.from_numpy(hidden), seed=1).ids.tolist() == engine.sample(hidden, seed=1).ids.tolist()
+    assert engine.lse(torch.from_numpy(hidden), allowed=torch.tensor([1, 2])).lse.shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda e, h: e.topk(h, 3001), ShapeError, r"k is 3001; expected a whole number from 1 to the layer's 3000"),
+        (lambda e, h: e.topk(h, 0), ShapeError, "k is 0"),
+        (lambda e, h: e.topk(h, True), ShapeError, "k is True"),
+        (lambda e, h: e.topk(h[0]), ShapeError, r"pass hidden\[None, :\]"),
+        (lambda e, h: e.topk(h[:, :3]), ShapeError, r"expected \[batch, 24\]"),
+        (lambda e, h: e.topk(h * np.nan), NonFiniteError, "finite"),
+        (lambda e, h: e.topk(h.astype(np.float64) * 1e200), NonFiniteError, "float32's range"),
+        (lambda e, h: e.topk(h.astype(np.int64)), DtypeError, "int64"),
+        (lambda e, h: e.topk(h, eps=0), OptionError, "eps is 0"),
+        (lambda e, h: e.topk(h, eps=-1.0), OptionError, "eps is -1.0"),
+        (lambda e, h: e.topk(h, eps=np.nan), OptionError, "eps is nan"),
+        (lambda e, h: e.topk(h, allowed=[3000]), IdError, "0 to 2999"),
+        (lambda e, h: e.log_prob(h, np.zeros((5, 1))), DtypeError, "integer class ids"),
+        (lambda e, h: e.log_prob(h, np.full((5, 1), -1)), IdError, "0 to 2999"),
+        (lambda e, h: e.log_prob(h, np.zeros(5, int)), ShapeError, r"ids\[:, None\]"),
+        (lambda e, h: e.sample(h, 0), OptionError, "n is 0"),
+        (lambda e, h: e.sample(h, temperature=0.0), OptionError, r"temperature is 0.0.*topk\(k=1\)"),
+        (lambda e, h: e.sample(h, top_p=0.0), OptionError, "top_p is 0.0"),
+        (lambda e, h: e.sample(h, top_k=0), OptionError, "top_k is 0"),
+        (lambda e, h: e.sample(h, min_p=1.5), OptionError, "min_p is 1.5"),
+        (lambda e, h: e.sample(h, seed=-1), OptionError, "seed is -1"),
+        (lambda e, h: e.sample(h, row0=2**64), OptionError, "row0 is"),
+    ],
+)
+def test_bad_calls(method: str, call: Any, error: type[HeadlongError], message: str) -> None:
+    engine, hidden = small(method)
+    with pytest.raises(error, match=message):
+        call(engine, hidden)
+
+
+def test_repr_is_one_line(level: str, method: str) -> None:
+    engine, _ = small(method)
+    text = repr(engine)
+    assert "\n" not in text and method in text and f"kernel {level}" in text and "vocab=3000" in text and "dim=24" in text
+    assert str(engine.promise) in text
