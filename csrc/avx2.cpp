@@ -198,10 +198,10 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
 }  // namespace
 
 const Kernels* avx2_kernels() {
-    static const Kernels table = {"avx2",         scan_u8,          dense_rows,       dense_tile,     dot_rows,
-                                  radius_of,      largest_of,       interval_sums_of, interval_exps_of, lower_above_of,
-                                  survivors_of,   noise_of,         gumbel_keys_of,   encode_row_of,  row_norm_of,
-                                  read_of};
+    static const Kernels table = {
+        "avx2", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes_of, radius_of, largest_of,
+        interval_sums_of, interval_exps_of, proposal_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
+        encode_row_of, row_norm_of, read_of};
     return &table;
 }
 

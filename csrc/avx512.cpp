@@ -86,6 +86,26 @@ void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const in
     }
 }
 
+void dot_codes(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, const int8_t* high,
+               const int8_t* low, int32_t* dots) {
+    for (int64_t j = 0; j < n; ++j) {
+        if (j + 4 < n)
+            for (int64_t i = 0; i < count; i += 64)
+                _mm_prefetch(reinterpret_cast<const char*>(codes + ids[j + 4] * stride + i), _MM_HINT_T0);
+        const uint8_t* row = codes + ids[j] * stride;
+        __m512i a = _mm512_setzero_si512(), b = a;
+        for (int64_t i = 0; i < count; i += 64) {
+            const int64_t left = count - i;
+            const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+            __m512i code = _mm512_maskz_loadu_epi8(mask, row + i);
+            add_dots(a, code, _mm512_maskz_loadu_epi8(mask, high + i));
+            add_dots(b, code, _mm512_maskz_loadu_epi8(mask, low + i));
+        }
+        dots[2 * j] = _mm512_reduce_add_epi32(a);
+        dots[2 * j + 1] = _mm512_reduce_add_epi32(b);
+    }
+}
+
 // ---- rows as they are stored ----
 
 template <Kind K>
@@ -317,10 +337,10 @@ int64_t survivors(const float* est, const float* rad, int64_t n, float tau, int3
 }  // namespace
 
 const Kernels* avx512_kernels() {
-    static const Kernels table = {"avx512vnni",   scan_u8,          dense_rows,       dense_tile,     dot_rows,
-                                  radius_of,      largest_of,       interval_sums_of, interval_exps_of, lower_above,
-                                  survivors,      noise_of,         gumbel_keys_of,   encode_row_of,  row_norm_of,
-                                  read_of};
+    static const Kernels table = {
+        "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes, radius_of, largest_of,
+        interval_sums_of, interval_exps_of, proposal_of, lower_above, survivors, noise_of, gumbel_keys_of,
+        encode_row_of, row_norm_of, read_of};
     return &table;
 }
 

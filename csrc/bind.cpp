@@ -53,10 +53,11 @@ nb::object owned(std::vector<T> values, std::initializer_list<size_t> shape) {
 
 TermKind term_kind(const std::string& name) {
     if (name == "norm") return TermKind::norm;
+    if (name == "hidden") return TermKind::hidden;
     if (name == "quantised") return TermKind::quantised;
     if (name == "rest") return TermKind::rest;
     if (name == "peaks") return TermKind::peaks;
-    check(name == "one", "a term is norm, quantised, rest, peaks or one");
+    check(name == "one", "a term is norm, quantised, rest, peaks, hidden or one");
     return TermKind::one;
 }
 
@@ -88,7 +89,6 @@ class BoundExecutor {
         set_link(link);
         set_dense(norms);
         if (nb::len(levels) == 0) return;
-        check(nb::len(levels) == 1, "this executor reads one level before exact rows");
         e.has_preview = true;
         if (mean) {
             check(static_cast<int64_t>(mean->size()) == e.dim, "mean must be [dim]");
@@ -112,12 +112,14 @@ class BoundExecutor {
         e.preview.rotated = true;
         keep(*base);
         set_level(nb::cast<nb::sequence>(levels[0]), width);
+        for (size_t i = 1; i < nb::len(levels); ++i) add_deeper(nb::cast<nb::sequence>(levels[i]), width);
     }
 
-    nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, bool dense, int threads) const {
+    nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
+                   uint64_t seed) const {
         const int64_t batch = batch_of(hidden);
         check(k >= 1 && k <= executor_.vocab, "k must be in 1..vocab");
-        Question question = ask(mask, batch, eps, threads);
+        Question question = ask(mask, batch, eps, threads, delta, seed);
         question.k = k;
         std::vector<Answer> answers;
         {
@@ -142,9 +144,10 @@ class BoundExecutor {
                               flags(answers, &Answer::dense));
     }
 
-    nb::tuple lse(Doubles hidden, double eps, std::optional<Bytes> mask, bool dense, int threads) const {
+    nb::tuple lse(Doubles hidden, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
+                  uint64_t seed) const {
         const int64_t batch = batch_of(hidden);
-        Question question = ask(mask, batch, eps, threads);
+        Question question = ask(mask, batch, eps, threads, delta, seed);
         std::vector<Answer> answers;
         {
             nb::gil_scoped_release release;
@@ -175,7 +178,7 @@ class BoundExecutor {
         check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1,
               "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
         SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0};
-        const Question question = ask(mask, batch, kInf, threads);
+        const Question question = ask(mask, batch, kInf, threads, 0, 0);
         std::vector<Answer> answers;
         std::vector<Draw> draws;
         {
@@ -234,12 +237,12 @@ class BoundExecutor {
         e.dense.kind = e.kind;
         e.dense.width = e.dim;
         e.dense.slack = {slack};
-        e.dense.terms = {{TermKind::norm, 0, e.dim, (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24}};
+        e.dense.terms = {{TermKind::norm, 0, e.dim, (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24, 0}};
         if (e.bias != nullptr) {
             arrays_.emplace_back(e.padded, 0.f);
             for (int64_t i = 0; i < e.vocab; ++i) arrays_.back()[i] = std::fabs(e.bias[i]);
             e.dense.slack.push_back(arrays_.back().data());
-            e.dense.terms.push_back({TermKind::one, 0, 0, 0x1p-22});
+            e.dense.terms.push_back({TermKind::one, 0, 0, 0x1p-22, 1});
         }
         e.dense.bytes = static_cast<double>(e.vocab) * e.dim * (e.kind == Kind::f32 ? 4 : 2) +
                         static_cast<double>(e.padded) * 4 * (1 + e.dense.slack.size());
@@ -285,25 +288,62 @@ class BoundExecutor {
             to.width = to.segments[0].stop;
             to.bytes = static_cast<double>(codes.nbytes());
         }
-        if (!level[3].is_none()) {
-            Floats slack = nb::cast<Floats>(level[3]);
-            const nb::sequence terms = nb::cast<nb::sequence>(level[4]);
-            check(slack.ndim() == 2 && slack.shape(0) == nb::len(terms) && slack.shape(0) <= kMaxTerms &&
-                      static_cast<int64_t>(slack.shape(1)) == e.padded,
-                  "slack must be [terms, padded vocab], at most 8 terms");
-            keep(slack);
-            int64_t row = 0;
-            for (nb::handle item : terms) {
-                const auto [name, start, stop, factor] =
-                    nb::cast<std::tuple<std::string, int64_t, int64_t, double>>(item);
-                check(name == "one" || (0 <= start && start <= stop && stop <= width), "a term lies outside the coordinates");
-                to.terms.push_back({term_kind(name), start, stop, factor});
-                to.slack.push_back(slack.data() + row++ * e.padded);
-            }
-            to.bytes += static_cast<double>(slack.nbytes());
-        }
+        to.bytes += set_slack(level, width, to.slack, to.terms);
         check(!to.terms.empty() || e.budget > 0, "a level without a radius needs a budget");
         to.bytes += static_cast<double>(e.padded) * 4 + static_cast<double>(e.rotated_dim * e.dim) * 4;
+    }
+
+    // Reads a level's slack and terms; returns the bytes of the slack.
+    double set_slack(const nb::sequence& level, int64_t width, std::vector<const float*>& slack_rows,
+                     std::vector<Term>& terms) {
+        if (level[3].is_none()) return 0;
+        Floats slack = nb::cast<Floats>(level[3]);
+        check(slack.ndim() == 2 && slack.shape(0) <= kMaxTerms && static_cast<int64_t>(slack.shape(1)) == executor_.padded,
+              "slack must be [rows, padded vocab], at most 8 rows");
+        keep(slack);
+        const int64_t rows = static_cast<int64_t>(slack.shape(0));
+        for (int64_t r = 0; r < rows; ++r) slack_rows.push_back(slack.data() + r * executor_.padded);
+        for (nb::handle item : nb::cast<nb::sequence>(level[4])) {
+            const nb::sequence term = nb::cast<nb::sequence>(item);
+            const auto name = nb::cast<std::string>(term[0]);
+            const auto start = nb::cast<int64_t>(term[1]), stop = nb::cast<int64_t>(term[2]);
+            const auto factor = nb::cast<double>(term[3]);
+            const int64_t named = nb::len(term) > 4 ? nb::cast<int64_t>(term[4]) : -1;
+            const int64_t row = named < 0 ? static_cast<int64_t>(terms.size()) : named;
+            check(name == "one" || (0 <= start && start <= stop && stop <= width), "a term lies outside the coordinates");
+            check(0 <= row && row < rows, "a term names a row of the slack that is not there");
+            terms.push_back({term_kind(name), start, stop, factor, static_cast<int>(row)});
+        }
+        return static_cast<double>(slack.nbytes());
+    }
+
+    void add_deeper(const nb::sequence& level, int64_t width) {
+        check(nb::len(level) == 6, "a level is (codes, layout, scale, slack, terms, adds)");
+        Executor& e = executor_;
+        Deeper to;
+        for (nb::handle item : nb::cast<nb::sequence>(level[1])) {
+            const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
+            check(0 <= start && start < stop && stop <= width && stop - start <= 65536 && bits == 8,
+                  "a segment of a deeper level has 8 bits and at most 65536 coordinates of x");
+            to.segments.push_back({start, stop, 0, to.bytes});
+            to.bytes += stop - start;
+        }
+        AnyArray codes = nb::cast<AnyArray>(level[0]);
+        check(codes.ndim() == 2 && codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.vocab &&
+                  static_cast<int64_t>(codes.shape(1)) == to.bytes,
+              "a deeper level's codes are [vocab, bytes] uint8");
+        to.codes = static_cast<const uint8_t*>(codes.data());
+        keep(codes);
+        Floats scale = nb::cast<Floats>(level[2]);
+        check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() &&
+                  static_cast<int64_t>(scale.shape(1)) == e.padded,
+              "scale must be [segments, padded vocab]");
+        to.scale = scale.data();
+        keep(scale);
+        to.adds = nb::cast<bool>(level[5]);
+        set_slack(level, width, to.slack, to.terms);
+        check(!to.terms.empty(), "a deeper level has a radius");
+        e.deeper.push_back(std::move(to));
     }
 
     int64_t batch_of(const Doubles& hidden) const {
@@ -311,9 +351,13 @@ class BoundExecutor {
         return static_cast<int64_t>(hidden.shape(0));
     }
 
-    Question ask(const std::optional<Bytes>& mask, int64_t batch, double eps, int threads) const {
+    Question ask(const std::optional<Bytes>& mask, int64_t batch, double eps, int threads, double delta,
+                 uint64_t seed) const {
+        check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
         Question question;
         question.eps = eps;
+        question.delta = delta;
+        question.seed = seed;
         question.threads = thread_count(threads);
         if (mask) {
             check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == executor_.vocab &&
@@ -446,9 +490,9 @@ NB_MODULE(_native, m) {
              nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
              nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("isa") = "")
         .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),
-             nb::arg("dense") = false, nb::arg("threads") = 0)
+             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
         .def("lse", &BoundExecutor::lse, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(),
-             nb::arg("dense") = false, nb::arg("threads") = 0)
+             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
         .def("logits", &BoundExecutor::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
         .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
              nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(),

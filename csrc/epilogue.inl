@@ -118,27 +118,32 @@ float largest_of(const float* est, int64_t n, bool* finite) {
 // 64 vectors at the most join one float sum: its rounding stays below 2^-18.
 constexpr int64_t kPiece = 64 * LANES;
 
-void two_exponentials(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, double* low,
-                      double* high) {
+void two_exponentials(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,
+                      Kernels::Sums* sums) {
     for (int64_t start = 0; start < n; start += kPiece) {
         int64_t stop = start + kPiece < n ? start + kPiece : n;
-        F lows = F{}, highs = F{};
+        F lows = F{}, highs = F{}, all = F{}, moves = F{};
         for (int64_t i = start; i < stop; i += LANES) {
             F e = load(est + i), r = load(rad + i);
+            F upper = vlink(link, e + r) * beta, middle = vlink(link, e) * beta, term = vexp(middle - shift);
             lows += vexp(vlink(link, e - r) * beta - shift);
-            highs += vexp(vlink(link, e + r) * beta - shift);
+            highs += vexp(upper - shift);
+            all += term;
+            moves += pick(term > F{}, term * vmin(upper - middle, splat(88.f)), F{});
         }
-        *low += sum_lanes(lows);
-        *high += sum_lanes(highs);
+        sums->low += sum_lanes(lows);
+        sums->high += sum_lanes(highs);
+        sums->centre += sum_lanes(all);
+        sums->moved += sum_lanes(moves);
     }
 }
 
 // An affine link moves by r = slope * rad, so one exponential does: with S = sum e^est and M = sum e^est r,
 // sum e^(est - r) >= S e^(-M / S) (Jensen) and sum e^(est + r) <= S + M (e^R - 1) / R, R the largest r (a chord).
 void interval_sums_of(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
-                      double* low, double* high) {
+                      Kernels::Sums* sums) {
     const float slope = link.a * beta;
-    if (link.form != 0 || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, low, high);
+    if (link.form != 0 || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, sums);
     double sum = 0, moved = 0;
     for (int64_t start = 0; start < n; start += kPiece) {
         int64_t stop = start + kPiece < n ? start + kPiece : n;
@@ -154,8 +159,18 @@ void interval_sums_of(const float* est, const float* rad, int64_t n, float most,
     if (!(sum > 0)) return;
     moved *= slope;
     const double top = static_cast<double>(most) * slope;
-    *low += sum * std::exp(-moved / sum);
-    *high += sum + moved * (top > 0 ? std::expm1(top) / top : 1.0);
+    sums->low += sum * std::exp(-moved / sum);
+    sums->high += sum + moved * (top > 0 ? std::expm1(top) / top : 1.0);
+    sums->centre += sum;
+    sums->moved += moved;
+}
+
+void proposal_of(const float* est, const float* rad, int64_t n, Link link, float beta, float ceiling, float shift,
+                 float* out) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        F e = load(est + i), r = load(rad + i);
+        store(out + i, vexp(vmax(vlink(link, e) * beta, vlink(link, e + r) * beta - ceiling) - shift));
+    }
 }
 
 void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float* low,
@@ -266,6 +281,46 @@ void gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, i
         F upper = f1 + slop1 + pick(bottom, splat(-2.6f), g);
         store(low + i, lower);
         store(high + i, pick(top, splat(kInfinity), upper));
+    }
+}
+
+void rotate_of(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, double* out) {
+    typedef double D __attribute__((vector_size(LANES * 4)));
+    constexpr int kWide = LANES / 2, kSums = 8;
+    int64_t i = 0;
+    for (; i + kWide * kSums <= n; i += kWide * kSums) {
+        D sum[kSums] = {};
+        for (int64_t j = 0; j < dim; ++j) {
+            const float* row = matrix + j * stride + i;
+            typedef float H __attribute__((vector_size(LANES * 2)));
+#pragma GCC unroll 8
+            for (int s = 0; s < kSums; ++s) {
+                H half;
+                std::memcpy(&half, row + s * kWide, sizeof half);
+                sum[s] += __builtin_convertvector(half, D) * x[j];
+            }
+        }
+        std::memcpy(out + i, sum, sizeof sum);
+    }
+    for (; i < n; ++i) {
+        double sum = 0;
+        for (int64_t j = 0; j < dim; ++j) sum += static_cast<double>(matrix[j * stride + i]) * x[j];
+        out[i] = sum;
+    }
+}
+
+// Inline, as the two below: a translation unit that has an instruction for it brings its own.
+inline void dot_codes_of(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count,
+                         const int8_t* high, const int8_t* low, int32_t* dots) {
+    for (int64_t j = 0; j < n; ++j) {
+        const uint8_t* row = codes + ids[j] * stride;
+        int32_t a = 0, b = 0;
+        for (int64_t i = 0; i < count; ++i) {
+            a += row[i] * high[i];
+            b += row[i] * low[i];
+        }
+        dots[2 * j] = a;
+        dots[2 * j + 1] = b;
     }
 }
 

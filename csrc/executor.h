@@ -20,12 +20,13 @@ constexpr int64_t kChunk = 512;    // classes between two looks at the threshold
 constexpr int kBlockQueries = 64;  // queries that read level 0 together
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// The query's half of a summand of the radius; see plan.Term.
-enum class TermKind : int { norm, quantised, rest, peaks, one };
+// The query's half of a summand of the radius, and which row of the slack it multiplies; see plan.Term.
+enum class TermKind : int { norm, quantised, rest, peaks, hidden, one };
 struct Term {
     TermKind kind;
     int64_t start, stop;
     double factor;
+    int row;
 };
 
 // A run of coordinates, four of each class side by side.
@@ -51,6 +52,25 @@ struct Source {
     double bytes = 0;  // of a full pass
 };
 
+// A finer look at single classes: codes row by row.
+struct Deeper {
+    const uint8_t* codes = nullptr;
+    int64_t bytes = 0;              // of a row
+    std::vector<Segment> segments;  // first_quad counts bytes here
+    const float* scale = nullptr;
+    std::vector<const float*> slack;
+    std::vector<Term> terms;
+    bool adds = false;  // to the estimate of the level before, or replaces it
+};
+
+// One query as a deeper level wants it.
+struct DeeperQuery {
+    std::vector<int8_t> high, low;
+    std::vector<int32_t> offset;  // [segment][plane]
+    std::vector<float> step;      // [segment]
+    Radius radius;
+};
+
 // The queries of one block as a source wants them.
 struct Prepared {
     int n = 0, padded = 0;
@@ -60,11 +80,13 @@ struct Prepared {
     std::vector<float> x;         // [query][width], or [width][padded] for a large block
     std::vector<float> add;       // [query]: <centre, hidden>
     std::vector<Radius> radius;   // [query]
+    std::vector<DeeperQuery> deeper;  // [query][level]
 };
 
 // What one thread gathered for one query.
 struct Part {
-    double shift = -kInf, low = 0, high = 0;  // sum exp(link(z) * beta - shift), from below and from above
+    double shift = -kInf;
+    Kernels::Sums sums{0, 0, 0, 0};  // of exp(link(z) * beta - shift)
     std::vector<float> best;                  // heap: the k largest lower ends
     std::vector<int32_t> ids;                 // classes whose upper end reaches the threshold of their time
     std::vector<float> est, upper;
@@ -83,6 +105,8 @@ inline bool better(const Scored& a, const Scored& b) { return a.z > b.z || (a.z 
 struct Question {
     int64_t k = 0;
     double eps = kInf, beta = 1;
+    double delta = 0;   // > 0: the normaliser may be estimated from sampled rows, wrong this often
+    uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false, keep = false;
     int threads = 1;
@@ -156,6 +180,7 @@ class Executor {
     int64_t budget = 0;
     double share = 0.25;
     Source dense, preview;
+    std::vector<Deeper> deeper;
     bool has_preview = false;
     const Kernels* kernels = nullptr;
 
@@ -171,28 +196,38 @@ class Executor {
     using Resolve = std::function<Status(Look&, int, int, Answer&)>;  // look, query, threads it may use, answer
     using Finish = std::function<void(const double*, int64_t, int, Answer&)>;
 
-    // query.cpp: looking
+    // query.cpp: looking at all classes
     void run(const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
              const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) const;
-    void prepare(const Source& source, Look& look) const;
-    void prepare_codes(const Source& source, const std::vector<double>& x, int q, Look& look) const;
     void look_at_all(Look& look, const Question& question) const;
     void scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const;
     bool gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
                 std::atomic<float>& threshold, float* scratch) const;
+    void seed(Look& look, int q, const Question& question, std::atomic<float>& threshold) const;
+    double bearable(int64_t seen, int64_t k) const;
     void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
     void hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const;
+    double row_bytes() const { return static_cast<double>(dim) * (kind == Kind::f32 ? 4 : 2); }
 
-    // topk.cpp: resolving ids and the normaliser
+    // prepare.cpp: a query as the levels want it
+    void prepare(const Source& source, Look& look) const;
+    void prepare_one(const Source& source, int q, Look& look) const;
+
+    // topk.cpp: ids
     Status resolve(Look& look, int q, const Question& question, int threads, Answer& answer) const;
     Status resolve_budget(Look& look, int q, const Question& question, int threads, Answer& answer) const;
     bool best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best, std::vector<Scored>& scored,
-                 std::vector<float>& est, std::vector<float>& upper) const;
+                 std::vector<float>& est, std::vector<float>& upper, Answer& answer) const;
+    void look_deeper(const Look& look, int q, int level, const std::vector<int32_t>& ids, float* est, float* rad) const;
+    void finish(const double* hidden, int64_t row, const Question& question, int threads, Answer& answer) const;
+
+    // lse.cpp: the normaliser
     Interval normaliser(const Look& look, int q, double beta, const std::vector<Scored>& scored,
                         const std::vector<float>& est, const std::vector<float>& upper) const;
-    Status refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
-                  Interval& lse) const;
-    void finish(const double* hidden, int64_t row, const Question& question, int threads, Answer& answer) const;
+    Status refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
+                  Answer& answer) const;
+    Status bet(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
+               Answer& answer) const;
     double float_error(double shift, double beta) const;
     double dot_error(const double* hidden) const;
 

@@ -53,6 +53,14 @@ struct Kernels {
     void (*dot_rows)(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x,
                      double* out);
 
+    // out[i] = sum_j x[j] * matrix[j * stride + i] for i < n, accumulated in float64.
+    void (*rotate)(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, double* out);
+
+    // dots[2j], dots[2j + 1] = <code bytes of row ids[j], high>, <..., low>; a row's `count` bytes start at
+    // codes + id * stride.
+    void (*dot_codes)(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count,
+                      const int8_t* high, const int8_t* low, int32_t* dots);
+
     // Writes the radii of n classes and returns the largest.
     float (*radius)(const Radius& r, int64_t first, int64_t n, float* out);
 
@@ -60,13 +68,20 @@ struct Kernels {
     float (*largest)(const float* est, int64_t n, bool* finite);
 
     // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;
-    // `most` is the largest radius.
+    // `most` is the largest radius. centre, moved += sum e, sum e * (width of the term's exponent), e = exp(at est).
+    struct Sums {
+        double low, high, centre, moved;
+    };
     void (*interval_sums)(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
-                          double* low, double* high);
+                          Sums* sums);
 
     // low[i], high[i] = exp(link(est -/+ rad) * beta - shift), clamped to exp(+-88)
     void (*interval_exps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,
                           float* low, float* high);
+
+    // out[i] = exp(max(link(est), link(est + rad) - ceiling / beta) * beta - shift): within exp(ceiling) of the upper end.
+    void (*proposal)(const float* est, const float* rad, int64_t n, Link link, float beta, float ceiling, float shift,
+                     float* out);
 
     // Values of est - rad above `floor`.
     int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);

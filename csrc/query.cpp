@@ -1,5 +1,4 @@
-// Looking at all classes: queries are prepared, level 0 (or the dense rows) is read once for a block of them, and every
-// thread keeps, per query, the interval sums of the normaliser and the classes whose upper end reaches the threshold.
+// Looking at all classes: level 0 (or the dense rows) is read once for a block of queries, and every thread keeps, per query, the interval sums of the normaliser and the classes whose upper end reaches the threshold.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -11,47 +10,7 @@
 namespace headlong {
 namespace {
 
-constexpr int kMostPeaks = 32;
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache
-constexpr int64_t kWarmup = 2048;        // classes a thread sees before it may call a query dear
-
-float up(double x) {
-    float f = static_cast<float>(x);
-    return static_cast<double>(f) < x ? std::nextafterf(f, std::numeric_limits<float>::infinity()) : f;
-}
-
-double norm(const std::vector<double>& x, int64_t start, int64_t stop) {
-    double sum = 0;
-    for (int64_t j = start; j < stop; ++j) sum += x[j] * x[j];
-    return std::sqrt(sum);
-}
-
-// The two halves of a "rest" and "peaks" pair: see plan.Term.
-void split_peaks(const std::vector<double>& x, int64_t start, int64_t stop, double* rest, double* peaks) {
-    const int64_t n = stop - start, most = std::min<int64_t>(kMostPeaks, n);
-    std::vector<double> size(n);
-    double total = 0;
-    for (int64_t j = 0; j < n; ++j) {
-        size[j] = std::fabs(x[start + j]);
-        total += size[j] * size[j];
-    }
-    std::partial_sort(size.begin(), size.begin() + most, size.end(), std::greater<double>());
-    const double weight = std::sqrt(static_cast<double>(n) / 3);
-    double square = total, sum = 0, least = kInf;
-    for (int64_t m = 0; m <= most; ++m) {
-        // The difference of squares is off by roundings of the total: add more than they can be.
-        double norm_left = m == n ? 0.0 : std::sqrt(std::max(0.0, square) + 1e-11 * total);
-        if (sum + weight * norm_left < least) {
-            least = sum + weight * norm_left;
-            *rest = norm_left;
-            *peaks = sum;
-        }
-        if (m < most) {
-            square -= size[m] * size[m];
-            sum += size[m];
-        }
-    }
-}
 
 // Every eighth chunk first: a threshold from all over the classes, before most of them are read.
 std::vector<int64_t> spread(int64_t chunks) {
@@ -61,6 +20,17 @@ std::vector<int64_t> spread(int64_t chunks) {
     for (int64_t c = 0; c < chunks; ++c)
         if (c % 8 != 0) order.push_back(c);
     return order;
+}
+
+// Sums of exponentials on a common shift, the larger of the two.
+void join(Part& part, double shift, const Kernels::Sums& more) {
+    const double top = std::max(part.shift, shift);
+    const double fade = std::exp(part.shift - top), here = std::exp(shift - top);
+    part.sums.low = part.sums.low * fade + more.low * here;
+    part.sums.high = part.sums.high * fade + more.high * here;
+    part.sums.centre = part.sums.centre * fade + more.centre * here;
+    part.sums.moved = part.sums.moved * fade + more.moved * here;
+    part.shift = top;
 }
 
 void raise(std::atomic<float>& threshold, float value) {
@@ -130,96 +100,6 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
     }
 }
 
-void Executor::prepare(const Source& source, Look& look) const {
-    const int n = static_cast<int>(look.rows.size());
-    Prepared& to = look.prepared;
-    to.n = n;
-    to.add.assign(n, 0.f);
-    to.radius.assign(n, Radius{});
-    look.parts.resize(static_cast<size_t>(n) * look.threads);
-    look.dear = std::vector<std::atomic<int>>(n);
-    look.bytes.assign(n, 0);
-    if (source.codes != nullptr) {
-        to.planes.assign(source.quads * 8 * n, 0);
-        to.offset.resize(source.segments.size() * n * 2);
-        to.step.resize(source.segments.size() * n);
-    } else {
-        to.padded = n > kRowQueries ? (n + 15) / 16 * 16 : 0;
-        to.x.assign(source.width * std::max(n, to.padded), 0.f);
-    }
-    std::vector<double> x;
-    for (int q = 0; q < n; ++q) {
-        const double* h = &look.hidden[q * dim];
-        x.assign(h, h + dim);
-        Radius& radius = to.radius[q];
-        if (source.rotated) {
-            if (mean != nullptr)
-                for (int64_t j = 0; j < dim; ++j) x[j] -= mean[j];
-            if (rotation != nullptr) {
-                std::vector<double> turned(rotated_dim, 0.0);
-                for (int64_t j = 0; j < dim; ++j)
-                    for (int64_t i = 0; i < rotated_dim; ++i) turned[i] += x[j] * rotation[j * rotated_dim + i];
-                x.swap(turned);
-            }
-            if (centre != nullptr) {
-                double sum = std::inner_product(h, h + dim, centre, 0.0);
-                to.add[q] = static_cast<float>(sum);
-                radius.constant = up(std::fabs(sum) * 0x1p-20);
-            }
-        }
-        if (source.codes != nullptr) {
-            prepare_codes(source, x, q, look);
-        } else {
-            for (int64_t j = 0; j < source.width; ++j)
-                to.x[to.padded == 0 ? q * source.width + j : j * to.padded + q] = static_cast<float>(x[j]);
-        }
-        radius.terms = static_cast<int>(source.terms.size());
-        for (int t = 0; t < radius.terms; ++t) {
-            const Term& term = source.terms[t];
-            double rest = 0, peaks = 0, value = 1;
-            if (term.kind == TermKind::norm) value = norm(x, term.start, term.stop);
-            if (term.kind == TermKind::rest || term.kind == TermKind::peaks) {
-                split_peaks(x, term.start, term.stop, &rest, &peaks);
-                value = term.kind == TermKind::rest ? rest : peaks;
-            }
-            if (term.kind == TermKind::quantised) value = radius.term[t];
-            radius.slack[t] = source.slack[t];
-            radius.term[t] = up(value * term.factor * (1 + 0x1p-18));
-        }
-    }
-}
-
-// x in two int8 planes per segment: x^ = step * (256 * high + low). Leaves ‖x - x^‖ in the "quantised" terms.
-void Executor::prepare_codes(const Source& source, const std::vector<double>& x, int q, Look& look) const {
-    Prepared& to = look.prepared;
-    double lost = 0;
-    for (size_t s = 0; s < source.segments.size(); ++s) {
-        const Segment& seg = source.segments[s];
-        double most = 0;
-        for (int64_t j = seg.start; j < seg.stop; ++j) most = std::max(most, std::fabs(x[j]));
-        const float step = up(most / 32512.0);
-        int8_t* plane = to.planes.data() + seg.first_quad * 8 * to.n + q * seg.quads * 8;
-        int64_t sum[2] = {0, 0};
-        for (int64_t j = seg.start; j < seg.stop; ++j) {
-            double scaled = step > 0 && std::isfinite(step) ? x[j] / step : 0;
-            int whole = static_cast<int>(std::lrint(std::min(32512.0, std::max(-32512.0, scaled))));
-            int high = (whole + 128) >> 8, low = whole - high * 256;
-            int64_t at = (j - seg.start) / 4 * 8 + (j - seg.start) % 4;
-            plane[at] = static_cast<int8_t>(high);
-            plane[at + 4] = static_cast<int8_t>(low);
-            sum[0] += high;
-            sum[1] += low;
-            double gap = x[j] - static_cast<double>(step) * whole;
-            lost += gap * gap;
-        }
-        to.step[s * to.n + q] = step;
-        to.offset[(s * to.n + q) * 2] = static_cast<int32_t>(128 * sum[0]);
-        to.offset[(s * to.n + q) * 2 + 1] = static_cast<int32_t>(128 * sum[1]);
-    }
-    for (size_t t = 0; t < source.terms.size(); ++t)
-        if (source.terms[t].kind == TermKind::quantised) to.radius[q].term[t] = up(std::sqrt(lost));
-}
-
 void Executor::scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const {
     const Source& source = *look.source;
     const Prepared& from = look.prepared;
@@ -270,25 +150,41 @@ void Executor::look_at_all(Look& look, const Question& question) const {
     std::atomic<int64_t> next{0}, read{0};
     const bool keep = !look.est.empty();
     const bool tiled = look.source->codes == nullptr && look.prepared.padded > 0;
-    run_parallel(static_cast<int>(std::min<int64_t>(look.threads, chunks)), [&](int thread) {
-        std::vector<float> own(keep ? 0 : n * kChunk), work(2 * kChunk);
-        std::vector<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
-        for (int64_t c = next++; c < chunks; c = next++) {
-            const int64_t first = order[c] * kChunk, count = std::min<int64_t>(kChunk, padded - first);
-            float* est = keep ? look.est.data() + first : own.data();
-            const int64_t stride = keep ? padded : kChunk;
-            scan(look, first, count, est, stride, scratch.data());
-            read += count;
-            bool wanted = false;
-            for (int q = 0; q < n; ++q) {
-                if (look.dear[q].load(std::memory_order_relaxed) != 0) continue;
-                if (!gather(look, question, q, thread, first, count, est + q * stride, threshold[q], work.data()))
-                    look.dear[q].store(1);
-                wanted = true;
+    const auto pass = [&](int64_t stop, bool warm) {
+        run_parallel(static_cast<int>(std::min<int64_t>(look.threads, chunks)), [&](int thread) {
+            std::vector<float> own(keep ? 0 : n * kChunk), work(2 * kChunk);
+            std::vector<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
+            for (int64_t c = next++; c < stop; c = next++) {
+                const int64_t first = order[c] * kChunk, count = std::min<int64_t>(kChunk, padded - first);
+                float* est = keep ? look.est.data() + first : own.data();
+                const int64_t stride = keep ? padded : kChunk;
+                scan(look, first, count, est, stride, scratch.data());
+                read += count;
+                bool wanted = false;
+                for (int q = 0; q < n; ++q) {
+                    if (look.dear[q].load(std::memory_order_relaxed) != 0) continue;
+                    const Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
+                    if (!gather(look, question, q, thread, first, count, est + q * stride, threshold[q], work.data()) ||
+                        (warm && static_cast<double>(part.ids.size()) > bearable(part.seen, question.k)))
+                        look.dear[q].store(1);
+                    wanted = true;
+                }
+                if (!wanted) break;
             }
-            if (!wanted) break;
-        }
-    });
+        });
+        next.store(stop);
+    };
+    // An eighth of the classes first. The exact scores of its best estimates are a better threshold than the lower
+    // ends of intervals, and the share of it that stays open says early whether a query is better read densely.
+    const int64_t first_pass = (chunks + 7) / 8;
+    pass(first_pass, false);
+    if (question.k > 0) {
+        std::atomic<int> turn{0};
+        run_parallel(std::min(look.threads, n), [&](int) {
+            for (int q = turn++; q < n; q = turn++) seed(look, q, question, threshold[q]);
+        });
+    }
+    pass(chunks, true);
     const double share_read = static_cast<double>(read.load()) / static_cast<double>(padded);
     for (int q = 0; q < n; ++q) look.bytes[q] = look.source->bytes * share_read / n;
 }
@@ -310,18 +206,9 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     const float most = kernels->radius(look.prepared.radius[q], first, n, rad);
 
     const float shift = static_cast<float>(linked(top) * question.beta);
-    double low = 0, high = 0;
-    kernels->interval_sums(est, rad, n, most, link, static_cast<float>(question.beta), shift, &low, &high);
-    if (shift > part.shift) {
-        const double fade = std::exp(part.shift - shift);
-        part.low = part.low * fade + low;
-        part.high = part.high * fade + high;
-        part.shift = shift;
-    } else {
-        const double fade = std::exp(shift - part.shift);
-        part.low += low * fade;
-        part.high += high * fade;
-    }
+    Kernels::Sums here{0, 0, 0, 0};
+    kernels->interval_sums(est, rad, n, most, link, static_cast<float>(question.beta), shift, &here);
+    join(part, shift, here);
 
     const size_t k = static_cast<size_t>(question.k);
     part.seen += n;
@@ -347,8 +234,53 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     part.ids.insert(part.ids.end(), ids, ids + came);
     part.est.insert(part.est.end(), kept, kept + came);
     part.upper.insert(part.upper.end(), upper, upper + came);
-    const double bearable = share * static_cast<double>(part.seen) + 8.0 * static_cast<double>(k) + 256;
-    return part.seen < kWarmup || static_cast<double>(part.ids.size()) <= bearable;
+    return true;
+}
+
+// Candidates among `seen` classes beyond which a query is better read densely.
+double Executor::bearable(int64_t seen, int64_t k) const {
+    return share * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
+}
+
+// Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
+void Executor::seed(Look& look, int q, const Question& question, std::atomic<float>& threshold) const {
+    if (look.dear[q].load() != 0) return;
+    Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
+    std::vector<std::pair<float, int32_t>> best;
+    int64_t seen = 0;
+    for (int t = 0; t < look.threads; ++t) {
+        seen += parts[t].seen;
+        for (size_t i = 0; i < parts[t].ids.size(); ++i) best.emplace_back(parts[t].est[i], parts[t].ids[i]);
+    }
+    if (static_cast<int64_t>(best.size()) < question.k) return;
+    const bool proves = !look.source->terms.empty();
+    if (proves) {
+        std::nth_element(best.begin(), best.begin() + (question.k - 1), best.end(), std::greater<>());
+        std::vector<Scored> rows;
+        for (int64_t i = 0; i < question.k; ++i) rows.push_back({best[i].second, 0});
+        score(&look.hidden[q * dim], rows, 1);
+        double worst = kInf;
+        for (const Scored& s : rows) worst = std::min(worst, s.z);
+        const float below = static_cast<float>(worst);
+        raise(threshold, below > worst ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below);
+    }
+    const float tau = threshold.load();
+    size_t open = 0;
+    for (int t = 0; t < look.threads; ++t) {
+        Part& part = parts[t];
+        size_t kept = 0;
+        for (size_t i = 0; i < part.ids.size(); ++i) {
+            if (part.upper[i] < tau) continue;
+            part.ids[kept] = part.ids[i];
+            part.est[kept] = part.est[i];
+            part.upper[kept++] = part.upper[i];
+        }
+        part.ids.resize(kept);
+        part.est.resize(kept);
+        part.upper.resize(kept);
+        open += kept;
+    }
+    if (static_cast<double>(open) > bearable(seen, question.k)) look.dear[q].store(1);
 }
 
 void Executor::score(const double* hidden, std::vector<Scored>& rows, int threads) const {

@@ -55,9 +55,9 @@ Status Executor::resolve_sample(Look& look, int q, const Question& question, con
     if (rule.top_k > 0) {
         std::vector<Scored> best, scored;
         std::vector<float> est, upper;
-        const bool found = best_of(look, q, question.k, threads, best, scored, est, upper);
+        const bool found = best_of(look, q, question.k, threads, best, scored, est, upper, answer);
         answer.rows += static_cast<int64_t>(scored.size());
-        answer.bytes += static_cast<double>(scored.size()) * dim * (kind == Kind::f32 ? 4 : 2);
+        answer.bytes += static_cast<double>(scored.size()) * row_bytes();
         if (!found) return Status::dear;
         const std::vector<Scored> kept = filtered(std::move(best), rule);
         for (int i = 0; i < rule.n; ++i) draws[i] = pick(kept, rule, look.rows[q], i);
@@ -166,7 +166,7 @@ bool Executor::best_keys(const Look& look, int q, const SampleRule& rule, uint32
         if (rows.empty()) break;
         score(&look.hidden[q * dim], rows, threads);
         answer.rows += static_cast<int64_t>(rows.size());
-        answer.bytes += static_cast<double>(rows.size()) * dim * (kind == Kind::f32 ? 4 : 2);
+        answer.bytes += static_cast<double>(rows.size()) * row_bytes();
         for (const Scored& s : rows) take(s.id, s.z);
     }
     std::sort(best.begin(), best.end(), by_key);
@@ -207,9 +207,9 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
                                Draw* draws, Answer& answer) const {
     std::vector<Scored> best, scored;
     std::vector<float> est, upper;
-    if (!best_of(look, q, 1, threads, best, scored, est, upper)) return Status::dear;
+    if (!best_of(look, q, 1, threads, best, scored, est, upper, answer)) return Status::dear;
     answer.rows += static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * dim * (kind == Kind::f32 ? 4 : 2);
+    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
     if (best.empty()) return Status::done;  // no class may be answered
     const double shift = linked(best[0].z) * question.beta, floor = rule.min_p > 0 ? shift + std::log(rule.min_p) : -kInf;
     Interval lse = normaliser(look, q, question.beta, scored, est, upper);
@@ -227,9 +227,9 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
             Question closer = question;
             closer.eps = steps[step++];
             const size_t had = scored.size();
-            const Status status = lse.error <= closer.eps ? Status::done : refine(look, q, closer, threads, scored, lse);
+            const Status status = lse.error <= closer.eps ? Status::done : refine(look, q, closer, threads, scored, lse, answer);
             answer.rows += static_cast<int64_t>(scored.size() - had);
-            answer.bytes += static_cast<double>(scored.size() - had) * dim * (kind == Kind::f32 ? 4 : 2);
+            answer.bytes += static_cast<double>(scored.size() - had) * row_bytes();
             if (status != Status::done) return false;
         }
     };
@@ -268,7 +268,7 @@ void Executor::finish_sample(const double* hidden, int64_t row, const Question& 
     }
     for (int i = 0; i < rule.n; ++i) draws[i] = pick(all, rule, row, i);
     answer.rows += vocab;
-    answer.bytes += static_cast<double>(vocab * dim * (kind == Kind::f32 ? 4 : 2));
+    answer.bytes += static_cast<double>(vocab * row_bytes());
 }
 
 }  // namespace headlong

@@ -1,8 +1,5 @@
-// Resolving ids and the normaliser of one query from what a look at all classes gathered.
-//
-// ids: the k best estimates are scored exactly, their worst is the threshold; whatever can still reach it is scored,
-// best first. normaliser: exact terms where scored, an interval elsewhere; where that is too wide, the rows with the
-// widest terms are scored until it is not.
+// Resolving the ids of one query from what a look at all classes gathered: the k best estimates are scored exactly, their
+// worst is the threshold; what can still reach it is looked at level by level, and what is left is scored, best first.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -12,25 +9,6 @@
 #include "pool.h"
 
 namespace headlong {
-namespace {
-
-constexpr int kBins = 512;         // of exp(upper), half an octave each
-constexpr double kSumError = 0x1p-16;  // relative: float sums and exponentials of a look
-
-int bin_of(float x) {
-    int32_t word;
-    std::memcpy(&word, &x, 4);
-    return word >> 22;  // sign is 0: eight bits of exponent and one of mantissa
-}
-
-struct Histogram {
-    std::vector<double> low = std::vector<double>(kBins), high = std::vector<double>(kBins);
-    std::vector<int64_t> count = std::vector<int64_t>(kBins);
-};
-
-double half_width(double low, double high) { return low > 0 ? 0.5 * std::log(high / low) : kInf; }
-
-}  // namespace
 
 std::vector<Answer> Executor::ask(const double* hidden, int64_t count, const Question& question,
                                   bool dense_only) const {
@@ -55,19 +33,22 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
     std::vector<Scored> scored;
     std::vector<float> est, upper;
     answer.best.clear();
-    if (question.k > 0 && !best_of(look, q, question.k, threads, answer.best, scored, est, upper)) {
+    if (question.k > 0 && !best_of(look, q, question.k, threads, answer.best, scored, est, upper, answer)) {
         answer.rows += static_cast<int64_t>(scored.size());
+        answer.bytes += static_cast<double>(scored.size()) * row_bytes();
         return Status::dear;
     }
-    const int64_t row_bytes = dim * (kind == Kind::f32 ? 4 : 2);
     Interval lse = normaliser(look, q, question.beta, scored, est, upper);
     lse.error += dot_error(&look.hidden[q * dim]);
     Status status = Status::done;
     if (lse.error > question.eps) {
-        status = look.est.empty() ? Status::keep : refine(look, q, question, threads, scored, lse);
+        if (look.est.empty()) status = Status::keep;
+        else if (question.delta > 0 && look.source == &preview)
+            status = bet(look, q, question, threads, scored, lse, answer);
+        else status = refine(look, q, question, threads, scored, lse, answer);
     }
     answer.rows += static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * row_bytes;
+    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
     answer.lse = lse.value;
     answer.error = lse.error;
     answer.proved = true;
@@ -76,10 +57,11 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
 
 // The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them.
 bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
-                       std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper) const {
+                       std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
+                       Answer& answer) const {
     struct Candidate {
         int32_t id;
-        float est, upper;
+        float est, upper, closer;  // closer: the upper end by the deepest look so far
     };
     std::vector<float> lowers;
     size_t total = 0;
@@ -98,7 +80,7 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
     for (int t = 0; t < look.threads; ++t) {
         const Part& part = look.parts[static_cast<size_t>(q) * look.threads + t];
         for (size_t i = 0; i < part.ids.size(); ++i)
-            if (part.upper[i] >= floor) all.push_back({part.ids[i], part.est[i], part.upper[i]});
+            if (part.upper[i] >= floor) all.push_back({part.ids[i], part.est[i], part.upper[i], part.upper[i]});
     }
     const int64_t sure = std::min<int64_t>(k, static_cast<int64_t>(all.size()));
     if (sure == 0) return true;
@@ -120,150 +102,65 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
                      [](const Candidate& a, const Candidate& b) { return a.est > b.est; });
     score_range(0, sure);
     auto open = std::partition(all.begin() + sure, all.end(), [&](const Candidate& c) { return c.upper >= best.back().z; });
+    for (size_t level = 0; look.source == &preview && level < deeper.size(); ++level) {
+        const size_t n = open - (all.begin() + sure);
+        if (n < 4) break;
+        std::vector<int32_t> ids(n);
+        std::vector<float> closer(n), rad(n);
+        for (size_t i = 0; i < n; ++i) {
+            ids[i] = all[sure + i].id;
+            closer[i] = all[sure + i].est;
+        }
+        look_deeper(look, q, static_cast<int>(level), ids, closer.data(), rad.data());
+        answer.bytes += static_cast<double>(n) * deeper[level].bytes;
+        for (size_t i = 0; i < n; ++i) {
+            // The normaliser goes on with the interval of the look at all classes, so only the upper end moves here.
+            Candidate& c = all[sure + i];
+            c.closer = std::min(c.upper, closer[i] + rad[i]);
+        }
+        open = std::partition(all.begin() + sure, open, [&](const Candidate& c) { return c.closer >= best.back().z; });
+    }
     const int64_t left = open - (all.begin() + sure);
     if (left > std::max<int64_t>(static_cast<int64_t>(share * vocab), 2 * k)) return false;
-    std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
+    std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) { return a.closer > b.closer; });
     const size_t stop = static_cast<size_t>(open - all.begin()), grain = threads > 1 ? 64 : 16;
-    for (size_t at = sure; at < stop && all[at].upper >= best.back().z;) {
+    for (size_t at = sure; at < stop && all[at].closer >= best.back().z;) {
         size_t to = at;
-        while (to < stop && to < at + grain && all[to].upper >= best.back().z) ++to;
+        while (to < stop && to < at + grain && all[to].closer >= best.back().z) ++to;
         score_range(at, to);
         at = to;
     }
     return true;
 }
 
-// What float32 arithmetic may add to lse: link, temperature and shift of terms within 64 nats of the largest one.
-double Executor::float_error(double shift, double beta) const {
-    const double cap = link.form == 1 ? link_a * beta * 0x1p-19 : 0;
-    return (std::fabs(shift) + 64) * 0x1p-22 + cap;
-}
-
-// What float64 accumulation may add to an exact logit.
-double Executor::dot_error(const double* hidden) const {
-    double square = 0;
-    for (int64_t j = 0; j < dim; ++j) square += hidden[j] * hidden[j];
-    return static_cast<double>(dim + 8) * 0x1p-53 * (most_norm * std::sqrt(square) + 1);
-}
-
-Interval Executor::normaliser(const Look& look, int q, double beta, const std::vector<Scored>& scored,
-                              const std::vector<float>& est, const std::vector<float>& upper) const {
-    const Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
-    double shift = -kInf;
-    for (int t = 0; t < look.threads; ++t) shift = std::max(shift, parts[t].shift);
-    for (const Scored& s : scored) shift = std::max(shift, linked(s.z) * beta);
-    if (shift == -kInf) return {-kInf, 0};
-    double low = 0, high = 0, exact = 0;
-    for (int t = 0; t < look.threads; ++t) {
-        if (parts[t].shift == -kInf) continue;
-        const double fade = std::exp(parts[t].shift - shift);
-        low += parts[t].low * fade;
-        high += parts[t].high * fade;
-    }
-    const double slop = kSumError * high;
-    for (size_t i = 0; i < scored.size(); ++i) {
-        const double rad = static_cast<double>(upper[i]) - est[i];
-        const double term = std::exp(linked(scored[i].z) * beta - shift);
-        low += term - std::exp(linked(est[i] - rad) * beta - shift);
-        high += term - std::exp(linked(est[i] + rad) * beta - shift);
-        exact += term;
-    }
-    low = std::max(low - slop, exact);
-    high += slop;
-    const double error = half_width(low, high) + float_error(shift, beta);
-    // Exponentials are clamped at exp(88): an interval that wide says nothing.
-    if (!(error < 20)) return {shift + std::log(std::max(low, 1e-300)), kInf};
-    return {shift + 0.5 * (std::log(low) + std::log(high)), error};
-}
-
-// Scores the rows with the largest exp(upper) until the rest leaves lse within eps. Scored classes leave look.est.
-Status Executor::refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
-                        Interval& lse) const {
-    float* est = look.est.data() + q * padded;
-    const float none = -std::numeric_limits<float>::infinity();
-    double shift = -kInf;
-    for (int t = 0; t < look.threads; ++t)
-        shift = std::max(shift, look.parts[static_cast<size_t>(q) * look.threads + t].shift);
-    double exact = 0;
-    for (const Scored& s : scored) {
-        exact += std::exp(linked(s.z) * question.beta - shift);
-        est[s.id] = none;
-    }
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    const Radius& radius = look.prepared.radius[q];
-    auto chunk_exps = [&](int64_t c, float* low, float* high) {
-        float rad[kChunk];
-        const int64_t n = std::min<int64_t>(kChunk, padded - c * kChunk);
-        kernels->radius(radius, c * kChunk, n, rad);
-        kernels->interval_exps(est + c * kChunk, rad, n, link, static_cast<float>(question.beta),
-                               static_cast<float>(shift), low, high);
-        return n;
-    };
-    std::vector<Histogram> each(threads);
-    std::atomic<int64_t> next{0};
-    run_parallel(threads, [&](int t) {
-        float low[kChunk], high[kChunk];
-        for (int64_t c = next++; c < chunks; c = next++) {
-            const int64_t n = chunk_exps(c, low, high);
+// The estimates of `ids` after a deeper level, from those before it, and their radii.
+void Executor::look_deeper(const Look& look, int q, int level, const std::vector<int32_t>& ids, float* est,
+                           float* rad) const {
+    const Deeper& from = deeper[level];
+    const DeeperQuery& query = look.prepared.deeper[q * deeper.size() + level];
+    constexpr int64_t kGrain = 64;
+    int32_t dots[2 * kGrain];
+    for (size_t start = 0; start < ids.size(); start += kGrain) {
+        const int64_t n = std::min<int64_t>(kGrain, ids.size() - start);
+        const int32_t* some = &ids[start];
+        for (int64_t i = 0; i < n; ++i)
+            if (!from.adds) est[start + i] = preview.base[some[i]] + look.prepared.add[q];
+        for (size_t s = 0; s < from.segments.size(); ++s) {
+            const Segment& seg = from.segments[s];
+            kernels->dot_codes(from.codes + seg.first_quad, from.bytes, some, n, seg.stop - seg.start,
+                               &query.high[seg.first_quad], &query.low[seg.first_quad], dots);
             for (int64_t i = 0; i < n; ++i) {
-                const int b = bin_of(high[i]);
-                each[t].low[b] += low[i];
-                each[t].high[b] += high[i];
-                each[t].count[b] += high[i] > 0;
+                const float dot = 256.f * static_cast<float>(dots[2 * i] - query.offset[2 * s]) +
+                                  static_cast<float>(dots[2 * i + 1] - query.offset[2 * s + 1]);
+                est[start + i] += dot * (from.scale[s * padded + some[i]] * query.step[s]);
             }
         }
-    });
-    Histogram& all = each[0];
-    for (int t = 1; t < threads; ++t)
-        for (int b = 0; b < kBins; ++b) {
-            all.low[b] += each[t].low[b];
-            all.high[b] += each[t].high[b];
-            all.count[b] += each[t].count[b];
+        for (int64_t i = 0; i < n; ++i) {
+            float sum = query.radius.constant;
+            for (int r = 0; r < query.radius.terms; ++r) sum += query.radius.slack[r][some[i]] * query.radius.term[r];
+            rad[start + i] = sum;
         }
-    const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
-    const double aim = question.eps - fixed;
-    double rest_low = std::accumulate(all.low.begin(), all.low.end(), 0.0);
-    double rest_high = std::accumulate(all.high.begin(), all.high.end(), 0.0);
-    double known = exact;
-    int64_t rows = 0;
-    int cut = kBins;
-    while (cut > 1) {
-        // Bins above exp(87) may be clamped: always scored.
-        const bool clamped = cut > bin_of(6e37f);
-        if (!clamped && half_width((known + rest_low) * (1 - 0x1p-17), (known + rest_high) * (1 + 0x1p-17)) <= aim) break;
-        --cut;
-        known += all.low[cut];
-        rest_low -= all.low[cut];
-        rest_high -= all.high[cut];
-        rows += all.count[cut];
-        if (static_cast<double>(rows) > share * static_cast<double>(vocab)) return Status::dear;
     }
-    if (cut <= 1 || aim <= 0) return Status::dear;
-    std::vector<Scored> wanted;
-    std::mutex joining;
-    next.store(0);
-    run_parallel(threads, [&](int) {
-        float low[kChunk], high[kChunk];
-        std::vector<Scored> own;
-        for (int64_t c = next++; c < chunks; c = next++) {
-            const int64_t n = chunk_exps(c, low, high);
-            for (int64_t i = 0; i < n; ++i)
-                if (bin_of(high[i]) >= cut) own.push_back({c * kChunk + i, 0});
-        }
-        std::lock_guard<std::mutex> lock(joining);
-        wanted.insert(wanted.end(), own.begin(), own.end());
-    });
-    score(&look.hidden[q * dim], wanted, threads);
-    for (const Scored& s : wanted) {
-        exact += std::exp(linked(s.z) * question.beta - shift);
-        est[s.id] = none;
-    }
-    scored.insert(scored.end(), wanted.begin(), wanted.end());
-    rest_low = std::accumulate(all.low.begin(), all.low.begin() + cut, 0.0);
-    rest_high = std::accumulate(all.high.begin(), all.high.begin() + cut, 0.0);
-    const double low = exact + rest_low * (1 - 0x1p-17), high = exact + rest_high * (1 + 0x1p-17);
-    lse = {shift + 0.5 * (std::log(low) + std::log(high)), half_width(low, high) + fixed};
-    return lse.error <= question.eps ? Status::done : Status::dear;
 }
 
 // SVD-softmax as published: the `budget` best estimates are scored, the others keep their preview in the normaliser.
@@ -285,14 +182,15 @@ Status Executor::resolve_budget(Look& look, int q, const Question& question, int
         shift = std::max(shift, linked(s.z) * question.beta);
         est[s.id] = none;
     }
-    double low = 0, high = 0;
+    Kernels::Sums rest{0, 0, 0, 0};
     const std::vector<float> rad(kChunk, 0.f);
     for (int64_t c = 0; c < padded; c += kChunk)
         kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, padded - c), 0.f, link,
-                               static_cast<float>(question.beta), static_cast<float>(shift), &low, &high);
+                               static_cast<float>(question.beta), static_cast<float>(shift), &rest);
+    double low = rest.centre;
     for (const Scored& s : scored) low += std::exp(linked(s.z) * question.beta - static_cast<float>(shift));
     answer.rows = static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * dim * (kind == Kind::f32 ? 4 : 2);
+    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
     const size_t k = std::min<size_t>(question.k, scored.size());
     std::partial_sort(scored.begin(), scored.begin() + k, scored.end(), better);
     answer.best.assign(scored.begin(), scored.begin() + k);

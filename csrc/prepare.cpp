@@ -1,0 +1,192 @@
+// A query as the levels want it: x = (hidden - mean) @ rotation, coded in two int8 planes, and its half of every radius.
+#include <algorithm>
+#include <numeric>
+
+#include "executor.h"
+#include "pool.h"
+
+namespace headlong {
+namespace {
+
+constexpr int kMostPeaks = 32;
+
+float up(double x) {
+    float f = static_cast<float>(x);
+    return static_cast<double>(f) < x ? std::nextafterf(f, std::numeric_limits<float>::infinity()) : f;
+}
+
+double square_sum(const double* x, int64_t start, int64_t stop) {
+    double sum = 0;
+    for (int64_t j = start; j < stop; ++j) sum += x[j] * x[j];
+    return sum;
+}
+
+// The two halves of a "rest" and "peaks" pair: see plan.Term.
+void split_peaks(const std::vector<double>& x, int64_t start, int64_t stop, double* rest, double* peaks) {
+    const int64_t n = stop - start, most = std::min<int64_t>(kMostPeaks, n);
+    std::vector<double> size(n);
+    double total = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        size[j] = std::fabs(x[start + j]);
+        total += size[j] * size[j];
+    }
+    std::partial_sort(size.begin(), size.begin() + most, size.end(), std::greater<double>());
+    const double weight = std::sqrt(static_cast<double>(n) / 3);
+    double square = total, sum = 0, least = kInf;
+    for (int64_t m = 0; m <= most; ++m) {
+        // The difference of squares is off by roundings of the total: add more than they can be.
+        double norm_left = m == n ? 0.0 : std::sqrt(std::max(0.0, square) + 1e-11 * total);
+        if (sum + weight * norm_left < least) {
+            least = sum + weight * norm_left;
+            *rest = norm_left;
+            *peaks = sum;
+        }
+        if (m < most) {
+            square -= size[m] * size[m];
+            sum += size[m];
+        }
+    }
+}
+
+struct Coded {
+    float step;
+    int32_t offset[2];
+};
+
+// x[start:stop] as step * (256 * high + low); adds (x - x^)^2 to `lost`. write(j, high, low) stores a coordinate.
+template <typename Write>
+Coded code(const std::vector<double>& x, int64_t start, int64_t stop, std::vector<double>& lost, const Write& write) {
+    double most = 0;
+    for (int64_t j = start; j < stop; ++j) most = std::max(most, std::fabs(x[j]));
+    const float step = up(most / 32512.0);
+    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
+    int64_t sum[2] = {0, 0};
+    for (int64_t j = start; j < stop; ++j) {
+        int whole = static_cast<int>(std::lrint(std::min(32512.0, std::max(-32512.0, x[j] * inverse))));
+        int high = (whole + 128) >> 8, low = whole - high * 256;
+        write(j - start, static_cast<int8_t>(high), static_cast<int8_t>(low));
+        sum[0] += high;
+        sum[1] += low;
+        double gap = x[j] - static_cast<double>(step) * whole;
+        lost[j] = std::max(lost[j], gap * gap);
+    }
+    return {step, {static_cast<int32_t>(128 * sum[0]), static_cast<int32_t>(128 * sum[1])}};
+}
+
+void set_radius(const std::vector<Term>& terms, const std::vector<const float*>& slack, const std::vector<double>& x,
+                const std::vector<double>& lost, double hidden, Radius& radius) {
+    radius.terms = static_cast<int>(slack.size());
+    std::vector<double> sum(slack.size(), 0.0);
+    for (const Term& term : terms) {
+        double rest = 0, peaks = 0, value = 1;
+        if (term.kind == TermKind::norm) value = std::sqrt(square_sum(x.data(), term.start, term.stop));
+        if (term.kind == TermKind::hidden) value = hidden;
+        if (term.kind == TermKind::quantised)
+            value = std::sqrt(std::accumulate(lost.begin() + term.start, lost.begin() + term.stop, 0.0));
+        if (term.kind == TermKind::rest || term.kind == TermKind::peaks) {
+            split_peaks(x, term.start, term.stop, &rest, &peaks);
+            value = term.kind == TermKind::rest ? rest : peaks;
+        }
+        sum[term.row] += value * term.factor;
+    }
+    for (size_t r = 0; r < slack.size(); ++r) {
+        radius.slack[r] = slack[r];
+        radius.term[r] = up(sum[r] * (1 + 0x1p-18));
+    }
+}
+
+}  // namespace
+
+void Executor::prepare(const Source& source, Look& look) const {
+    const int n = static_cast<int>(look.rows.size());
+    Prepared& to = look.prepared;
+    to.n = n;
+    to.add.assign(n, 0.f);
+    to.radius.assign(n, Radius{});
+    to.deeper.resize(source.rotated ? n * deeper.size() : 0);
+    look.parts.resize(static_cast<size_t>(n) * look.threads);
+    look.dear = std::vector<std::atomic<int>>(n);
+    look.bytes.assign(n, 0);
+    if (source.codes != nullptr) {
+        to.planes.assign(source.quads * 8 * n, 0);
+        to.offset.resize(source.segments.size() * n * 2);
+        to.step.resize(source.segments.size() * n);
+    } else {
+        to.padded = n > kRowQueries ? (n + 15) / 16 * 16 : 0;
+        to.x.assign(source.width * std::max(n, to.padded), 0.f);
+    }
+    std::atomic<int> next{0};
+    run_parallel(std::min(look.threads, n), [&](int) {
+        for (int q = next++; q < n; q = next++) prepare_one(source, q, look);
+    });
+}
+
+void Executor::prepare_one(const Source& source, int q, Look& look) const {
+    Prepared& to = look.prepared;
+    const double* h = &look.hidden[q * dim];
+    std::vector<double> x(h, h + dim);
+    Radius& radius = to.radius[q];
+    double norm = 0;
+    if (source.rotated) {
+        if (mean != nullptr)
+            for (int64_t j = 0; j < dim; ++j) x[j] -= mean[j];
+        norm = std::sqrt(square_sum(x.data(), 0, dim));
+        if (rotation != nullptr) {
+            std::vector<double> turned(rotated_dim);
+            const int64_t pieces = (rotated_dim + 63) / 64;
+            std::atomic<int64_t> next{0};
+            const bool alone = to.n == 1 && rotated_dim * dim > 65536;  // one query: its threads share the rotation
+            run_parallel(alone ? look.threads : 1, [&](int) {
+                for (int64_t p = next++; p < pieces; p = next++)
+                    kernels->rotate(rotation + p * 64, rotated_dim, dim, std::min<int64_t>(64, rotated_dim - p * 64),
+                                    x.data(), turned.data() + p * 64);
+            });
+            x.swap(turned);
+        }
+        if (centre != nullptr) {
+            const double sum = std::inner_product(h, h + dim, centre, 0.0);
+            to.add[q] = static_cast<float>(sum);
+            radius.constant = up(std::fabs(sum) * 0x1p-20);
+        }
+    }
+    std::vector<double> lost(x.size(), 0.0);
+    if (source.codes != nullptr) {
+        for (size_t s = 0; s < source.segments.size(); ++s) {
+            const Segment& seg = source.segments[s];
+            int8_t* plane = to.planes.data() + seg.first_quad * 8 * to.n + q * seg.quads * 8;
+            const Coded coded = code(x, seg.start, seg.stop, lost, [&](int64_t j, int8_t high, int8_t low) {
+                plane[j / 4 * 8 + j % 4] = high;
+                plane[j / 4 * 8 + j % 4 + 4] = low;
+            });
+            to.step[s * to.n + q] = coded.step;
+            std::copy_n(coded.offset, 2, &to.offset[(s * to.n + q) * 2]);
+        }
+    } else {
+        for (int64_t j = 0; j < source.width; ++j)
+            to.x[to.padded == 0 ? q * source.width + j : j * to.padded + q] = static_cast<float>(x[j]);
+    }
+    if (source.rotated) {
+        for (size_t level = 0; level < deeper.size(); ++level) {
+            const Deeper& from = deeper[level];
+            DeeperQuery& query = to.deeper[q * deeper.size() + level];
+            query.high.assign(from.bytes + 64, 0);
+            query.low.assign(from.bytes + 64, 0);
+            for (const Segment& seg : from.segments) {
+                const Coded coded = code(x, seg.start, seg.stop, lost, [&](int64_t j, int8_t high, int8_t low) {
+                    query.high[seg.first_quad + j] = high;
+                    query.low[seg.first_quad + j] = low;
+                });
+                query.step.push_back(coded.step);
+                query.offset.insert(query.offset.end(), coded.offset, coded.offset + 2);
+            }
+            set_radius(from.terms, from.slack, x, lost, norm, query.radius);
+        }
+    }
+    const float constant = radius.constant;
+    set_radius(source.terms, source.slack, x, lost, norm, radius);
+    radius.constant = constant;
+    for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
+        to.deeper[q * deeper.size() + level].radius.constant = constant;
+}
+
+}  // namespace headlong
