@@ -21,7 +21,7 @@ from headlong import papers
 from headlong.cli import app
 from headlong.measure import read_run
 from headlong.report import readme
-from headlong.report.tables import Table, comparison, markdown
+from headlong.report.tables import Table, comparison, markdown, paper_table
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("README.md", "docs/cli.md", "results/README.md")
@@ -99,6 +99,19 @@ def paper_tables() -> str:
     return _left(Table("", ("table", "setting", "published", "ours", "verdict"), tuple(rows)))
 
 
+def paper_rows() -> str:
+    """Every row of every table that was run, with and without a published figure."""
+    parts = []
+    for table in papers.tables():
+        file = ROOT / "results" / f"{table.paper}.{table.table}.jsonl"
+        if file.is_file():
+            lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            made = lines[0]["environment"]
+            rows = markdown(paper_table(lines, "", f"{table.source}. Run {made['date']}, NumPy {made['versions']['numpy']}"))
+            parts.append(f"### {table.name}\n\n{table.claim}.\n\n{rows}")
+    return "\n\n".join(parts) or "No committed run yet."
+
+
 def _paper_rows(name: str, line: dict[str, Any]) -> list[tuple[str, ...]]:
     setting = ", ".join(f"{key} {value}" for key, value in line["setting"].items())
     rows: list[tuple[str, ...]] = []
@@ -116,6 +129,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "reference": reference,
     "papers": paper_tables,
+    "paper-rows": paper_rows,
 }
 
 

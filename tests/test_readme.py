@@ -1,0 +1,109 @@
+"""The README's example runs as printed, its generated blocks are fresh, and its first screen is one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from headlong.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_blocks_are_fresh(tables: ModuleType) -> None:
+    for name in tables.FILES:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "<!-- begin" in text, name
+        assert tables.filled(text) == text, f"{name} is stale: run python tools/tables.py"
+
+
+def test_a_stale_block_is_noticed(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = README.replace("<!-- begin commands -->", "<!-- begin commands -->\n| a row by hand |")
+    assert tables.filled(text) != text
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "FILES", ("README.md",))
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+    assert tables.main() == 1
+    monkeypatch.setattr(sys, "argv", ["tables.py"])
+    assert tables.main() == 0
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+    assert tables.main() == 0
+
+
+def test_the_example_prints_what_the_readme_shows() -> None:
+    code, shown = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)[0]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - the README's own code
+
+    def machine_independent(text: str) -> str:
+        return re.sub(r"kernel \w+", "kernel X", text).strip()
+
+    assert machine_independent(printed.getvalue()) == machine_independent(shown)
+
+
+def test_the_first_screen_is_one() -> None:
+    screen = README.split("\n## ", 1)[0]
+    assert len(screen.splitlines()) < 45
+    assert screen.index("```python") < screen.index("<!-- begin headline -->")
+    assert "badge" not in screen
+
+
+def test_files_in_reading_order_are_there() -> None:
+    named = re.findall(r"`((?:src/headlong/|csrc/|tests/)[\w./]+)`", README)
+    assert len(named) >= 8
+    for name in named:
+        assert (ROOT / name).exists(), name
+
+
+def test_links_lead_somewhere() -> None:
+    for file in ("README.md", "docs/cli.md", "results/README.md"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+            assert (ROOT / file).parent.joinpath(target).exists(), f"{file}: {target}"
+
+
+def test_results_are_described_and_name_no_place() -> None:
+    described = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    for file in (ROOT / "results").iterdir():
+        if file.name == "README.md" or file.name.startswith("."):
+            continue
+        assert f"`{file.name}`" in described, f"{file.name} is not in results/README.md"
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"/(home|root|tmp|work|Users)/", text), f"{file.name} names a folder of the machine it was made on"
+
+
+def test_every_command_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert len(names) >= 6
+    for name in names:
+        assert f"## {name}\n" in text
+        assert f"`headlong {name}`" in README
+
+
+def test_the_generator_runs_as_a_script() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "tables.py"), "--check"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
