@@ -66,6 +66,7 @@ class Run:
         if (folder / LAST).exists():
             self._state, self.progress = resume(folder / LAST, job.recipe, job.model, self._optimiser)
             self._state = self._own_state(self._state)
+            self._trigger()
 
     def _own_state(self, state: State) -> State:
         """This process's part of what ``gather`` put together."""

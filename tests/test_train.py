@@ -1,0 +1,364 @@
+"""The training loop: killed and resumed, on a full disk, in two processes, from the command line to a harvested layer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from typer.testing import CliRunner
+
+from headlong.cli import app
+from headlong.errors import DataError, HeadlongError, MalformedFileError, NonFiniteError, OptionError, StoreError
+from headlong.layers.matrix import Layer
+from headlong.models.evaluate import evaluate
+from headlong.models.harvest import Wish, harvest, trained
+from headlong.models.jobs import build_job
+from headlong.models.recipe import Recipe, from_dict
+from headlong.models.run import train
+from headlong.models.train import BEST, LAST, Moment, Run
+from headlong.store import open_file
+
+WORDS = 40
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences of a small language in which a word tells much of the next."""
+    random = np.random.default_rng(1)
+    follows = random.dirichlet(np.full(WORDS, 0.03), WORDS)
+    word, lines = 0, []
+    for _ in range(240):
+        line = []
+        for _ in range(10):
+            word = int(random.choice(WORDS, p=follows[word]))
+            line.append(f"w{word}")
+        lines.append(" ".join(line))
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def recipe(text: Path, **training: Any) -> Recipe:
+    fields = {"epochs": 2, "batch": 4, "window": 10, "rate": 0.01, "save_steps": 5} | training
+    data = {"data": str(text), "model": {"kind": "lstm", "dim": 12, "layers": 2}, "training": fields}
+    return from_dict(data, "small")
+
+
+def checksum(folder: Path) -> str:
+    return str(trained(folder).model.head.freeze().checksum())
+
+
+def python(code: str) -> subprocess.Popen[str]:
+    """Another process that trains on one thread."""
+    known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    source = textwrap.dedent(code)
+    return subprocess.Popen([sys.executable, "-c", source], env=known, stderr=subprocess.PIPE, text=True)
+
+
+def test_training_learns_and_records(text: Path, tmp_path: Path) -> None:
+    record = train(recipe(text, epochs=4, rate=0.05), tmp_path)
+    curve = record["curve"]
+    assert [entry["epoch"] for entry in curve] == [1, 2, 3, 4]
+    assert curve[-1]["valid_perplexity"] < 0.7 * curve[0]["valid_perplexity"]
+    assert record["test"]["perplexity"] < 0.5 * (WORDS + 1)
+    assert json.loads((tmp_path / "run.json").read_text()) == json.loads(json.dumps(record))
+    assert str(text.parent) not in json.dumps(record)
+    assert record["layer"]["checksum"] == checksum(tmp_path)
+
+
+def test_the_test_figure_is_that_of_the_best_epoch(text: Path, tmp_path: Path) -> None:
+    record = train(recipe(text, epochs=12, rate=0.2, schedule="constant", patience=2), tmp_path)
+    figures = [entry["valid_perplexity"] for entry in record["curve"]]
+    assert len(figures) < 12, "patience should have stopped this run"
+    assert min(figures[:-2]) <= min(figures[-2:])
+    job = trained(tmp_path)
+    assert evaluate(job.model, job.valid).perplexity == pytest.approx(min(figures))
+
+
+def test_stopped_anywhere_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for kind in ("adam", "nt-asgd"):
+            asked = recipe(text, epochs=4, optimiser=kind, nonmono=1, rate=0.01 if kind == "adam" else 30.0)
+            whole = train(asked, tmp_path / kind / "whole")
+            for stop in (7, 60, 112):
+                _interrupted(asked, tmp_path / kind / "cut", stop)
+            cut = train(asked, tmp_path / kind / "cut")
+            assert cut["test"] == whole["test"] and cut["layer"] == whole["layer"]
+            plain = ("train_loss", "valid_loss", "cost", "rate")
+            for one, other in zip(cut["curve"], whole["curve"], strict=True):
+                assert [one[key] for key in plain] == [other[key] for key in plain]
+    finally:
+        torch.set_num_threads(threads)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def _interrupted(asked: Recipe, folder: Path, steps: int) -> None:
+    def stop(moment: Moment) -> None:
+        nonlocal steps
+        steps -= 1
+        if not steps:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        Run(build_job(asked), folder, stop).fit()
+
+
+def test_killed_in_mid_epoch_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
+    asked = recipe(text, epochs=2)
+    code = f"""
+        import time
+        import torch
+        torch.set_num_threads(1)
+        from headlong.models.recipe import from_dict
+        from headlong.models.jobs import build_job
+        from headlong.models.train import Run
+        from pathlib import Path
+        def slow(moment):
+            time.sleep(0.02)
+        Run(build_job(from_dict({asked.as_dict()!r}, "small")), Path({str(tmp_path / "cut")!r}), slow).fit()
+    """
+    last = tmp_path / "cut" / LAST
+    with python(code) as process:
+        for _ in range(1200):
+            if last.exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.15)  # somewhere between two checkpoints
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+    assert json.loads(open_file(last).metadata["progress"])["step"] > 0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        cut, whole = train(asked, tmp_path / "cut"), train(asked, tmp_path / "whole")
+    finally:
+        torch.set_num_threads(threads)
+    assert cut["test"] == whole["test"] and cut["layer"] == whole["layer"]
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(text: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="limits on file sizes are a POSIX matter")
+    asked = recipe(text)
+    _interrupted(asked, tmp_path / "run", 8)
+    before = (tmp_path / "run" / LAST).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="cannot be written"):
+            train(asked, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "run" / LAST).read_bytes() == before
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [LAST]
+    assert train(asked, tmp_path / "run")["layer"] == train(asked, tmp_path / "whole")["layer"]
+
+
+def test_a_folder_that_cannot_be_made(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        train(recipe(text), tmp_path / "file" / "run")
+
+
+def test_another_recipe_does_not_go_on_with_this_run(text: Path, tmp_path: Path) -> None:
+    _interrupted(recipe(text), tmp_path, 8)
+    with pytest.raises(OptionError, match="is a run of another recipe"):
+        train(recipe(text, rate=0.02), tmp_path)
+
+
+@pytest.mark.parametrize("spoil", [lambda raw: raw[: len(raw) // 2], lambda raw: b"", lambda raw: b"x" * len(raw)])
+def test_a_damaged_checkpoint_is_refused_and_kept(text: Path, tmp_path: Path, spoil: Any) -> None:
+    _interrupted(recipe(text), tmp_path, 8)
+    damaged = spoil((tmp_path / LAST).read_bytes())
+    (tmp_path / LAST).write_bytes(damaged)
+    with pytest.raises(MalformedFileError):
+        train(recipe(text), tmp_path)
+    assert (tmp_path / LAST).read_bytes() == damaged
+
+
+def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError, match=r"lower training\.rate"):
+        train(recipe(text, optimiser="sgd", rate=1e38, clip=0.0, schedule="constant"), tmp_path)
+
+
+def test_nothing_to_learn_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n" * 300)
+    with pytest.raises(DataError, match="is empty"):
+        build_job(recipe(tmp_path / "empty.txt"))
+    from headlong.data import Loaded
+    from headlong.data.text import Corpus, Vocabulary
+
+    ids = np.zeros(300, np.int32)
+    alone = Loaded("one", "text", Corpus(Vocabulary(["<eos>"]), ids, ids, ids), "none")
+    with pytest.raises(DataError, match="a vocabulary of 1; expected two classes or more"):
+        build_job(recipe(tmp_path), data=alone)
+
+
+def test_models_and_data_have_to_fit(text: Path) -> None:
+    wrong = from_dict({"data": str(text), "model": {"kind": "cnn"}}, "wrong")
+    with pytest.raises(OptionError, match=r"the model cnn reads images, text\.txt is text"):
+        build_job(wrong)
+    with pytest.raises(OptionError, match="no model is called 'rnn'"):
+        build_job(from_dict({"data": str(text), "model": {"kind": "rnn"}}, "wrong"))
+    with pytest.raises(DataError, match="shorter than the window"):
+        build_job(recipe(text, window=5000))
+
+
+def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
+    """``torchrun`` on gloo: the same batch cut in two gives the same model, up to rounding."""
+    pytest.importorskip("accelerate", reason="several processes are run by Accelerate, an optional package")
+    data = recipe(text, epochs=1, optimiser="sgd", rate=1.0).as_dict()
+    data["model"]["dropout"] = 0.0
+    alone = train(from_dict(data, "small"), tmp_path / "alone")
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys, json, pathlib\n"
+        "from headlong.models.recipe import from_dict\n"
+        "from headlong.models.run import train\n"
+        "from torch import distributed\n"
+        "train(from_dict(json.loads(sys.argv[1]), 'small'), sys.argv[2])\n"
+        "distributed.destroy_process_group()\n"
+    )
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    words += [json.dumps(data), str(tmp_path / "two")]
+    done = subprocess.run(words, env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    two = json.loads((tmp_path / "two" / "run.json").read_text())
+    assert two["environment"]["processes"] == 2
+    assert two["test"]["perplexity"] == pytest.approx(alone["test"]["perplexity"], rel=1e-4)
+    one, other = (trained(tmp_path / name).model.head.freeze().weight for name in ("alone", "two"))
+    np.testing.assert_allclose(one, other, atol=2e-4)
+
+
+def test_a_harvested_layer_and_its_vectors_belong_together(text: Path, tmp_path: Path) -> None:
+    record = train(recipe(text), tmp_path / "run")
+    out = harvest(tmp_path / "run", tmp_path / "out", wish=Wish(("valid", "test"), 0, "float32"))
+    layer, file = Layer.load(out / "layer.safetensors"), open_file(out / "hidden.safetensors")
+    assert layer.checksum() == record["layer"]["checksum"] == file.metadata["layer"]
+    assert file.metadata["source"] == "small on text.txt"
+    assert sorted(file.tensors) == ["test_hidden", "test_target", "valid_hidden", "valid_target"]
+    hidden, target = file.read("test_hidden").astype(np.float64), file.read("test_target")
+    assert layer.bias is not None
+    logits = hidden @ layer.weight.T.astype(np.float64) + layer.bias
+    log_prob = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    assert len(target) == record["test"]["targets"]
+    assert np.exp(-log_prob[np.arange(len(target)), target].mean()) == pytest.approx(record["test"]["perplexity"], rel=1e-5)
+    assert len((out / "vocab.txt").read_text().splitlines()) == layer.vocab
+    some = harvest(tmp_path / "run", tmp_path / "some", wish=Wish(("train",), 100))
+    assert open_file(some / "hidden.safetensors").read("train_hidden").shape == (100, 12)
+    with pytest.raises(OptionError, match="expected splits of"):
+        harvest(tmp_path / "run", tmp_path / "out", wish=Wish(("dev",)))
+
+
+def test_pictures_and_pairs_run_through_the_same_loop(tmp_path: Path) -> None:
+    from headlong.data import Loaded
+    from headlong.data.images import Images
+    from headlong.data.images import Split as Pictures
+    from headlong.models.run import describe
+
+    random = np.random.default_rng(0)
+    labels = np.arange(96) % 3
+    pixels = (random.integers(0, 60, (96, 12, 12, 1)) + 80 * labels[:, None, None, None]).astype(np.uint8)
+    split = Pictures(pixels, labels.astype(np.int64))
+    data = {"data": "toy", "model": {"kind": "cnn", "widths": [4], "dim": 8}, "training": {"batch": 16, "rate": 0.01}}
+    job = build_job(from_dict(data, "toy"), data=Loaded("toy", "images", Images(("a", "b", "c"), split, split, split), "none"))
+    run = Run(job, tmp_path)
+    figures = run.fit()
+    assert figures.accuracy > 90
+    assert describe(job, run, figures)["test"]["accuracy"] == figures.accuracy
+
+
+def test_a_translator_learns_to_copy_a_word(tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu", reason="BLEU is sacrebleu's, an optional package")
+    from headlong.data import Loaded
+    from headlong.data.text import Vocabulary
+    from headlong.data.translation import RESERVED, Pairs, Split
+    from headlong.models.run import describe
+
+    random = np.random.default_rng(0)
+    words = Vocabulary([*RESERVED, "a", "b", "c", "d"])
+    sentences = [[words.words[random.integers(3, 7)]] * int(random.integers(4, 6)) for _ in range(200)]
+    ids = [words.encode([*sentence, "<eos>"]) for sentence in sentences]
+    split = Split(ids, ids, [" ".join(sentence) for sentence in sentences])
+    data = {
+        "data": "toy",
+        "model": {"kind": "seq2seq", "dim": 24, "dropout": 0.0},
+        "training": {"batch": 16, "epochs": 10, "rate": 0.02, "clip": 1.0},
+    }
+    job = build_job(from_dict(data, "toy"), data=Loaded("toy", "pairs", Pairs(words, words, split, split, split), "none"))
+    run = Run(job, tmp_path)
+    test = describe(job, run, run.fit())["test"]
+    assert test["bleu"] > 80 and test["sentences"] == 200
+    assert "tok:none" in test["signature"] and "version:" in test["signature"]
+
+
+def headlong(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    options = ["--option", "model.dim=8", "--option", "training.epochs=1", "--option", "training.batch=4", "--threads", "1"]
+    done = headlong("train", "--model", "lstm", "--data", str(text), "--head", "dense", "--out", str(run), *options)
+    assert done.exit_code == 0, done.output
+    assert "text-lstm: test perplexity" in done.stdout and "valid perplexity" in done.stderr
+    assert {path.name for path in run.iterdir()} == {LAST, BEST, "run.json"}
+    done = headlong("harvest", str(run), "--out", str(out), "--rows", "50", "--threads", "1")
+    assert done.exit_code == 0, done.output
+    assert open_file(out / "hidden.safetensors").read("valid_hidden").shape == (50, 8)
+    for words, fault in [
+        (["train"], "nothing to train was named"),
+        (["train", "ptb"], "no recipe"),
+        (["train", "ptb-lstm", "--data", str(tmp_path / "none" / "penn-treebank")], "is not there"),
+        (["harvest", str(tmp_path / "none")], "cannot be read"),
+    ]:
+        done = headlong(*words)
+        assert done.exit_code == 2 and fault in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_hugging_face_model_is_harvested(text: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="Hugging Face models need transformers, an optional package")
+    import tokenizers
+    from tokenizers import models, pre_tokenizers
+
+    from headlong.models.harvest_hf import harvest_hf
+
+    vocab = {"[UNK]": 0} | {f"w{i}": i + 1 for i in range(WORDS)}
+    plain = tokenizers.Tokenizer(models.WordLevel(vocab, "[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]").save_pretrained(tmp_path)
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=len(vocab), num_key_value_heads=2, tie_word_embeddings=False, **sizes)
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    out = harvest_hf(tmp_path, tmp_path / "out", str(text), Wish(("valid",), 60, "float32"), window=16)
+    layer, file = Layer.load(out / "layer.safetensors"), open_file(out / "hidden.safetensors")
+    hidden, target = file.read("valid_hidden"), file.read("valid_target")
+    assert hidden.shape == (60, 16)
+    ids = torch.from_numpy(target[:15].astype(np.int64))  # the words between the first and the last of a window
+    with torch.no_grad():
+        first = plain.encode(" ".join(text.read_text().split("\n")[216].split()[:1])).ids
+        logits = model(torch.tensor([[*first, *ids.tolist()]])).logits[0]
+    np.testing.assert_allclose(hidden[:16] @ layer.weight.T, logits.numpy(), atol=1e-4)
+
+
+def test_every_fault_is_one_of_ours() -> None:
+    assert issubclass(DataError, HeadlongError) and issubclass(StoreError, HeadlongError)
