@@ -42,7 +42,7 @@ def score_translations(job: Job) -> dict[str, Any]:
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
-        raise MissingPackageError("BLEU needs sacrebleu: pip install sacrebleu") from error
+        raise MissingPackageError("BLEU needs sacrebleu: pip install 'headlong[train]'") from error
     with torch.no_grad():
         hypotheses, references = translations(job)
     metric = BLEU(tokenize="none", force=True)

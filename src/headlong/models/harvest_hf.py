@@ -49,7 +49,7 @@ def harvest_hf(
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
     except (OSError, ValueError) as error:
         raise OptionError(f"{os.fspath(source)} is no whole causal language model: {error}") from error
-    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    model.eval()
     layer = Layer.load(source)
     tensors: dict[str, Vectors] = {}
     for split in wish.splits:

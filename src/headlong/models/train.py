@@ -105,7 +105,7 @@ class Run:
             started, cpu = time.monotonic(), time.process_time()
             batch = feed.batch(progress.epoch, progress.step)
             rate = self._rate(steps) * batch.scale
-            loss = self._step(model, batch, rate)
+            loss = self.step_once(model, batch, rate)
             progress.total += loss * len(batch.target)
             progress.count += len(batch.target)
             progress.step += 1
@@ -116,7 +116,8 @@ class Run:
         started, cpu = time.monotonic(), time.process_time()
         self._close_epoch(steps, started, cpu)
 
-    def _step(self, model: torch.nn.Module, batch: Batch, rate: float) -> float:
+    def step_once(self, model: torch.nn.Module, batch: Batch, rate: float) -> float:
+        """One step on ``batch``, seeded by where the run stands; returns the loss."""
         progress, training = self.progress, self.training
         torch.manual_seed(_seed(training.seed, progress.epoch, progress.step, self._beside.share.rank))
         set_rate(self._optimiser, rate)
