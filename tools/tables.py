@@ -19,12 +19,13 @@ import typer
 
 from headlong import papers
 from headlong.cli import app
+from headlong.data import DATA_SETS
 from headlong.measure import read_run
 from headlong.report import readme
 from headlong.report.tables import Table, comparison, markdown, paper_table
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ("README.md", "docs/cli.md", "results/README.md")
+FILES = ("README.md", "docs/cli.md", "docs/data.md", "docs/training.md", "results/README.md")
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
 
@@ -121,15 +122,72 @@ def _paper_rows(name: str, line: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
+def data_sets() -> str:
+    """Every row of the registry."""
+    rows = [
+        (f"`{row.name}`", row.kind, row.source, row.licence, "`data.fetch`" if row.downloads else row.obtain)
+        for row in DATA_SETS.values()
+    ]
+    return _left(Table("", ("name", "kind", "what and from where", "licence", "how to get it"), tuple(rows)))
+
+
+def trainings() -> str:
+    """Every shipped recipe: what its committed run reached, or that there is none."""
+    rows = []
+    for name in sorted(file.stem for file in (ROOT / "src/headlong/models/recipes").glob("*.toml")):
+        file = ROOT / "results/training" / f"{name}.json"
+        rows.append(_trained(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else (name, "not run", *[""] * 5))
+    titles = ("recipe", "test", "parameters", "layer", "epochs", "seconds", "processor seconds")
+    return _left(Table("", titles, tuple(rows)))
+
+
+def _trained(record: dict[str, Any]) -> tuple[str, ...]:
+    test, layer = record["test"], record["layer"]
+    figures = [f"{name} {test[name]:.2f}" for name in ("perplexity", "accuracy", "bleu") if name in test]
+    figures += [f"`{test['signature']}`"] if "signature" in test else []
+    shape = f"{layer['vocab']:,} x {layer['dim']}"
+    counts = (f"{record['parameters']:,}", shape, str(len(record["curve"])))
+    return record["name"], ", ".join(figures), *counts, f"{record['seconds']:,.0f}", f"{record['cpu_seconds']:,.0f}"
+
+
+def step_costs() -> str:
+    """The dense head's step and the loop's throughput beside plain PyTorch."""
+    file = ROOT / "results/training/costs.json"
+    if not file.is_file():
+        return "No committed run yet: results/training/costs.json is not there."
+    record = json.loads(file.read_text(encoding="utf-8"))
+    shape, made = record["shape"], record["environment"]
+    names = {"naive": "`cross_entropy(linear(...))`", "whole": "dense head, one piece", "chunked": "dense head, in pieces"}
+    rows = [
+        (
+            names[path],
+            f"{rise / 2**20:.0f} MiB",
+            f"{rise / record['memory_rise']['naive']:.2f}",
+            f"{record['time_ratio'][path]:.2f}",
+        )
+        for path, rise in record["memory_rise"].items()
+    ]
+    table = markdown(Table("", ("one step", "memory", "of plain", "time, of plain"), tuple(rows)))
+    return (
+        f"V = {shape['vocab']:,}, N = {shape['rows']:,}, D = {shape['dim']}, {shape['dtype']}, {made['threads']} threads, "
+        f"{made['cpu']}, torch {made['versions']['torch']}, {made['date']}; `{record['command']}`.\n\n{table}\n\n"
+        f"A word LSTM (10,000 x 200) trains at {record['throughput_ratio']:.2f} times the tokens a second of the same model "
+        f"in plain PyTorch."
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "headline": headline,
     "which-one": which_one,
     "batches": batches,
+    "data-sets": data_sets,
     "demo": demo,
     "commands": commands,
     "reference": reference,
     "papers": paper_tables,
     "paper-rows": paper_rows,
+    "step-costs": step_costs,
+    "trainings": trainings,
 }
 
 

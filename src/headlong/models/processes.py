@@ -54,7 +54,9 @@ class Accelerated:
         try:
             from accelerate import Accelerator
         except ImportError as error:
-            raise MissingPackageError("training in several processes needs Accelerate: pip install 'headlong[train]'") from error
+            raise MissingPackageError(
+                "training in several processes needs Accelerate: pip install 'headlong[train]'"
+            ) from error
         self._accelerator: Any = Accelerator(cpu=not torch.cuda.is_available())
         self.share = Share(self._accelerator.process_index, self._accelerator.num_processes)
 

@@ -150,3 +150,7 @@ def line(moment: Moment) -> str:
         f"rate {moment.rate:.2g}  {moment.targets_per_second:,.0f}/s  left {minutes // 60}:{minutes % 60:02}:{seconds:02}"
     )
     return text if moment.valid is None else f"{text}  valid {moment.metric} {moment.valid:.2f}"
+
+
+if __name__ == "__main__":  # for torchrun, which starts a file or a module
+    train(read_recipe(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None, sys.stderr)
