@@ -159,21 +159,21 @@ SHORT = replace(TINY, steps=30)
 
 
 def test_the_layer_is_trained_once(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = demo.layer(SHORT, silent)
+    first = demo.layer(SHORT, silent, demo.train_here)
     monkeypatch.setattr(demo, "train", None)
-    second = demo.layer(SHORT, silent)
+    second = demo.layer(SHORT, silent, demo.train_here)
     assert second.words == first.words
     assert (second.perplexity, second.unigram_perplexity) == (first.perplexity, first.unigram_perplexity)
     for name in ("weight", "bias", "hidden", "contexts", "target"):
         np.testing.assert_array_equal(getattr(second, name), getattr(first, name))
     with pytest.raises(TypeError):
-        demo.layer(SHORT, silent, fresh=True)
+        demo.layer(SHORT, silent, demo.train_here, fresh=True)
     with pytest.raises(TypeError):
-        demo.layer(replace(SHORT, seed=1), silent)
+        demo.layer(replace(SHORT, seed=1), silent, demo.train_here)
 
 
 def test_a_damaged_cache_is_said_and_made_again(cached: Path) -> None:
-    demo.layer(SHORT, silent)
+    demo.layer(SHORT, silent, demo.train_here)
     path = demo.cache_file(SHORT)
     path.write_bytes(path.read_bytes()[:-100])
     said: list[str] = []
@@ -182,7 +182,7 @@ def test_a_damaged_cache_is_said_and_made_again(cached: Path) -> None:
         said.append(label)
         return silent(label)
 
-    again = demo.layer(SHORT, stage)
+    again = demo.layer(SHORT, stage, demo.train_here)
     assert any("damaged" in label for label in said)
     np.testing.assert_array_equal(demo.read(path).weight, again.weight)
 
@@ -190,7 +190,24 @@ def test_a_damaged_cache_is_said_and_made_again(cached: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_done_without(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cached / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cached / "file"))
-    assert demo.layer(SHORT, silent).weight.shape == (300, 16)
+    assert demo.layer(SHORT, silent, demo.train_here).weight.shape == (300, 16)
+
+
+def test_training_apart_tells_its_progress_and_its_faults(tmp_path: Path) -> None:
+    moved: dict[str, tuple[int, int]] = {}
+
+    def stage(label: str) -> Progress:
+        return lambda done, total: moved.update({label: (done, total)})
+
+    recipe = replace(SHORT, vocab=500, steps=3)
+    demo.train_apart(recipe, tmp_path / "layer.safetensors", stage)
+    assert len(demo.read(tmp_path / "layer.safetensors").words) == 500
+    assert moved["train"] == (3, 3)
+    assert moved["read the standard library"][0] > 300
+    with pytest.raises(DataError, match="10000000 were asked for; use a Python install"):
+        demo.train_apart(replace(recipe, vocab=10**7), tmp_path / "none.safetensors", silent)
+    with pytest.raises(DataError, match="cannot be written"):
+        demo.train_apart(recipe, tmp_path / "no" / "where.safetensors", silent)
 
 
 def test_the_contest_compares_every_method(corpus: builtin.Corpus) -> None:
@@ -217,7 +234,8 @@ sys.modules["torch"] = None                     # an import of torch fails from 
 from headlong import demo, rivals
 from headlong.nextword import Recipe
 silent = lambda label: lambda done, total: None
-trained = demo.layer(Recipe(vocab=500, dim=16, embedding=8, batch=64, negatives=32, steps=10, held_out=64), silent)
+recipe = Recipe(vocab=500, dim=16, embedding=8, batch=64, negatives=32, steps=10, held_out=64)
+trained = demo.layer(recipe, silent, demo.train_apart)
 record = demo.contest(trained, demo.settings(1, quick=True), silent)
 assert "torch fp32" not in rivals.installed()
 print(*[entry["contestant"] for entry in record["answers"]], sep=";")

@@ -98,7 +98,7 @@ def demo(
     from headlong.terminal import bars, show, write_text
 
     with bars() as stage:
-        trained = run.layer(Recipe(), stage, fresh)
+        trained = run.layer(Recipe(), stage, run.train_apart, fresh)
         record = run.contest(trained, run.settings(count, quick), stage)
         examples = run.examples(trained, count)
     typer.echo(run.introduction(trained))

@@ -2,7 +2,7 @@
 
 ::
 
-    trained = layer(Recipe(), stage)                 # a next-word layer, from the cache or trained now
+    trained = layer(Recipe(), stage, train_apart)    # a next-word layer, from the cache or trained now
     record  = contest(trained, settings, stage)      # every method on it, against float64 and a plain softmax
 
 The layer is trained from the text that every Python install carries (:mod:`headlong.data.builtin`), the queries are
@@ -14,8 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +34,7 @@ from headlong.bench import Settings, Stage
 from headlong.data import builtin
 from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
+from headlong.measure import THREAD_VARIABLES, Progress
 from headlong.nextword import Recipe, Trained, train
 from headlong.report.page import bench_page
 from headlong.report.tables import Table, percent
@@ -39,6 +45,8 @@ METHODS = ("full", "cascade", "cascade, ids only", "svd")
 RIVALS = ("numpy fp32", "torch fp32")
 SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0, baseline=RIVALS[0])
 SHOWN = 5
+SILENCE = 0.1
+"""Seconds between two lines of progress from the training process."""
 
 
 def cache_folder() -> Path:
@@ -58,7 +66,11 @@ def cache_file(recipe: Recipe) -> Path:
     return cache_folder() / f"demo-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.safetensors"
 
 
-def layer(recipe: Recipe, stage: Stage, fresh: bool = False) -> Trained:
+Trainer = Callable[[Recipe, Path, Stage], None]
+"""Trains the layer of a recipe and writes it to a file."""
+
+
+def layer(recipe: Recipe, stage: Stage, trainer: Trainer, fresh: bool = False) -> Trained:
     """The trained layer, from the cache unless ``fresh``; a cache that cannot be read is made again, one that cannot be
     written is done without."""
     path = cache_file(recipe)
@@ -67,13 +79,68 @@ def layer(recipe: Recipe, stage: Stage, fresh: bool = False) -> Trained:
             return read(path)
         except HeadlongError:
             stage("the cached layer is damaged: training again")(1, 1)
-    trained = train(builtin.load(recipe.vocab, progress=stage("read the standard library")), recipe, stage("train"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, trained)
-    except (OSError, HeadlongError):
+    except OSError:
         stage(f"{path.parent} cannot be written: the layer is not kept")(1, 1)
-    return trained
+        with tempfile.TemporaryDirectory() as folder:
+            trainer(recipe, Path(folder, path.name), stage)
+            mapped = read(Path(folder, path.name))
+            return mapped._replace(
+                weight=np.array(mapped.weight),
+                bias=np.array(mapped.bias),
+                hidden=np.array(mapped.hidden),
+                contexts=np.array(mapped.contexts),
+                target=np.array(mapped.target),
+            )
+    trainer(recipe, path, stage)
+    return read(path)
+
+
+def train_here(recipe: Recipe, path: Path, stage: Stage) -> None:
+    """In this process, with as many BLAS threads as it has."""
+    corpus = builtin.load(recipe.vocab, progress=stage("read the standard library"))
+    write(path, train(corpus, recipe, stage("train")))
+
+
+def train_apart(recipe: Recipe, path: Path, stage: Stage) -> None:
+    """In a process of its own with one BLAS thread: on a busy machine two that wait for each other at every product take
+    several times as long, and BLAS cannot be told once it has been imported."""
+    command = [sys.executable, "-P", "-m", "headlong.demo", json.dumps(asdict(recipe)), str(path)]
+    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
+    moves: dict[str, Progress] = {}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        for line in child.stdout:
+            label, done, total = json.loads(line)
+            if label not in moves:
+                moves[label] = stage(label)
+            moves[label](done, total)
+        said = child.stderr.read().strip()
+    if child.returncode:
+        raise DataError(said.splitlines()[-1] if said else f"the training process ended with status {child.returncode}")
+
+
+def main(recipe: str, path: str) -> None:
+    """The process that :func:`train_apart` starts: progress as JSON lines, a fault as the last line on stderr."""
+
+    def stage(label: str) -> Progress:
+        last = -math.inf
+
+        def move(done: int, total: int) -> None:
+            nonlocal last
+            if done >= total or time.monotonic() - last > SILENCE:
+                sys.stdout.write(json.dumps([label, done, total]) + "\n")
+                sys.stdout.flush()
+                last = time.monotonic()
+
+        return move
+
+    try:
+        train_here(Recipe(**json.loads(recipe)), Path(path), stage)
+    except HeadlongError as fault:
+        sys.exit(str(fault))
 
 
 def write(path: Path, trained: Trained) -> None:
@@ -124,7 +191,9 @@ def examples(trained: Trained, threads: int, count: int = SHOWN) -> Table:
     lines = []
     for row, ids, log_probs in zip(rows, top.ids, top.log_probs, strict=True):
         context = " ".join(trained.words[word] for word in trained.contexts[row])
-        said = " · ".join(f"{trained.words[i]} {percent(float(np.exp(value)))}" for i, value in zip(ids, log_probs, strict=True))
+        said = " · ".join(
+            f"{trained.words[i]} {percent(float(np.exp(value)))}" for i, value in zip(ids, log_probs, strict=True)
+        )
         lines.append((f"{context} …", said, trained.words[trained.target[row]]))
     return Table("What comes next", ("held-out text", "the layer's best words", "what stood there"), tuple(lines))
 
@@ -157,3 +226,7 @@ def settings(threads: int, quick: bool = False) -> Settings:
     """The demo's settings; ``quick`` is for trying the demo itself."""
     chosen = replace(SETTINGS, threads=threads)
     return replace(chosen, queries=64, rounds=3, calls=1) if quick else chosen
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
