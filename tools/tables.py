@@ -135,7 +135,7 @@ def trainings() -> str:
     """Every shipped recipe: what its committed run reached, or that there is none."""
     rows = []
     for name in sorted(file.stem for file in (ROOT / "src/headlong/models/recipes").glob("*.toml")):
-        file = ROOT / "results/training" / f"{name}.json"
+        file = ROOT / "results" / f"train-{name}.json"
         rows.append(_trained(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else (name, "not run", *[""] * 5))
     titles = ("recipe", "test", "parameters", "layer", "epochs", "seconds", "processor seconds")
     return _left(Table("", titles, tuple(rows)))
@@ -152,9 +152,9 @@ def _trained(record: dict[str, Any]) -> tuple[str, ...]:
 
 def step_costs() -> str:
     """The dense head's step and the loop's throughput beside plain PyTorch."""
-    file = ROOT / "results/training/costs.json"
+    file = ROOT / "results/training-costs.json"
     if not file.is_file():
-        return "No committed run yet: results/training/costs.json is not there."
+        return "No committed run yet: results/training-costs.json is not there."
     record = json.loads(file.read_text(encoding="utf-8"))
     shape, made = record["shape"], record["environment"]
     names = {"naive": "`cross_entropy(linear(...))`", "whole": "dense head, one piece", "chunked": "dense head, in pieces"}

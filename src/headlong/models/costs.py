@@ -1,6 +1,6 @@
 """What a training step costs, beside plain PyTorch::
 
-    python -m headlong.models.costs results/training/costs.json
+    python -m headlong.models.costs results/training-costs.json
 
 Memory: the rise of the resident set over one step of a softmax layer (V = 33,278, N = 2,240), each path in a process of
 its own. Time: the same paths in turn in one process. Throughput: tokens a second of this package's loop and of a loop
