@@ -62,7 +62,9 @@ def compile(
         raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")
     if np.isinf(norms).any():
         row = int(np.argmax(norms))
-        raise NonFiniteError(f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it")
+        raise NonFiniteError(
+            f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
+        )
     plan = reader.plan(layer, vectors, count)
     return Engine(layer, reader, plan, norms, reader.promise(eps), threads=threads, seed=seed, reason=reason)
 

@@ -159,10 +159,10 @@ def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     for part, rows in _pieces(weight):
         values = rows if centre is None else rows - centre
         step = _steps(values)
-        inverse = np.divide(1.0, step, out=np.zeros(len(step)), where=step > 0)
-        whole = values * inverse[:, None]
+        wide = step.astype(np.float64)[:, None]
+        whole = values * np.divide(1.0, wide, out=np.zeros_like(wide), where=wide > 0)
         whole = np.clip(np.trunc(whole + np.copysign(0.5, whole)), -127, 127)
-        back = whole * step[:, None].astype(np.float64)
+        back = whole * wide
         codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = interleave((whole + 128).astype(np.uint8))
         gap = np.abs(values - back)
         scale[part], peak[part] = step, round_up(gap.max(axis=1))
@@ -175,7 +175,8 @@ def _steps(values: Doubles) -> Floats:
     """``max|row| / 127``, rounded up; 0 (all codes zero) where a subnormal step would lose its relative precision."""
     most = round_up(np.abs(values).max(axis=1))
     step: Floats = most / np.float32(127)
-    step = np.where(step * np.float32(127) < most, np.nextafter(step, np.float32(np.inf)), step)
+    with np.errstate(over="ignore"):
+        step = np.where(step * np.float32(127) < most, np.nextafter(step, np.float32(np.inf)), step)
     return np.where(step >= np.finfo(np.float32).tiny, step, np.float32(0))
 
 
@@ -183,7 +184,7 @@ def round_up(values: Doubles) -> Floats:
     """float32 numbers that are not below ``values``; infinite beyond float32's range."""
     with np.errstate(over="ignore"):
         nearest = values.astype(np.float32)
-    return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
+        return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
 def bandwidth(size: int, thread_count: int, repeats: int) -> float:

@@ -1,0 +1,133 @@
+"""From layer to engine: the predicate, the promise, refusals; and the main job on a trained layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import kernels
+from headlong.compile import SMALL, choose
+from headlong.engines.gumbel import gumbels
+from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
+from headlong.layers.matrix import Layer
+from oracle import check_draw, check_topk, check_within, truth
+
+SMALL_LAYER = hl.Layer(np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32))
+
+
+def test_auto_is_one_predicate_with_a_reason() -> None:
+    assert choose(SMALL_LAYER) == (
+        "full",
+        "3,200 weights, fewer than 1,500,000: reading all of them is no slower than looking first",
+    )
+    large = hl.Layer(np.zeros((SMALL // 100, 100), np.float16))
+    assert choose(large)[0] == "cascade" and "1,500,000 or more" in choose(large)[1]
+    engine = hl.compile(SMALL_LAYER)
+    assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER)[1]
+    assert hl.compile(SMALL_LAYER, "cascade").reason == "asked for"
+
+
+@pytest.mark.parametrize("method", ["full", "cascade"])
+def test_a_promise_with_a_delta_is_kept_by_proof(method: str) -> None:
+    engine = hl.compile(SMALL_LAYER, method, eps=0.03, delta=0.1, delta_ids=0.1)
+    assert engine.promise == hl.Promise(0.03, 0.0, 0.0)
+    assert "ids proved, log-probabilities within 0.03 nats proved" in repr(engine)
+
+
+def test_svd_promises_nothing() -> None:
+    assert str(hl.compile(SMALL_LAYER, "svd").promise) == "ids not promised, log-probabilities not promised"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, cascade, full, svd"),
+        ({"method": None}, OptionError, "method is None"),
+        ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
+        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has share, batch, centre"),
+        ({"method": "cascade", "share": 1.5}, OptionError, "share is 1.5; expected a number from 0 to 1"),
+        ({"method": "cascade", "centre": 1}, OptionError, "centre is 1; expected True or False"),
+        ({"method": "cascade", "batch": "all"}, OptionError, "batch is 'all'"),
+        ({"eps": 0}, OptionError, "eps is 0"),
+        ({"eps": "small"}, OptionError, "eps is 'small'"),
+        ({"delta": 2}, OptionError, "delta is 2"),
+        ({"delta_ids": -0.1}, OptionError, "delta_ids is -0.1"),
+        ({"seed": 1.5}, OptionError, "seed is 1.5"),
+        ({"threads": 0}, OptionError, "threads is 0"),
+        ({"calibration": np.zeros(16)}, ShapeError, r"pass calibration\[None, :\]"),
+        ({"calibration": np.full((2, 16), np.inf)}, NonFiniteError, r"calibration\[0, 0\] is inf"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], error: type[HeadlongError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        hl.compile(SMALL_LAYER, **arguments)
+
+
+def test_bad_layers() -> None:
+    with pytest.raises(InputError, match=r"layer is a ndarray; expected headlong.Layer\(weight, bias\)"):
+        hl.compile(np.zeros((3, 3), np.float32))  # type: ignore[arg-type]
+    weight = np.zeros((200, 4), np.float32)
+    for value, message in ((np.nan, "weight row 130 holds NaN or infinity"), (3e38, "row 130 is longer than float32 can say")):
+        weight[130] = value
+        with pytest.raises(NonFiniteError, match=message):
+            hl.compile(hl.Layer(weight))
+
+
+def test_threads_change_no_answer() -> None:
+    rng = np.random.default_rng(1)
+    layer = hl.Layer(rng.standard_normal((5000, 32)).astype(np.float32))
+    hidden = rng.standard_normal((9, 32)).astype(np.float32)
+    one, two = (hl.compile(layer, "cascade", threads=n) for n in (1, 3))
+    assert (one.topk(hidden, 6).ids == two.topk(hidden, 6).ids).all()
+    assert (one.topk(hidden, 6).logits == two.topk(hidden, 6).logits).all()
+    assert (one.sample(hidden, 3, seed=1, top_p=0.5).ids == two.sample(hidden, 3, seed=1, top_p=0.5).ids).all()
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("method", ["full", "cascade"])
+def test_a_trained_layer(
+    monkeypatch: pytest.MonkeyPatch, trained: Layer, trained_hidden: np.ndarray, method: str, level: str
+) -> None:
+    """Top-10, log-probabilities, samples and nuclei of a language model's layer are those of float64."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    count = {"numpy": 12, "portable": 30}.get(level, 300)
+    hidden = trained_hidden[:: len(trained_hidden) // count][:count]
+    exact = truth(trained, hidden)
+    engine = hl.compile(trained, method, eps=0.2)
+    for eps in (None, math.inf) if level == kernels.REFERENCE else (None, 0.05, math.inf):
+        found = engine.topk(hidden, 10, eps=eps)
+        check_within(found.lse, exact.lse, found.error, 1e-10)
+        assert found.proved.all() and (found.error <= (0.2 if eps is None else eps)).all()
+        for b in range(count):
+            check_topk(exact.logits[b], found.ids[b], found.logits[b], float(exact.rounding[b]))
+    classes = np.arange(trained.vocab, dtype=np.int64)
+    for filters, cut in (({}, (0, 1.0, 0.0)), ({"top_p": 0.9}, (0, 0.9, 0.0)), ({"top_k": 50, "top_p": 0.7}, (50, 0.7, 0.0))):
+        drawn = engine.sample(hidden[:20], seed=4, **filters)
+        assert drawn.proved.all()
+        for b in range(len(drawn.ids)):
+            won = int(drawn.ids[b, 0]), float(drawn.score[b, 0])
+            check_draw(exact.logits[b], exact.exponents[b], gumbels(4, b, 0, classes), cut, *won)
+
+
+def test_the_trained_layer_is_read_in_part(trained: Layer, trained_hidden: np.ndarray) -> None:
+    """With everything proved and eps 0.2, a query costs at most 30 % of float32's bytes."""
+    found = hl.compile(trained, "cascade", eps=0.2, threads=1).topk(trained_hidden[:8], 10)
+    one = hl.compile(trained, "cascade", eps=0.2, threads=1).topk(trained_hidden[:1], 10)
+    dense = trained.vocab * trained.dim * 4
+    assert one.cost.bytes[0] <= 0.3 * dense and not found.cost.dense.any()
+
+
+def test_weighted_svd_covers_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
+    """Top-10 of unseen vectors: the weighted preview finds nearly all from a 32nd of the width and 1 % of the rows."""
+    calibration, hidden = trained_hidden[:2000], trained_hidden[4000:4100]
+    expected = hl.compile(trained, "full").topk(hidden, 10).ids
+    covered = {}
+    for name, vectors in (("plain", None), ("weighted", calibration)):
+        engine = hl.compile(trained, "svd", width=32, rows=333, calibration=vectors)
+        found = engine.topk(hidden, 10).ids
+        covered[name] = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, expected, strict=True)])
+    assert covered["weighted"] > 0.97 > covered["plain"]

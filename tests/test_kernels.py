@@ -1,0 +1,125 @@
+"""The door to the native module: levels, threads, and the offline passes against their NumPy twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from adversarial import CASES, DTYPES, build
+from headlong import kernels
+from headlong.engines.gumbel import gumbels
+from headlong.errors import HeadlongError, KernelError, OptionError
+from headlong.plan import deinterleave
+
+
+@pytest.fixture(params=kernels.levels()[1:])
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HEADLONG_ISA", request.param)
+    return str(request.param)
+
+
+def test_levels_start_with_the_reference_and_the_best_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels.levels()[:2] == ["numpy", "portable"]
+    monkeypatch.delenv("HEADLONG_ISA", raising=False)
+    assert kernels.isa() == kernels.levels()[-1]
+    monkeypatch.setenv("HEADLONG_ISA", "portable")
+    assert kernels.isa() == "portable"
+
+
+def test_a_level_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", "avx1024")
+    with pytest.raises(KernelError, match=r"'avx1024', which is not to be had here; choose from numpy, portable"):
+        kernels.isa()
+
+
+def test_without_the_native_module_nothing_falls_back_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_native", lambda: None)
+    monkeypatch.delenv("HEADLONG_ISA", raising=False)
+    with pytest.raises(KernelError, match="HEADLONG_ISA=numpy for the slow reference"):
+        kernels.isa()
+    with pytest.raises(KernelError, match="pip install"):
+        kernels.bandwidth(1 << 20, 1, 1)
+    monkeypatch.setenv("HEADLONG_ISA", "numpy")
+    assert kernels.isa() == "numpy" and kernels.levels() == ["numpy"]
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADLONG_THREADS", raising=False)
+    assert kernels.threads() >= 1 and kernels.threads(3) == 3
+    monkeypatch.setenv("HEADLONG_THREADS", "5")
+    assert kernels.threads() == 5 and kernels.threads(2) == 2
+    for wrong in ("0", "-1", "two", "1.5", "99999"):
+        monkeypatch.setenv("HEADLONG_THREADS", wrong)
+        with pytest.raises(OptionError, match="HEADLONG_THREADS is"):
+            kernels.threads()
+    for bad in (0, True, 1.0, "2"):
+        with pytest.raises(OptionError, match="threads is"):
+            kernels.threads(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_codes_agree_with_numpy(native: str, name: str, dtype: str) -> None:
+    weight = build(name, dtype).layer.weight
+    expected, found = kernels.encode_rows(weight), kernels.encode_int8(weight, 2)
+    for field in ("codes", "scale"):
+        np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)
+    for field in ("error", "peak", "size"):
+        # sums may round differently in the last bit of float64, hence by one float32 step
+        np.testing.assert_allclose(getattr(found, field), getattr(expected, field), rtol=2.0**-22, atol=3e-45, err_msg=field)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_norms_are_rounded_up(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = build(name, dtype).layer.weight
+    exact = np.linalg.norm(weight.astype(np.float64), axis=1)
+    for level in kernels.levels():
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        norms = kernels.row_norms(weight, 2).astype(np.float64)
+        assert (norms >= exact).all() and (norms <= exact * (1 + 2.0**-21) + 3e-45).all(), level
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_have_no_norm(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = np.ones((130, 9), np.float32)
+    weight[77, 8] = wrong
+    for level in kernels.levels():
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        assert np.flatnonzero(np.isnan(kernels.row_norms(weight))).tolist() == [77], level
+
+
+finite = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 70), st.integers(1, 9)),
+    elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+)
+
+
+@given(finite)
+def test_what_codes_lost_is_never_understated(weight: np.ndarray) -> None:
+    for codes in (kernels.encode_rows(weight), kernels.encode_int8(weight)):
+        whole = deinterleave(codes.codes, len(weight))[:, : weight.shape[1]].astype(np.float64) - 128
+        gap = np.abs(weight.astype(np.float64) - whole * codes.scale[: len(weight), None].astype(np.float64))
+        assert np.abs(whole).max() <= 127
+        rounding = 1 + 2.0**-50
+        assert (np.sqrt((gap**2).sum(axis=1)) <= codes.error[: len(weight)].astype(np.float64) * rounding).all()
+        assert (gap.max(axis=1) <= codes.peak[: len(weight)]).all()
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31))
+def test_native_noise_is_that_of_numpy(seed: int, row: int, draw: int, first: int) -> None:
+    native = kernels._native()
+    ids = np.arange(first, first + 9, dtype=np.int64)
+    np.testing.assert_allclose(native.gumbels(seed, row, draw, ids), gumbels(seed, row, draw, ids), rtol=0, atol=1e-13)
+
+
+def test_bandwidth_is_a_speed(native: str) -> None:
+    assert 0.01 < kernels.bandwidth(1 << 20, 1, 3) < 10_000
+
+
+def test_every_refusal_is_one_of_ours() -> None:
+    assert issubclass(KernelError, HeadlongError)

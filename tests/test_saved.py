@@ -1,0 +1,208 @@
+"""Engines in files: what comes back is what was saved; what does not fit is refused before it is read."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from adversarial import DTYPES, build
+from headlong import kernels
+from headlong.engines.base import METHODS, Engine
+from headlong.errors import (
+    HeadlongError,
+    KernelError,
+    MalformedFileError,
+    MissingTensorError,
+    StoreError,
+    VersionError,
+    WrongLayerError,
+)
+from headlong.store import open_file, write_file
+
+METHOD_NAMES = ("full", "cascade", "svd")
+
+
+def engine(method: str, case: str = "random", dtype: str = "float32", **options: Any) -> tuple[Engine, np.ndarray]:
+    made = build(case, dtype)
+    return hl.compile(made.layer, method, eps=0.125, seed=9, **options), made.hidden
+
+
+def test_the_names_are_all_methods() -> None:
+    assert set(METHOD_NAMES) == set(METHODS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", ["random", "softcap", "scaled", "one number", "duplicates"])
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_round_trip(tmp_path: Path, method: str, case: str, dtype: str) -> None:
+    saved, hidden = engine(method, case, dtype)
+    saved.save(tmp_path / "head.safetensors")
+    loaded = hl.load(tmp_path / "head.safetensors")
+    assert repr(loaded) == repr(saved)
+    assert (loaded.promise, loaded.method, loaded.seed, loaded.reason) == (saved.promise, saved.method, 9, saved.reason)
+    assert (loaded.plan.dense, loaded.plan.budget, loaded.layer.link) == (saved.plan.dense, saved.plan.budget, saved.layer.link)
+    k = min(5, saved.layer.vocab)
+    ours, theirs = saved.topk(hidden, k), loaded.topk(hidden, k)
+    for name in ("ids", "logits", "proved"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
+    # threads add up the same terms in their own order
+    np.testing.assert_allclose(ours.lse, theirs.lse, rtol=1e-12)
+    np.testing.assert_allclose(ours.error, theirs.error, rtol=1e-6, atol=1e-12)
+    assert (saved.sample(hidden, 2, seed=1).ids == loaded.sample(hidden, 2, seed=1).ids).all()
+
+
+@pytest.mark.parametrize("options", [{"centre": True}, {"share": 0.5, "batch": 7}, {"batch": float("inf")}])
+def test_options_and_centres_come_back(tmp_path: Path, options: dict[str, Any]) -> None:
+    saved, hidden = engine("cascade", **options)
+    saved.save(tmp_path / "head.safetensors")
+    loaded = hl.load(tmp_path / "head.safetensors")
+    assert loaded.method == saved.method
+    np.testing.assert_allclose(loaded.topk(hidden, 3).lse, saved.topk(hidden, 3).lse, rtol=1e-12)
+
+
+def test_without_its_layer(tmp_path: Path) -> None:
+    saved, hidden = engine("cascade")
+    path = tmp_path / "plan.safetensors"
+    saved.save(path, layer=False)
+    with pytest.raises(StoreError, match=r"saved without its layer; pass load\(path, layer=...\)"):
+        hl.load(path)
+    same = hl.Layer(saved.layer.weight.copy(), saved.layer.bias)
+    assert (hl.load(path, same).topk(hidden, 3).ids == saved.topk(hidden, 3).ids).all()
+    changed = saved.layer.weight.copy()
+    changed[-1, -1] += 1e-3
+    for other in (
+        hl.Layer(changed, saved.layer.bias),
+        hl.Layer(saved.layer.weight),
+        hl.Layer(saved.layer.weight, saved.layer.bias, hl.SoftCap(3.0)),
+        hl.Layer(saved.layer.weight[:-1], saved.layer.bias[:-1]),  # type: ignore[index]
+    ):
+        with pytest.raises(WrongLayerError, match=r"made for another layer \(777 x 65, float32\)"):
+            hl.load(path, other)
+    saved.save(path)
+    with pytest.raises(WrongLayerError):
+        hl.load(path, hl.Layer(changed, saved.layer.bias))
+
+
+def test_loading_reads_no_weights(tmp_path: Path) -> None:
+    """A layer of 128 MB is ready in a small fraction of the time it takes to read."""
+    rng = np.random.default_rng(0)
+    layer = hl.Layer(np.tile(rng.standard_normal((1000, 256)).astype(np.float32), (128, 1)))
+    hl.compile(layer, "cascade").save(tmp_path / "head.safetensors")
+    start = time.perf_counter()
+    loaded = hl.load(tmp_path / "head.safetensors")
+    took = time.perf_counter() - start
+    assert loaded.layer.vocab == 128_000
+    assert took < 0.25, f"{took:.3f} s"
+
+
+def edited(path: Path, change: Any) -> None:
+    """Rewrite a saved engine after ``change(record, tensors, metadata)``."""
+    file = open_file(path)
+    tensors = {name: file.read(name).copy() for name in file.tensors}
+    metadata = dict(file.metadata)
+    record = json.loads(metadata["engine"])
+    change(record, tensors, metadata)
+    metadata["engine"] = json.dumps(record) if isinstance(record, dict) and "raw" not in record else "[]"
+    write_file(path, tensors, metadata)
+
+
+CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
+    "newer": (lambda r, t, m: m.update(version="2"), VersionError),
+    "another format": (lambda r, t, m: m.update(format="headlong layer"), MalformedFileError),
+    "no object": (lambda r, t, m: r.update(raw=1), MalformedFileError),
+    "no method": (lambda r, t, m: r.pop("method"), MalformedFileError),
+    "unknown method": (lambda r, t, m: r.update(method="magic"), MalformedFileError),
+    "unknown option": (lambda r, t, m: r["options"].update(speed=9), MalformedFileError),
+    "option out of range": (lambda r, t, m: r["options"].update(share=9.0), MalformedFileError),
+    "another vocab": (lambda r, t, m: r["layer"].update(vocab=778), MalformedFileError),
+    "another dim": (lambda r, t, m: r["layer"].update(dim=64), MalformedFileError),
+    "another dtype": (lambda r, t, m: r["layer"].update(dtype="float16"), MalformedFileError),
+    "a foreign link": (lambda r, t, m: r["layer"].update(link={"kind": "table"}), MalformedFileError),
+    "negative eps": (lambda r, t, m: r["promise"].__setitem__(0, -1), MalformedFileError),
+    "layout beyond dim": (lambda r, t, m: r["levels"][0].update(layout=[[0, 66, 8]]), MalformedFileError),
+    "layout backwards": (lambda r, t, m: r["levels"][0].update(layout=[[9, 3, 8]]), MalformedFileError),
+    "short layout": (lambda r, t, m: r["levels"][0].update(layout=[[0, 61, 8]]), MalformedFileError),
+    "five bits": (lambda r, t, m: r["levels"][0].update(layout=[[0, 65, 5]]), MalformedFileError),
+    "term beyond dim": (lambda r, t, m: r["levels"][0]["terms"][0].__setitem__(2, 99), MalformedFileError),
+    "unknown term": (lambda r, t, m: r["levels"][0]["terms"][0].__setitem__(0, "max"), MalformedFileError),
+    "a term less": (lambda r, t, m: r["levels"][0]["terms"].pop(), MalformedFileError),
+    "no terms": (lambda r, t, m: r["levels"][0].update(terms=[]), MalformedFileError),
+    "a level more": (lambda r, t, m: r["levels"].append(r["levels"][0]), MissingTensorError),
+    "no levels": (lambda r, t, m: r.update(levels=None), MalformedFileError),
+    "no seed": (lambda r, t, m: r.update(seed=-1), MalformedFileError),
+    "short codes": (lambda r, t, m: t.update({"plan.levels.0.codes": t["plan.levels.0.codes"][:-1]}), MalformedFileError),
+    "wide codes": (
+        lambda r, t, m: t.update({"plan.levels.0.codes": t["plan.levels.0.codes"].astype(np.int32)}),
+        MalformedFileError,
+    ),
+    "short base": (lambda r, t, m: t.update({"plan.base": t["plan.base"][:-1]}), MalformedFileError),
+    "short norms": (lambda r, t, m: t.update({"norms": t["norms"][:-1]}), MalformedFileError),
+    "short bias": (lambda r, t, m: t.update({"layer.bias": t["layer.bias"][:-1]}), MalformedFileError),
+    "float64 weight": (lambda r, t, m: t.update({"layer.weight": t["layer.weight"].astype(np.float64)}), MalformedFileError),
+    "no base": (lambda r, t, m: t.pop("plan.base"), MissingTensorError),
+    "no codes": (lambda r, t, m: t.pop("plan.levels.0.codes"), MissingTensorError),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
+    saved, _ = engine("cascade")
+    path = tmp_path / "head.safetensors"
+    saved.save(path)
+    edit, error = CHANGES[change]
+    edited(path, edit)
+    with pytest.raises(error):
+        hl.load(path)
+
+
+def test_cut_off_and_foreign_files(tmp_path: Path) -> None:
+    saved, _ = engine("cascade")
+    path = tmp_path / "head.safetensors"
+    saved.save(path)
+    whole = path.read_bytes()
+    for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(StoreError):
+            hl.load(path)
+    path.write_bytes(b"PK\x03\x04" + whole)
+    with pytest.raises(StoreError):
+        hl.load(path)
+    saved.layer.save(path)
+    with pytest.raises(MalformedFileError, match="is no headlong engine file"):
+        hl.load(path)
+    with pytest.raises(StoreError, match="cannot be read"):
+        hl.load(tmp_path / "absent.safetensors")
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, _ = engine("cascade")
+    path = tmp_path / "head.safetensors"
+    saved.save(path)
+    before = path.read_bytes()
+
+    def fails(*_: Any) -> Any:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("headlong.store._pieces", fails)
+    with pytest.raises(StoreError, match="disk full"):
+        saved.save(path)
+    assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["head.safetensors"]
+
+
+def test_every_level_opens_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, hidden = engine("cascade")
+    saved.save(tmp_path / "head.safetensors")
+    for level in kernels.levels():
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        loaded = hl.load(tmp_path / "head.safetensors", threads=1)
+        assert f"kernel {level}" in repr(loaded)
+        assert (loaded.topk(hidden, 3).ids == saved.topk(hidden, 3).ids).all()
+    monkeypatch.setenv("HEADLONG_ISA", "none")
+    with pytest.raises(KernelError):
+        hl.load(tmp_path / "head.safetensors")
