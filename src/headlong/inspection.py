@@ -24,6 +24,8 @@ import headlong
 from headlong.engines.query import radii
 from headlong.layers.matrix import Layer
 from headlong.measure import Progress
+from headlong.plan import Dense
+from headlong.previews.bits import int8_plan
 from headlong.report.page import Figure, page
 from headlong.report.plots import curve
 from headlong.report.tables import Table, percent
@@ -32,12 +34,13 @@ Doubles = NDArray[np.float64]
 
 QUERIES = 64
 SYNTHETIC_TOP = 0.3
+CLASSES = 1 << 16
 BLOCK = 1 << 23
 PERCENTILES = (0, 5, 50, 95, 100)
 
 
 class Facts(NamedTuple):
-    """``norms [vocab]``, ``singular [dim]`` falling, ``widths [queries, vocab]`` in nats, ``candidates [queries]``."""
+    """``norms [vocab]``, ``singular [dim]`` falling, ``widths [queries, up to CLASSES]`` in nats, ``candidates [queries]``."""
 
     layer: Layer
     norms: Doubles
@@ -56,10 +59,9 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     queries = synthetic_hidden(layer, QUERIES) if hidden is None else np.asarray(_some(hidden, QUERIES), np.float64)
     engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
-    (level,) = engine.plan.levels
-    x = queries if engine.plan.mean is None else queries - engine.plan.mean
-    classes = np.arange(layer.vocab)
-    widths = np.stack([2 * radii(level, row, classes) for row in x]).astype(np.float32)
+    level = int8_plan(layer, Dense(), threads=threads).levels[0]
+    classes = _some(np.arange(layer.vocab), CLASSES)
+    widths = np.stack([2 * radii(level, row, classes) for row in queries]).astype(np.float32)
     costs = [engine.topk(row[None], k=min(k, layer.vocab), eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in costs])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in costs])
@@ -71,7 +73,7 @@ def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
     rng = np.random.default_rng(seed)
     directions = rng.standard_normal((min(count, 16), layer.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    z = directions @ np.asarray(layer.weight, np.float64).T
+    z = np.concatenate([directions @ rows.T for rows in _blocks(layer)], axis=1)
     bias = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float64)
 
     def median_top(length: float) -> float:
@@ -175,15 +177,21 @@ def as_json(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _norms_and_gram(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]:
-    norms, gram = np.empty(layer.vocab), np.zeros((layer.dim, layer.dim))
+def _blocks(layer: Layer) -> Iterator[Doubles]:
+    """The rows in float64, some at a time."""
     step = max(1, BLOCK // layer.dim)
     for start in range(0, layer.vocab, step):
-        rows = np.asarray(layer.weight[start : start + step], np.float64)
-        norms[start : start + step] = np.linalg.norm(rows, axis=1)
+        yield np.asarray(layer.weight[start : start + step], np.float64)
+
+
+def _norms_and_gram(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]:
+    norms, gram = [], np.zeros((layer.dim, layer.dim))
+    for done, rows in enumerate(_blocks(layer)):
+        norms.append(np.linalg.norm(rows, axis=1))
         gram += rows.T @ rows
-        progress(min(start + step, layer.vocab), layer.vocab)
-    return norms, gram
+        progress(done + 1, -(-layer.vocab * layer.dim // BLOCK))
+    progress(1, 1)
+    return np.concatenate(norms), gram
 
 
 def _some(rows: Any, most: int) -> Any:
