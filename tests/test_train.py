@@ -24,7 +24,7 @@ from headlong.layers.matrix import Layer
 from headlong.models.evaluate import evaluate
 from headlong.models.harvest import Wish, harvest, trained
 from headlong.models.jobs import build_job
-from headlong.models.recipe import Recipe, from_dict
+from headlong.models.recipe import Recipe, from_dict, read_recipe
 from headlong.models.run import train
 from headlong.models.train import BEST, LAST, Moment, Run
 from headlong.store import open_file
@@ -223,21 +223,15 @@ def test_models_and_data_have_to_fit(text: Path) -> None:
 def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
     """``torchrun`` on gloo: the same batch cut in two gives the same model, up to rounding."""
     pytest.importorskip("accelerate", reason="several processes are run by Accelerate, an optional package")
-    data = recipe(text, epochs=1, optimiser="sgd", rate=1.0).as_dict()
-    data["model"]["dropout"] = 0.0
-    alone = train(from_dict(data, "small"), tmp_path / "alone")
-    script = tmp_path / "run.py"
-    script.write_text(
-        "import sys, json, pathlib\n"
-        "from headlong.models.recipe import from_dict\n"
-        "from headlong.models.run import train\n"
-        "from torch import distributed\n"
-        "train(from_dict(json.loads(sys.argv[1]), 'small'), sys.argv[2])\n"
-        "distributed.destroy_process_group()\n"
+    file = tmp_path / "small.toml"
+    file.write_text(
+        f'data = "{text}"\n[model]\nkind = "lstm"\ndim = 12\ndropout = 0.0\n'
+        '[training]\nepochs = 1\nbatch = 4\nwindow = 10\noptimiser = "sgd"\nrate = 1.0\nsave_steps = 5\n'
     )
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    alone = train(read_recipe(str(file)), tmp_path / "alone")
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words += ["-m", "headlong.models.run", str(file), str(tmp_path / "two")]
     known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    words += [json.dumps(data), str(tmp_path / "two")]
     done = subprocess.run(words, env=known, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     two = json.loads((tmp_path / "two" / "run.json").read_text())
@@ -245,6 +239,8 @@ def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
     assert two["test"]["perplexity"] == pytest.approx(alone["test"]["perplexity"], rel=1e-4)
     one, other = (trained(tmp_path / name).model.head.freeze().weight for name in ("alone", "two"))
     np.testing.assert_allclose(one, other, atol=2e-4)
+    with pytest.raises(OptionError, match="start as many again"):
+        train(read_recipe(str(file)), tmp_path / "two")
 
 
 def test_a_harvested_layer_and_its_vectors_belong_together(text: Path, tmp_path: Path) -> None:

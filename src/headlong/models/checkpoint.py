@@ -41,6 +41,8 @@ class Progress:
     count: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    world: int = 1
+    """Processes: the recurrent state is cut by them."""
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -93,12 +95,16 @@ def load_weights(file: TensorFile, model: nn.Module) -> None:
         mine[name].copy_(value)
 
 
-def resume(path: Path, recipe: Recipe, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[State, Progress]:
+def resume(
+    path: Path, recipe: Recipe, model: nn.Module, optimiser: torch.optim.Optimizer, world: int = 1
+) -> tuple[State, Progress]:
     """Continue from ``path``; OptionError where it belongs to another recipe."""
     file, saved, progress = open_checkpoint(path)
     saved.pop("name")
     if saved != json.loads(json.dumps(recipe.as_dict())):
         raise OptionError(f"{path} is a run of another recipe; give another folder with --out, or remove this one")
+    if progress.world != world:
+        raise OptionError(f"{path} is a run of {progress.world} process(es), this is one of {world}; start as many again")
     load_weights(file, model)
     prefix = "optimiser."
     names = [name for name in file.tensors if name.startswith(prefix)]

@@ -28,6 +28,8 @@ class Processes(Protocol):
 
     def wait(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Alone:
     """This process and no other."""
@@ -44,6 +46,9 @@ class Alone:
         return state
 
     def wait(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -73,6 +78,10 @@ class Accelerated:
 
     def wait(self) -> None:
         self._accelerator.wait_for_everyone()
+
+    def close(self) -> None:
+        """Leave the group; nothing is shared after that."""
+        self._accelerator.end_training()
 
 
 def processes() -> Processes:

@@ -59,6 +59,7 @@ def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, show: TextI
         text = json.dumps(record, indent=1, ensure_ascii=False)
         with replacing(folder / RECORD) as file:
             file.write(text.encode() + b"\n")
+    beside.close()
     return record
 
 

@@ -62,10 +62,10 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made: {error}; give another folder with --out") from error
-        self.progress, self._state = Progress(), State()
+        self.progress, self._state = Progress(world=self.processes), State()
         if (folder / LAST).exists():
-            self._state, self.progress = resume(folder / LAST, job.recipe, job.model, self._optimiser)
-            self._state = self._own_state(self._state)
+            state, self.progress = resume(folder / LAST, job.recipe, job.model, self._optimiser, self.processes)
+            self._state = self._own_state(state)
             self._trigger()
 
     def _own_state(self, state: State) -> State:
