@@ -77,7 +77,8 @@ inline F vlink(Link link, F z) {
     F u = z / link.a;
     F t = vexp(vmax(u, -u) * -2.f);
     F h = (1.f - t) / (1.f + t);
-    return pick(u < F{}, -h, h) * link.a;
+    // A class at -inf (padding, masked) is not there; a soft cap would bring it back at -cap.
+    return pick(z == splat(-kInfinity), z, pick(u < F{}, -h, h) * link.a);
 }
 
 inline float sum_lanes(F v) {
@@ -104,7 +105,7 @@ float largest_of(const float* est, int64_t n, bool* finite) {
     I good = bits(F{}) == bits(F{});
     for (int64_t i = 0; i < n; i += LANES) {
         F v = load(est + i);
-        good &= (v > splat(-3e38f)) & (v < splat(3e38f));
+        good &= (v > splat(-1e30f)) & (v < splat(1e30f));  // beyond, float32 intervals would overflow
         best = vmax(v, best);
     }
     float top = -kInfinity;

@@ -207,6 +207,7 @@ class Executor {
     double bearable(int64_t seen, int64_t k) const;
     void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
     void hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const;
+    bool by_budget(const Look& look) const { return budget > 0 && look.source == &preview; }
     double row_bytes() const { return static_cast<double>(dim) * (kind == Kind::f32 ? 4 : 2); }
 
     // prepare.cpp: a query as the levels want it
@@ -215,6 +216,7 @@ class Executor {
 
     // topk.cpp: ids
     Status resolve(Look& look, int q, const Question& question, int threads, Answer& answer) const;
+    std::vector<Scored> spend_budget(Look& look, int q, const Question& question, int threads, Interval& lse) const;
     Status resolve_budget(Look& look, int q, const Question& question, int threads, Answer& answer) const;
     bool best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best, std::vector<Scored>& scored,
                  std::vector<float>& est, std::vector<float>& upper, Answer& answer) const;
@@ -234,6 +236,8 @@ class Executor {
     // sample.cpp
     Status resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                           Draw* draws, Answer& answer) const;
+    bool know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best,
+              std::vector<Scored>& scored, Interval& lse, Answer& answer) const;
     Status draw_filtered(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                          Draw* draws, Answer& answer) const;
     bool best_keys(const Look& look, int q, const SampleRule& rule, uint32_t draw, int64_t m, int threads,

@@ -64,7 +64,7 @@ struct Kernels {
     // Writes the radii of n classes and returns the largest.
     float (*radius)(const Radius& r, int64_t first, int64_t n, float* out);
 
-    // Largest est; `finite` is cleared where an estimate is not a finite number.
+    // Largest est; `finite` is cleared where an estimate is not a number below 1e30.
     float (*largest)(const float* est, int64_t n, bool* finite);
 
     // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;

@@ -117,8 +117,13 @@ Interval Executor::normaliser(const Look& look, int q, double beta, const std::v
     low = std::max(low - slop, exact);
     high += slop;
     const double error = half_width(low, high) + float_error(shift, beta);
-    // Exponentials are clamped at exp(88): an interval that wide says nothing.
-    if (!(error < 20)) return {shift + std::log(std::max(low, 1e-300)), kInf};
+    // Exponentials are clamped at exp(88): an interval that wide says nothing. What was scored is left.
+    if (!(error < 20)) {
+        double most = -kInf, sum = 0;
+        for (const Scored& s : scored) most = std::max(most, linked(s.z) * beta);
+        for (const Scored& s : scored) sum += std::exp(linked(s.z) * beta - most);
+        return {scored.empty() ? shift : most + std::log(sum), kInf};
+    }
     return {shift + 0.5 * (std::log(low) + std::log(high)), error};
 }
 

@@ -182,7 +182,8 @@ void Executor::prepare_one(const Source& source, int q, Look& look) const {
             set_radius(from.terms, from.slack, x, lost, norm, query.radius);
         }
     }
-    const float constant = radius.constant;
+    // Every product that float32 flushes towards zero is far below this.
+    const float constant = radius.constant + 0x1p-100f;
     set_radius(source.terms, source.slack, x, lost, norm, radius);
     radius.constant = constant;
     for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)

@@ -178,7 +178,7 @@ void Executor::look_at_all(Look& look, const Question& question) const {
     // ends of intervals, and the share of it that stays open says early whether a query is better read densely.
     const int64_t first_pass = (chunks + 7) / 8;
     pass(first_pass, false);
-    if (question.k > 0) {
+    if (question.k > 0 && !by_budget(look)) {
         std::atomic<int> turn{0};
         run_parallel(std::min(look.threads, n), [&](int) {
             for (int q = turn++; q < n; q = turn++) seed(look, q, question, threshold[q]);
@@ -210,7 +210,7 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     kernels->interval_sums(est, rad, n, most, link, static_cast<float>(question.beta), shift, &here);
     join(part, shift, here);
 
-    const size_t k = static_cast<size_t>(question.k);
+    const size_t k = by_budget(look) ? 0 : static_cast<size_t>(question.k);
     part.seen += n;
     if (k == 0 || top + most < threshold.load(std::memory_order_relaxed)) return true;
     const float floor = part.best.size() == k ? part.best.front() : -std::numeric_limits<float>::max();
@@ -253,17 +253,14 @@ void Executor::seed(Look& look, int q, const Question& question, std::atomic<flo
         for (size_t i = 0; i < parts[t].ids.size(); ++i) best.emplace_back(parts[t].est[i], parts[t].ids[i]);
     }
     if (static_cast<int64_t>(best.size()) < question.k) return;
-    const bool proves = !look.source->terms.empty();
-    if (proves) {
-        std::nth_element(best.begin(), best.begin() + (question.k - 1), best.end(), std::greater<>());
-        std::vector<Scored> rows;
-        for (int64_t i = 0; i < question.k; ++i) rows.push_back({best[i].second, 0});
-        score(&look.hidden[q * dim], rows, 1);
-        double worst = kInf;
-        for (const Scored& s : rows) worst = std::min(worst, s.z);
-        const float below = static_cast<float>(worst);
-        raise(threshold, below > worst ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below);
-    }
+    std::nth_element(best.begin(), best.begin() + (question.k - 1), best.end(), std::greater<>());
+    std::vector<Scored> rows;
+    for (int64_t i = 0; i < question.k; ++i) rows.push_back({best[i].second, 0});
+    score(&look.hidden[q * dim], rows, 1);
+    double worst = kInf;
+    for (const Scored& s : rows) worst = std::min(worst, s.z);
+    const float below = static_cast<float>(worst);
+    raise(threshold, below > worst ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below);
     const float tau = threshold.load();
     size_t open = 0;
     for (int t = 0; t < look.threads; ++t) {

@@ -52,23 +52,42 @@ Status Executor::resolve_sample(Look& look, int q, const Question& question, con
                                 Draw* draws, Answer& answer) const {
     if (rule.top_k == 0 && (rule.top_p < 1 || rule.min_p > 0))
         return draw_filtered(look, q, question, rule, threads, draws, answer);
+    std::vector<Scored> best, scored;
+    Interval lse{0, kInf};
+    if (rule.top_k > 0 || by_budget(look)) {
+        if (!know(look, q, question, threads, best, scored, lse, answer)) return Status::dear;
+    }
     if (rule.top_k > 0) {
-        std::vector<Scored> best, scored;
-        std::vector<float> est, upper;
-        const bool found = best_of(look, q, question.k, threads, best, scored, est, upper, answer);
-        answer.rows += static_cast<int64_t>(scored.size());
-        answer.bytes += static_cast<double>(scored.size()) * row_bytes();
-        if (!found) return Status::dear;
         const std::vector<Scored> kept = filtered(std::move(best), rule);
         for (int i = 0; i < rule.n; ++i) draws[i] = pick(kept, rule, look.rows[q], i);
         return Status::done;
     }
     for (int i = 0; i < rule.n; ++i) {
-        std::vector<Keyed> best;
-        if (!best_keys(look, q, rule, i, 1, threads, {}, best, answer)) return Status::dear;
-        if (!best.empty()) draws[i] = {best[0].id, best[0].z, best[0].key, true};
+        std::vector<Keyed> keys;
+        if (!best_keys(look, q, rule, i, 1, threads, scored, keys, answer)) return Status::dear;
+        if (!keys.empty()) draws[i] = {keys[0].id, keys[0].z, keys[0].key, true};
     }
     return Status::done;
+}
+
+// The k best classes, all that were scored on the way (they leave look.est), and the normaliser. Under a budget the
+// estimates of the others are taken for the truth: the distribution is the published method's own.
+bool Executor::know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best,
+                    std::vector<Scored>& scored, Interval& lse, Answer& answer) const {
+    bool found = true;
+    if (by_budget(look)) {
+        scored = spend_budget(look, q, question, threads, lse);
+        lse.error = 0;
+        best.assign(scored.begin(), scored.begin() + std::min<size_t>(question.k, scored.size()));
+    } else {
+        std::vector<float> est, upper;
+        found = best_of(look, q, question.k, threads, best, scored, est, upper, answer);
+        if (found) lse = normaliser(look, q, question.beta, scored, est, upper);
+        for (const Scored& s : scored) look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
+    }
+    answer.rows += static_cast<int64_t>(scored.size());
+    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
+    return found;
 }
 
 // Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
@@ -164,9 +183,13 @@ bool Executor::best_keys(const Look& look, int q, const SampleRule& rule, uint32
         while (at < all.size() && static_cast<int64_t>(rows.size()) < grain && all[at].upper >= worst)
             rows.push_back({all[at++].id, 0});
         if (rows.empty()) break;
-        score(&look.hidden[q * dim], rows, threads);
-        answer.rows += static_cast<int64_t>(rows.size());
-        answer.bytes += static_cast<double>(rows.size()) * row_bytes();
+        if (by_budget(look)) {
+            for (Scored& s : rows) s.z = est[s.id];
+        } else {
+            score(&look.hidden[q * dim], rows, threads);
+            answer.rows += static_cast<int64_t>(rows.size());
+            answer.bytes += static_cast<double>(rows.size()) * row_bytes();
+        }
         for (const Scored& s : rows) take(s.id, s.z);
     }
     std::sort(best.begin(), best.end(), by_key);
@@ -206,14 +229,10 @@ Mass Executor::mass_above(const Look& look, int q, double beta, double shift, co
 Status Executor::draw_filtered(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                Draw* draws, Answer& answer) const {
     std::vector<Scored> best, scored;
-    std::vector<float> est, upper;
-    if (!best_of(look, q, 1, threads, best, scored, est, upper, answer)) return Status::dear;
-    answer.rows += static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
+    Interval lse{0, kInf};
+    if (!know(look, q, question, threads, best, scored, lse, answer)) return Status::dear;
     if (best.empty()) return Status::done;  // no class may be answered
     const double shift = linked(best[0].z) * question.beta, floor = rule.min_p > 0 ? shift + std::log(rule.min_p) : -kInf;
-    Interval lse = normaliser(look, q, question.beta, scored, est, upper);
-    for (const Scored& s : scored) look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
     // Tighter and tighter normalisers, for classes at the boundary of the nucleus; then the row is dear.
     const double steps[] = {0.03, 0.003};
     size_t step = 0;
@@ -223,6 +242,7 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
             const Mass above = mass_above(look, q, question.beta, shift, s, scored);
             if (above.high < rule.top_p * std::exp(lse.value - lse.error - shift)) return *inside = true, true;
             if (above.low >= rule.top_p * std::exp(lse.value + lse.error - shift)) return *inside = false, true;
+            if (by_budget(look)) return *inside = above.low < rule.top_p * std::exp(lse.value - shift), true;
             if (step == 2) return false;
             Question closer = question;
             closer.eps = steps[step++];

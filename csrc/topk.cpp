@@ -20,8 +20,7 @@ std::vector<Answer> Executor::ask(const double* hidden, int64_t count, const Que
     run(
         hidden, rows, asked, dense_only,
         [&](Look& look, int q, int threads, Answer& answer) {
-            const bool by_budget = budget > 0 && look.source == &preview;
-            return by_budget ? resolve_budget(look, q, question, threads, answer)
+            return by_budget(look) ? resolve_budget(look, q, question, threads, answer)
                              : resolve(look, q, question, threads, answer);
         },
         [&](const double* h, int64_t row, int threads, Answer& answer) { finish(h, row, question, threads, answer); },
@@ -41,7 +40,7 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
     Interval lse = normaliser(look, q, question.beta, scored, est, upper);
     lse.error += dot_error(&look.hidden[q * dim]);
     Status status = Status::done;
-    if (lse.error > question.eps) {
+    if (!(lse.error <= question.eps)) {
         if (look.est.empty()) status = Status::keep;
         else if (question.delta > 0 && look.source == &preview)
             status = bet(look, q, question, threads, scored, lse, answer);
@@ -163,12 +162,13 @@ void Executor::look_deeper(const Look& look, int q, int level, const std::vector
     }
 }
 
-// SVD-softmax as published: the `budget` best estimates are scored, the others keep their preview in the normaliser.
-Status Executor::resolve_budget(Look& look, int q, const Question& question, int threads, Answer& answer) const {
+// SVD-softmax as published: the `budget` best estimates (at least k) are scored and leave look.est; the others keep their
+// preview in the normaliser.
+std::vector<Scored> Executor::spend_budget(Look& look, int q, const Question& question, int threads, Interval& lse) const {
     float* est = look.est.data() + q * padded;
     const float none = -std::numeric_limits<float>::infinity();
     std::vector<float> order(est, est + vocab);
-    const int64_t n = std::min(budget, vocab);
+    const int64_t n = std::min(std::max(budget, question.k), vocab);
     std::nth_element(order.begin(), order.begin() + (n - 1), order.end(), std::greater<float>());
     std::vector<Scored> scored;
     scored.reserve(n);
@@ -176,26 +176,43 @@ Status Executor::resolve_budget(Look& look, int q, const Question& question, int
         for (int64_t i = 0; i < vocab && static_cast<int64_t>(scored.size()) < n; ++i)
             if (est[i] > none && (pass == 0 ? est[i] > order[n - 1] : est[i] == order[n - 1])) scored.push_back({i, 0});
     score(&look.hidden[q * dim], scored, threads);
-    bool finite = true;
-    double shift = linked(kernels->largest(est, padded, &finite)) * question.beta;
+    double shift = -kInf, sum = 0;
     for (const Scored& s : scored) {
         shift = std::max(shift, linked(s.z) * question.beta);
         est[s.id] = none;
     }
-    Kernels::Sums rest{0, 0, 0, 0};
-    const std::vector<float> rad(kChunk, 0.f);
-    for (int64_t c = 0; c < padded; c += kChunk)
-        kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, padded - c), 0.f, link,
-                               static_cast<float>(question.beta), static_cast<float>(shift), &rest);
-    double low = rest.centre;
-    for (const Scored& s : scored) low += std::exp(linked(s.z) * question.beta - static_cast<float>(shift));
-    answer.rows = static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
-    const size_t k = std::min<size_t>(question.k, scored.size());
-    std::partial_sort(scored.begin(), scored.begin() + k, scored.end(), better);
-    answer.best.assign(scored.begin(), scored.begin() + k);
-    answer.lse = static_cast<float>(shift) + std::log(low);
-    answer.error = kInf;
+    for (const Scored& s : scored) sum += std::exp(linked(s.z) * question.beta - shift);
+    bool finite = true;
+    const float top = kernels->largest(est, padded, &finite), rest_shift = static_cast<float>(linked(top) * question.beta);
+    double rest = 0;
+    if (top > none && float_error(rest_shift, question.beta) < 1e-2) {
+        Kernels::Sums sums{0, 0, 0, 0};
+        const std::vector<float> rad(kChunk, 0.f);
+        for (int64_t c = 0; c < padded; c += kChunk)
+            kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, padded - c), 0.f, link,
+                                   static_cast<float>(question.beta), rest_shift, &sums);
+        rest = sums.centre;
+    } else if (top > none) {  // logits so large that float32 has no digits left for their differences
+        for (int64_t i = 0; i < vocab; ++i)
+            if (est[i] > none) rest += std::exp(linked(est[i]) * question.beta - rest_shift);
+    }
+    const double most = std::max(shift, rest > 0 ? rest_shift + std::log(rest) : -kInf);
+    if (most > -kInf)
+        shift = most + std::log((sum > 0 ? sum * std::exp(shift - most) : 0) +
+                                (rest > 0 ? std::exp(rest_shift + std::log(rest) - most) : 0));
+    lse = {shift, kInf};
+    std::sort(scored.begin(), scored.end(), better);
+    return scored;
+}
+
+Status Executor::resolve_budget(Look& look, int q, const Question& question, int threads, Answer& answer) const {
+    Interval lse{0, kInf};
+    answer.best = spend_budget(look, q, question, threads, lse);
+    answer.rows = static_cast<int64_t>(answer.best.size());
+    answer.bytes += static_cast<double>(answer.best.size()) * row_bytes();
+    if (static_cast<int64_t>(answer.best.size()) > question.k) answer.best.resize(question.k);
+    answer.lse = lse.value;
+    answer.error = lse.error;
     answer.proved = false;
     return Status::done;
 }
