@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import struct
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headlong.data import load
@@ -139,6 +143,19 @@ def test_damaged_gnt_files(tmp_path: Path, raw: bytes, fault: str) -> None:
     (tmp_path / "w.gnt").write_bytes(raw)
     with pytest.raises(DataError, match=fault):
         list(samples(tmp_path / "w.gnt"))
+
+
+@given(st.binary(max_size=60), st.integers(0, 70), st.binary(max_size=4))
+def test_any_bytes_are_characters_or_one_error(junk: bytes, at: int, patch: bytes) -> None:
+    whole = gnt("一丁")
+    for raw in (junk, whole[:at] + patch + whole[at + len(patch) :]):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "w.gnt"
+            path.write_bytes(raw)
+            with contextlib.suppress(DataError):
+                list(samples(path))
+            with contextlib.suppress(DataError):
+                load_mnist(path.parent, (DataFile("w.gnt"),) * 4)
 
 
 def test_a_character_is_fitted_into_its_square() -> None:
