@@ -106,7 +106,14 @@ def engine_target(folder: Path) -> Target:
     for method in ("full", "cascade", "svd"):
         headlong.compile(layer, method, threads=1).save(folder / "seed")
         seeds.append((folder / "seed").read_bytes())
-    return Target("engine", seeds, "engine.safetensors", lambda path: headlong.load(path, threads=1).topk(hidden, k=3))
+
+    def read(path: Path) -> None:
+        engine = headlong.load(path, threads=1)
+        engine.topk(hidden, k=3)
+        engine.lse(hidden)
+        engine.sample(hidden, n=2, seed=1, top_p=0.9)
+
+    return Target("engine", seeds, "engine.safetensors", read)
 
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
