@@ -15,10 +15,15 @@ build:
 check:
     {{python}} -m ruff check .
     {{python}} -m mypy
+    {{python}} tools/tables.py --check
 
 # The tests, with the best instruction set of this machine (HEADLONG_ISA=portable forces another)
 test *ARGS:
     OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}
+
+# Fill the generated blocks of README.md and docs/ from results/ and the program itself
+docs:
+    {{python}} tools/tables.py
 
 # A million damaged files for the readers
 fuzz INPUTS="1000000" SEED="1":
