@@ -113,9 +113,8 @@ def finish_if_dear(query: Query, rows: int) -> bool:
 
 
 def _largest(values: Doubles, ids: Ids, count: int) -> Ids:
-    if count >= len(ids):
-        return ids
-    return np.asarray(ids[np.argpartition(-values[ids], count - 1)[:count]])
+    """The ``count`` of ``ids`` with the largest values, smaller ids first among equals."""
+    return ids[np.argsort(-values[ids], kind="stable")[:count]]
 
 
 def _rounding(query: Query, shift: float) -> float:
