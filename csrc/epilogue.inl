@@ -285,29 +285,49 @@ void gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, i
     }
 }
 
-void rotate_of(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, double* out) {
+template <int Q>
+void rotate_some(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride,
+                 double* out, int64_t out_stride) {
     typedef double D __attribute__((vector_size(LANES * 4)));
-    constexpr int kWide = LANES / 2, kSums = 8;
+    typedef float H __attribute__((vector_size(LANES * 2)));
+    constexpr int kWide = LANES / 2, kSums = 16 / Q;
     int64_t i = 0;
     for (; i + kWide * kSums <= n; i += kWide * kSums) {
-        D sum[kSums] = {};
+        D sum[Q][kSums] = {};
         for (int64_t j = 0; j < dim; ++j) {
-            const float* row = matrix + j * stride + i;
-            typedef float H __attribute__((vector_size(LANES * 2)));
-#pragma GCC unroll 8
+            D column[kSums];
+#pragma GCC unroll 16
             for (int s = 0; s < kSums; ++s) {
                 H half;
-                std::memcpy(&half, row + s * kWide, sizeof half);
-                sum[s] += __builtin_convertvector(half, D) * x[j];
+                std::memcpy(&half, matrix + j * stride + i + s * kWide, sizeof half);
+                column[s] = __builtin_convertvector(half, D);
             }
+#pragma GCC unroll 16
+            for (int q = 0; q < Q; ++q)
+#pragma GCC unroll 16
+                for (int s = 0; s < kSums; ++s) sum[q][s] += column[s] * x[q * x_stride + j];
         }
-        std::memcpy(out + i, sum, sizeof sum);
+        for (int q = 0; q < Q; ++q) std::memcpy(out + q * out_stride + i, sum[q], sizeof sum[q]);
     }
-    for (; i < n; ++i) {
-        double sum = 0;
-        for (int64_t j = 0; j < dim; ++j) sum += static_cast<double>(matrix[j * stride + i]) * x[j];
-        out[i] = sum;
+    for (; i < n; ++i)
+        for (int q = 0; q < Q; ++q) {
+            double sum = 0;
+            for (int64_t j = 0; j < dim; ++j) sum += static_cast<double>(matrix[j * stride + i]) * x[q * x_stride + j];
+            out[q * out_stride + i] = sum;
+        }
+}
+
+void rotate_of(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride, int count,
+               double* out, int64_t out_stride) {
+    int q = 0;
+    for (; q + 8 <= count; q += 8)
+        rotate_some<8>(matrix, stride, dim, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
+    if (count - q >= 4) {
+        rotate_some<4>(matrix, stride, dim, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
+        q += 4;
     }
+    for (; q < count; ++q)
+        rotate_some<1>(matrix, stride, dim, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
 }
 
 // Inline, as the two below: a translation unit that has an instruction for it brings its own.

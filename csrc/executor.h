@@ -212,7 +212,8 @@ class Executor {
 
     // prepare.cpp: a query as the levels want it
     void prepare(const Source& source, Look& look) const;
-    void prepare_one(const Source& source, int q, Look& look) const;
+    std::vector<double> turn(const Source& source, const Look& look) const;
+    void prepare_one(const Source& source, int q, const double* turned, Look& look) const;
 
     // topk.cpp: ids
     Status resolve(Look& look, int q, const Question& question, int threads, Answer& answer) const;

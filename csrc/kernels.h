@@ -53,8 +53,9 @@ struct Kernels {
     void (*dot_rows)(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x,
                      double* out);
 
-    // out[i] = sum_j x[j] * matrix[j * stride + i] for i < n, accumulated in float64.
-    void (*rotate)(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, double* out);
+    // out[q * out_stride + i] = sum_j x[q * x_stride + j] * matrix[j * stride + i] for i < n, in float64.
+    void (*rotate)(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride,
+                   int count, double* out, int64_t out_stride);
 
     // dots[2j], dots[2j + 1] = <code bytes of row ids[j], high>, <..., low>; a row's `count` bytes start at
     // codes + id * stride.

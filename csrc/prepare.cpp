@@ -115,13 +115,32 @@ void Executor::prepare(const Source& source, Look& look) const {
         to.padded = n > kRowQueries ? (n + 15) / 16 * 16 : 0;
         to.x.assign(source.width * std::max(n, to.padded), 0.f);
     }
+    const std::vector<double> turned = turn(source, look);
+    const int64_t width = turned.empty() ? 0 : static_cast<int64_t>(turned.size()) / n;
     std::atomic<int> next{0};
     run_parallel(std::min(look.threads, n), [&](int) {
-        for (int q = next++; q < n; q = next++) prepare_one(source, q, look);
+        for (int q = next++; q < n; q = next++) prepare_one(source, q, turned.data() + q * width, look);
     });
 }
 
-void Executor::prepare_one(const Source& source, int q, Look& look) const {
+// x = (hidden - mean) @ rotation of all queries, its columns shared out among the threads; empty without a rotation.
+std::vector<double> Executor::turn(const Source& source, const Look& look) const {
+    if (!source.rotated || rotation == nullptr) return {};
+    const int64_t n = static_cast<int64_t>(look.rows.size());
+    std::vector<double> x(look.hidden), turned(n * rotated_dim);
+    if (mean != nullptr)
+        for (int64_t i = 0; i < n * dim; ++i) x[i] -= mean[i % dim];
+    const int64_t piece = 128, pieces = (rotated_dim + piece - 1) / piece;
+    std::atomic<int64_t> next{0};
+    run_parallel(n * rotated_dim * dim > 65536 ? look.threads : 1, [&](int) {
+        for (int64_t p = next++; p < pieces; p = next++)
+            kernels->rotate(rotation + p * piece, rotated_dim, dim, std::min(piece, rotated_dim - p * piece), x.data(), dim,
+                            static_cast<int>(n), turned.data() + p * piece, rotated_dim);
+    });
+    return turned;
+}
+
+void Executor::prepare_one(const Source& source, int q, const double* turned, Look& look) const {
     Prepared& to = look.prepared;
     const double* h = &look.hidden[q * dim];
     std::vector<double> x(h, h + dim);
@@ -131,18 +150,7 @@ void Executor::prepare_one(const Source& source, int q, Look& look) const {
         if (mean != nullptr)
             for (int64_t j = 0; j < dim; ++j) x[j] -= mean[j];
         norm = std::sqrt(square_sum(x.data(), 0, dim));
-        if (rotation != nullptr) {
-            std::vector<double> turned(rotated_dim);
-            const int64_t pieces = (rotated_dim + 63) / 64;
-            std::atomic<int64_t> next{0};
-            const bool alone = to.n == 1 && rotated_dim * dim > 65536;  // one query: its threads share the rotation
-            run_parallel(alone ? look.threads : 1, [&](int) {
-                for (int64_t p = next++; p < pieces; p = next++)
-                    kernels->rotate(rotation + p * 64, rotated_dim, dim, std::min<int64_t>(64, rotated_dim - p * 64),
-                                    x.data(), turned.data() + p * 64);
-            });
-            x.swap(turned);
-        }
+        if (rotation != nullptr) x.assign(turned, turned + rotated_dim);
         if (centre != nullptr) {
             const double sum = std::inner_product(h, h + dim, centre, 0.0);
             to.add[q] = static_cast<float>(sum);
