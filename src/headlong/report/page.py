@@ -25,7 +25,7 @@ h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 
 .wide { overflow-x: auto; } .note { color: var(--soft); font-size: .85rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
-thead th { vertical-align: bottom; } th:first-child, td.text { text-align: left; }
+thead th { vertical-align: bottom; } th:first-child, .text { text-align: left; }
 tbody th { font-weight: 600; white-space: nowrap; }
 figure { margin: 1rem 0; } svg { width: 100%; height: auto; max-width: 46rem; min-width: 31rem; }
 td { white-space: nowrap; } td.text { white-space: normal; min-width: 12rem; }
@@ -85,9 +85,15 @@ def speed_and_error(found: Sequence[Summary]) -> Figure:
     return Figure(title, svg, note)
 
 
+LONG = 24
+"""A column with a longer cell holds words, which are set to the left; the others hold numbers."""
+
+
 def _table(table: Table) -> str:
-    heads = "".join(f'<th scope="col">{_text(column)}</th>' for column in table.columns)
-    rows = "\n".join(f"<tr>{_cells(row)}</tr>" for row in table.rows)
+    words = [any(len(row[place]) > LONG for row in table.rows) for place in range(len(table.columns))]
+    marks = [' class="text"' if long else "" for long in words]
+    heads = "".join(f'<th scope="col"{mark}>{_text(name)}</th>' for name, mark in zip(table.columns, marks, strict=True))
+    rows = "\n".join(f"<tr>{_cells(row, marks)}</tr>" for row in table.rows)
     return (
         f"<h2>{_text(table.title)}</h2>\n"
         f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n'
@@ -95,12 +101,9 @@ def _table(table: Table) -> str:
     )
 
 
-def _cells(row: Sequence[str]) -> str:
-    name, *others = row
-    # long cells are sentences, which read from the left
-    kind = [' class="text"' if len(cell) > 24 else "" for cell in others]
-    cells = "".join(f"<td{mark}>{_text(cell)}</td>" for mark, cell in zip(kind, others, strict=True))
-    return f'<th scope="row">{_text(name)}</th>{cells}'
+def _cells(row: Sequence[str], marks: Sequence[str]) -> str:
+    cells = "".join(f"<td{mark}>{_text(cell)}</td>" for mark, cell in zip(marks[1:], row[1:], strict=True))
+    return f'<th scope="row">{_text(row[0])}</th>{cells}'
 
 
 def _figure(figure: Figure) -> str:
