@@ -3,7 +3,7 @@
 For a query ``x = (hidden - mean) @ rotation`` and a class ``i``::
 
     estimate[i] = base[i] + <centre, hidden> + sum_s scale[s, i] * sum_{j in segment s} code[i, j] * x^[j]
-    radius[i]   = sum_t slack[t, i] * factor_t * term_t(x)            |z[i] - estimate[i]| <= radius[i]
+    radius[i]   = sum_r slack[r, i] * sum_{t on row r} factor_t * term_t(x)      |z[i] - estimate[i]| <= radius[i]
 
 A plan is arrays and numbers only: it is saved as it is, and every executor (NumPy, native, GPU) runs the same one.
 Building plans is the business of ``previews/``; running them that of ``engines/``.
@@ -28,14 +28,16 @@ ESTIMATE_ROUNDING = 2.0**-20
 
 
 class Term(NamedTuple):
-    """The query's half of one summand of the radius.
+    """The query's half of one summand of the radius; ``row`` of the slack is the other (-1: the term's own position).
 
     ``kind`` names a number computed from ``x[start:stop]``:
 
     ``"norm"``       ‖x‖
-    ``"quantised"``  ‖x - x^‖, what the executor lost by reading ``x`` in two int8 planes
+    ``"quantised"``  ‖x - x^‖, what the executor lost by reading ``x`` in two int8 planes, segment by segment:
+                     x^ = step * rint(x / step), step = max|x| / 32512 of the segment; where segments overlap, the larger loss
     ``"rest"``       ‖x without its peaks‖
     ``"peaks"``      Σ |x_j| over the peaks of x
+    ``"hidden"``     ‖hidden - mean‖, before the rotation
     ``"one"``        1
 
     The peaks are the m largest |x_j| with the m that minimises ``peaks + sqrt(n / 3) * rest``, n = stop - start: a code
@@ -47,6 +49,7 @@ class Term(NamedTuple):
     start: int
     stop: int
     factor: float = 1.0
+    row: int = -1
 
 
 class Level(NamedTuple):
@@ -56,10 +59,11 @@ class Level(NamedTuple):
                 later levels: ``[vocab, bytes]`` uint8, gathered for survivors;
                 or a plain ``[vocab, width]`` float matrix (a published method's preview).
                 The byte ``u`` of an 8-bit coordinate means the integer ``u - 128``.
-    ``layout``  ``((start, stop, bits), ...)``: the coordinates of x read here, in this order
+    ``layout``  ``((start, stop, bits), ...)``: the coordinates of x read here, in this order; a coordinate may come
+                twice, its second code being that of what the first one left
     ``scale``   ``[segments, padded]`` float32; None for a float matrix
-    ``slack``   ``[terms, padded]`` float32, rounded up; None where no radius is known
-    ``terms``   the query halves, one for each row of ``slack``
+    ``slack``   ``[rows, padded]`` float32, rounded up; None where no radius is known
+    ``terms``   the query halves, one or more for each row of ``slack``
     ``adds``    True: adds to the estimate of the level before; False: replaces it
     """
 
@@ -96,6 +100,11 @@ class Plan(NamedTuple):
     levels: tuple[Level, ...]
     budget: int | None = None
     dense: Dense = Dense()
+
+
+def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:
+    """Which row of the slack each term multiplies."""
+    return tuple(place if term.row < 0 else term.row for place, term in enumerate(terms))
 
 
 def padded(vocab: int) -> int:

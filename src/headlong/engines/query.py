@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.errors import InputError
+from headlong.kernels import round_up
 from headlong.links import Link
-from headlong.plan import Level, Plan, Term, deinterleave
+from headlong.plan import Level, Plan, Term, deinterleave, slack_rows
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -25,6 +26,8 @@ Flags = NDArray[np.bool_]
 UNIT = 2.0**-53
 """Rounding unit of float64, in which finalists are accumulated."""
 ROWS_AT_ONCE = 4096
+PLANES = 32512.0
+"""Largest whole number of two int8 planes, 256 * 127."""
 
 
 class Matrix(NamedTuple):
@@ -38,6 +41,14 @@ class Matrix(NamedTuple):
     norms: NDArray[np.float32]
     link: Link
     plan: Plan
+
+
+class Halves(NamedTuple):
+    """The query's side of every estimate and radius: ``x``, ``x - x^`` and ‖hidden - mean‖."""
+
+    x: Doubles
+    lost: Doubles
+    length: float
 
 
 class Query:
@@ -59,7 +70,9 @@ class Query:
         bias = 0.0 if matrix.bias is None else np.abs(matrix.bias.astype(np.float64))
         self.rounding: Doubles = (dim + 4) * UNIT * (norms * float(np.linalg.norm(hidden)) + bias)
         """How far the float64 logit of each class can be from the real number."""
-        self.x = _project(matrix.plan, hidden)
+        turned = hidden if matrix.plan.mean is None else hidden - matrix.plan.mean
+        x = turned if matrix.plan.rotation is None else np.asarray(turned @ matrix.plan.rotation.astype(np.float64))
+        self.halves = Halves(x, _lost(matrix.plan, x), float(np.linalg.norm(turned)))
 
     @property
     def scored(self) -> Flags:
@@ -109,8 +122,8 @@ class Query:
     def _read(self, depth: int, ids: Ids) -> None:
         plan, level = self.matrix.plan, self.matrix.plan.levels[depth]
         start = self.estimate[ids] if level.adds else _base(plan, ids) + _shared(plan, self.hidden)
-        self.estimate[ids] = start + products(level, depth == 0, self.x, ids, len(self.estimate))
-        self.radius[ids] = radii(level, self.x, ids) + self.rounding[ids]
+        self.estimate[ids] = start + products(level, depth == 0, self.halves.x, ids, len(self.estimate))
+        self.radius[ids] = radii(level, self.halves, ids) + self.rounding[ids]
         self.depth[ids] = depth + 1
         self.bytes += len(ids) * _row_bytes(level)
 
@@ -126,13 +139,22 @@ def logits(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
 
 
 def two_planes(x: Doubles) -> Doubles:
-    """``x^``: what is left of ``x`` after rounding to a coarse and a fine int8 plane."""
-    coarse = float(np.abs(x).max(initial=0.0)) / 127
-    if coarse / 254 == 0.0:
+    """``x^``: ``x`` as whole multiples of one step, up to 32512 = 127 * 256: a coarse and a fine int8 plane."""
+    with np.errstate(over="ignore"):
+        step = float(round_up(np.abs(x).max(keepdims=True, initial=0.0) / PLANES)[0])
+    if step == 0.0 or math.isinf(step):
         return np.zeros_like(x)
-    high = np.rint(x / coarse) * coarse
-    fine = coarse / 254
-    return np.asarray(high + np.rint((x - high) / fine) * fine)
+    return np.asarray(np.rint(np.clip(x / step, -PLANES, PLANES)) * step)
+
+
+def _lost(plan: Plan, x: Doubles) -> Doubles:
+    """``|x - x^|`` of every coordinate, the largest over the segments that read it; 0 where none does."""
+    lost = np.zeros_like(x)
+    for level in plan.levels:
+        for start, stop, _ in level.layout if level.scale is not None else ():
+            part = slice(start, stop)
+            lost[part] = np.maximum(lost[part], np.abs(x[part] - two_planes(x[part])))
+    return lost
 
 
 def products(level: Level, interleaved: bool, x: Doubles, ids: Ids, vocab: int) -> Doubles:
@@ -152,32 +174,37 @@ def products(level: Level, interleaved: bool, x: Doubles, ids: Ids, vocab: int) 
     return total
 
 
-def radii(level: Level, x: Doubles, ids: Ids) -> Doubles:
-    """``sum_t slack[t, i] * factor_t * term_t(x)``; 0 for a level that states none."""
+def radii(level: Level, halves: Halves, ids: Ids) -> Doubles:
+    """``sum_r slack[r, i] * sum_{t on row r} factor_t * term_t(x)``; 0 for a level that states none."""
     total = np.zeros(len(ids))
     if level.slack is None:
         return total
-    for slack, term in zip(level.slack, level.terms, strict=True):
-        half = query_half(term, x[term.start : term.stop])
+    sums = np.zeros(len(level.slack))
+    for term, row in zip(level.terms, slack_rows(level.terms), strict=True):
+        sums[row] += term.factor * query_half(term, halves)
+    for slack, half in zip(level.slack, sums, strict=True):
         if half > 0:  # an infinite slack times nothing is nothing
-            total += slack[ids].astype(np.float64) * (term.factor * half)
+            total += slack[ids].astype(np.float64) * half
     return total
 
 
-def query_half(term: Term, x: Doubles) -> float:
+def query_half(term: Term, halves: Halves) -> float:
     """The query's half of one summand of the radius; ``plan.Term`` defines the kinds."""
+    part = slice(term.start, term.stop)
     match term.kind:
         case "one":
             return 1.0
+        case "hidden":
+            return halves.length
         case "norm":
-            return float(np.linalg.norm(x))
+            return float(np.linalg.norm(halves.x[part]))
         case "quantised":
-            return float(np.linalg.norm(x - two_planes(x)))
+            return float(np.linalg.norm(halves.lost[part]))
         case "peaks":
-            return split_peaks(x)[0]
+            return split_peaks(halves.x[part])[0]
         case "rest":
-            return split_peaks(x)[1]
-    raise InputError(f"a plan has a term of kind {term.kind!r}; expected norm, quantised, peaks, rest or one")
+            return split_peaks(halves.x[part])[1]
+    raise InputError(f"a plan has a term of kind {term.kind!r}; expected norm, quantised, peaks, rest, hidden or one")
 
 
 def split_peaks(x: Doubles) -> tuple[float, float]:
@@ -188,11 +215,6 @@ def split_peaks(x: Doubles) -> tuple[float, float]:
     rest = np.concatenate([np.sqrt(np.cumsum((sizes[::-1] / scale) ** 2))[::-1] * scale, [0.0]])
     best = int(np.argmin(peaks + math.sqrt(len(x) / 3) * rest))
     return float(peaks[best]), float(rest[best])
-
-
-def _project(plan: Plan, hidden: Doubles) -> Doubles:
-    x = hidden if plan.mean is None else hidden - plan.mean
-    return x if plan.rotation is None else np.asarray(x @ plan.rotation.astype(np.float64))
 
 
 def _base(plan: Plan, ids: Ids) -> Doubles:

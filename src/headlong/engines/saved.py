@@ -20,12 +20,12 @@ from headlong.arrays import Array
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
-from headlong.plan import CLASS_BLOCK, Dense, Level, Plan, Term, padded
+from headlong.plan import CLASS_BLOCK, Dense, Level, Plan, Term, padded, slack_rows
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
-MOST_LEVELS, MOST_TERMS = 8, 8
-TERMS = ("norm", "quantised", "rest", "peaks", "one")
+MOST_LEVELS, MOST_TERMS, MOST_ROWS = 8, 64, 8
+TERMS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
 LARGEST = 2**40
 
 
@@ -105,6 +105,8 @@ class _Record:
         plan = self._plan(layer)
         eps, delta, delta_ids, over = self.data["promise"]
         promise = Promise(_number(eps), _number(delta), _number(delta_ids), frozenset(map(str, over)))
+        if not (promise.eps > 0 and promise.delta <= 1 and promise.delta_ids <= 1):
+            raise ValueError(f"{promise[:3]} is no promise")
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
         norms = self._tensor("norms", np.float32, (layer.vocab,))
         assert norms is not None
@@ -151,9 +153,14 @@ class _Record:
         layout = tuple((_whole(a, width), _whole(b, width), _whole(bits, 32)) for a, b, bits in entry["layout"])
         if not layout or any(start >= stop for start, stop, _ in layout):
             raise ValueError(f"level {depth} has the layout {layout}")
-        terms = tuple(Term(str(kind), _whole(a, width), _whole(b, width), _number(c)) for kind, a, b, c in entry["terms"])
+        terms = tuple(
+            Term(str(kind), _whole(a, width), _whole(b, width), _number(c), _whole(row + 1, MOST_ROWS) - 1)
+            for kind, a, b, c, row in entry["terms"]
+        )
         if len(terms) > MOST_TERMS or any(term.kind not in TERMS or term.start > term.stop for term in terms):
             raise ValueError(f"level {depth} has the terms {terms}")
+        rows = set(slack_rows(terms))
+        _same(f"rows of the slack of level {depth}", rows, set(range(min(len(rows), MOST_ROWS))))
         name, count = f"plan.levels.{depth}", sum(stop - start for start, stop, _ in layout)
         matrix = {bits for _, _, bits in layout} == {32}
         if matrix:
@@ -165,7 +172,7 @@ class _Record:
             codes = self._tensor(f"{name}.codes", np.uint8, shape)
         assert codes is not None
         scale = None if matrix else self._tensor(f"{name}.scale", np.float32, (len(layout), padded(vocab)))
-        slack = self._tensor(f"{name}.slack", np.float32, (len(terms), padded(vocab)), missing=not terms)
+        slack = self._tensor(f"{name}.slack", np.float32, (len(rows), padded(vocab)), missing=not terms)
         return Level(codes, layout, scale, slack, terms, bool(entry["adds"]))
 
     def _tensor(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:
