@@ -18,7 +18,7 @@ namespace {
 
 // A query takes a tenth of a millisecond, so a worker spins briefly for the next one before it sleeps; not longer,
 // because a spinning thread slows down everyone else on a small machine.
-constexpr int kSpins = 2000;
+constexpr int kSpins = 20000;
 
 inline void pause() {
 #if defined(__x86_64__)
