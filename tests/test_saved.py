@@ -13,6 +13,7 @@ import pytest
 import headlong as hl
 from adversarial import DTYPES, build
 from headlong import kernels
+from headlong.compile import BUILT_IN
 from headlong.engines.base import METHODS, Engine
 from headlong.errors import (
     HeadlongError,
@@ -34,7 +35,7 @@ def engine(method: str, case: str = "random", dtype: str = "float32", **options:
 
 
 def test_the_names_are_all_methods() -> None:
-    assert set(METHOD_NAMES) == set(METHODS)
+    assert set(METHOD_NAMES) == set(METHODS) == {method.name for method in BUILT_IN}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -125,6 +126,9 @@ CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
     "another dtype": (lambda r, t, m: r["layer"].update(dtype="float16"), MalformedFileError),
     "a foreign link": (lambda r, t, m: r["layer"].update(link={"kind": "table"}), MalformedFileError),
     "negative eps": (lambda r, t, m: r["promise"].__setitem__(0, -1), MalformedFileError),
+    "no eps": (lambda r, t, m: r["promise"].__setitem__(0, 0), MalformedFileError),
+    "certainly wrong": (lambda r, t, m: r["promise"].__setitem__(1, 2), MalformedFileError),
+    "endless norms": (lambda r, t, m: t["norms"].__setitem__(0, np.inf), MalformedFileError),
     "layout beyond dim": (lambda r, t, m: r["levels"][0].update(layout=[[0, 66, 8]]), MalformedFileError),
     "layout backwards": (lambda r, t, m: r["levels"][0].update(layout=[[9, 3, 8]]), MalformedFileError),
     "short layout": (lambda r, t, m: r["levels"][0].update(layout=[[0, 61, 8]]), MalformedFileError),

@@ -91,12 +91,14 @@ def configured(name: Any, options: dict[str, Any]) -> Method:
 
 def load(path: str | os.PathLike[str], layer: Layer | None = None, threads: int | None = None) -> Engine:
     """An engine that was saved: mapped, ready in milliseconds. ``layer`` is needed where it was left out of the file."""
+    if threads is not None:
+        kernels.threads(threads)
     saved = read_engine(path, layer)
     try:
         method = configured(saved.method, saved.options)
-    except InputError as error:
+        return Engine(
+            saved.layer, method, saved.plan, saved.norms, saved.promise,
+            threads=threads, seed=saved.seed, reason=saved.reason,
+        )  # fmt: skip
+    except ValueError as error:  # an option that is none, or numbers that the native module refuses
         raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
-    return Engine(
-        saved.layer, method, saved.plan, saved.norms, saved.promise,
-        threads=threads, seed=saved.seed, reason=saved.reason,
-    )  # fmt: skip
