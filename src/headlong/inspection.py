@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.engines.query import radii
+from headlong.engines.query import halves_of, radii
 from headlong.layers.matrix import Layer
 from headlong.measure import Progress
 from headlong.plan import Dense
@@ -59,9 +59,9 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     queries = synthetic_hidden(layer, QUERIES) if hidden is None else np.asarray(_some(hidden, QUERIES), np.float64)
     engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
-    level = int8_plan(layer, Dense(), threads=threads).levels[0]
+    plan = int8_plan(layer, Dense(), threads=threads)
     classes = _some(np.arange(layer.vocab), CLASSES)
-    widths = np.stack([2 * radii(level, row, classes) for row in queries]).astype(np.float32)
+    widths = np.stack([2 * radii(plan.levels[0], halves_of(plan, row), classes) for row in queries]).astype(np.float32)
     costs = [engine.topk(row[None], k=min(k, layer.vocab), eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in costs])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in costs])

@@ -70,9 +70,7 @@ class Query:
         bias = 0.0 if matrix.bias is None else np.abs(matrix.bias.astype(np.float64))
         self.rounding: Doubles = (dim + 4) * UNIT * (norms * float(np.linalg.norm(hidden)) + bias)
         """How far the float64 logit of each class can be from the real number."""
-        turned = hidden if matrix.plan.mean is None else hidden - matrix.plan.mean
-        x = turned if matrix.plan.rotation is None else np.asarray(turned @ matrix.plan.rotation.astype(np.float64))
-        self.halves = Halves(x, _lost(matrix.plan, x), float(np.linalg.norm(turned)))
+        self.halves = halves_of(matrix.plan, hidden)
 
     @property
     def scored(self) -> Flags:
@@ -145,6 +143,13 @@ def two_planes(x: Doubles) -> Doubles:
     if step == 0.0 or math.isinf(step):
         return np.zeros_like(x)
     return np.asarray(np.rint(np.clip(x / step, -PLANES, PLANES)) * step)
+
+
+def halves_of(plan: Plan, hidden: Doubles) -> Halves:
+    """``x = (hidden - mean) @ rotation``, what two int8 planes lose of it, and ``‖hidden - mean‖``."""
+    centred = hidden if plan.mean is None else hidden - plan.mean
+    x = centred if plan.rotation is None else np.asarray(centred @ plan.rotation.astype(np.float64))
+    return Halves(x, _lost(plan, x), float(np.linalg.norm(centred)))
 
 
 def _lost(plan: Plan, x: Doubles) -> Doubles:
