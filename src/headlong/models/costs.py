@@ -92,6 +92,11 @@ def in_turn(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
+def ratio(seconds: dict[str, list[float]], name: str, base: str) -> float:
+    """The median over the rounds of ``name``'s time over ``base``'s in the same round: what slows a round slows both."""
+    return statistics.median(one / other for one, other in zip(seconds[name], seconds[base], strict=True))
+
+
 class Plain(nn.Module):
     """The same language model as ``Lstm`` and ``DenseHead``, written with PyTorch's own parts."""
 
@@ -148,21 +153,20 @@ def measure(rounds: int = 9) -> dict[str, Any]:
     seconds = in_turn({path: layer_step(path) for path in PATHS}, rounds)
     with tempfile.TemporaryDirectory() as folder:
         throughput = in_turn(language_model_steps(Path(folder)), 6 * rounds)
-    median = {path: statistics.median(times) for path, times in seconds.items()}
     tokens = {name: TOKENS / statistics.median(times) for name, times in throughput.items()}
     return {
         "format": "headlong-costs",
         "version": 1,
-        "command": "python -m headlong.models.costs",
+        "command": "python -m headlong.models.costs results/training-costs.json",
         "shape": {"vocab": VOCAB, "rows": ROWS, "dim": DIM, "dtype": "float32"},
         "environment": environment(torch.get_num_threads()),
         "memory_rise": rises,
         "memory_ratio": rises["chunked"] / rises["naive"],
         "seconds": seconds,
-        "time_ratio": {path: median[path] / median["naive"] for path in PATHS},
+        "time_ratio": {path: ratio(seconds, path, "naive") for path in PATHS},
         "step_seconds": throughput,
         "tokens_per_second": tokens,
-        "throughput_ratio": tokens["headlong"] / tokens["plain"],
+        "throughput_ratio": ratio(throughput, "plain", "headlong"),
     }
 
 
