@@ -225,7 +225,7 @@ class Executor {
     void finish(const double* hidden, int64_t row, const Question& question, int threads, Answer& answer) const;
 
     // lse.cpp: the normaliser
-    Interval normaliser(const Look& look, int q, double beta, const std::vector<Scored>& scored,
+    Interval normaliser(const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
                         const std::vector<float>& est, const std::vector<float>& upper) const;
     Status refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
                   Answer& answer) const;

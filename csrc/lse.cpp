@@ -92,19 +92,22 @@ double Executor::dot_error(const double* hidden) const {
     return static_cast<double>(dim + 8) * 0x1p-53 * (most_norm * std::sqrt(square) + 1);
 }
 
-Interval Executor::normaliser(const Look& look, int q, double beta, const std::vector<Scored>& scored,
+// The point is the sum at the estimates, which is closer than the middle of the interval, unless eps asks for the middle.
+Interval Executor::normaliser(const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
                               const std::vector<float>& est, const std::vector<float>& upper) const {
+    const double beta = question.beta;
     const Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
     double shift = -kInf;
     for (int t = 0; t < look.threads; ++t) shift = std::max(shift, parts[t].shift);
     for (const Scored& s : scored) shift = std::max(shift, linked(s.z) * beta);
     if (shift == -kInf) return {-kInf, 0};
-    double low = 0, high = 0, exact = 0;
+    double low = 0, high = 0, centre = 0, exact = 0;
     for (int t = 0; t < look.threads; ++t) {
         if (parts[t].shift == -kInf) continue;
         const double fade = std::exp(parts[t].shift - shift);
         low += parts[t].sums.low * fade;
         high += parts[t].sums.high * fade;
+        centre += parts[t].sums.centre * fade;
     }
     const double slop = kSumError * high;
     for (size_t i = 0; i < scored.size(); ++i) {
@@ -112,11 +115,12 @@ Interval Executor::normaliser(const Look& look, int q, double beta, const std::v
         const double term = std::exp(linked(scored[i].z) * beta - shift);
         low += term - std::exp(linked(est[i] - rad) * beta - shift);
         high += term - std::exp(linked(est[i] + rad) * beta - shift);
+        centre += term - std::exp(linked(est[i]) * beta - shift);
         exact += term;
     }
     low = std::max(low - slop, exact);
     high += slop;
-    const double error = half_width(low, high) + float_error(shift, beta);
+    double error = half_width(low, high) + float_error(shift, beta);
     // Exponentials are clamped at exp(88): an interval that wide says nothing. What was scored is left.
     if (!(error < 20)) {
         double most = -kInf, sum = 0;
@@ -124,7 +128,12 @@ Interval Executor::normaliser(const Look& look, int q, double beta, const std::v
         for (const Scored& s : scored) sum += std::exp(linked(s.z) * beta - most);
         return {scored.empty() ? shift : most + std::log(sum), kInf};
     }
-    return {shift + 0.5 * (std::log(low) + std::log(high)), error};
+    const double bottom = std::log(low), top = std::log(high), spare = question.eps - float_error(shift, beta) - 1e-9;
+    double point = 0.5 * (bottom + top);
+    if (centre > low && centre < high && error < question.eps)
+        point = std::min(std::max(std::log(centre), top - spare), bottom + spare);
+    error = std::max(top - point, point - bottom) + float_error(shift, beta);
+    return {shift + point, error};
 }
 
 // Scored classes leave look.est, so that what it holds is the rest.

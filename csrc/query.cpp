@@ -10,6 +10,7 @@
 namespace headlong {
 namespace {
 
+constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache
 
 // Every eighth chunk first: a threshold from all over the classes, before most of them are read.
@@ -45,6 +46,7 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) const {
     const bool use_preview = has_preview && !dense_only;
     const Source& source = use_preview ? preview : dense;
+    const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
     const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (padded * 4));
     const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || keeping_.load() > 0;
     const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
@@ -56,7 +58,7 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
         const int n = static_cast<int>(look.rows.size());
         look.hidden.resize(n * dim);
         for (int q = 0; q < n; ++q) std::memcpy(&look.hidden[q * dim], hidden + look.rows[q] * dim, sizeof(double) * dim);
-        look.threads = question.threads;
+        look.threads = threads;
         if (keep) look.est.resize(n * padded);
         prepare(source, look);
         look_at_all(look, question);
@@ -67,10 +69,10 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
             if (look.dear[q].load() == 0) status[q] = resolve(look, q, threads, answer);
         };
         if (n == 1) {
-            resolve_one(0, question.threads);
+            resolve_one(0, threads);
         } else {
             std::atomic<int> next{0};
-            run_parallel(std::min(question.threads, n), [&](int) {
+            run_parallel(std::min(threads, n), [&](int) {
                 for (int q = next++; q < n; q = next++) resolve_one(q, 1);
             });
         }
@@ -96,7 +98,7 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
     }
     for (int64_t row : dear) {
         answers[row].dense = true;
-        finish(hidden + row * dim, row, question.threads, answers[row]);
+        finish(hidden + row * dim, row, threads, answers[row]);
     }
 }
 

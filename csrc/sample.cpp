@@ -82,7 +82,7 @@ bool Executor::know(Look& look, int q, const Question& question, int threads, st
     } else {
         std::vector<float> est, upper;
         found = best_of(look, q, question.k, threads, best, scored, est, upper, answer);
-        if (found) lse = normaliser(look, q, question.beta, scored, est, upper);
+        if (found) lse = normaliser(look, q, question, scored, est, upper);
         for (const Scored& s : scored) look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
     }
     answer.rows += static_cast<int64_t>(scored.size());

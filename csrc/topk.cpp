@@ -37,7 +37,7 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
         answer.bytes += static_cast<double>(scored.size()) * row_bytes();
         return Status::dear;
     }
-    Interval lse = normaliser(look, q, question.beta, scored, est, upper);
+    Interval lse = normaliser(look, q, question, scored, est, upper);
     lse.error += dot_error(&look.hidden[q * dim]);
     Status status = Status::done;
     if (!(lse.error <= question.eps)) {
