@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds the kernels with a sanitizer in a folder of its own and runs the tests over them; the environment stays as it is.
+#
+#   tools/sanitize.sh address     out-of-bounds, use after free, undefined behaviour: the kernel and engine tests
+#   tools/sanitize.sh thread      data races: the same tests, and many callers at once
+#   tools/sanitize.sh KIND TEST...  other tests
+#
+# Leaks are not looked for: the interpreter keeps memory until it exits. ASLR is off, which ThreadSanitizer needs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:?address or thread}
+shift
+case $kind in
+  address) library=libasan.so ;;
+  thread) library=libtsan.so ;;
+  *) echo "$kind is no sanitizer; choose address or thread" >&2; exit 2 ;;
+esac
+tests=("$@")
+[ ${#tests[@]} -gt 0 ] || tests=(tests/test_kernels.py tests/test_engines.py tests/test_callers.py)
+
+python=${PYTHON:-python3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"$python" -m pip install -q --no-deps --target "$work/site" -C build-dir="$work/build" \
+  -C cmake.define.HEADLONG_SANITIZE="$kind" .
+
+cxx=${CXX:-g++}
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1
+setarch -R env PYTHONPATH="$work/site" LD_PRELOAD="$("$cxx" -print-file-name=$library) $("$cxx" -print-file-name=libstdc++.so)" \
+  "$python" -m pytest -q -p no:cacheprovider "${tests[@]}"
