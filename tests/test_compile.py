@@ -31,11 +31,22 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
     assert hl.compile(SMALL_LAYER, "cascade").reason == "asked for"
 
 
-@pytest.mark.parametrize("method", ["full", "cascade"])
-def test_a_promise_with_a_delta_is_kept_by_proof(method: str) -> None:
-    engine = hl.compile(SMALL_LAYER, method, eps=0.03, delta=0.1, delta_ids=0.1)
-    assert engine.promise == hl.Promise(0.03, 0.0, 0.0)
-    assert "ids proved, log-probabilities within 0.03 nats proved" in repr(engine)
+def test_promises() -> None:
+    """What is asked, or more: full proves everything, the cascade ids."""
+    full, cascade, ids, proof = (
+        hl.compile(SMALL_LAYER, method, **asked)
+        for method, asked in (
+            ("full", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1}),
+            ("cascade", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1}),
+            ("cascade", {"eps": math.inf}),
+            ("cascade", {"eps": 0.03, "delta": 0.0}),
+        )
+    )
+    assert full.promise == proof.promise == hl.Promise(0.03, 0.0, 0.0)
+    assert "ids proved, log-probabilities within 0.03 nats proved" in repr(full)
+    assert cascade.promise == hl.Promise(0.03, 0.1, 0.0, frozenset({"query"}))
+    assert "ids proved, log-probabilities within 0.03 nats but for 0.1 over query" in repr(cascade)
+    assert ids.promise == hl.Promise(math.inf, 0.0, 0.0)
 
 
 def test_svd_promises_nothing() -> None:
@@ -48,7 +59,7 @@ def test_svd_promises_nothing() -> None:
         ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, cascade, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
-        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has share, batch, centre"),
+        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has share, batch, centre, width"),
         ({"method": "cascade", "share": 1.5}, OptionError, "share is 1.5; expected a number from 0 to 1"),
         ({"method": "cascade", "centre": 1}, OptionError, "centre is 1; expected True or False"),
         ({"method": "cascade", "batch": "all"}, OptionError, "batch is 'all'"),

@@ -1,7 +1,8 @@
 """From a layer to an engine: the choice of a method and its reason, one pass over the weights, the promise.
 
-``cascade`` proves everything and reads about a quarter of the bytes; only where a layer is so small that reading all of
-it takes microseconds is ``full`` the faster one. A method that promises nothing is never chosen for you.
+``cascade`` proves ids from a quarter of the bytes, with calibration vectors often from a twentieth; only where a layer is so
+small that reading all of it takes microseconds is ``full`` the faster one. A method that promises nothing is never chosen
+for you.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 from headlong import kernels
 from headlong.arrays import hidden64
 from headlong.engines import cascade, full, svd
-from headlong.engines.base import METHODS, Engine, Method, checked_eps
+from headlong.engines.base import LARGEST, METHODS, Engine, Method, checked_eps
 from headlong.engines.options import real, whole
 from headlong.engines.saved import read_engine
 from headlong.errors import InputError, MalformedFileError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
+from headlong.plan import Plan
 
 SMALL = 1_500_000
 """Weights below which reading all of them is no slower than looking first."""
@@ -40,9 +42,10 @@ def compile(
     """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
 
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
-    ``calibration``  ``[n, dim]`` hidden vectors as the engine will see them; what they decide is the method's business
+    ``calibration``  ``[n, dim]`` hidden vectors as the engine will see them, some thousands: they decide how little has to be
+                     read (``cascade``) or what is (``svd``); what is promised holds for every vector
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
-    The engine's ``promise`` says what it keeps, which may be more than was asked (``cascade`` proves everything).
+    The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
     """
     if not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
@@ -51,9 +54,11 @@ def compile(
     real(delta_ids, "delta_ids", 0.0, 1.0)
     whole(seed, "seed", 0, 2**64 - 1)
     vectors = None if calibration is None else hidden64(calibration, layer.dim, "calibration")
+    if vectors is not None and np.abs(vectors).max(initial=0.0) > LARGEST:
+        raise NonFiniteError(f"calibration reaches {np.abs(vectors).max():.3g}, beyond float32's range; rescale the vectors")
     if vectors is not None and not len(vectors):
         raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
-    name, reason = choose(layer) if method == "auto" else (method, "asked for")
+    name, reason = choose(layer, vectors is not None) if method == "auto" else (method, "asked for")
     reader = configured(name, options)
     count = kernels.threads(threads)
     norms = kernels.row_norms(layer.weight, count)
@@ -65,16 +70,26 @@ def compile(
         raise NonFiniteError(
             f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
         )
-    plan = reader.plan(layer, vectors, count)
-    return Engine(layer, reader, plan, norms, reader.promise(eps), threads=threads, seed=seed, reason=reason)
+    promise = reader.promise(eps, delta, delta_ids)
+    plan = reader.plan(layer, vectors, count, promise)
+    if method == "auto" and vectors is not None and len(plan.levels):
+        reason += f": {_first_look(plan)} had the fewest expected bytes"
+    return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
 
 
-def choose(layer: Layer) -> tuple[str, str]:
+def _first_look(plan: Plan) -> str:
+    """What level 0 reads, in words."""
+    width = max(stop for _, stop, _ in plan.levels[0].layout)
+    return "int8 codes of all coordinates" if plan.rotation is None else f"a whitened prefix of {width} coordinates"
+
+
+def choose(layer: Layer, calibrated: bool = False) -> tuple[str, str]:
     """The method that "auto" stands for, and why."""
     size = layer.vocab * layer.dim
     if size < SMALL:
         return "full", f"{size:,} weights, fewer than {SMALL:,}: reading all of them is no slower than looking first"
-    return "cascade", f"{size:,} weights, {SMALL:,} or more: int8 codes prove the answer from a fraction of the bytes"
+    looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"
+    return "cascade", f"{size:,} weights, {SMALL:,} or more: {looks}"
 
 
 def configured(name: Any, options: dict[str, Any]) -> Method:

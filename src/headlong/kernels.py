@@ -35,16 +35,21 @@ MOST_THREADS = 1024
 class Executor(Protocol):
     """Answers questions from a plan, for whole batches; both executors have these verbs.
 
-    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` uint8 or None; ``dense``: read every row.
+    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` uint8 or None; ``dense``: read every row. A normaliser may
+    be estimated from rows sampled by ``seed`` and miss ``eps`` with probability ``delta``; 0: it is proved.
     """
 
     @property
     def isa(self) -> str: ...
 
-    def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int) -> tuple[Array, ...]:
+    def topk(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> tuple[Array, ...]:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``"""
 
-    def lse(self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int) -> tuple[Array, ...]:
+    def lse(
+        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> tuple[Array, ...]:
         """``lse, error, rows, bytes, dense [batch]``"""
 
     def logits(self, hidden: Doubles, ids: NDArray[np.int64], threads: int) -> Doubles:

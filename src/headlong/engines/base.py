@@ -37,6 +37,8 @@ from headlong.plan import Plan
 
 LARGEST = float(np.finfo(np.float32).max)
 """Hidden vectors beyond float32's range are refused: nothing computes them."""
+MOST_DELTA = 0.5
+"""A promise that may be broken more often is kept as if it were this one."""
 COLDEST = 1e-6
 """Lower temperatures are the argmax, which needs no noise."""
 
@@ -46,9 +48,9 @@ class Method(Protocol):
 
     name: ClassVar[str]
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int) -> Plan: ...
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan: ...
 
-    def promise(self, eps: float) -> Promise: ...
+    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise: ...
 
 
 METHODS: dict[str, type[Any]] = {}
@@ -115,7 +117,7 @@ class Engine:
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_few(answer))
             return answer_as(found, asked.kind)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
-            asked.hidden, int(k), self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads)
+            asked.hidden, int(k), self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads), *self._chance
         )
         found = TopK(log_probs, ids, logits, lse, error, proved.astype(bool), self._cost(*cost))
         return answer_as(found, asked.kind)
@@ -126,7 +128,9 @@ class Engine:
         chosen = ids64(ids, len(asked.hidden), self.layer.vocab)
         threads = kernels.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
-        lse, error, rows, read, dense = self._executor.lse(asked.hidden, self._eps(eps), None, self._dense(asked), threads)
+        lse, error, rows, read, dense = self._executor.lse(
+            asked.hidden, self._eps(eps), None, self._dense(asked), threads, *self._chance
+        )
         log_probs = self.layer.link(logits) - lse[:, None]
         count = chosen.shape[1]
         cost = self._cost(rows + count, read + count * self._row_bytes, dense)
@@ -140,7 +144,7 @@ class Engine:
             value = lse_of(answer.exponents)
             return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_few(answer)), asked.kind)
         lse, error, *cost = self._executor.lse(
-            asked.hidden, self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads)
+            asked.hidden, self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads), *self._chance
         )
         return answer_as(Lse(lse, error, self._cost(*cost)), asked.kind)
 
@@ -225,6 +229,11 @@ class Engine:
 
     def _eps(self, eps: float | None) -> float:
         return self.promise.eps if eps is None else checked_eps(eps)
+
+    @property
+    def _chance(self) -> tuple[float, int]:
+        """How often a normaliser may be off, and the seed of the rows it is estimated from."""
+        return min(self.promise.delta, MOST_DELTA), self.seed
 
     def _dense(self, asked: Asked) -> bool:
         return len(asked.hidden) > self.plan.dense.batch

@@ -19,8 +19,8 @@ class Full:
 
     name: ClassVar[str] = "full"
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int) -> Plan:
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         return Plan(mean=None, rotation=None, base=None, centre=None, levels=(), dense=Dense(batch=0))
 
-    def promise(self, eps: float) -> Promise:
+    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
         return Promise(eps, 0.0, 0.0)

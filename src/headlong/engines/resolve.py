@@ -128,7 +128,8 @@ def _rounding(query: Query, shift: float) -> float:
 class Executor:
     """The verbs of ``headlong._native.Executor`` over a :class:`Matrix`, looped over the queries of a batch.
 
-    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` (0: the class is not there) or None.
+    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` (0: the class is not there) or None. ``delta`` and ``seed``
+    are not used: what may be estimated from sampled rows is proved here.
     """
 
     isa = "numpy"
@@ -136,7 +137,9 @@ class Executor:
     def __init__(self, matrix: Matrix) -> None:
         self.matrix = matrix
 
-    def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int) -> Answer:
+    def topk(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
         answers = []
         for query in self._queries(hidden, mask, dense, k):
@@ -148,7 +151,9 @@ class Executor:
             answers.append((*ranked, lse, error, query.proves, *_cost(query)))
         return _columns(answers, ("f", k), ("i", k), ("f", k), ("f",), ("f",), ("?",), *_COST)
 
-    def lse(self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int) -> Answer:
+    def lse(
+        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
         queries = self._queries(hidden, mask, dense, 0)
         return _columns([(*normaliser(query, eps), *_cost(query)) for query in queries], ("f",), ("f",), *_COST)

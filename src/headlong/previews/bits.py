@@ -94,11 +94,16 @@ def better_centred(layer: Layer, calibration: Doubles) -> bool:
 
 
 def _mean_distribution(layer: Layer, hidden: Doubles) -> Doubles:
+    exponents = layer.link(logits_of(layer, hidden))
+    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    return np.asarray((mass / mass.sum(axis=1, keepdims=True)).mean(axis=0))
+
+
+def logits_of(layer: Layer, hidden: Doubles) -> Doubles:
+    """All logits of a few vectors, ``[n, vocab]``, in float64, streamed over the rows."""
     logits = np.empty((len(hidden), layer.vocab))
     for start in range(0, layer.vocab, ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
         logits[:, part] = hidden @ layer.weight[part].astype(np.float64).T
         logits[:, part] += 0.0 if layer.bias is None else layer.bias[part]
-    exponents = layer.link(logits)
-    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    return np.asarray((mass / mass.sum(axis=1, keepdims=True)).mean(axis=0))
+    return logits

@@ -1,0 +1,169 @@
+"""The whitened prefix: int8 codes of the coordinates that carry the logits, norms of all others, then the others.
+
+    <w_i, hidden> + b_i = base_i + <centre, hidden> + <B_i, x'>                          (see whitening.py)
+    level 0    estimate over x'[:width],   |z - estimate| <= sum_s ‖B_i[s]‖ ‖x'[s]‖ + what codes and rounding lose
+    level 1    adds int8 codes of x'[width:], row by row, for the classes that level 0 leaves open
+
+The tail's segments double in length, each with its own Cauchy-Schwarz: one norm over all of it would be several times
+wider. What codes, float32 and float64 lose has one row of the slack for all: its parts, each over its median, by their
+maximum. (16 bits for the first coordinates, a second code of what the first one left, narrow the radius by 1-5 % and
+lengthen the level by 10 %: not here.)
+
+No probability enters: the radius holds for every finite row and query.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.kernels import Codes, Doubles, Floats, encode_int8, round_up
+from headlong.layers.matrix import Layer
+from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, deinterleave, padded
+from headlong.previews.bits import LARGEST, LARGEST_BASE, UNDERFLOW
+from headlong.previews.whitening import UNIT, Basis, pieces
+
+FIRST = 16
+"""Coordinates of the first segment of level 0; each further one reaches four times as far."""
+MOST_SEGMENTS = 4
+"""Of level 0, and of the tail: the last takes what is left."""
+ROUNDING = 2 * ESTIMATE_ROUNDING
+"""Several segments are added up where the executor's promise speaks of one."""
+Segments = tuple[tuple[int, int], ...]
+
+
+def prefix_plan(layer: Layer, basis: Basis, width: int, dense: Dense, threads: int = 1) -> Plan:
+    """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored."""
+    builder = _Builder(layer, basis, width, threads)
+    for part, rows in pieces(layer.weight):
+        rows -= basis.centre
+        builder.take(part, rows)
+    return builder.plan(dense)
+
+
+def spread(start: int, first: int, factor: int, stop: int) -> Segments:
+    """``[start, first), [first, factor * first), ...`` up to ``stop``, the last of :data:`MOST_SEGMENTS` taking the rest."""
+    edges, edge = [start], first
+    while edges[-1] < stop:
+        edges.append(stop if len(edges) == MOST_SEGMENTS else min(edge, stop))
+        edge *= factor
+    return tuple(itertools.pairwise(edges))
+
+
+class _Builder:
+    """Collects the codes, and per class what they lose, from blocks of centred rows."""
+
+    def __init__(self, layer: Layer, basis: Basis, width: int, threads: int) -> None:
+        dim = layer.dim
+        self.layer, self.basis, self.width, self.threads = layer, basis, width, threads
+        self.head = spread(0, FIRST, 4, width)
+        self.tail = spread(width, 2 * width, 2, dim)
+        count = padded(layer.vocab)
+        self.quads = [-(-(stop - start) // 4) for start, stop in self.head]
+        self.codes = np.full((count // CLASS_BLOCK, sum(self.quads), CLASS_BLOCK, 4), 128, np.uint8)
+        self.scale = np.zeros((len(self.head), count), np.float32)
+        self.rest = np.full((layer.vocab, dim - width), 128, np.uint8)
+        self.rest_scale = np.zeros((len(self.tail), count), np.float32)
+        self.base = np.zeros(count, np.float32)
+        self.uncoded = np.zeros(count, bool)
+        # Norms per class: of each segment of the tail, of what the codes lose there and in the head, of the codes.
+        self.norms, self.rest_lost = np.zeros((2, len(self.tail), count))
+        self.head_lost = np.zeros((len(self.head), count))
+        self.head_size, self.all_size, self.length = np.zeros((3, count))
+
+    def take(self, part: slice, rows: Doubles) -> None:
+        """``rows [n, dim]`` are those of the classes ``part``, less the centre."""
+        turned = rows @ self.basis.back
+        length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        base = rows @ self.basis.mean
+        if self.layer.bias is not None:
+            base += self.layer.bias[part]
+        largest = np.abs(turned).max(axis=1)
+        uncoded = ~((largest <= LARGEST / len(rows[0])) & (length <= LARGEST) & (np.abs(base) <= LARGEST_BASE))
+        turned[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0
+        self.uncoded[part], self.base[part], self.length[part] = uncoded, base, length
+        for s, (start, stop) in enumerate(self.tail):
+            self.norms[s, part] = _norm(turned[:, start:stop])
+        self._code_head(part, turned[:, : self.width])
+        self._code_rest(part, turned)
+
+    def _code_head(self, part: slice, turned: Doubles) -> None:
+        blocks = slice(part.start // CLASS_BLOCK, -(-part.stop // CLASS_BLOCK))
+        left, place, sizes = turned.copy(), 0, []
+        for s, (start, stop) in enumerate(self.head):
+            found = self._encode(left[:, start:stop])
+            self.codes[blocks, place : place + self.quads[s]] = found.codes
+            self.scale[s, part] = found.scale[: len(left)]
+            whole = deinterleave(found.codes, len(left))[:, : stop - start].astype(np.float64) - 128
+            left[:, start:stop] -= whole * found.scale[: len(left), None]
+            place += self.quads[s]
+            sizes.append(found.size[: len(left)].astype(np.float64))
+        for s, (start, stop) in enumerate(self.head):
+            self.head_lost[s, part] = _norm(left[:, start:stop])
+        self.head_size[part] = np.sqrt(sum(size**2 for size in sizes))
+
+    def _code_rest(self, part: slice, turned: Doubles) -> None:
+        square = self.head_size[part] ** 2
+        for s, (start, stop) in enumerate(self.tail):
+            found = self._encode(turned[:, start:stop])
+            columns = slice(start - self.width, stop - self.width)
+            self.rest[part, columns] = deinterleave(found.codes, len(turned))[:, : stop - start]
+            self.rest_scale[s, part] = found.scale[: len(turned)]
+            error, size = (side[: len(turned)].astype(np.float64) for side in (found.error, found.size))
+            # The codes are of the rows in float32.
+            self.rest_lost[s, part] = error + 2.0**-23 * (error + size) + 2.0**-130
+            square += size**2
+        self.all_size[part] = np.sqrt(square)
+
+    def _encode(self, values: Doubles) -> Codes:
+        return encode_int8(np.ascontiguousarray(values, np.float32), self.threads)
+
+    def plan(self, dense: Dense) -> Plan:
+        basis, dim = self.basis, self.layer.dim
+        tail = tuple(Term("norm", start, stop, 1.0, row) for row, (start, stop) in enumerate(self.tail))
+        slack, terms = self._shared(self.head, self.head_lost, self.head_size, self.width, len(tail))
+        norms = round_up(self.norms * (1 + 1e-9))
+        norms[:, self.uncoded] = 0.0
+        layout = tuple((start, stop, 8) for start, stop in self.head)
+        levels = [Level(self.codes, layout, self.scale, np.concatenate([norms, slack]), (*tail, *terms))]
+        if self.tail:
+            everywhere = (*self.head, *self.tail)
+            lost = np.concatenate([self.head_lost, self.rest_lost])
+            slack, terms = self._shared(everywhere, lost, self.all_size, dim, 0)
+            layout = tuple((start, stop, 8) for start, stop in self.tail)
+            levels.append(Level(self.rest, layout, self.rest_scale, slack, terms, adds=True))
+        return Plan(basis.mean, basis.rotation, self.base, basis.centre, tuple(levels), dense=dense)
+
+    def _shared(self, segments: Segments, lost: Doubles, size: Doubles, stop: int, row: int) -> tuple[Floats, tuple[Term, ...]]:
+        """One row of the slack for everything but the tail: ``max_p part_p / median_p``, and the terms ``median_p``."""
+        gaps = lost * (1 + 1e-9) + ROUNDING * size
+        parts = [(Term("norm", *segment), gap) for segment, gap in zip(segments, gaps, strict=True)]
+        parts += [(Term("quantised", 0, stop), size), *self._roundings()]
+        worst = np.zeros(len(self.base))
+        terms = []
+        for term, part in parts:
+            typical = _typical(part[: self.layer.vocab])
+            worst = np.maximum(worst, part / typical)
+            terms.append(term._replace(factor=typical, row=row))
+        worst[self.uncoded] = np.inf
+        return round_up(worst[None] * (1 + 1e-9)), tuple(terms)
+
+    def _roundings(self) -> list[tuple[Term, Doubles]]:
+        """What the rotation, the base in float32 and products with the means lose."""
+        basis, base = self.basis, np.abs(self.base.astype(np.float64))
+        unit = (self.layer.dim + 8) * UNIT
+        mean, centre = (float(np.linalg.norm(vector)) for vector in (basis.mean, basis.centre))
+        fixed = (ROUNDING + 2.0**-24) * base + 2 * unit * mean * (self.length + centre) + UNDERFLOW
+        return [(Term("one", 0, 0), fixed), (Term("hidden", 0, 0), basis.lost * self.length + unit * (self.length + centre))]
+
+
+def _norm(values: Doubles) -> Doubles:
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", values, values)))
+
+
+def _typical(part: NDArray[np.float64]) -> float:
+    """A factor of the size of most entries, never 0."""
+    some = part[part > 0]
+    return max(float(np.median(some)), 1e-30) if len(some) else 1e-30

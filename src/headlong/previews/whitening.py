@@ -1,0 +1,102 @@
+"""The basis in which the leading coordinates say most about the logits.
+
+    C = cov(hidden) + ridge = L L^T,   U = eigenvectors of L^T A^T A L,   A = weight - mean row
+    R = (L^-T U) in float32,  T = R^-T:     x' = (hidden - mean) R,  B = A T:     A (hidden - mean) = B x'
+
+Coordinates of x' have variance one over the calibration vectors, and those of B descend in energy: the first ``width`` of
+them are the best linear look at the logits of such vectors. Any invertible R gives the same products for *any* hidden
+vector, so calibration decides how tight a look is, never whether it is right; what float32 and float64 lose is in
+``lost``.
+
+The Gram matrix A^T A is streamed, float32 products summed up in float64; nothing of size [vocab, dim] is ever decomposed
+or held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from headlong.arrays import Array
+from headlong.kernels import Doubles, Floats
+from headlong.previews.bits import mean_row
+
+RIDGE = 1e-4
+"""Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible."""
+ENOUGH = 8
+"""Calibration vectors per coordinate; more of them make no better covariance."""
+UNIT = 2.0**-53
+PIECE = 1 << 21
+"""Numbers of float64 that a streaming pass holds at once."""
+
+
+class Basis(NamedTuple):
+    """``mean``, ``centre [dim]`` of hidden vectors and of rows; ``rotation`` R and ``back`` T ``[dim, dim]``; and
+
+    ``lost``   |<a, x> - <a T, x R>| <= lost * ‖a‖ * ‖x‖ for all a and x, with both products as they are computed
+    ``scale``  x' has variance ``scale ** 2`` over the calibration vectors
+    """
+
+    mean: Doubles
+    centre: Doubles
+    rotation: Floats
+    back: Doubles
+    lost: float
+    scale: float
+
+
+def whiten(weight: Array, calibration: Doubles) -> Basis:
+    """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank."""
+    calibration = calibration[:: -(-len(calibration) // (ENOUGH * weight.shape[1]))]
+    mean, centre = calibration.mean(axis=0), mean_row(weight)
+    covariance, scale = _covariance(calibration - mean)
+    factor = np.linalg.cholesky(covariance)
+    energy = factor.T @ _gram(weight, centre) @ factor
+    turn = np.linalg.eigh(energy / max(float(np.trace(energy)), 1e-300))[1][:, ::-1]
+    rotation = np.ascontiguousarray(np.linalg.solve(factor.T, turn), np.float32)
+    wide = rotation.astype(np.float64)
+    back = np.linalg.inv(wide).T
+    sizes = float(np.linalg.norm(wide) * np.linalg.norm(back))
+    gap = float(np.linalg.norm(np.eye(len(wide)) - back @ wide.T))
+    # Five products of this length are rounded: x R, A T, their sum, the subtraction of means, and the gap just computed.
+    lost = gap + 8 * (len(wide) + 8) * UNIT * sizes
+    return Basis(mean, centre, rotation, np.ascontiguousarray(back), lost, scale)
+
+
+def pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
+    """The rows as float64, some whole blocks of classes at a time."""
+    step = max(1, PIECE // (64 * weight.shape[1])) * 64
+    for start in range(0, len(weight), step):
+        part = slice(start, min(start + step, len(weight)))
+        yield part, weight[part].astype(np.float64)
+
+
+def _gram(weight: Array, centre: Doubles) -> Doubles:
+    """``A^T A`` up to a factor. It only decides how good the basis is, so float32 will do: each piece has its own unit."""
+    total, unit = np.zeros((weight.shape[1], weight.shape[1])), 0.0
+    for _, rows in pieces(weight):
+        rows -= centre
+        largest = float(np.abs(rows).max())
+        if largest > unit:
+            total, unit = total * (unit / largest) ** 2, largest
+        if unit > 0:
+            small = (rows / unit).astype(np.float32)
+            total += small.T @ small
+    return total
+
+
+def _covariance(shifted: Doubles) -> tuple[Doubles, float]:
+    """The covariance over its mean eigenvalue (a scale cancels between T and R), with its ridge, and that scale's root.
+
+    Vectors that are all equal say nothing: every direction is then as likely as any other.
+    """
+    dim = shifted.shape[1]
+    largest = float(np.abs(shifted).max(initial=0.0))
+    if largest == 0.0:
+        return np.eye(dim), 0.0
+    scaled = shifted / largest
+    moment = scaled.T @ scaled / len(scaled)
+    power = float(np.trace(moment)) / dim
+    return np.asarray(moment / power + RIDGE * np.eye(dim)), largest * power**0.5

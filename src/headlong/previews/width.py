@@ -1,0 +1,137 @@
+"""How many coordinates a prefix should have: the fewest expected bytes of a query, counted on some calibration vectors.
+
+    bytes(w) = level 0 for all classes + 2 * ( level 1 for those whose interval reaches the k-th best logit
+             + exact rows that the normaliser takes to keep its promise ),  at most what a dense pass reads
+
+(twice, since rows that are gathered come at about half the speed of a scan).
+
+Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates are judged by
+the same count, so that a layer without leading coordinates keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from headlong.answers import Promise
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.previews.bits import logits_of
+from headlong.previews.prefix import FIRST, spread
+from headlong.previews.whitening import Basis
+
+CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+JUDGES, LOGITS, CLASSES, BEST = 24, 2**23, 1024, 10
+"""Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
+DEAR = 0.25
+"""Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
+GATHERED = 2.0
+"""What a gathered byte costs in scanned ones."""
+CODE_LOSS = 0.008
+"""‖w - w^‖ / ‖w‖ of int8 codes."""
+
+
+class Seen(NamedTuple):
+    """What the candidates are counted on.
+
+    ``rows, vectors``  sampled classes and the judges, in the basis
+    ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
+    ``best``           ``[judges]``: the k-th best logit of all classes
+    ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes
+    """
+
+    rows: Doubles
+    vectors: Doubles
+    logits: Doubles
+    share: Doubles
+    best: Doubles
+    lightest: Doubles
+
+
+def best_width(layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float) -> int | None:
+    """The width with the fewest expected bytes; None where int8 codes of all coordinates need no more."""
+    judges = max(1, min(JUDGES, LOGITS // layer.vocab))
+    seen = _see(layer, basis, calibration[:: -(-len(calibration) // judges)])
+    least = expected_bytes(layer, seen, None, promise, share)
+    found = None
+    for width in CANDIDATES:
+        if width < layer.dim and (cost := expected_bytes(layer, seen, width, promise, share)) < least:
+            least, found = cost, width
+    return found
+
+
+def _see(layer: Layer, basis: Basis, judges: Doubles) -> Seen:
+    some = slice(None, None, -(-layer.vocab // CLASSES))
+    rows = (layer.weight[some].astype(np.float64) - basis.centre) @ basis.back
+    vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
+    logits = logits_of(layer, judges)
+    sampled, k = logits[:, some].copy(), min(BEST, layer.vocab)
+    logits.sort(axis=1)
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), logits[:, -k].copy(), _shares(layer, logits).cumsum(axis=1))
+
+
+def expected_bytes(layer: Layer, seen: Seen, width: int | None, promise: Promise, share: float) -> float:
+    """Mean over the judges. ``width`` None: int8 codes of all coordinates."""
+    dim, item = layer.dim, layer.weight.itemsize
+    fine = _radii(seen, ((0, dim),), CODE_LOSS)
+    if width is None:
+        coarse, first, deeper = fine, 6 * 4 + dim, dim * item
+    else:
+        head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
+        coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
+        first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
+    rotation = 0 if width is None else 4 * dim * dim
+    every = layer.vocab * dim * item
+    gathered = [_gathered(layer, promise, seen, judge, (coarse, fine), deeper, share) for judge in range(len(seen.best))]
+    return rotation + layer.vocab * first + float(np.mean(np.minimum(GATHERED * np.array(gathered), every)))
+
+
+def _gathered(
+    layer: Layer, promise: Promise, seen: Seen, judge: int, radii: tuple[Doubles, Doubles], deeper: int, share: float
+) -> float:
+    """Bytes that one query gathers beyond the look at all classes; infinite where it is read densely."""
+    vocab, row = layer.vocab, layer.dim * layer.weight.itemsize
+    coarse, fine = (radius[judge] for radius in radii)
+    candidates = float(np.mean(seen.logits[judge] + coarse >= seen.best[judge]))
+    if candidates > DEAR * share:
+        return math.inf
+    total = vocab * candidates * deeper
+    if math.isinf(promise.eps):
+        return total
+    mass = seen.share[judge]
+    if promise.delta > 0:
+        return total + row * rows_to_bet(seen.lightest[judge], 1.1 * float(mass @ coarse), promise)
+    opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (coarse, fine))
+    return total + opened * deeper + scored * row
+
+
+def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
+    """The heaviest classes exactly, the rest drawn until ratios up to ``exp(half_width)`` have told their mean apart."""
+    if half_width > 8:
+        return math.inf
+    needed = 1.25 * (math.log(2 / promise.delta) + 2) * (math.exp(half_width) - 0.85) / math.expm1(promise.eps)
+    return float(np.min(np.arange(len(lightest), 0, -1) - 1 + needed * lightest))
+
+
+def _open(gaps: Doubles, eps: float) -> float:
+    """The share of classes to read further until what is left of the gaps is at most ``eps``."""
+    left = np.cumsum(np.sort(gaps))
+    return 1 - float(np.searchsorted(left, eps, side="right")) / len(gaps)
+
+
+def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Doubles:
+    """``[judges, classes]``: loss * sum_s ‖B[s]‖ ‖x'[s]‖."""
+    total = np.zeros((len(seen.vectors), len(seen.rows)))
+    for start, stop in segments:
+        query, row = (np.linalg.norm(side[:, start:stop], axis=1) for side in (seen.vectors, seen.rows))
+        total += loss * query[:, None] * row
+    return total
+
+
+def _shares(layer: Layer, logits: Doubles) -> Doubles:
+    exponents = layer.link(logits)
+    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
