@@ -73,7 +73,7 @@ def compile(
     promise = reader.promise(eps, delta, delta_ids)
     plan = reader.plan(layer, vectors, count, promise)
     if method == "auto" and vectors is not None and len(plan.levels):
-        reason += f": {_first_look(plan)} had the fewest expected bytes"
+        reason += f": {_first_look(plan)}"
     return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
 
 

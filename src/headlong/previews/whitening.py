@@ -8,8 +8,8 @@ them are the best linear look at the logits of such vectors. Any invertible R gi
 vector, so calibration decides how tight a look is, never whether it is right; what float32 and float64 lose is in
 ``lost``.
 
-The Gram matrix A^T A is streamed, float32 products summed up in float64; nothing of size [vocab, dim] is ever decomposed
-or held.
+Rows many times longer than most have no part in the mean row and in A^T A, which is streamed: float32 products, summed up
+in float64. Nothing of size [vocab, dim] is ever decomposed or held.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import numpy as np
 
 from headlong.arrays import Array
 from headlong.kernels import Doubles, Floats
-from headlong.previews.bits import mean_row
 
 RIDGE = 1e-4
 """Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible."""
 ENOUGH = 8
 """Calibration vectors per coordinate; more of them make no better covariance."""
+SOME, MANY_TIMES = 4096, 16.0
+"""Rows whose median length is the typical one, and how many times longer a row may be."""
 UNIT = 2.0**-53
 PIECE = 1 << 21
 """Numbers of float64 that a streaming pass holds at once."""
@@ -50,10 +51,11 @@ class Basis(NamedTuple):
 def whiten(weight: Array, calibration: Doubles) -> Basis:
     """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank."""
     calibration = calibration[:: -(-len(calibration) // (ENOUGH * weight.shape[1]))]
-    mean, centre = calibration.mean(axis=0), mean_row(weight)
+    mean, longest = calibration.mean(axis=0), _longest(weight)
+    centre = _mean_row(weight, longest)
     covariance, scale = _covariance(calibration - mean)
     factor = np.linalg.cholesky(covariance)
-    energy = factor.T @ _gram(weight, centre) @ factor
+    energy = factor.T @ _gram(weight, centre, longest) @ factor
     turn = np.linalg.eigh(energy / max(float(np.trace(energy)), 1e-300))[1][:, ::-1]
     rotation = np.ascontiguousarray(np.linalg.solve(factor.T, turn), np.float32)
     wide = rotation.astype(np.float64)
@@ -73,12 +75,28 @@ def pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
         yield part, weight[part].astype(np.float64)
 
 
-def _gram(weight: Array, centre: Doubles) -> Doubles:
+def _longest(weight: Array) -> float:
+    """How long a row may be to have a part in the basis: one of 1e25 among ones would leave nothing else to see."""
+    some = weight[:: -(-len(weight) // SOME)].astype(np.float64)
+    typical = float(np.median(np.sqrt(np.einsum("ij,ij->i", some, some))))
+    return MANY_TIMES * typical if typical > 0 else np.inf
+
+
+def _mean_row(weight: Array, longest: float) -> Doubles:
+    total, count = np.zeros(weight.shape[1]), 0
+    for _, rows in pieces(weight):
+        short = rows[np.einsum("ij,ij->i", rows, rows) <= longest**2]
+        total += short.sum(axis=0)
+        count += len(short)
+    return total / count
+
+
+def _gram(weight: Array, centre: Doubles, longest: float) -> Doubles:
     """``A^T A`` up to a factor. It only decides how good the basis is, so float32 will do: each piece has its own unit."""
     total, unit = np.zeros((weight.shape[1], weight.shape[1])), 0.0
     for _, rows in pieces(weight):
-        rows -= centre
-        largest = float(np.abs(rows).max())
+        rows = rows[np.einsum("ij,ij->i", rows, rows) <= longest**2] - centre
+        largest = float(np.abs(rows).max(initial=0.0))
         if largest > unit:
             total, unit = total * (unit / largest) ** 2, largest
         if unit > 0:

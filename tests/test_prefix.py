@@ -1,0 +1,298 @@
+"""The whitened prefix: exact products in its basis, radii that hold for all rows and queries, plans in files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from adversarial import CASES, DTYPES, build
+from headlong import kernels
+from headlong.engines.base import Engine
+from headlong.engines.query import Matrix, Query
+from headlong.errors import NonFiniteError, OptionError
+from headlong.layers.matrix import Layer
+from headlong.plan import Dense, Plan
+from headlong.previews import prefix
+from headlong.previews.prefix import prefix_plan, spread
+from headlong.previews.whitening import whiten
+from headlong.previews.width import CANDIDATES, best_width, rows_to_bet
+from oracle import check_topk, check_within, truth
+
+SURE, IDS = hl.Promise(0.05, 0.0, 0.0), hl.Promise(math.inf, 0.0, 0.0)
+
+
+def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[Layer, np.ndarray]:
+    """A layer whose logits' energy falls as ``j ** -power`` in a hidden basis, and vectors with an offset to match."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    energy = np.arange(1, dim + 1.0) ** (-power / 2)
+    weight = (rng.standard_normal((vocab, dim)) * energy) @ turn.T * 2
+    hidden = (rng.standard_normal((400, dim)) * energy) @ turn.T + rng.standard_normal(dim)
+    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
+
+
+def state(layer: Layer, plan: Plan, hidden: np.ndarray) -> Query:
+    norms = np.minimum(kernels.row_norms(layer.weight), np.finfo(np.float32).max)
+    matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)
+    return Query(matrix, hidden.astype(np.float64), np.ones(layer.vocab, bool))
+
+
+def check_radii(layer: Layer, plan: Plan, vectors: np.ndarray) -> int:
+    """No estimate of any level is farther from the float64 logit than its radius; returns the pairs that were checked."""
+    everything = np.arange(layer.vocab)
+    for hidden in vectors:
+        query = state(layer, plan, hidden)
+        looks = []
+        for _ in plan.levels:
+            query.look(everything)
+            looks.append((query.estimate.copy(), query.radius.copy()))
+        query.score(everything)
+        for estimate, radius in looks:
+            assert np.isfinite(estimate).all()
+            assert (np.abs(query.estimate - estimate) <= radius + query.rounding).all()
+    return len(vectors) * layer.vocab * len(plan.levels)
+
+
+def strangers(dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Vectors unlike any that calibrates: none, axes, heavy tails, far and near ones."""
+    vectors = [np.zeros((1, dim)), np.eye(dim)[:4], rng.standard_cauchy((4, dim)), rng.standard_normal((4, dim)) * 1e4]
+    return np.concatenate([*vectors, rng.standard_normal((4, dim)) * 1e-5, rng.standard_normal((8, dim))]).astype(np.float32)
+
+
+CALIBRATIONS: dict[str, Any] = {
+    "plenty": lambda rng, dim: rng.standard_normal((300, dim)) * np.arange(1, dim + 1) ** -0.5 + 1,
+    "one": lambda rng, dim: rng.standard_normal((1, dim)),
+    "all equal": lambda rng, dim: np.ones((20, dim)) * 3,
+    "zeros": lambda rng, dim: np.zeros((5, dim)),
+    "fewer than coordinates": lambda rng, dim: rng.standard_normal((max(1, dim // 3), dim)),
+    "one direction": lambda rng, dim: rng.standard_normal((50, 1)) * rng.standard_normal(dim),
+    "tiny": lambda rng, dim: rng.standard_normal((50, dim)) * 1e-30,
+    "huge": lambda rng, dim: rng.standard_normal((50, dim)) * 1e30,
+}
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.parametrize("dim", [1, 7, 65])
+def test_products_in_the_basis(calibration: str, dim: int) -> None:
+    """``A (hidden - mean) = B x'`` within what the basis says is lost, and little is."""
+    rng = np.random.default_rng(dim)
+    weight = rng.standard_normal((90, dim)).astype(np.float32)
+    basis = whiten(weight, CALIBRATIONS[calibration](rng, dim))
+    rows = weight.astype(np.float64) - basis.centre
+    vectors = rng.standard_normal((30, dim)) - basis.mean * (np.abs(basis.mean) < 1e6)
+    turned = (rows @ basis.back) @ (vectors @ basis.rotation.astype(np.float64)).T
+    bound = basis.lost * np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
+    assert (np.abs(rows @ vectors.T - turned) <= bound).all()
+    assert basis.lost < 1e-8 and np.isfinite(basis.rotation).all()
+
+
+def test_the_basis_whitens_and_sorts() -> None:
+    layer, hidden = decaying(500, 40)
+    hidden = hidden[:300]
+    basis = whiten(layer.weight, hidden.astype(np.float64))
+    vectors = (hidden - basis.mean) @ basis.rotation
+    covariance = vectors.T @ vectors / len(vectors) / basis.scale**2
+    np.testing.assert_allclose(covariance, np.eye(40), atol=0.02)
+    energy = (((layer.weight - basis.centre) @ basis.back) ** 2).sum(axis=0)
+    assert (np.diff(energy) <= 1e-6 * energy[0]).all()
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.parametrize("width", [1, 3, 16, 17, 40, 65])
+def test_no_violation_whatever_calibrates(calibration: str, width: int) -> None:
+    rng = np.random.default_rng(width)
+    layer, hidden = decaying(200, 65)
+    basis = whiten(layer.weight, CALIBRATIONS[calibration](rng, 65))
+    plan = prefix_plan(layer, basis, width, Dense())
+    assert check_radii(layer, plan, np.concatenate([hidden[:8], strangers(65, rng)])) >= 5000
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_no_violation_on_adversarial_layers(name: str, dtype: str) -> None:
+    case = build(name, dtype)
+    rng = np.random.default_rng(0)
+    with np.errstate(over="ignore"):
+        others = strangers(case.layer.dim, rng)
+    for width in {1, max(1, case.layer.dim // 3), case.layer.dim}:
+        basis = whiten(case.layer.weight, case.hidden.astype(np.float64))
+        check_radii(case.layer, prefix_plan(case.layer, basis, width, Dense()), np.concatenate([case.hidden, others]))
+
+
+def test_no_violation_in_many_pairs_and_tight_enough() -> None:
+    """8e5 pairs of like and unlike vectors; for like ones the prefix leaves far fewer classes open than its bytes say."""
+    layer, hidden = decaying(4000, 96, power=2.0)
+    basis = whiten(layer.weight, hidden[:300].astype(np.float64))
+    plan = prefix_plan(layer, basis, 24, Dense())
+    assert check_radii(layer, plan, np.concatenate([hidden[300:370], strangers(96, np.random.default_rng(1))])) > 5e5
+    left = []
+    for vector in hidden[370:]:
+        query = state(layer, plan, vector)
+        query.look(np.arange(layer.vocab))
+        exact = layer.weight.astype(np.float64) @ vector + layer.bias
+        left.append((query.reach()[1] >= np.sort(exact)[-10]).sum())
+        gap = np.abs(exact - query.estimate)
+        assert (gap / query.radius).max() > 0.03
+    assert np.median(left) < 400
+
+
+def test_rows_beyond_float32_are_always_scored() -> None:
+    weight = np.random.default_rng(0).standard_normal((130, 20)).astype(np.float32)
+    weight[3] *= 1e25
+    bias = np.zeros(130, np.float32)
+    bias[66] = -3e38
+    layer = Layer(weight, bias)
+    plan = prefix_plan(layer, whiten(weight, np.random.default_rng(1).standard_normal((40, 20))), 8, Dense())
+    for level in plan.levels:
+        assert level.slack is not None and level.scale is not None
+        assert np.flatnonzero(np.isinf(level.slack).any(axis=0)).tolist() == [3, 66]
+        assert (level.scale[:, [3, 66]] == 0).all() and np.isfinite(level.scale).all()
+
+
+def test_equal_and_zero_rows() -> None:
+    """Rows that are all alike vanish once centred; half of them zero leave the others' radii alone."""
+    rng = np.random.default_rng(0)
+    hidden = rng.standard_normal((30, 12)).astype(np.float32)
+    same = Layer(np.tile(rng.standard_normal((1, 12)), (70, 1)).astype(np.float32))
+    check_radii(same, prefix_plan(same, whiten(same.weight, hidden.astype(np.float64)), 4, Dense()), hidden)
+    weight = rng.standard_normal((200, 12)).astype(np.float32)
+    full = Layer(weight.copy())
+    weight[::2] = 0.0
+    half = Layer(weight)
+    plans = [prefix_plan(layer, whiten(layer.weight, hidden.astype(np.float64)), 6, Dense()) for layer in (full, half)]
+    widths = []
+    for layer, plan in zip((full, half), plans, strict=True):
+        check_radii(layer, plan, hidden)
+        query = state(layer, plan, hidden[0])
+        query.look(np.arange(200))
+        widths.append(np.median(query.radius[1::2]))
+    assert widths[1] < 2 * widths[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((64, 128, 2, 512), ((64, 128), (128, 256), (256, 512))),
+        ((64, 128, 2, 5000), ((64, 128), (128, 256), (256, 512), (512, 5000))),
+        ((0, 16, 4, 10), ((0, 10),)),
+        ((0, 16, 4, 128), ((0, 16), (16, 64), (64, 128))),
+        ((20, 40, 2, 20), ()),
+        ((1, 2, 2, 2), ((1, 2),)),
+    ],
+)
+def test_segments(arguments: tuple[int, int, int, int], expected: tuple[tuple[int, int], ...]) -> None:
+    assert spread(*arguments) == expected
+
+
+def test_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = decaying(300, 20)
+    basis = whiten(layer.weight, hidden.astype(np.float64))
+    whole = prefix_plan(layer, basis, 8, Dense())
+    monkeypatch.setattr("headlong.previews.whitening.PIECE", 1)
+    parts = prefix_plan(layer, basis, 8, Dense())
+    for one, other in zip(whole.levels, parts.levels, strict=True):
+        assert (one.codes == other.codes).mean() > 0.9999, "BLAS may add in another order"
+        np.testing.assert_allclose(one.slack, other.slack, rtol=1e-5)
+    check_radii(layer, parts, hidden[:5])
+
+
+def test_the_width_follows_the_spectrum() -> None:
+    """Steep: a short prefix; flat: int8 of everything; a normaliser to be kept: a longer one than ids need."""
+    found = {}
+    for power in (0.0, 1.0, 3.0):
+        layer, hidden = decaying(6000, 128, power)
+        wide = hidden.astype(np.float64)
+        basis = whiten(layer.weight, wide)
+        for name, promise in (("ids", IDS), ("sure", SURE), ("bet", hl.Promise(0.01, 1e-3, 0.0))):
+            found[power, name] = best_width(layer, basis, wide, promise, 0.25)
+    assert found[0.0, "ids"] is None
+    assert found[3.0, "ids"] in CANDIDATES[:3]
+    assert found[3.0, "ids"] <= found[3.0, "bet"]  # type: ignore[operator]
+
+
+def test_rows_to_bet() -> None:
+    promise = hl.Promise(0.01, 1e-3, 0.0)
+    lightest = np.cumsum(np.sort(np.r_[np.full(999, 1e-6), 1 - 999e-6]))
+    assert rows_to_bet(lightest, 0.1, promise) < 10 < rows_to_bet(np.arange(1, 1001) / 1000, 0.1, promise) <= 1000
+    assert math.isinf(rows_to_bet(lightest, 9.0, promise))
+
+
+def engine_of(layer: Layer, hidden: np.ndarray, **options: Any) -> Engine:
+    return hl.compile(layer, "cascade", calibration=hidden, threads=2, **options)
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+def test_answers_are_the_reference(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    layer, hidden = decaying(3000, 70, 2.0)
+    vectors = np.concatenate([hidden[380:], strangers(70, np.random.default_rng(2))])
+    exact = truth(layer, vectors)
+    for width in (16, 30, 70):
+        engine = engine_of(layer, hidden[:380], width=width, eps=0.05, delta=0.0)
+        assert len(engine.plan.levels) == (1 if width == 70 else 2)
+        for eps in (0.05, math.inf):
+            found = engine.topk(vectors, 10, eps=eps)
+            assert found.proved.all() and (found.error <= eps).all()
+            check_within(found.lse, exact.lse, found.error, 1e-9 * (1 + np.abs(exact.lse)))
+            for b, reference in enumerate(exact.logits):
+                check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
+
+
+def test_files(tmp_path: Path) -> None:
+    layer, hidden = decaying(900, 70, 2.0)
+    saved = engine_of(layer, hidden, width=20)
+    saved.save(tmp_path / "head.safetensors")
+    loaded = hl.load(tmp_path / "head.safetensors", threads=2)
+    assert loaded.method == saved.method and loaded.promise == saved.promise
+    for one, other in zip(saved.plan.levels, loaded.plan.levels, strict=True):
+        assert (one.layout, one.terms, one.adds) == (other.layout, other.terms, other.adds)
+        for name in ("codes", "scale", "slack"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for name in ("mean", "rotation", "base", "centre"):
+        np.testing.assert_array_equal(getattr(saved.plan, name), getattr(loaded.plan, name))
+    assert (saved.topk(hidden[:9], 5).ids == loaded.topk(hidden[:9], 5).ids).all()
+
+
+def test_options() -> None:
+    layer, hidden = decaying(900, 70, 2.0)
+    assert engine_of(layer, hidden, width=0).plan.rotation is None
+    assert hl.compile(layer, "cascade").plan.rotation is None, "nothing calibrates"
+    with pytest.raises(OptionError, match="width is 8, but no calibration vectors came; pass calibration=hidden"):
+        hl.compile(layer, "cascade", width=8)
+    with pytest.raises(OptionError, match="width is 71; expected a whole number from 0 to 70"):
+        engine_of(layer, hidden, width=71)
+    with pytest.raises(NonFiniteError, match="calibration reaches 1e\\+200, beyond float32's range"):
+        engine_of(layer, hidden.astype(np.float64) * 0 + 1e200)
+
+
+def test_auto_says_what_calibration_chose() -> None:
+    layer, hidden = decaying(30_000, 64, 3.0)
+    engine = hl.compile(layer, calibration=hidden, eps=math.inf)
+    assert engine.plan.rotation is not None
+    width = engine.plan.levels[0].layout[-1][1]
+    assert engine.reason.endswith(f"calibration vectors choose the first look: a whitened prefix of {width} coordinates")
+    engine = hl.compile(layer, calibration=hidden, eps=math.inf, width=0)
+    assert engine.reason.endswith("calibration vectors choose the first look: int8 codes of all coordinates")
+
+
+def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
+    """Calibrated on one half of the text and asked on the other: proved top-10 from 7 % of float32's bytes."""
+    engine = hl.compile(trained, calibration=trained_hidden[:4096], eps=math.inf, threads=1)
+    hidden = trained_hidden[4096:8192:16]
+    exact = truth(trained, hidden)
+    bytes_read = []
+    for b, reference in enumerate(exact.logits):
+        found = engine.topk(hidden[b : b + 1], 10)
+        assert found.proved.all()
+        check_topk(reference, found.ids[0], found.logits[0], float(exact.rounding[b]))
+        bytes_read.append(found.cost.bytes[0])
+    assert np.mean(bytes_read) < 0.07 * trained.vocab * trained.dim * 4
+    plan = engine.plan
+    assert prefix.FIRST < plan.levels[0].layout[-1][1] < 128
+    size = sum(array.nbytes for level in plan.levels for array in (level.codes, level.scale, level.slack) if array is not None)
+    assert size + plan.rotation.nbytes + plan.base.nbytes < 0.7 * trained.weight.nbytes  # type: ignore[union-attr]
