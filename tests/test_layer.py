@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,20 @@ def test_loading_maps(tmp_path: Path) -> None:
     while isinstance(weight, np.ndarray) and weight.base is not None:
         weight = weight.base
     assert isinstance(weight, memoryview) or type(weight).__name__ == "mmap"
+
+
+def test_more_than_two_to_the_31_weights_are_mapped(tmp_path: Path) -> None:
+    vocab, dim = 2**20 + 1, 2**11
+    size = vocab * dim * 2
+    header = json.dumps({"lm_head.weight": {"dtype": "BF16", "shape": [vocab, dim], "data_offsets": [0, size]}}).encode()
+    header += b" " * (-len(header) % 8)  # misaligned tensors are copied
+    with open(tmp_path / "big.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.seek(size - 2, os.SEEK_CUR)  # a hole: the file takes no room on disk
+        file.write(b"\x80\x3f")  # 1.0
+    layer = Layer.load(tmp_path / "big.safetensors")
+    assert layer.vocab * layer.dim > 2**31
+    assert layer.weight[-1, -2:].tolist() == [0.0, 1.0]
 
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
