@@ -204,7 +204,7 @@ class Executor {
     bool gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
                 std::atomic<float>& threshold, float* scratch) const;
     void seed(Look& look, int q, const Question& question, std::atomic<float>& threshold) const;
-    double bearable(int64_t seen, int64_t k) const;
+    double bearable(const Look& look, int64_t seen, int64_t k) const;
     void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
     void hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const;
     bool by_budget(const Look& look) const { return budget > 0 && look.source == &preview; }
@@ -231,6 +231,13 @@ class Executor {
                   Answer& answer) const;
     Status bet(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
                Answer& answer) const;
+    std::vector<float> radii(const Look& look, int q, int threads) const;
+    void read_deeper(Look& look, int q, int level, const std::vector<int32_t>& ids, int threads, std::vector<float>& rad,
+                     Answer& answer) const;
+    Kernels::Sums sums_of(const Look& look, int q, double beta, float shift, const std::vector<float>& rad,
+                          int threads) const;
+    std::vector<int32_t> widest(const Look& look, int q, const Question& question, float shift, double known, int threads,
+                                const std::vector<float>& rad) const;
     double float_error(double shift, double beta) const;
     double dot_error(const double* hidden) const;
 

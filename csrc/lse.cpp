@@ -136,6 +136,33 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
     return {shift + point, error};
 }
 
+std::vector<float> Executor::radii(const Look& look, int q, int threads) const {
+    std::vector<float> rad(padded);
+    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
+        kernels->radius(look.prepared.radius[q], c * kChunk, std::min<int64_t>(kChunk, padded - c * kChunk), &rad[c * kChunk]);
+    });
+    return rad;
+}
+
+// Brings the estimates and radii of `ids` to a deeper level.
+void Executor::read_deeper(Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
+                           std::vector<float>& rad, Answer& answer) const {
+    float* est = look.est.data() + q * padded;
+    constexpr int64_t kGrain = 256;
+    over_chunks((static_cast<int64_t>(ids.size()) + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
+        const std::vector<int32_t> some(ids.begin() + g * kGrain,
+                                        ids.begin() + std::min<int64_t>(ids.size(), (g + 1) * kGrain));
+        float closer[kGrain], width[kGrain];
+        for (size_t i = 0; i < some.size(); ++i) closer[i] = est[some[i]];
+        look_deeper(look, q, level, some, closer, width);
+        for (size_t i = 0; i < some.size(); ++i) {
+            est[some[i]] = closer[i];
+            rad[some[i]] = width[i];
+        }
+    });
+    answer.bytes += static_cast<double>(ids.size()) * deeper[level].bytes;
+}
+
 // Scored classes leave look.est, so that what it holds is the rest.
 Status Executor::refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                         Interval& lse, Answer& answer) const {
@@ -144,6 +171,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
     float shift = none;
     for (int t = 0; t < look.threads; ++t)
         shift = std::max(shift, static_cast<float>(look.parts[static_cast<size_t>(q) * look.threads + t].shift));
+    for (const Scored& s : scored) shift = std::max(shift, static_cast<float>(linked(s.z) * question.beta));
     double exact = 0;
     for (const Scored& s : scored) {
         exact += std::exp(linked(s.z) * question.beta - shift);
@@ -153,10 +181,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
     const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
     const double aim = question.eps - fixed, most = share * static_cast<double>(vocab);
     if (aim <= 0) return Status::dear;
-    std::vector<float> rad(padded);
-    over_chunks(chunks, threads, [&](int, int64_t c) {
-        kernels->radius(look.prepared.radius[q], c * kChunk, std::min<int64_t>(kChunk, padded - c * kChunk), &rad[c * kChunk]);
-    });
+    std::vector<float> rad = radii(look, q, threads);
     const auto ends_of = [&](int64_t c, float* low, float* high) {
         const int64_t n = std::min<int64_t>(kChunk, padded - c * kChunk);
         kernels->interval_exps(est + c * kChunk, &rad[c * kChunk], n, link, beta, shift, low, high);
@@ -211,19 +236,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
                 wanted.insert(wanted.end(), own.begin(), own.end());
             });
         if (!last) {
-            constexpr int64_t kGrain = 256;
-            over_chunks((static_cast<int64_t>(wanted.size()) + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
-                const size_t from = g * kGrain, to = std::min(wanted.size(), from + kGrain);
-                const std::vector<int32_t> ids(wanted.begin() + from, wanted.begin() + to);
-                float closer[kGrain], width[kGrain];
-                for (size_t i = 0; i < ids.size(); ++i) closer[i] = est[ids[i]];
-                look_deeper(look, q, level, ids, closer, width);
-                for (size_t i = 0; i < ids.size(); ++i) {
-                    est[ids[i]] = closer[i];
-                    rad[ids[i]] = width[i];
-                }
-            });
-            answer.bytes += static_cast<double>(wanted.size()) * deeper[level].bytes;
+            read_deeper(look, q, level, wanted, threads, rad, answer);
             continue;
         }
         std::vector<Scored> rest;
@@ -234,6 +247,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
             est[s.id] = none;
         }
         scored.insert(scored.end(), rest.begin(), rest.end());
+        if (!(exact < 1e30)) return Status::dear;  // a row far above its estimate: the sums have lost the others
         double bottom = exact, top = exact;
         for (int b = 0; b < cut; ++b) {
             bottom += all[b].low * (1 - kExpError);
@@ -244,76 +258,138 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
     return lse.error <= question.eps ? Status::done : Status::dear;
 }
 
+// The sums of a query's intervals, in the same order every time.
+Kernels::Sums Executor::sums_of(const Look& look, int q, double beta, float shift, const std::vector<float>& rad,
+                                int threads) const {
+    const int64_t chunks = (padded + kChunk - 1) / kChunk;
+    std::vector<Kernels::Sums> each(chunks, Kernels::Sums{0, 0, 0, 0});
+    over_chunks(chunks, threads, [&](int, int64_t c) {
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        const float most = *std::max_element(&rad[first], &rad[first] + n);
+        kernels->interval_sums(&look.est[q * padded + first], &rad[first], n, most, link, static_cast<float>(beta), shift,
+                               &each[c]);
+    });
+    Kernels::Sums all{0, 0, 0, 0};
+    for (const Kernels::Sums& one : each) {
+        all.low += one.low;
+        all.high += one.high;
+        all.centre += one.centre;
+        all.moved += one.moved;
+    }
+    return all;
+}
+
+// Classes that a deeper level should see before a bet: those with the widest gaps, until the others' matter little.
+std::vector<int32_t> Executor::widest(const Look& look, int q, const Question& question, float shift, double known,
+                                      int threads, const std::vector<float>& rad) const {
+    const float* est = look.est.data() + q * padded;
+    const int64_t chunks = (padded + kChunk - 1) / kChunk;
+    std::vector<float> gap(padded);
+    std::vector<Histogram> each(threads, Histogram(kBins));
+    over_chunks(chunks, threads, [&](int t, int64_t c) {
+        float low[kChunk], high[kChunk];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        kernels->interval_exps(est + first, &rad[first], n, link, static_cast<float>(question.beta), shift, low, high);
+        for (int64_t i = 0; i < n; ++i) {
+            gap[first + i] = high[i] - low[i];
+            Bin& bin = each[t][bin_of(gap[first + i])];
+            bin.low += low[i];
+            bin.high += high[i];
+        }
+    });
+    const Histogram all = sum_up(each);
+    double low = known, open = 0;
+    for (const Bin& bin : all) {
+        low += bin.low;
+        open += bin.high - bin.low;
+    }
+    int cut = kBins;
+    while (cut > 1 && open > question.eps * low) {
+        --cut;
+        open -= all[cut].high - all[cut].low;
+    }
+    std::vector<int32_t> wanted;
+    for (int64_t i = 0; i < vocab; ++i)
+        if (bin_of(gap[i]) >= cut) wanted.push_back(static_cast<int32_t>(i));
+    return wanted;
+}
+
 Status Executor::bet(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                      Interval& lse, Answer& answer) const {
     float* est = look.est.data() + q * padded;
     const float none = -std::numeric_limits<float>::infinity(), beta = static_cast<float>(question.beta);
     float shift = none;
-    double centre = 0, moved = 0;
-    for (int t = 0; t < look.threads; ++t) {
-        const Part& part = look.parts[static_cast<size_t>(q) * look.threads + t];
-        shift = std::max(shift, static_cast<float>(part.shift));
-    }
-    for (int t = 0; t < look.threads; ++t) {
-        const Part& part = look.parts[static_cast<size_t>(q) * look.threads + t];
-        if (part.shift == -kInf) continue;
-        centre += part.sums.centre * std::exp(part.shift - shift);
-        moved += part.sums.moved * std::exp(part.shift - shift);
-    }
+    for (int t = 0; t < look.threads; ++t)
+        shift = std::max(shift, static_cast<float>(look.parts[static_cast<size_t>(q) * look.threads + t].shift));
+    for (const Scored& s : scored) shift = std::max(shift, static_cast<float>(linked(s.z) * question.beta));
     double exact = 0;
     for (const Scored& s : scored) {
         exact += std::exp(linked(s.z) * question.beta - shift);
         est[s.id] = none;
     }
-    // Rows are proposed by their estimate, wider ones than most by exp(ceiling) below their upper end: no ratio of a
-    // term to its proposal is above exp(ceiling).
-    // (Rounded: the sums depend on which thread saw which chunk, the answer must not.)
-    const float ceiling = static_cast<float>(std::ceil(std::max(0.02, 1.1 * moved / centre) * 64) / 64);
     const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
-    const double aim = question.eps - fixed, most = std::exp(static_cast<double>(ceiling) + fixed) * (1 + 0x1p-18);
-    const double odds = 2 / question.delta;
-    if (aim <= 0 || !(ceiling < 8)) return refine(look, q, question, threads, scored, lse, answer);
-
+    const double aim = question.eps - fixed, odds = 2 / question.delta;
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    const Radius& radius = look.prepared.radius[q];
+    if (aim <= 0) return refine(look, q, question, threads, scored, lse, answer);
+    std::vector<float> rad = radii(look, q, threads);
+    float ceiling = 0;
     const auto proposals = [&](int64_t c, float* out) {
-        float rad[kChunk];
-        const int64_t n = std::min<int64_t>(kChunk, padded - c * kChunk);
-        kernels->radius(radius, c * kChunk, n, rad);
-        kernels->proposal(est + c * kChunk, rad, n, link, beta, ceiling, shift, out);
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        kernels->proposal(est + first, &rad[first], n, link, beta, ceiling, shift, out);
         return n;
     };
-    std::vector<Histogram> each(threads, Histogram(kBins));
-    over_chunks(chunks, threads, [&](int t, int64_t c) {
-        float u[kChunk];
-        const int64_t n = proposals(c, u);
-        for (int64_t i = 0; i < n; ++i) {
-            Bin& bin = each[t][bin_of(u[i])];
-            bin.count += u[i] > 0;
-            bin.low += u[i];
-        }
-    });
-    const Histogram all = sum_up(each);
-    double mass = 0, known = exact;
-    for (const Bin& bin : all) mass += bin.low;
-    // Every bin may be scored whole or left to the sample; take the cheapest cut. Betting all against a mean that is
-    // off by d of ratios up to `most` multiplies the stake by about 1 + d / most at every draw.
-    const double needed = 1.25 * (std::log(odds) + 2) * (most - 1 + 0.15) / std::expm1(aim);
-    double rows = 0, rest = mass, least = kInf;
+    double most = 0, needed = 0;
     int cut = kBins;
-    for (int b = kBins; b > 0; --b) {
-        if (b < kBins) {
-            rows += all[b].count;
-            rest -= all[b].low;
-            known += all[b].low;
+    for (size_t level = 0;; ++level) {
+        // Rows are proposed by their estimate, wider ones than most by exp(ceiling) below their upper end: no ratio of
+        // a term to its proposal is above exp(ceiling).
+        const Kernels::Sums sums = sums_of(look, q, question.beta, shift, rad, threads);
+        ceiling = static_cast<float>(std::max(0.02, sums.centre > 0 ? 1.1 * sums.moved / sums.centre : 0));
+        most = std::exp(static_cast<double>(ceiling) + fixed) * (1 + 0x1p-18);
+        std::vector<Histogram> each(threads, Histogram(kBins));
+        over_chunks(chunks, threads, [&](int t, int64_t c) {
+            float u[kChunk];
+            const int64_t n = proposals(c, u);
+            for (int64_t i = 0; i < n; ++i) {
+                Bin& bin = each[t][bin_of(u[i])];
+                bin.count += u[i] > 0;
+                bin.low += u[i];
+            }
+        });
+        const Histogram all = sum_up(each);
+        double rows = 0, rest = 0, known = exact, least = kInf;
+        for (const Bin& bin : all) rest += bin.low;
+        // Every bin may be scored whole or left to the sample; take the cheapest cut. Betting all against a mean that
+        // is off by d of ratios up to `most` multiplies the stake by about 1 + d / most at every draw.
+        // Proposals that were brought near an upper end have ratios far below one: variance, paid for by 1 / aim^2.
+        const double spread = rest > 0 ? std::max(0.0, 1 - sums.centre / rest) : 0;
+        needed = 1.25 * (std::log(odds) + 2) * ((most - 1 + 0.15) / std::expm1(aim) + 0.3 * spread / (aim * aim));
+        // Proposals that may have been clamped at exp(88) are always scored.
+        const int clamped = bin_of(1e37f);
+        for (int b = kBins; b > 0; --b) {
+            if (b < kBins) {
+                rows += all[b].count;
+                rest -= all[b].low;
+                known += all[b].low;
+            }
+            const double cost = rows + needed * std::max(0.0, rest) / (known + std::max(0.0, rest)) + 64;
+            if (b <= clamped && cost < least) {
+                least = cost;
+                cut = b;
+            }
         }
-        const double cost = rows + needed * std::max(0.0, rest) / (known + std::max(0.0, rest)) + 64;
-        if (cost < least) {
-            least = cost;
-            cut = b;
+        const bool fair = ceiling < 8 && least < share * static_cast<double>(vocab);
+        if (level < deeper.size() && look.source == &preview) {
+            const std::vector<int32_t> wanted = widest(look, q, question, shift, exact, threads, rad);
+            const double price = static_cast<double>(wanted.size()) * deeper[level].bytes;
+            if (!fair || price < 0.5 * least * row_bytes()) {
+                read_deeper(look, q, static_cast<int>(level), wanted, threads, rad, answer);
+                continue;
+            }
         }
+        if (!fair) return Status::dear;
+        break;
     }
-    if (least > share * static_cast<double>(vocab)) return Status::dear;
 
     std::vector<Scored> heavy;
     std::vector<double> sums(chunks);
@@ -339,6 +415,7 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
         est[s.id] = none;
     }
     scored.insert(scored.end(), heavy.begin(), heavy.end());
+    if (!(exact < 1e30)) return Status::dear;  // a row far above its estimate: the sums have lost the others
     const double total = std::accumulate(sums.begin(), sums.end(), 0.0);
     if (!(total > 0)) {
         lse = {shift + std::log(exact), fixed};

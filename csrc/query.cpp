@@ -167,7 +167,7 @@ void Executor::look_at_all(Look& look, const Question& question) const {
                     if (look.dear[q].load(std::memory_order_relaxed) != 0) continue;
                     const Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
                     if (!gather(look, question, q, thread, first, count, est + q * stride, threshold[q], work.data()) ||
-                        (warm && static_cast<double>(part.ids.size()) > bearable(part.seen, question.k)))
+                        (warm && static_cast<double>(part.ids.size()) > bearable(look, part.seen, question.k)))
                         look.dear[q].store(1);
                     wanted = true;
                 }
@@ -239,9 +239,11 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     return true;
 }
 
-// Candidates among `seen` classes beyond which a query is better read densely.
-double Executor::bearable(int64_t seen, int64_t k) const {
-    return share * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
+// Candidates among `seen` classes beyond which a query is better read densely. Where a deeper level sorts them out, many
+// more than would be scored: its codes take a quarter to a half of the bytes of a row.
+double Executor::bearable(const Look& look, int64_t seen, int64_t k) const {
+    const bool sorted_out = look.source == &preview && !deeper.empty();
+    return (sorted_out ? std::max(share, 0.7) : share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
 }
 
 // Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
@@ -279,7 +281,7 @@ void Executor::seed(Look& look, int q, const Question& question, std::atomic<flo
         part.upper.resize(kept);
         open += kept;
     }
-    if (static_cast<double>(open) > bearable(seen, question.k)) look.dear[q].store(1);
+    if (static_cast<double>(open) > bearable(look, seen, question.k)) look.dear[q].store(1);
 }
 
 void Executor::score(const double* hidden, std::vector<Scored>& rows, int threads) const {
