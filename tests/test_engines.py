@@ -28,7 +28,10 @@ from headlong.errors import (
 )
 from oracle import Truth, check_draw, check_topk, check_within, truth
 
-PROVING = [name for name in METHODS if METHODS[name]().promise(0.01).delta_ids == 0]
+PREFIX = "cascade, calibrated"
+READERS = [*METHODS, PREFIX]
+"""Every registered method, and the cascade once more: calibration vectors give it a prefix and a second level."""
+PROVING = [name for name in READERS if METHODS[name.split(",")[0]]().promise(0.01).delta_ids == 0]
 FLOAT64 = 2.0**-50
 assert {method.name for method in BUILT_IN} <= set(METHODS)
 FILTERS: list[dict[str, Any]] = [
@@ -49,9 +52,15 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return str(request.param)
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=READERS)
 def method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def compiled(layer: hl.Layer, method: str, calibration: NDArray[Any], **options: Any) -> Engine:
+    if method == PREFIX:
+        options |= {"calibration": calibration, "width": -(-layer.dim // 2)}
+    return hl.compile(layer, method.split(",")[0], **options)
 
 
 def noise_of(case_vocab: int, seed: int, row: int, draw: int) -> NDArray[np.float64]:
@@ -70,11 +79,11 @@ def rounding_of(case: Case, exact: Truth) -> NDArray[np.float64]:
 @pytest.mark.parametrize("method", PROVING)
 def test_topk_is_proved(level: str, method: str, name: str, dtype: str) -> None:
     case = build(name, dtype)
-    engine = hl.compile(case.layer, method, eps=0.1)
+    engine = compiled(case.layer, method, case.hidden, eps=0.1)
     exact = truth(case.layer, case.hidden)
     for k, eps in itertools.product({1, min(10, case.layer.vocab), case.layer.vocab}, (None, 1e-3, math.inf)):
         found = engine.topk(case.hidden, k, eps=eps)
-        assert found.cost.path == f"{method}/{level}"
+        assert found.cost.path == f"{engine.method.name}/{level}"
         assert found.ids.shape == (len(case.hidden), k)
         assert found.proved.all(), f"k {k}, eps {eps}"
         for b, reference in enumerate(exact.logits):
@@ -98,7 +107,7 @@ def check_answer(case: Case, exact: Truth, found: hl.TopK, eps: float) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_lse_and_log_prob(level: str, method: str, name: str, dtype: str) -> None:
     case = build(name, dtype)
-    engine = hl.compile(case.layer, method, eps=0.1)
+    engine = compiled(case.layer, method, case.hidden, eps=0.1)
     exact = truth(case.layer, case.hidden)
     slack = rounding_of(case, exact)
     found = engine.lse(case.hidden)
@@ -119,7 +128,7 @@ def test_lse_and_log_prob(level: str, method: str, name: str, dtype: str) -> Non
 @pytest.mark.parametrize("method", PROVING)
 def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype: str) -> None:
     case = build(name, dtype)
-    engine = hl.compile(case.layer, method)
+    engine = compiled(case.layer, method, case.hidden)
     exact = truth(case.layer, case.hidden)
     for seed, filters in enumerate(FILTERS):
         found = engine.sample(case.hidden, 3, seed=seed, row0=11, **filters)
@@ -140,7 +149,7 @@ def test_levels_agree_with_the_reference(monkeypatch: pytest.MonkeyPatch, method
     """Every native level against NumPy on the same plan: ids, exact logits, samples; normalisers within both errors."""
     case = build(name, dtype)
     monkeypatch.setenv("HEADLONG_ISA", kernels.REFERENCE)
-    built = hl.compile(case.layer, method, eps=0.05)
+    built = compiled(case.layer, method, case.hidden, eps=0.05)
     k = min(7, case.layer.vocab)
     expected = built.topk(case.hidden, k), built.sample(case.hidden, 4, top_p=0.6, seed=5), built.lse(case.hidden)
     exact = truth(case.layer, case.hidden)
@@ -185,7 +194,8 @@ def small(method: str = "cascade", dim: int = 24, vocab: int = 3000, **options: 
     rng = np.random.default_rng(7)
     weight = rng.standard_normal((vocab, dim)).astype(np.float32)
     bias = rng.standard_normal(vocab).astype(np.float32)
-    return hl.compile(hl.Layer(weight, bias), method, **options), rng.standard_normal((5, dim)).astype(np.float32)
+    hidden = rng.standard_normal((5, dim)).astype(np.float32)
+    return compiled(hl.Layer(weight, bias), method, rng.standard_normal((200, dim)), **options), hidden
 
 
 def test_a_batch_is_a_loop(level: str, method: str) -> None:
@@ -278,7 +288,7 @@ def test_samples_follow_the_distribution(level: str, method: str) -> None:
     rng = np.random.default_rng(5)
     layer = hl.Layer(rng.standard_normal((12, 6)).astype(np.float32))
     hidden = rng.standard_normal((1, 6)).astype(np.float32)
-    engine = hl.compile(layer, method, **({"rows": 12} if method == "svd" else {}))
+    engine = compiled(layer, method, rng.standard_normal((50, 6)), **({"rows": 12} if method == "svd" else {}))
     draws = 300 if level == kernels.REFERENCE else 20_000
     for filters, cut in (({}, (0, 1.0)), ({"temperature": 0.5, "top_k": 4}, (4, 0.5))):
         counts = np.bincount(engine.sample(hidden, draws, seed=1, **filters).ids[0], minlength=12)
@@ -352,5 +362,11 @@ def test_bad_calls(method: str, call: Any, error: type[HeadlongError], message: 
 def test_repr_is_one_line(level: str, method: str) -> None:
     engine, _ = small(method)
     text = repr(engine)
-    assert "\n" not in text and method in text and f"kernel {level}" in text and "vocab=3000" in text and "dim=24" in text
+    assert (
+        "\n" not in text
+        and engine.method.name in text
+        and f"kernel {level}" in text
+        and "vocab=3000" in text
+        and "dim=24" in text
+    )
     assert str(engine.promise) in text
