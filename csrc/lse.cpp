@@ -139,7 +139,11 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
 std::vector<float> Executor::radii(const Look& look, int q, int threads) const {
     std::vector<float> rad(padded);
     over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
-        kernels->radius(look.prepared.radius[q], c * kChunk, std::min<int64_t>(kChunk, padded - c * kChunk), &rad[c * kChunk]);
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        kernels->radius(look.prepared.radius[q], first, n, &rad[first]);
+        // A class that is not there has no width: -inf plus an infinite radius would be no number.
+        for (int64_t i = first; i < first + n; ++i)
+            if (look.est[q * padded + i] == -std::numeric_limits<float>::infinity()) rad[i] = 0;
     });
     return rad;
 }
@@ -245,6 +249,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
         for (const Scored& s : rest) {
             exact += std::exp(linked(s.z) * question.beta - shift);
             est[s.id] = none;
+            rad[s.id] = 0;
         }
         scored.insert(scored.end(), rest.begin(), rest.end());
         if (!(exact < 1e30)) return Status::dear;  // a row far above its estimate: the sums have lost the others
@@ -413,6 +418,7 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
     for (const Scored& s : heavy) {
         exact += std::exp(linked(s.z) * question.beta - shift);
         est[s.id] = none;
+        rad[s.id] = 0;
     }
     scored.insert(scored.end(), heavy.begin(), heavy.end());
     if (!(exact < 1e30)) return Status::dear;  // a row far above its estimate: the sums have lost the others
