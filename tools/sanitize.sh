@@ -12,8 +12,8 @@ cd "$(dirname "$0")/.."
 kind=${1:?address or thread}
 shift
 case $kind in
-  address) library=libasan.so ;;
-  thread) library=libtsan.so ;;
+  address) library=libasan.so symbol=__asan_init ;;
+  thread) library=libtsan.so symbol=__tsan_init ;;
   *) echo "$kind is no sanitizer; choose address or thread" >&2; exit 2 ;;
 esac
 tests=("$@")
@@ -25,6 +25,7 @@ trap 'rm -rf "$work"' EXIT
 
 "$python" -m pip install -q --no-deps --target "$work/site" -C build-dir="$work/build" \
   -C cmake.define.HEADLONG_SANITIZE="$kind" .
+grep -q "$symbol" "$work"/site/headlong/_native*.so || { echo "the kernels were built without $kind" >&2; exit 1; }
 
 cxx=${CXX:-g++}
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1
