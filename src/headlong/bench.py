@@ -59,18 +59,28 @@ class Entry(NamedTuple):
 
 
 def engines(settings: Settings) -> dict[str, Entry]:
-    """Every engine that reads one matrix, under the name the reports use."""
+    """Every engine that reads one matrix, under the name the reports use; those named calibrated need such vectors."""
     promise = {"eps": settings.eps, "delta": settings.delta}
     return {
         "full": Entry("full", {}, {}),
         "cascade": Entry("cascade", promise, {}),
         "cascade, ids only": Entry("cascade", promise, {"eps": math.inf}),
+        "calibrated, ids only": Entry("cascade", promise, {"eps": math.inf}),
+        "calibrated, default promise": Entry("cascade", {}, {}),
+        "calibrated, proved within 0.05": Entry("cascade", {"eps": 0.05, "delta": 0.0}, {}),
         "svd": Entry("svd", {}, {}),
         "auto": Entry("auto", promise, {}),
     }
 
 
-def contestants(layer: Layer, names: Iterable[str], settings: Settings, progress: Progress) -> list[Contestant]:
+def calibrated(name: str) -> bool:
+    """Whether an engine of that name is compiled with calibration vectors."""
+    return name.startswith("calibrated")
+
+
+def contestants(
+    layer: Layer, names: Iterable[str], settings: Settings, progress: Progress, calibration: Any = None
+) -> list[Contestant]:
     """The engines and rivals of those names, compiled and built."""
     wanted, entries = list(names), engines(settings)
     unknown = next((name for name in wanted if name not in entries and name not in rivals.RIVALS), None)
@@ -81,9 +91,12 @@ def contestants(layer: Layer, names: Iterable[str], settings: Settings, progress
     for done, name in enumerate(wanted):
         if name in entries:
             entry = entries[name]
-            key = f"{entry.method} {sorted(entry.compiled.items())}"
+            key = f"{entry.method} {sorted(entry.compiled.items())} {calibrated(name)}"
+            if calibrated(name) and calibration is None:
+                raise OptionError(f"{name!r} needs calibration vectors, and there are none; name a file of them")
             if key not in compiled:
                 options = {**entry.compiled, "threads": settings.threads, "seed": settings.seed}
+                options |= {"calibration": calibration} if calibrated(name) else {}
                 compiled[key] = headlong.compile(layer, method=entry.method, **options)
             built.append(engine_contestant(name, compiled[key], settings.k, entry.asked))
         else:
@@ -110,18 +123,20 @@ def batches(text: str) -> tuple[int, ...]:
     return found
 
 
-def default_names() -> list[str]:
+def default_names(calibration: bool = False) -> list[str]:
     """All engines, then all rivals that are installed."""
-    return [*engines(Settings()), *rivals.installed()]
+    return [*(name for name in engines(Settings()) if calibration or not calibrated(name)), *rivals.installed()]
 
 
-def run(layer: Layer, hidden: Any, names: Sequence[str], settings: Settings, stage: Stage) -> dict[str, Any]:
+def run(
+    layer: Layer, hidden: Any, names: Sequence[str], settings: Settings, stage: Stage, calibration: Any = None
+) -> dict[str, Any]:
     """Answers and interleaved times of the named contestants on up to ``settings.queries`` of the hidden vectors."""
     queries = _spread(hidden, settings.queries)
     settings = replace(settings, batches=tuple(b for b in settings.batches if b <= len(queries)), queries=len(queries))
     schedule = Schedule(settings.rounds, calls=settings.calls, seconds=settings.seconds, seed=settings.seed)
     with measure.pinned(settings.threads):
-        field = contestants(layer, names, settings, stage("compile"))
+        field = contestants(layer, names, settings, stage("compile"), calibration)
         truth = Truth.of(layer, queries, settings.k)
         answers, runs, answered = [], [], stage("answer")
         for done, one in enumerate(field):

@@ -19,6 +19,9 @@ from headlong.errors import HeadlongError, OptionError
 app = typer.Typer(name="headlong", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
+CalibrationFile = Annotated[
+    str | None, typer.Option("--calibration", help="Hidden vectors as the engine will see them: as --hidden.")
+]
 HiddenFile = Annotated[str | None, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")]
 Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
 Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
@@ -149,7 +152,7 @@ def compile_layer(
     eps: Eps = 0.01,
     delta: Delta = 1e-3,
     delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
-    calibration: Annotated[str | None, typer.Option(help="Hidden vectors as the engine will see them.")] = None,
+    calibration: CalibrationFile = None,
     option: Annotated[list[str] | None, typer.Option("--option", help="An option of the method: name=value.")] = None,
     without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
     weight: Weight = None,
@@ -233,6 +236,7 @@ def bench(
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
+    calibration: CalibrationFile = None,
     seed: Seed = 0,
     raw: JsonFile = None,
     html: HtmlFile = None,
@@ -248,10 +252,11 @@ def bench(
 
     subject = inputs.layer(layer, weight, bias)
     rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden)
-    names = [name.strip() for name in only.split(";")] if only else contest.default_names()
+    names = [name.strip() for name in only.split(";")] if only else contest.default_names(calibration is not None)
+    seen = None if calibration is None else inputs.hidden(calibration)
     chosen = contest.Settings(k, contest.batches(batch), eps, delta, count, queries, rounds, seed=seed)
     with bars() as stage:
-        record = contest.run(subject, rows, names, chosen, stage)
+        record = contest.run(subject, rows, names, chosen, stage, seen)
     record["layer"] |= {"name": Path(layer).name, "hidden": "synthetic" if hidden is None else Path(hidden).name}
     show(comparison(record))
     show(engines(record))
