@@ -31,6 +31,7 @@ from headlong.errors import HeadlongError
 from headlong.layers.checkpoint import Checkpoint
 from headlong.layers.matrix import Layer
 from headlong.links import SoftCap
+from headlong.measure import environment, write_run
 from headlong.store import DTYPES, open_file, write_file
 
 NUMBERS = [0, 1, -1, 2, 7, 63, 64, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 0.5, True]
@@ -98,22 +99,44 @@ def config_target(folder: Path) -> Target:
 
 
 def engine_target(folder: Path) -> Target:
-    """Saved engines of every method; whatever loads is asked, so that native code meets what the reader let through."""
+    """Saved engines of every method over one level of codes, or none."""
+    layer, _ = small_layer()
+    made = [headlong.compile(layer, method, threads=1) for method in ("full", "cascade", "svd")]
+    return asked("engine", made, folder)
+
+
+def levels_target(folder: Path) -> Target:
+    """Saved engines of several levels: a rotation, means, segments, terms that share rows, and a promise with a delta."""
+    layer, calibration = small_layer()
+    options: list[dict[str, Any]] = [{"width": 4}, {"width": 6, "share": 1.0}, {"width": 8}]
+    made = [headlong.compile(layer, "cascade", calibration=calibration, threads=1, **chosen) for chosen in options]
+    assert [len(engine.plan.levels) for engine in made] == [2, 2, 1]
+    return asked("levels", made, folder)
+
+
+def small_layer() -> tuple[Layer, Any]:
+    """A layer small enough that most damage falls on what describes it, and hidden vectors that it may see."""
     rng = np.random.default_rng(3)
     layer = Layer(rng.standard_normal((70, 8)).astype(np.float16), rng.standard_normal(70).astype(np.float32))
-    hidden = rng.standard_normal((2, 8))
+    return layer, rng.standard_normal((30, 8))
+
+
+def asked(name: str, engines: list[headlong.Engine], folder: Path) -> Target:
+    """Whatever loads is asked every question, so that native code meets what the reader let through."""
     seeds = []
-    for method in ("full", "cascade", "svd"):
-        headlong.compile(layer, method, threads=1).save(folder / "seed")
+    for engine in engines:
+        engine.save(folder / "seed")
         seeds.append((folder / "seed").read_bytes())
+    hidden = small_layer()[1][:2]
 
     def read(path: Path) -> None:
         engine = headlong.load(path, threads=1)
         engine.topk(hidden, k=3)
-        engine.lse(hidden)
+        engine.lse(hidden, eps=1e-3)
+        engine.log_prob(hidden, [[0], [69]])
         engine.sample(hidden, n=2, seed=1, top_p=0.9)
 
-    return Target("engine", seeds, "engine.safetensors", read)
+    return Target(name, seeds, "engine.safetensors", read)
 
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
@@ -122,6 +145,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "index": index_target,
     "config": config_target,
     "engine": engine_target,
+    "levels": levels_target,
 }
 
 
@@ -293,17 +317,25 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=1_000_000, help="in all, shared out among the targets")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", choices=TARGETS, action="append", help="one or more; all of them by default")
+    parser.add_argument("--json", help="the counts, for results/")
     options = parser.parse_args()
     names = options.target or list(TARGETS)
-    total = 0
+    runs = []
     for name in names:
         start = time.perf_counter()
         outcomes = fuzz(name, -(-options.inputs // len(names)), options.seed, keep=Path.cwd())
-        total += outcomes.total()
-        print(f"{name}: {outcomes.total()} inputs, seed {options.seed}, {time.perf_counter() - start:.0f} s")
+        seconds = round(time.perf_counter() - start, 1)
+        # fuzz() ends at the first exception that is not ours, so a finished run has none
+        counts = {"inputs": outcomes.total(), "foreign_exceptions": 0, "seconds": seconds}
+        runs.append({"target": name, **counts, "outcomes": dict(outcomes.most_common())})
+        print(f"{name}: {outcomes.total()} inputs, seed {options.seed}, {seconds:.0f} s")
         for outcome, count in outcomes.most_common():
             print(f"  {count:9d} {outcome}")
+    total = sum(run["inputs"] for run in runs)
     print(f"{total} damaged inputs, no foreign exception")
+    if options.json:
+        record = {"environment": environment(1), "seed": options.seed, "inputs": total, "foreign_exceptions": 0, "runs": runs}
+        write_run(options.json, record)
 
 
 if __name__ == "__main__":

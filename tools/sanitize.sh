@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the kernels with a sanitizer in a folder of its own and runs the tests over them; the environment stays as it is.
 #
-#   tools/sanitize.sh address     out-of-bounds, use after free, undefined behaviour: the kernel and engine tests
-#   tools/sanitize.sh thread      data races: the same tests, and many callers at once
-#   tools/sanitize.sh KIND TEST...  other tests
+#   tools/sanitize.sh address     out-of-bounds, use after free, undefined behaviour
+#   tools/sanitize.sh thread      data races
+#   tools/sanitize.sh KIND TEST...  other tests than those of kernels, engines, many callers and damaged files
 #
 # Leaks are not looked for: the interpreter keeps memory until it exits. ASLR is off, which ThreadSanitizer needs.
 set -euo pipefail
@@ -17,7 +17,7 @@ case $kind in
   *) echo "$kind is no sanitizer; choose address or thread" >&2; exit 2 ;;
 esac
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(tests/test_kernels.py tests/test_engines.py tests/test_callers.py)
+[ ${#tests[@]} -gt 0 ] || tests=(tests/test_{kernels,engines,promise,callers,fuzz}.py)
 
 python=${PYTHON:-python3}
 work=$(mktemp -d)
