@@ -59,7 +59,7 @@ def test_svd_promises_nothing() -> None:
         ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, cascade, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
-        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has share, batch, centre, width"),
+        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has share, batch, centre, w"),
         ({"method": "cascade", "share": 1.5}, OptionError, "share is 1.5; expected a number from 0 to 1"),
         ({"method": "cascade", "centre": 1}, OptionError, "centre is 1; expected True or False"),
         ({"method": "cascade", "batch": "all"}, OptionError, "batch is 'all'"),

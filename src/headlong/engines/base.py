@@ -119,7 +119,7 @@ class Engine:
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
             asked.hidden, int(k), self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads), *self._chance
         )
-        found = TopK(log_probs, ids, logits, lse, error, proved.astype(bool), self._cost(*cost))
+        found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
         return answer_as(found, asked.kind)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
@@ -180,7 +180,7 @@ class Engine:
         ids, logits, score, proved, *cost = self._executor.sample(
             asked.hidden, *filters, asked.mask, self._dense(asked), kernels.threads(self._threads)
         )
-        return answer_as(Sample(ids, logits, score, proved.astype(bool), self._cost(*cost)), asked.kind)
+        return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
@@ -232,8 +232,13 @@ class Engine:
 
     @property
     def _chance(self) -> tuple[float, int]:
-        """How often a normaliser may be off, and the seed of the rows it is estimated from."""
-        return min(self.promise.delta, MOST_DELTA), self.seed
+        """How often a sampled normaliser may be off (calibrated radii take their half of delta), and the sample's seed."""
+        delta = self.promise.delta / 2 if "calibration" in self.promise.over else self.promise.delta
+        return min(delta, MOST_DELTA), self.seed
+
+    def _proved(self, proved: Array, dense: Array) -> NDArray[np.bool_]:
+        """Radii that hold with a probability prove nothing; a dense pass does."""
+        return np.asarray(proved.astype(bool) & ((self.promise.delta_ids == 0) | dense.astype(bool)))
 
     def _dense(self, asked: Asked) -> bool:
         return len(asked.hidden) > self.plan.dense.batch

@@ -5,6 +5,8 @@ and where few leading coordinates do not carry the logits, int8 codes of everyth
 query: ids are proved. The normaliser takes more rows: with ``delta`` above 0 a sample of them, drawn by the query's content
 and the engine's seed, until a bet against any other value is won; with ``delta`` 0 as many as a proof needs. A query for
 which that is dear is finished densely.
+
+``widths="calibrated"`` narrows the first look by what calibration vectors teach, and then ids may fail, too.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
 from headlong.previews.bits import better_centred, int8_plan, mean_row
+from headlong.previews.learned import split, tail_factor
 from headlong.previews.prefix import prefix_plan
 from headlong.previews.whitening import whiten
 from headlong.previews.width import CANDIDATES, best_width
@@ -36,12 +39,15 @@ class Cascade:
     ``batch``   larger batches are read densely from the start
     ``centre``  code the rows less their mean (int8 codes alone); None: only where calibration vectors favour it
     ``width``   coordinates of the prefix; None: as calibration vectors say; 0: int8 codes of all coordinates
+    ``widths``  "sure": radii that hold for every query; "calibrated": narrower ones, learned from half of the calibration
+              vectors, that hold for queries like them but for ``delta_ids`` (and half of ``delta``), both above 0
     """
 
     share: float = 0.25
     batch: float = math.inf
     centre: bool | None = None
     width: int | None = None
+    widths: str = "sure"
 
     name: ClassVar[str] = "cascade"
 
@@ -52,15 +58,21 @@ class Cascade:
             flag(self.centre, "centre")
         if self.width is not None:
             whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
+        if self.widths not in ("sure", "calibrated"):
+            raise OptionError(f"widths is {self.widths!r}; expected 'sure' or 'calibrated'")
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         dense = Dense(self.batch, self.share)
         if self._may_prefix(layer, calibration):
             assert calibration is not None
+            rate, queries = _rate(promise), None
+            if self.widths == "calibrated":
+                calibration, queries = split(calibration, rate)
             basis = whiten(layer.weight, calibration)
             width = best_width(layer, basis, calibration, promise, self.share) if self.width is None else self.width
             if width is not None:
-                return prefix_plan(layer, basis, width, dense, threads)
+                factor = None if queries is None else tail_factor(layer.weight, basis, width, queries, rate)
+                return prefix_plan(layer, basis, width, dense, threads, factor)
         centred = self.centre
         if centred is None:
             centred = calibration is not None and better_centred(layer, calibration)
@@ -68,9 +80,20 @@ class Cascade:
 
     def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
         delta = 0.0 if math.isinf(eps) else delta
+        if self.widths == "calibrated":
+            if not (0 < delta_ids < 1 and (math.isinf(eps) or 0 < delta < 1)):
+                raise OptionError(
+                    f"widths='calibrated' may fail, which delta={delta:g} and delta_ids={delta_ids:g} do not allow; "
+                    "pass both between 0 and 1 (eps=inf: delta_ids alone), or use widths='sure'"
+                )
+            return Promise(eps, delta, delta_ids, frozenset({"calibration", "query"}))
         return Promise(eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
 
     def _may_prefix(self, layer: Layer, calibration: Doubles | None) -> bool:
+        if self.widths == "calibrated" and (calibration is None or self.width == 0):
+            raise OptionError(
+                "widths='calibrated' takes calibration vectors and a prefix; pass calibration=hidden and no width=0"
+            )
         if self.width is None:
             return calibration is not None and min(CANDIDATES) < layer.dim <= min(MOST_DIM, layer.vocab)
         if self.width == 0:
@@ -79,3 +102,8 @@ class Cascade:
             raise OptionError(f"width is {self.width}, but no calibration vectors came; pass calibration=hidden, or width=0")
         whole(self.width, "width", 0, layer.dim, "a prefix has at most all coordinates")
         return True
+
+
+def _rate(promise: Promise) -> float:
+    """How often a calibrated radius may fail: as ids may, and half as often as the normaliser, whose sample has the rest."""
+    return promise.delta_ids if math.isinf(promise.eps) else min(promise.delta_ids, promise.delta / 2)

@@ -34,13 +34,16 @@ ROUNDING = 2 * ESTIMATE_ROUNDING
 Segments = tuple[tuple[int, int], ...]
 
 
-def prefix_plan(layer: Layer, basis: Basis, width: int, dense: Dense, threads: int = 1) -> Plan:
-    """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored."""
+def prefix_plan(layer: Layer, basis: Basis, width: int, dense: Dense, threads: int = 1, factor: float | None = None) -> Plan:
+    """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored.
+
+    ``factor``  of the tail's Cauchy-Schwarz, as learned (``learned.py``); None: sure, segment by segment
+    """
     builder = _Builder(layer, basis, width, threads)
     for part, rows in pieces(layer.weight):
         rows -= basis.centre
         builder.take(part, rows)
-    return builder.plan(dense)
+    return builder.plan(dense, factor)
 
 
 def spread(start: int, first: int, factor: int, stop: int) -> Segments:
@@ -120,9 +123,12 @@ class _Builder:
     def _encode(self, values: Doubles) -> Codes:
         return encode_int8(np.ascontiguousarray(values, np.float32), self.threads)
 
-    def plan(self, dense: Dense) -> Plan:
+    def plan(self, dense: Dense, factor: float | None) -> Plan:
         basis, dim = self.basis, self.layer.dim
         tail = tuple(Term("norm", start, stop, 1.0, row) for row, (start, stop) in enumerate(self.tail))
+        if factor is not None and self.tail:
+            tail = (Term("norm", self.width, dim, factor, 0),)
+            self.norms = np.sqrt((self.norms**2).sum(axis=0, keepdims=True))
         slack, terms = self._shared(self.head, self.head_lost, self.head_size, self.width, len(tail))
         norms = round_up(self.norms * (1 + 1e-9))
         norms[:, self.uncoded] = 0.0

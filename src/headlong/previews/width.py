@@ -30,6 +30,8 @@ DEAR = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 GATHERED = 2.0
 """What a gathered byte costs in scanned ones."""
+FURTHER = 1.2
+"""How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
 
@@ -81,7 +83,10 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | None, promise: Promise
         coarse, first, deeper = fine, 6 * 4 + dim, dim * item
     else:
         head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
-        coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
+        if "calibration" in promise.over:
+            tail = ((width, dim),)
+        loss = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
+        coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, loss)
         first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
     rotation = 0 if width is None else 4 * dim * dim
     every = layer.vocab * dim * item
@@ -102,10 +107,11 @@ def _gathered(
     if math.isinf(promise.eps):
         return total
     mass = seen.share[judge]
-    if promise.delta > 0:
-        return total + row * rows_to_bet(seen.lightest[judge], 1.1 * float(mass @ coarse), promise)
     opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (coarse, fine))
-    return total + opened * deeper + scored * row
+    if promise.delta == 0:
+        return total + opened * deeper + scored * row
+    at_once, after = (row * rows_to_bet(seen.lightest[judge], 1.1 * float(mass @ wide), promise) for wide in (coarse, fine))
+    return total + min(at_once, opened * deeper + after)
 
 
 def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
@@ -129,6 +135,12 @@ def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Do
         query, row = (np.linalg.norm(side[:, start:stop], axis=1) for side in (seen.vectors, seen.rows))
         total += loss * query[:, None] * row
     return total
+
+
+def _largest_cosine(seen: Seen, width: int) -> float:
+    query, row = (side[:, width:] / np.maximum(np.linalg.norm(side[:, width:], axis=1, keepdims=True), 1e-300)
+                  for side in (seen.vectors, seen.rows))  # fmt: skip
+    return float(np.abs(query @ row.T).max())
 
 
 def _shares(layer: Layer, logits: Doubles) -> Doubles:

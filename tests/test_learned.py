@@ -1,0 +1,153 @@
+"""Conformal widths: finite-sample coverage, narrower than sure, never called proved."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import kernels
+from headlong.engines.base import Engine
+from headlong.errors import OptionError
+from headlong.layers.matrix import Layer
+from headlong.previews.learned import conformal, enough, split, tail_factor
+from headlong.previews.whitening import whiten
+from oracle import truth
+from test_prefix import decaying, state, strangers
+from test_promise import check_rate
+
+
+@pytest.mark.parametrize(("delta", "count"), [(0.5, 1), (0.1, 9), (0.01, 99), (5e-4, 1999), (0.03, 33)])
+def test_enough_is_enough_and_no_less(delta: float, count: int) -> None:
+    assert enough(delta) == count
+    scores = np.random.default_rng(0).permutation(count).astype(np.float64)
+    assert conformal(scores, delta) == count - 1
+    assert math.isinf(conformal(scores[:-1], delta))
+
+
+@pytest.mark.parametrize(("count", "delta", "rank"), [(99, 0.1, 90), (100, 0.1, 91), (9, 0.5, 5), (199, 0.01, 198)])
+def test_the_rank(count: int, delta: float, rank: int) -> None:
+    assert conformal(np.arange(1, count + 1.0), delta) == rank
+
+
+@pytest.mark.parametrize(("count", "delta"), [(9, 0.1), (57, 0.05), (200, 0.2)])
+def test_coverage_is_what_the_theorem_says(count: int, delta: float) -> None:
+    """The next of ``count + 1`` exchangeable scores is above the bound no more often than delta."""
+    scores = np.random.default_rng(count).lognormal(size=(4000, count + 1))
+    missed = sum(row[-1] > conformal(row[:-1], delta) for row in scores)
+    check_rate(int(missed), 4000, delta)
+    assert missed > 4000 * (delta - 2 / count) - 4 * math.sqrt(4000 * delta), (
+        "and hardly less often: it is no wider than it must be"
+    )
+
+
+def test_the_split() -> None:
+    vectors = np.arange(400.0)[:, None]
+    basis, queries = split(vectors, 0.1)
+    assert len(basis) == 200 and len(queries) == 18 and queries[-1] == 399 and not set(basis.ravel()) & set(queries.ravel())
+    with pytest.raises(OptionError, match=r"at a rate of 0.01 takes 198 calibration vectors.*got 150"):
+        split(vectors[:150], 0.01)
+    with pytest.raises(OptionError, match="takes 2 calibration vectors"):
+        split(vectors[:1], 0.5)
+
+
+def test_radii_cover_simultaneously() -> None:
+    """Fresh queries whose true residual leaves the interval of any class are within the rate; 2e6 pairs, 30 layers' worth."""
+    delta, failures, trials = 0.1, 0, 0
+    for seed in range(30):
+        layer, hidden = decaying(700, 40, 1.5, seed)
+        engine = calibrated(layer, hidden[:300], eps=math.inf, delta_ids=delta, width=12)
+        assert engine.plan.levels[0].terms[0].factor < 0.9
+        exact = truth(layer, hidden[300:]).logits
+        for row, vector in zip(exact, hidden[300:], strict=True):
+            query = state(layer, engine.plan, vector)
+            query.look(np.arange(layer.vocab))
+            failures += bool((np.abs(row - query.estimate) > query.radius).any())
+            trials += 1
+    check_rate(failures, trials, delta)
+    assert failures > 0, "a width that never fails is wider than asked for"
+
+
+def calibrated(layer: Layer, hidden: np.ndarray, **options: Any) -> Engine:
+    return hl.compile(layer, "cascade", calibration=hidden, widths="calibrated", threads=2, **options)
+
+
+def test_the_factor_is_at_most_cauchy_schwarz() -> None:
+    layer, hidden = decaying(300, 30)
+    basis = whiten(layer.weight, hidden.astype(np.float64))
+    assert 0.3 < tail_factor(layer.weight, basis, 10, hidden[:50].astype(np.float64), 0.1) < 1
+    assert tail_factor(layer.weight, basis, 29, hidden[:50].astype(np.float64), 0.1) == 1.0, "one coordinate: all cosines are 1"
+    assert tail_factor(layer.weight, basis, 30, hidden[:50].astype(np.float64), 0.1) < 1e-5, "no tail"
+    assert tail_factor(layer.weight, basis, 10, hidden[:50].astype(np.float64), 0.001) == 1.0, "too few queries"
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+def test_answers(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """Ids and normalisers right but for the rate; nothing is called proved unless it was read densely."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    layer, hidden = decaying(4000, 64, 2.0)
+    count = 20 if level == kernels.REFERENCE else 100
+    engine = calibrated(layer, hidden[:300], eps=0.05, delta=0.1, delta_ids=0.05, width=16)
+    assert engine.promise == hl.Promise(0.05, 0.1, 0.05, frozenset({"calibration", "query"}))
+    exact = truth(layer, hidden[300 : 300 + count])
+    found = engine.topk(hidden[300 : 300 + count], 10)
+    assert (found.proved == found.cost.dense).all() and not found.cost.dense.all()
+    expected = np.argsort(-exact.logits, axis=1, kind="stable")[:, :10]
+    check_rate(int((found.ids != expected).any(axis=1).sum()), count, 0.05)
+    check_rate(int((np.abs(found.lse - exact.lse) > found.error).sum()), count, 0.1)
+    drawn = engine.sample(hidden[300:310], 3, seed=1)
+    assert (drawn.proved == drawn.cost.dense[:, None]).all()
+    assert engine.topk(hidden[:3], 2, allowed=[1, 2, 3]).proved.all(), "a few exact rows"
+
+
+def test_strangers_are_not_covered_but_answered() -> None:
+    layer, hidden = decaying(2000, 64, 2.0)
+    found = calibrated(layer, hidden, eps=math.inf, delta_ids=0.05, width=16).topk(strangers(64, np.random.default_rng(0)), 5)
+    assert np.isfinite(found.logits).all() and (found.ids >= 0).all()
+
+
+def test_narrower_reads_less(tmp_path: Path) -> None:
+    layer, hidden = decaying(20_000, 64, 1.5)
+    sure = hl.compile(layer, "cascade", calibration=hidden, eps=math.inf, width=16)
+    engine = calibrated(layer, hidden, eps=math.inf, delta_ids=0.05, width=16)
+    one, other = (sum(part.topk(row[None], 10).cost.bytes[0] for row in hidden[:20]) for part in (sure, engine))
+    assert other < 0.9 * one
+    engine.save(tmp_path / "head.safetensors")
+    loaded = hl.load(tmp_path / "head.safetensors")
+    assert loaded.promise == engine.promise and loaded.method == engine.method
+    assert (loaded.topk(hidden[:5], 3).ids == engine.topk(hidden[:5], 3).ids).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delta_ids": 0.0}, "may fail, which delta=0.001 and delta_ids=0 do not allow"),
+        ({"delta_ids": 0.1, "delta": 0.0}, "pass both between 0 and 1"),
+        ({"delta_ids": 0.1, "delta": 0.1, "width": 0}, "takes calibration vectors and a prefix"),
+        ({"delta_ids": 0.1, "delta": 0.1, "calibration": None}, "takes calibration vectors and a prefix"),
+        ({"delta_ids": 0.1, "delta": 0.001}, r"takes 3,998 calibration vectors.*got 400"),
+        ({"widths": "narrow"}, "widths is 'narrow'; expected 'sure' or 'calibrated'"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    layer, hidden = decaying(500, 40)
+    with pytest.raises(OptionError, match=message):
+        hl.compile(layer, "cascade", **({"calibration": hidden, "widths": "calibrated"} | options))
+
+
+def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
+    """The widths' half of the calibration text and the queries are of one text; failures within both deltas."""
+    hidden = np.random.default_rng(0).permutation(trained_hidden)
+    asked = hidden[6144:6400]
+    exact = truth(trained, asked)
+    expected = np.argsort(-exact.logits, axis=1, kind="stable")[:, :10]
+    engine = calibrated(trained, hidden[:6144], eps=0.01, delta=4e-3, delta_ids=2e-3)
+    found = engine.topk(asked, 10)
+    check_rate(int((found.ids != expected).any(axis=1).sum()), len(asked), 2e-3)
+    check_rate(int((np.abs(found.lse - exact.lse) > 0.01).sum()), len(asked), 4e-3)
+    read = np.mean([engine.topk(row[None], 10).cost.bytes[0] for row in asked[:64]])
+    assert read <= 0.09 * trained.vocab * trained.dim * 4
