@@ -16,9 +16,10 @@
 namespace headlong {
 namespace {
 
-// A query takes a tenth of a millisecond, so a worker spins briefly for the next one before it sleeps; not longer,
-// because a spinning thread slows down everyone else on a small machine.
-constexpr int kSpins = 20000;
+// A query takes a tenth of a millisecond, so a worker spins for the next one before it sleeps; not longer, because a
+// spinning thread slows down everyone else on a small machine. Who waits for a started worker soon gives way instead: on
+// a busy machine that worker may be waiting for this very processor.
+constexpr int kIdleSpins = 20000, kWaitSpins = 500;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -28,58 +29,66 @@ inline void pause() {
 #endif
 }
 
+// A round is a counter that hands out indices: the caller and every worker that is awake take the next one until none is
+// left. A worker that wakes late finds nothing to do and nobody waiting for it.
 class Pool {
   public:
     void run(int n, const std::function<void(int)>& work) {
         grow(n - 1);
         work_ = &work;
-        pending_.store(n - 1, std::memory_order_relaxed);
+        done_.store(0, std::memory_order_relaxed);
+        const int64_t round = (ticket_.load(std::memory_order_relaxed) / kMost / kMost + 1) * kMost + n;
         {
             std::lock_guard<std::mutex> lock(sleep_);
-            round_.store((round_.load(std::memory_order_relaxed) / kMost + 1) * kMost + n, std::memory_order_release);
+            ticket_.store(round * kMost, std::memory_order_release);
         }
         wake_.notify_all();
-        work(0);
-        for (int spin = 0; pending_.load(std::memory_order_acquire) > 0; ++spin) {
-            if (spin < kSpins) pause();
+        take_part(round);
+        for (int spin = 0; done_.load(std::memory_order_acquire) < n; ++spin) {
+            if (spin < kWaitSpins) pause();
             else std::this_thread::yield();
         }
     }
 
   private:
+    void take_part(int64_t round) {
+        int64_t ticket = ticket_.load(std::memory_order_acquire);
+        while (ticket / kMost == round && ticket % kMost < round % kMost) {
+            if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+            (*work_)(static_cast<int>(ticket % kMost));  // the caller waits for it, so work_ stays
+            done_.fetch_add(1, std::memory_order_release);
+            ticket = ticket_.load(std::memory_order_acquire);
+        }
+    }
+
     void grow(int workers) {
         while (static_cast<int>(threads_.size()) < workers) {
-            int index = static_cast<int>(threads_.size()) + 1;
-            int64_t seen = round_.load(std::memory_order_relaxed);
-            threads_.emplace_back([this, index, seen] { serve(index, seen); });
+            int64_t seen = ticket_.load(std::memory_order_relaxed) / kMost;
+            threads_.emplace_back([this, seen] { serve(seen); });
             threads_.back().detach();
         }
     }
 
-    void serve(int index, int64_t seen) {
+    void serve(int64_t seen) {
+        const auto fresh = [&] { return ticket_.load(std::memory_order_acquire) / kMost != seen; };
         for (;;) {
-            for (int spin = 0; spin < kSpins && round_.load(std::memory_order_acquire) == seen; ++spin) pause();
-            if (round_.load(std::memory_order_acquire) == seen) {
+            for (int spin = 0; spin < kIdleSpins && !fresh(); ++spin) pause();
+            if (!fresh()) {
                 std::unique_lock<std::mutex> lock(sleep_);
-                wake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
+                wake_.wait(lock, fresh);
             }
-            seen = round_.load(std::memory_order_acquire);
-            // The round says in one word how many it wants, so that a late worker cannot mix two rounds up; while one
-            // that is wanted has not finished, the caller waits and work_ stays.
-            if (index < seen % kMost) {
-                (*work_)(index);
-                pending_.fetch_sub(1, std::memory_order_release);
-            }
+            seen = ticket_.load(std::memory_order_acquire) / kMost;
+            take_part(seen);
         }
     }
+
+    static constexpr int64_t kMost = 1024;
 
     std::vector<std::thread> threads_;
     std::mutex sleep_;
     std::condition_variable wake_;
-    static constexpr int64_t kMost = 1024;
-
-    std::atomic<int64_t> round_{0};  // number of the round * kMost + threads it wants
-    std::atomic<int> pending_{0};
+    std::atomic<int64_t> ticket_{0};  // (number of the round * kMost + indices it has) * kMost + the next index
+    std::atomic<int> done_{0};
     const std::function<void(int)>* work_ = nullptr;
 };
 

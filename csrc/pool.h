@@ -5,7 +5,7 @@
 
 namespace headlong {
 
-// Runs work(0) .. work(n - 1), the first on the calling thread. If the pool is busy with another call, the caller
+// Runs work(0) .. work(n - 1), each once, on this thread and others. If the pool is busy with another call, the caller
 // does all of it alone. Safe after fork: the child grows threads of its own. `work` must not throw.
 void run_parallel(int n, const std::function<void(int)>& work);
 
