@@ -1,9 +1,9 @@
 """How many coordinates a prefix should have: the fewest expected bytes of a query, counted on some calibration vectors.
 
-    bytes(w) = level 0 for all classes + 2 * ( level 1 for those whose interval reaches the k-th best logit
+    bytes(w) = level 0 for all classes + 3 * ( level 1 for those whose interval reaches the k-th best logit
              + exact rows that the normaliser takes to keep its promise ),  at most what a dense pass reads
 
-(twice, since rows that are gathered come at about half the speed of a scan).
+(three times, since rows that are gathered come at about a third of the speed of a scan).
 
 Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates are judged by
 the same count, so that a layer without leading coordinates keeps them.
@@ -28,8 +28,8 @@ JUDGES, LOGITS, CLASSES, BEST = 24, 2**23, 1024, 10
 """Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
 DEAR = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
-GATHERED = 2.0
-"""What a gathered byte costs in scanned ones."""
+GATHERED, CANDIDATE = 3.0, 512
+"""What a gathered byte costs in scanned ones, and what a class costs that goes to level 1, beside its bytes there."""
 FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
@@ -103,7 +103,7 @@ def _gathered(
     candidates = float(np.mean(seen.logits[judge] + coarse >= seen.best[judge]))
     if candidates > DEAR * share:
         return math.inf
-    total = vocab * candidates * deeper
+    total = vocab * candidates * (deeper + CANDIDATE)
     if math.isinf(promise.eps):
         return total
     mass = seen.share[judge]
