@@ -65,7 +65,8 @@ def which_one(record: Record) -> Iterator[str]:
         if learned and learned.agreement == 1 == learned.proved and learned.speedup > 1:
             ids = times(one["calibrated, ids only"].speedup)
             more = f" With `calibration=` hidden vectors: {times(learned.speedup)} at the default promise, ids alone {ids}."
-        yield f"**The same answer, one query at a time on a CPU**: `cascade`, {times(cascade.speedup)} {base}, ids proved.{more}"
+        ours = f"`cascade`, {times(cascade.speedup)} {base}, ids proved."
+        yield f"**The same answer, one query at a time on a CPU**: {ours}{more}"
     full = one.get("full")
     if full and full.speedup >= 1 and full.worst is not None:
         worst = nats(full.worst)
@@ -78,14 +79,14 @@ def which_one(record: Record) -> Iterator[str]:
                 f"**Ids alone, and some of them may be wrong**: {name} found {percent(search.agreement)} of the top "
                 f"{record['settings']['k']} at {times(search.speedup)}, without probabilities."
             )
-    plain, ours = hardest(found)
-    if plain.median < ours.median:
+    plain, proved = hardest(found)
+    if plain.median < proved.median:
         yield (
             f"**Large batches**: keep your matrix product; at {plain.batch} at once {plain.contestant} took "
-            f"{duration(plain.median)} per query, {ours.contestant} {duration(ours.median)}."
+            f"{duration(plain.median)} per query, {proved.contestant} {duration(proved.median)}."
         )
     else:
         yield (
-            f"**Large batches**: the lead shrinks; at {plain.batch} at once {ours.contestant} took {duration(ours.median)} per "
+            f"**Large batches**: the lead shrinks; at {plain.batch} at once {proved.contestant} took {duration(proved.median)} per "
             f"query, {plain.contestant} {duration(plain.median)}."
         )
