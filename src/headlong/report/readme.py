@@ -87,6 +87,6 @@ def which_one(record: Record) -> Iterator[str]:
         )
     else:
         yield (
-            f"**Large batches**: the lead shrinks; at {plain.batch} at once {proved.contestant} took {duration(proved.median)} per "
-            f"query, {plain.contestant} {duration(plain.median)}."
+            f"**Large batches**: the lead shrinks; at {plain.batch} at once {proved.contestant} took "
+            f"{duration(proved.median)} per query, {plain.contestant} {duration(plain.median)}."
         )
