@@ -13,13 +13,13 @@ namespace {
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache
 
-// Every eighth chunk first: a threshold from all over the classes, before most of them are read.
-std::vector<int64_t> spread(int64_t chunks) {
+// Every n-th chunk first: a threshold from all over the classes, before most of them are read.
+std::vector<int64_t> spread(int64_t chunks, int64_t n) {
     std::vector<int64_t> order;
     order.reserve(chunks);
-    for (int64_t c = 0; c < chunks; c += 8) order.push_back(c);
+    for (int64_t c = 0; c < chunks; c += n) order.push_back(c);
     for (int64_t c = 0; c < chunks; ++c)
-        if (c % 8 != 0) order.push_back(c);
+        if (c % n != 0) order.push_back(c);
     return order;
 }
 
@@ -146,7 +146,9 @@ void Executor::hide(const Question& question, int64_t row, int64_t first, int64_
 void Executor::look_at_all(Look& look, const Question& question) const {
     const int n = look.prepared.n;
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    const std::vector<int64_t> order = spread(chunks);
+    // Dense rows are dear to read twice, and their radii need no good threshold: a small sample tells ties all over.
+    const int64_t sample = look.source == &dense ? 32 : 8;
+    const std::vector<int64_t> order = spread(chunks, sample);
     std::vector<std::atomic<float>> threshold(n);
     for (auto& t : threshold) t.store(-std::numeric_limits<float>::max());
     std::atomic<int64_t> next{0}, read{0};
@@ -176,9 +178,9 @@ void Executor::look_at_all(Look& look, const Question& question) const {
         });
         next.store(stop);
     };
-    // An eighth of the classes first. The exact scores of its best estimates are a better threshold than the lower
+    // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
     // ends of intervals, and the share of it that stays open says early whether a query is better read densely.
-    const int64_t first_pass = (chunks + 7) / 8;
+    const int64_t first_pass = (chunks + sample - 1) / sample;
     pass(first_pass, false);
     if (question.k > 0 && !by_budget(look)) {
         std::atomic<int> turn{0};
