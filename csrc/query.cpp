@@ -147,7 +147,8 @@ void Executor::look_at_all(Look& look, const Question& question) const {
     const int n = look.prepared.n;
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
     // Dense rows are dear to read twice, and their radii need no good threshold: a small sample tells ties all over.
-    const int64_t sample = look.source == &dense ? 32 : 8;
+    // Loose radii (a level that others follow) need the best threshold.
+    const int64_t sample = look.source == &dense ? 32 : deeper.empty() ? 16 : 8;
     const std::vector<int64_t> order = spread(chunks, sample);
     std::vector<std::atomic<float>> threshold(n);
     for (auto& t : threshold) t.store(-std::numeric_limits<float>::max());
