@@ -23,7 +23,7 @@ constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summ
 int bin_of(float x) {
     int32_t word;
     std::memcpy(&word, &x, 4);
-    return word >> 22;  // sign is 0: eight bits of exponent and one of mantissa
+    return word < 0 ? 0 : word >> 22;  // eight bits of exponent and one of mantissa; nothing below zero has a bin
 }
 
 struct Bin {
@@ -32,6 +32,10 @@ struct Bin {
 using Histogram = std::vector<Bin>;
 
 double half_width(double low, double high) { return low > 0 ? 0.5 * std::log(high / low) : kInf; }
+
+// Exponentials less than exp(-88) of the shift are 0. Where rows turned out so far above or below the estimates that set it
+// (it is that of a look), the sums have lost the other classes.
+bool out_of_range(double exact, double sum) { return !(exact < 1e30 && sum > 1e-20); }
 
 // Runs work(thread, chunk) over all chunks, each thread its own run of them: sums come out the same every time.
 template <typename Work>
@@ -110,17 +114,23 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
         centre += parts[t].sums.centre * fade;
     }
     const double slop = kSumError * high;
+    low -= slop;
+    high += slop;
+    // What was scored leaves the sums. They hold its ends as float32 had them: up to `off` away in the exponent, and
+    // nothing beyond exp(88) of its chunk.
+    const double off = float_error(shift, beta), less = std::exp(-off), more = std::exp(off);
     for (size_t i = 0; i < scored.size(); ++i) {
         const double rad = static_cast<double>(upper[i]) - est[i];
-        const double term = std::exp(linked(scored[i].z) * beta - shift);
-        low += term - std::exp(linked(est[i] - rad) * beta - shift);
-        high += term - std::exp(linked(est[i] + rad) * beta - shift);
-        centre += term - std::exp(linked(est[i]) * beta - shift);
-        exact += term;
+        const double middle = linked(est[i]) * beta;
+        low -= std::exp(linked(est[i] - rad) * beta - shift) * more;
+        high -= std::exp(std::min(linked(est[i] + rad) * beta, middle + 80) - shift) * less;
+        centre -= std::exp(middle - shift);
+        exact += std::exp(linked(scored[i].z) * beta - shift);
     }
-    low = std::max(low - slop, exact);
-    high += slop;
-    double error = half_width(low, high) + float_error(shift, beta);
+    low = exact + std::max(low, 0.0);
+    high = exact + std::max(high, 0.0);
+    centre += exact;
+    double error = half_width(low, high) + off;
     // Exponentials are clamped at exp(88): an interval that wide says nothing. What was scored is left.
     if (!(error < 20)) {
         double most = -kInf, sum = 0;
@@ -128,11 +138,11 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
         for (const Scored& s : scored) sum += std::exp(linked(s.z) * beta - most);
         return {scored.empty() ? shift : most + std::log(sum), kInf};
     }
-    const double bottom = std::log(low), top = std::log(high), spare = question.eps - float_error(shift, beta) - 1e-9;
+    const double bottom = std::log(low), top = std::log(high), spare = question.eps - off - 1e-9;
     double point = 0.5 * (bottom + top);
     if (centre > low && centre < high && error < question.eps)
         point = std::min(std::max(std::log(centre), top - spare), bottom + spare);
-    error = std::max(top - point, point - bottom) + float_error(shift, beta);
+    error = std::max(top - point, point - bottom) + off;
     return {shift + point, error};
 }
 
@@ -252,12 +262,12 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
             rad[s.id] = 0;
         }
         scored.insert(scored.end(), rest.begin(), rest.end());
-        if (!(exact < 1e30)) return Status::dear;  // a row far above its estimate: the sums have lost the others
         double bottom = exact, top = exact;
         for (int b = 0; b < cut; ++b) {
             bottom += all[b].low * (1 - kExpError);
             top += all[b].high * (1 + kExpError);
         }
+        if (out_of_range(exact, bottom)) return Status::dear;
         lse = {shift + 0.5 * (std::log(bottom) + std::log(top)), half_width(bottom, top) + fixed};
     }
     return lse.error <= question.eps ? Status::done : Status::dear;
@@ -421,8 +431,8 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
         rad[s.id] = 0;
     }
     scored.insert(scored.end(), heavy.begin(), heavy.end());
-    if (!(exact < 1e30)) return Status::dear;  // a row far above its estimate: the sums have lost the others
     const double total = std::accumulate(sums.begin(), sums.end(), 0.0);
+    if (out_of_range(exact, exact + total)) return Status::dear;
     if (!(total > 0)) {
         lse = {shift + std::log(exact), fixed};
         return Status::done;

@@ -126,6 +126,17 @@ def _peaked(rng: np.random.Generator, most: float, least: float) -> Made:
     return weight, None, weight[[3, 500, 899]] * 4, False
 
 
+def _steep(rng: np.random.Generator, most: float, least: float) -> Made:
+    """Logits up to 1e5, where float32 has few digits left for an exponent, and one class has nearly all of the mass."""
+    return rng.standard_normal((40, 33)) * 8, None, rng.standard_normal((6, 33)) * np.logspace(-1, 3, 6)[:, None], False
+
+
+def _far_rows(rng: np.random.Generator, most: float, least: float) -> Made:
+    """Rows of very different lengths: looks whose estimates lie hundreds of nats above their logits, or below."""
+    size = np.exp(2 * rng.standard_normal((90, 1)))
+    return rng.standard_normal((90, 4)) * size, None, rng.standard_normal((40, 4)), False
+
+
 CASES: dict[str, Callable[..., Made]] = {
     "random": _random(777, 65),
     "softcap": _random(300, 31),
@@ -148,4 +159,6 @@ CASES: dict[str, Callable[..., Made]] = {
     "huge hidden": _huge_hidden,
     "huge bias": _huge_bias,
     "peaked": _peaked,
+    "steep": _steep,
+    "far rows": _far_rows,
 }

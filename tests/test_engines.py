@@ -278,6 +278,21 @@ def test_eps_of_one_call(level: str) -> None:
     assert ids.proved.all() and not np.isnan(ids.lse).any() and (ids.cost.rows <= 60).all()
 
 
+@pytest.mark.parametrize(("delta", "share"), [(0.0, 0.25), (0.0, 1.0), (1e-3, 1.0)])
+def test_rows_far_from_their_estimates_hide_nothing(level: str, delta: float, share: float) -> None:
+    """A prefix says 120 of a row whose logit is 0: beside exp(120) the other classes vanish, but they are the answer."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((90, 4)).astype(np.float32) / 2
+    weight[7] = (120, -120, 0, 0)
+    calibration = rng.standard_normal((500, 4)) * [3, 0.5, 0.1, 0.1]
+    hidden = np.array([[1.0, 1.0, 0.1, 0.1], [1.01, 1.0, 0.0, 0.0]])
+    layer = hl.Layer(weight)
+    for width in (1, 2, 3):
+        engine = hl.compile(layer, "cascade", 0.05, delta, calibration=calibration, width=width, share=share)
+        for found in (engine.topk(hidden, 1), engine.lse(hidden)):
+            check_within(found.lse, truth(layer, hidden).lse, found.error, 1e-12)
+
+
 def test_flat_layers_are_finished_densely(level: str) -> None:
     layer = hl.Layer(np.full((4000, 32), 0.25, np.float32))
     found = hl.compile(layer, "cascade").topk(np.ones((2, 32), np.float32), 3)
