@@ -32,6 +32,11 @@ inline F floats(I v) {
 inline F pick(I mask, F yes, F no) { return floats((mask & bits(yes)) | (~mask & bits(no))); }
 inline F vmax(F a, F b) { return pick(a > b, a, b); }
 inline F vmin(F a, F b) { return pick(a < b, a, b); }
+inline bool any(I mask) {
+    int32_t all = 0;
+    for (int i = 0; i < LANES; ++i) all |= mask[i];
+    return all != 0;
+}
 
 // exp for |x| <= 88, 0 below and exp(88) above; polynomial of the Cephes library's expf.
 inline F vexp(F x) {
@@ -124,16 +129,18 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
     for (int64_t start = 0; start < n; start += kPiece) {
         int64_t stop = start + kPiece < n ? start + kPiece : n;
         F lows = F{}, highs = F{}, all = F{}, moves = F{};
+        I beyond = I{};
         for (int64_t i = start; i < stop; i += LANES) {
             F e = load(est + i), r = load(rad + i);
             F upper = vlink(link, e + r) * beta, middle = vlink(link, e) * beta, term = vexp(middle - shift);
             lows += vexp(vlink(link, e - r) * beta - shift);
             highs += vexp(upper - shift);
+            beyond |= upper - shift > splat(87.f);
             all += term;
             moves += pick(term > F{}, term * vmin(upper - middle, splat(88.f)), F{});
         }
         sums->low += sum_lanes(lows);
-        sums->high += sum_lanes(highs);
+        sums->high += any(beyond) ? kInfinity : sum_lanes(highs);
         sums->centre += sum_lanes(all);
         sums->moved += sum_lanes(moves);
     }
@@ -181,12 +188,6 @@ void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, 
         store(low + i, vexp(vlink(link, e - r) * beta - shift));
         store(high + i, vexp(vlink(link, e + r) * beta - shift));
     }
-}
-
-inline bool any(I mask) {
-    int32_t all = 0;
-    for (int i = 0; i < LANES; ++i) all |= mask[i];
-    return all != 0;
 }
 
 inline int64_t lower_above_of(const float* est, const float* rad, int64_t n, float floor, float* out) {

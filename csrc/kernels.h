@@ -69,7 +69,8 @@ struct Kernels {
     float (*largest)(const float* est, int64_t n, bool* finite);
 
     // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;
-    // `most` is the largest radius. centre, moved += sum e, sum e * (width of the term's exponent), e = exp(at est).
+    // `most` is the largest radius; high is infinite where a term is beyond exp(87).
+    // centre, moved += sum e, sum e * (width of the term's exponent), e = exp(at est).
     struct Sums {
         double low, high, centre, moved;
     };

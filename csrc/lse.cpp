@@ -116,22 +116,21 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
     const double slop = kSumError * high;
     low -= slop;
     high += slop;
-    // What was scored leaves the sums. They hold its ends as float32 had them: up to `off` away in the exponent, and
-    // nothing beyond exp(88) of its chunk.
+    // What was scored leaves the sums. They hold its ends as float32 had them, up to `off` away in the exponent; an end
+    // beyond exp(87) of its chunk made them infinite.
     const double off = float_error(shift, beta), less = std::exp(-off), more = std::exp(off);
     for (size_t i = 0; i < scored.size(); ++i) {
         const double rad = static_cast<double>(upper[i]) - est[i];
-        const double middle = linked(est[i]) * beta;
         low -= std::exp(linked(est[i] - rad) * beta - shift) * more;
-        high -= std::exp(std::min(linked(est[i] + rad) * beta, middle + 80) - shift) * less;
-        centre -= std::exp(middle - shift);
+        high -= std::exp(linked(est[i] + rad) * beta - shift) * less;
+        centre -= std::exp(linked(est[i]) * beta - shift);
         exact += std::exp(linked(scored[i].z) * beta - shift);
     }
     low = exact + std::max(low, 0.0);
     high = exact + std::max(high, 0.0);
     centre += exact;
     double error = half_width(low, high) + off;
-    // Exponentials are clamped at exp(88): an interval that wide says nothing. What was scored is left.
+    // An interval that wide, or no number, says nothing. What was scored is left.
     if (!(error < 20)) {
         double most = -kInf, sum = 0;
         for (const Scored& s : scored) most = std::max(most, linked(s.z) * beta);

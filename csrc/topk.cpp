@@ -269,7 +269,7 @@ void Executor::finish(const double* hidden, int64_t row, const Question& questio
     if (static_cast<int64_t>(answer.best.size()) > k) answer.best.resize(k);
     answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
     // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
-    answer.error = dot_error(hidden) + 0x1p-52 * (static_cast<double>(vocab) / threads + 16 + 4 * std::fabs(shift));
+    answer.error = dot_error(hidden) + 0x1p-52 * (static_cast<double>(vocab) + 16 + 4 * std::fabs(shift));
     answer.proved = true;
     answer.rows += vocab;
     answer.bytes += static_cast<double>(vocab * row_bytes);

@@ -293,6 +293,20 @@ def test_rows_far_from_their_estimates_hide_nothing(level: str, delta: float, sh
             check_within(found.lse, truth(layer, hidden).lse, found.error, 1e-12)
 
 
+def test_rows_far_above_their_estimates_are_not_lost(level: str) -> None:
+    """A row 300 above its estimate, beside rows so low that its upper end is beyond what float32 has of their sum."""
+    rng = np.random.default_rng(0)
+    weight = (rng.standard_normal((2048, 8)) / 20).astype(np.float32)
+    weight[1500] = np.eye(8)[1] * 300
+    calibration = rng.standard_normal((500, 8)) * [3, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
+    hidden = np.array([[1.0, 1.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]])
+    layer = hl.Layer(weight, np.where(np.arange(2048) < 1024, 0, -200).astype(np.float32))
+    for width, eps in itertools.product((1, 2, 3), (0.05, 1.0, math.inf)):
+        engine = hl.compile(layer, "cascade", 0.05, 0.0, calibration=calibration, width=width)
+        for found in (engine.topk(hidden, 1, eps=eps), engine.lse(hidden, eps=eps)):
+            check_within(found.lse, truth(layer, hidden).lse, found.error, 1e-12)
+
+
 def test_flat_layers_are_finished_densely(level: str) -> None:
     layer = hl.Layer(np.full((4000, 32), 0.25, np.float32))
     found = hl.compile(layer, "cascade").topk(np.ones((2, 32), np.float32), 3)
