@@ -42,9 +42,11 @@ LAW: dict[str, set[str]] = {
     "terminal": {"errors", "answers", "measure", "report", "bench", "rich", "typer"},
     "inspection": SHOWING,
     "bench": SHOWING,
+    "tune": {*SHOWING, "bench"},
     "papers": {*SHOWING, *TRAINING, "bench", "inspection", "models"},
     "demo": {*SHOWING, "bench", "inspection"},
-    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "demo", "papers", "models", "typer", "rich"},
+    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "tune", "demo"}
+    | {"papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "sacrebleu", "accelerate", "transformers"}

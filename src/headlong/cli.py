@@ -124,11 +124,14 @@ def inspect(
     html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Norms, singular values, int8 interval widths, rows left to score, and what would help."""
+    """Norms, singular values, int8 interval widths, rows left to score, and what would help; of an engine, why it is it."""
     count = settled(threads)
     from headlong import inputs, inspection
     from headlong.terminal import bars, say_json, show, write_text
 
+    if (engine := inputs.engine(layer, count)) is not None:
+        typer.echo(f"{engine!r}\n{engine.method.name}: {engine.reason}")
+        return
     with bars() as stage:
         subject = inputs.layer(layer, weight, bias)
         rows = None if hidden is None else inputs.hidden(hidden)
@@ -178,6 +181,43 @@ def compile_layer(
         move(2, 2)
     typer.echo(repr(engine))
     typer.echo(f"{engine.method.name}: {engine.reason}")
+
+
+@app.command()
+@reported
+def tune(
+    layer: LayerFile,
+    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")] = None,
+    eps: Eps = 0.01,
+    delta: Delta = 1e-3,
+    delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
+    k: K = 10,
+    without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    seed: Seed = 0,
+    raw: JsonFile = None,
+) -> None:
+    """Try the plausible plans on hidden vectors, keep the fastest that keeps the promise, and say why."""
+    count = settled(threads)
+    from headlong import inputs, tune
+    from headlong.measure import write_run
+    from headlong.terminal import bars, show
+
+    with bars() as stage:
+        subject = inputs.layer(layer, weight, bias)
+        vectors = inputs.hidden(hidden)
+        engine, report = tune.tune(subject, vectors, k, eps, delta, delta_ids, count, seed, stage("plans"))
+        if out is not None:
+            engine.save(out, layer=not without_layer)
+    show(tune.table(report))
+    if len(report.crossings):
+        show(tune.crossing_table(report))
+    typer.echo(repr(engine))
+    if raw is not None:
+        write_run(raw, tune.as_record(report, engine))
 
 
 @app.command()

@@ -188,6 +188,17 @@ class Engine:
         kept = Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
         write_engine(path, kept, layer)
 
+    def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
+        """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
+        plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond))
+        method = cast("Any", self.method)
+        if hasattr(method, "batch"):
+            method = dataclasses.replace(method, batch=beyond)
+        return Engine(
+            self.layer, method, plan, self.norms, self.promise,
+            threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason,
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         layer, dense = self.layer, self.plan.dense
         looks = sum(level.codes.nbytes for level in self.plan.levels)

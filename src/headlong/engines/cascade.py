@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from headlong.answers import Promise
 from headlong.engines.base import register
 from headlong.engines.options import flag, real, whole
@@ -41,6 +43,8 @@ class Cascade:
     ``width``   coordinates of the prefix; None: as calibration vectors say; 0: int8 codes of all coordinates
     ``widths``  "sure": radii that hold for every query; "calibrated": narrower ones, learned from half of the calibration
               vectors, that hold for queries like them but for ``delta_ids`` (and half of ``delta``), both above 0
+    ``deeper``  keep int8 codes of the coordinates behind the prefix, for the classes that it leaves open
+    ``whiten``  the prefix's basis: whitened by the calibration vectors, or the layer's own principal directions
     """
 
     share: float = 0.25
@@ -48,6 +52,8 @@ class Cascade:
     centre: bool | None = None
     width: int | None = None
     widths: str = "sure"
+    deeper: bool = True
+    whiten: bool = True
 
     name: ClassVar[str] = "cascade"
 
@@ -56,6 +62,8 @@ class Cascade:
         real(self.batch, "batch", 0.0, math.inf)
         if self.centre is not None:
             flag(self.centre, "centre")
+        flag(self.deeper, "deeper")
+        flag(self.whiten, "whiten")
         if self.width is not None:
             whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
         if self.widths not in ("sure", "calibrated"):
@@ -64,15 +72,15 @@ class Cascade:
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         dense = Dense(self.batch, self.share)
         if self._may_prefix(layer, calibration):
-            assert calibration is not None
+            vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
             rate, queries = _rate(promise), None
             if self.widths == "calibrated":
-                calibration, queries = split(calibration, rate)
-            basis = whiten(layer.weight, calibration)
-            width = best_width(layer, basis, calibration, promise, self.share) if self.width is None else self.width
+                vectors, queries = split(vectors, rate)
+            basis = whiten(layer.weight, vectors, plain=not self.whiten)
+            width = best_width(layer, basis, vectors, promise, self.share) if self.width is None else self.width
             if width is not None:
                 factor = None if queries is None else tail_factor(layer.weight, basis, width, queries, rate)
-                return prefix_plan(layer, basis, width, dense, threads, factor)
+                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper)
         centred = self.centre
         if centred is None:
             centred = calibration is not None and better_centred(layer, calibration)
@@ -98,8 +106,10 @@ class Cascade:
             return calibration is not None and min(CANDIDATES) < layer.dim <= min(MOST_DIM, layer.vocab)
         if self.width == 0:
             return False
-        if calibration is None:
-            raise OptionError(f"width is {self.width}, but no calibration vectors came; pass calibration=hidden, or width=0")
+        if calibration is None and self.whiten:
+            raise OptionError(
+                f"width is {self.width}, but no calibration vectors came; pass calibration=hidden, whiten=False, or width=0"
+            )
         whole(self.width, "width", 0, layer.dim, "a prefix has at most all coordinates")
         return True
 

@@ -34,12 +34,21 @@ ROUNDING = 2 * ESTIMATE_ROUNDING
 Segments = tuple[tuple[int, int], ...]
 
 
-def prefix_plan(layer: Layer, basis: Basis, width: int, dense: Dense, threads: int = 1, factor: float | None = None) -> Plan:
+def prefix_plan(
+    layer: Layer,
+    basis: Basis,
+    width: int,
+    dense: Dense,
+    threads: int = 1,
+    factor: float | None = None,
+    deeper: bool = True,
+) -> Plan:
     """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored.
 
     ``factor``  of the tail's Cauchy-Schwarz, as learned (``learned.py``); None: sure, segment by segment
+    ``deeper``  False: no level 1; exact rows follow the prefix
     """
-    builder = _Builder(layer, basis, width, threads)
+    builder = _Builder(layer, basis, width, threads, deeper)
     for part, rows in pieces(layer.weight):
         rows -= basis.centre
         builder.take(part, rows)
@@ -58,16 +67,16 @@ def spread(start: int, first: int, factor: int, stop: int) -> Segments:
 class _Builder:
     """Collects the codes, and per class what they lose, from blocks of centred rows."""
 
-    def __init__(self, layer: Layer, basis: Basis, width: int, threads: int) -> None:
+    def __init__(self, layer: Layer, basis: Basis, width: int, threads: int, deeper: bool) -> None:
         dim = layer.dim
-        self.layer, self.basis, self.width, self.threads = layer, basis, width, threads
+        self.layer, self.basis, self.width, self.threads, self.deeper = layer, basis, width, threads, deeper
         self.head = spread(0, FIRST, 4, width)
         self.tail = spread(width, 2 * width, 2, dim)
         count = padded(layer.vocab)
         self.quads = [-(-(stop - start) // 4) for start, stop in self.head]
         self.codes = np.full((count // CLASS_BLOCK, sum(self.quads), CLASS_BLOCK, 4), 128, np.uint8)
         self.scale = np.zeros((len(self.head), count), np.float32)
-        self.rest = np.full((layer.vocab, dim - width), 128, np.uint8)
+        self.rest = np.full((layer.vocab, dim - width if deeper else 0), 128, np.uint8)
         self.rest_scale = np.zeros((len(self.tail), count), np.float32)
         self.base = np.zeros(count, np.float32)
         self.uncoded = np.zeros(count, bool)
@@ -90,7 +99,8 @@ class _Builder:
         for s, (start, stop) in enumerate(self.tail):
             self.norms[s, part] = _norm(turned[:, start:stop])
         self._code_head(part, turned[:, : self.width])
-        self._code_rest(part, turned)
+        if self.deeper:
+            self._code_rest(part, turned)
 
     def _code_head(self, part: slice, turned: Doubles) -> None:
         blocks = slice(part.start // CLASS_BLOCK, -(-part.stop // CLASS_BLOCK))
@@ -134,7 +144,7 @@ class _Builder:
         norms[:, self.uncoded] = 0.0
         layout = tuple((start, stop, 8) for start, stop in self.head)
         levels = [Level(self.codes, layout, self.scale, np.concatenate([norms, slack]), (*tail, *terms))]
-        if self.tail:
+        if self.tail and self.deeper:
             everywhere = (*self.head, *self.tail)
             lost = np.concatenate([self.head_lost, self.rest_lost])
             slack, terms = self._shared(everywhere, lost, self.all_size, dim, 0)

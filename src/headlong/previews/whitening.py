@@ -48,12 +48,16 @@ class Basis(NamedTuple):
     scale: float
 
 
-def whiten(weight: Array, calibration: Doubles) -> Basis:
-    """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank."""
+def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
+    """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank.
+
+    ``plain``  take their covariance for the identity: the principal directions of the layer, those of its SVD
+    """
     calibration = calibration[:: -(-len(calibration) // (ENOUGH * weight.shape[1]))]
     mean, longest = calibration.mean(axis=0), _longest(weight)
     centre = _mean_row(weight, longest)
     covariance, scale = _covariance(calibration - mean)
+    covariance = np.eye(len(mean)) if plain else covariance
     factor = np.linalg.cholesky(covariance)
     energy = factor.T @ _gram(weight, centre, longest) @ factor
     turn = np.linalg.eigh(energy / max(float(np.trace(energy)), 1e-300))[1][:, ::-1]

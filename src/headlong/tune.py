@@ -1,0 +1,309 @@
+"""Which plan reads this layer fastest here: measured on hidden vectors, not guessed.
+
+    chosen = argmin over plans of   median seconds of one query        among those that kept the promise on held-out vectors
+    batch  = the largest batch that the chosen plan answers no slower than a dense pass
+
+The vectors are split in the order they came, since neighbours are often alike: the first ones calibrate every plan, the last
+ones are asked, and no plan has seen them. Plans meet in pairs, interleaved, the best so far against the next one, so that
+two engines at most are in memory. What was measured is the engine that comes back, with the reasons in its ``reason``.
+
+Not here: how plans are built (``previews/``), how clocks are read (``measure.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import headlong
+from headlong import kernels, measure
+from headlong.arrays import hidden64
+from headlong.bench import Truth, true_log_probs
+from headlong.engines.base import Engine
+from headlong.errors import OptionError, ShapeError
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.measure import Contestant, Progress, Schedule
+from headlong.previews.learned import enough
+from headlong.report.tables import Table, duration, nats, percent
+
+HELD, FEWEST = 128, 16
+"""Held-out vectors at most, and vectors at all at least; a quarter of the vectors is held out."""
+WIDTHS = (32, 64, 96, 128, 192, 256)
+BATCHES = (2, 4, 8, 16, 32, 64)
+NEAR = 0.97
+"""A challenger has to be this much faster: what is alike stays with what was tried first."""
+MOST, FIRST = 9, 96
+"""Plans that are usually tried, and the width that prefixes start from."""
+TIE = 1e-9
+"""Log-probabilities this near are equal: ids may differ."""
+SHORT = Schedule(rounds=5, settle=1, calls=4, pause=0.02, seconds=4.0)
+
+
+class Trial(NamedTuple):
+    """One plan on the held-out vectors.
+
+    ``seconds``  median of one query, ``bytes`` and ``rows`` its means; ``mib`` of previews; ``build`` seconds
+    ``error``    worst true |log p^ - log p|; ``wrong`` rows with a wrong id; ``proved`` share of rows whose ids are proved
+    """
+
+    name: str
+    options: dict[str, Any]
+    seconds: float
+    bytes: float
+    rows: float
+    mib: float
+    build: float
+    error: float
+    wrong: int
+    proved: float
+    kept: bool
+
+
+class Crossing(NamedTuple):
+    """Median seconds per query of one batch, by the chosen plan and by a dense pass."""
+
+    batch: int
+    chosen: float
+    dense: float
+
+
+class Report(NamedTuple):
+    """Everything that was tried, in order; ``held`` vectors were asked."""
+
+    trials: tuple[Trial, ...]
+    chosen: str
+    crossings: tuple[Crossing, ...]
+    batch: float
+    held: int
+    threads: int
+
+
+class Task(NamedTuple):
+    """What every plan is measured on."""
+
+    layer: Layer
+    calibration: Doubles
+    held: Doubles
+    truth: Truth
+    k: int
+    compiled: dict[str, Any]
+
+
+def tune(
+    layer: Layer,
+    hidden: Any,
+    k: int = 10,
+    eps: float = 0.01,
+    delta: float = 1e-3,
+    delta_ids: float = 0.0,
+    threads: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[Engine, Report]:
+    """The fastest engine for ``layer`` on vectors like ``hidden [n, dim]`` that keeps the promise, and why it is that one."""
+    vectors = hidden64(hidden, layer.dim, "hidden")
+    if len(vectors) < FEWEST:
+        raise ShapeError(f"hidden has {len(vectors)} rows; tuning holds some out and takes {FEWEST} or more: pass more vectors")
+    if not 1 <= k <= layer.vocab:
+        raise OptionError(f"k is {k}; expected 1 to the layer's {layer.vocab} classes")
+    held = vectors[len(vectors) - len(vectors) // 4 :]
+    calibration = vectors[: len(vectors) - len(held)]
+    held = held[:: -(-len(held) // HELD)]
+    task = Task(
+        layer, calibration, held, Truth.of(layer, held, k), k,
+        {"eps": eps, "delta": delta, "delta_ids": delta_ids, "threads": threads, "seed": seed},
+    )  # fmt: skip
+    count = threads or measure.processors()
+    with measure.pinned(count):
+        contest = _tournament(task, progress or _silent)
+        assert contest.best is not None
+        chosen, engine = contest.best
+        crossings = tuple(_crossings(task, engine))
+    report = Report(tuple(contest.trials), chosen.name, crossings, crossover(crossings), len(held), count)
+    return _finished(engine, report), report
+
+
+def _silent(done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+class _Contest:
+    """Everyone against the best so far; of two that keep the promise the faster one stays."""
+
+    def __init__(self, task: Task, progress: Progress) -> None:
+        self.task, self.progress = task, progress
+        self.trials: list[Trial] = []
+        self.best: tuple[Trial, Engine] | None = None
+
+    def meet(self, name: str, method: str = "cascade", **options: Any) -> Trial:
+        engine, took = _built(self.task, method, options)
+        trial = _judged(self.task, name, options, engine, took)
+        if self.best is None:
+            trial = trial._replace(seconds=_race(self.task.held, {"next": engine}, self.task.k, 1)[0])
+        else:
+            ours, theirs = _race(self.task.held, {"best": self.best[1], "next": engine}, self.task.k, 1)
+            # On the scale of the best one's first race, so that a machine that got busy since is not held against anyone.
+            trial = trial._replace(seconds=theirs * self.best[0].seconds / ours)
+        self.trials.append(trial)
+        if self.best is None or (trial.kept, -trial.seconds) > (self.best[0].kept, -self.best[0].seconds * NEAR):
+            self.best = trial, engine
+        self.progress(len(self.trials), max(MOST, len(self.trials)))
+        return trial
+
+    def climb(self, name: str, first: int, **options: Any) -> Trial:
+        """From ``first`` to wider and to narrower prefixes as long as they are faster."""
+        widths = [width for width in WIDTHS if width < self.task.layer.dim]
+        start = min(range(len(widths)), key=lambda place: abs(widths[place] - first))
+        best = self.meet(f"{name} {widths[start]}", width=widths[start], **options)
+        for step in (1, -1):
+            place = start + step
+            while 0 <= place < len(widths):
+                trial = self.meet(f"{name} {widths[place]}", width=widths[place], **options)
+                if trial.seconds * NEAR > best.seconds:
+                    break
+                best = trial if trial.seconds < best.seconds else best
+                place += step
+        return best
+
+
+def _tournament(task: Task, progress: Progress) -> _Contest:
+    """Codes of everything, prefixes from wide to narrow, the best of them without one of its parts, narrower radii, no plan."""
+    contest = _Contest(task, progress)
+    contest.meet("int8", width=0)
+    if task.layer.dim > WIDTHS[0] and task.layer.dim <= task.layer.vocab:
+        best = contest.climb("prefix", FIRST)
+        width = best.options["width"]
+        contest.meet(f"prefix {width}, no int8 level", width=width, deeper=False)
+        contest.meet(f"prefix {width}, not whitened", width=width, whiten=False)
+        if _may_fail(task):
+            contest.climb("calibrated", width, widths="calibrated")
+    contest.meet("full", "full")
+    progress(len(contest.trials), len(contest.trials))
+    return contest
+
+
+def _may_fail(task: Task) -> bool:
+    """Whether the promise leaves room for widths learned from the vectors, and there are enough of them."""
+    asked = task.compiled
+    rate = asked["delta_ids"] if math.isinf(asked["eps"]) else min(asked["delta_ids"], asked["delta"] / 2)
+    return rate > 0 and len(task.calibration) - len(task.calibration) // 2 >= enough(rate)
+
+
+def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, float]:
+    vectors = None if method == "full" else task.calibration
+    start = time.perf_counter()
+    engine = headlong.compile(task.layer, method, calibration=vectors, **task.compiled, **options)
+    return engine, time.perf_counter() - start
+
+
+def _judged(task: Task, name: str, options: dict[str, Any], engine: Engine, took: float) -> Trial:
+    """Its answers about the held-out vectors against float64, and what one query reads."""
+    top = engine.topk(task.held, task.k)
+    true = true_log_probs(task.layer, task.held, top.ids, task.truth.lse)
+    wrong = int((np.abs(np.sort(true, axis=1)[:, ::-1] - task.truth.log_probs) > TIE).any(axis=1).sum())
+    worst = float(np.abs(top.log_probs - true).max()) if math.isfinite(engine.promise.eps) else math.inf
+    single = [engine.topk(row[None], task.k).cost for row in task.held[:FEWEST]]
+    looks = sum(level.codes.nbytes for level in engine.plan.levels) / 2**20
+    # A rate of failures that a promise of this many queries could hardly show is taken for kept.
+    allowed = engine.promise.delta_ids * len(task.held) + 3 * math.sqrt(engine.promise.delta_ids * len(task.held))
+    return Trial(
+        name, options, math.inf, float(np.mean([cost.bytes[0] for cost in single])),
+        float(np.mean([cost.rows[0] for cost in single])), looks, took, worst, wrong, float(np.mean(top.proved)),
+        wrong <= allowed,
+    )  # fmt: skip
+
+
+def _race(queries: Doubles, engines: dict[str, Engine], k: int, batch: int) -> list[float]:
+    """Median seconds of one call of each."""
+
+    def asking(engine: Engine) -> Callable[[Any], Any]:
+        return lambda hidden: engine.topk(hidden, k)
+
+    field = [Contestant(name, asking(engine)) for name, engine in engines.items()]
+    return [float(np.median(timing.seconds)) for timing in measure.race(field, queries, batch, SHORT)]
+
+
+def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
+    """The chosen plan and a dense pass, batch by batch."""
+    if not engine.plan.levels:
+        return
+    dense = engine.reading_densely(0)
+    for size in (size for size in BATCHES if size <= len(task.held)):
+        ours, theirs = _race(task.held, {"chosen": engine, "dense": dense}, task.k, size)
+        yield Crossing(size, ours / size, theirs / size)
+
+
+def crossover(crossings: tuple[Crossing, ...]) -> float:
+    """The largest batch before a dense pass wins for good; infinite where it never does, since larger batches are split."""
+    losing = [crossing.chosen > crossing.dense for crossing in crossings]
+    if not losing or not losing[-1]:
+        return math.inf
+    first = len(losing) - 1
+    while first and losing[first - 1]:
+        first -= 1
+    return float(crossings[first - 1].batch) if first else 1.0
+
+
+def _finished(engine: Engine, report: Report) -> Engine:
+    """The chosen engine with the measured crossover in its plan and the reasons beside it."""
+    return engine.reading_densely(report.batch if engine.plan.levels else engine.plan.dense.batch, "\n".join(reasons(report)))
+
+
+def reasons(report: Report) -> list[str]:
+    """One line on the choice, then one for each plan, the fastest first."""
+    where = f"{report.held} held-out vectors, {report.threads} thread{'s' * (report.threads > 1)}"
+    beyond = f"dense beyond batch {report.batch:g}" if math.isfinite(report.batch) else "no batch up to 64 is faster densely"
+    lines = [f"tuned: {report.chosen}, the fastest of {len(report.trials)} plans on {where}; {beyond}"]
+    for trial in sorted(report.trials, key=lambda one: one.seconds):
+        error = f"worst error {trial.error:.2g} nats, " if math.isfinite(trial.error) else ""
+        lines.append(
+            f"{trial.name}: {trial.seconds * 1e6:.0f} us, {trial.bytes / 2**20:.2f} MiB and {trial.rows:.0f} rows read, "
+            f"{trial.proved:.0%} proved, {trial.wrong} wrong, {error}{trial.mib:.1f} MiB built in {trial.build:.1f} s"
+            f"{'' if trial.kept else ', promise not kept'}"
+        )
+    return lines
+
+
+def table(report: Report) -> Table:
+    """A row for each plan, the fastest first."""
+    rows = []
+    for trial in sorted(report.trials, key=lambda one: one.seconds):
+        error = nats(trial.error) if math.isfinite(trial.error) else "not asked"
+        rows.append((
+            f"{trial.name} (chosen)" if trial.name == report.chosen else trial.name, duration(trial.seconds),
+            f"{trial.bytes / 2**20:.2f}", f"{trial.rows:.0f}", error, percent(trial.proved), str(trial.wrong),
+            f"{trial.mib:.1f}", duration(trial.build),
+        ))  # fmt: skip
+    heads = ("plan", "1 query", "MiB read", "rows", "worst |Δlog p|", "ids proved", "wrong", "MiB kept", "build")
+    return Table("", heads, tuple(rows), f"Medians on {report.held} held-out vectors, {report.threads} threads.")
+
+
+def crossing_table(report: Report) -> Table:
+    """From which batch on a dense pass is faster."""
+    rows = tuple((str(one.batch), duration(one.chosen), duration(one.dense)) for one in report.crossings)
+    return Table("", ("batch", f"{report.chosen}, each", "dense, each"), rows)
+
+
+def as_record(report: Report, engine: Engine) -> dict[str, Any]:
+    """JSON for programs; infinite numbers are null."""
+
+    def plain(entry: Any) -> dict[str, Any]:
+        return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in entry._asdict().items()}
+
+    return {
+        "environment": measure.environment(report.threads, isa_used=[kernels.isa()]),
+        "layer": {"vocab": engine.layer.vocab, "dim": engine.layer.dim, "dtype": engine.layer.dtype},
+        "engine": repr(engine),
+        "promise": str(engine.promise),
+        "chosen": report.chosen,
+        "held": report.held,
+        "dense beyond batch": report.batch if math.isfinite(report.batch) else None,
+        "trials": [plain(trial) for trial in report.trials],
+        "crossings": [plain(crossing) for crossing in report.crossings],
+        "runs": [],
+    }
