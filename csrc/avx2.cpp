@@ -10,6 +10,7 @@ namespace headlong {
 namespace {
 
 #define LANES 8
+#define GATHER(table, at) _mm256_i32gather_ps(table, (__m256i)(at), 4)
 #include "epilogue.inl"
 
 // Half a block (32 classes) of one query: 16-bit products of bytes taken apart, because the 8-bit instruction saturates.

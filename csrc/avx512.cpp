@@ -10,6 +10,7 @@ namespace headlong {
 namespace {
 
 #define LANES 16
+#define GATHER(table, at) _mm512_i32gather_ps((__m512i)(at), table, 4)
 #include "epilogue.inl"
 
 // ---- int8 codes: 64 classes side by side, four coordinates of each in one 32-bit lane ----

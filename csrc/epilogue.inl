@@ -77,8 +77,28 @@ inline F vlog(F x) {
     return m + y + n * 0.693359375f;
 }
 
-inline F vlink(Link link, F z) {
+inline F gather(const float* table, I at) {
+    F out;
+#ifdef GATHER
+    auto found = GATHER(table, at);
+    std::memcpy(&out, &found, sizeof out);
+#else
+    for (int i = 0; i < LANES; ++i) out[i] = table[at[i]];
+#endif
+    return out;
+}
+
+// Clamped as floats, before they become integers: logits may be infinite.
+inline F vtable(const Link& link, F z) {
+    F u = vmin(vmax((z - link.start) * link.inverse, splat(-1.f)), splat(link.cells)) + 1.f;
+    I cell = __builtin_convertvector(u, I);
+    F knot = (__builtin_convertvector(cell, F) - 1.f) * link.step + link.start;
+    return gather(link.base, cell) + (z - knot) * gather(link.slope, cell);
+}
+
+inline F vlink(const Link& link, F z) {
     if (link.form == 0) return z * link.a + link.b;
+    if (link.form == 2) return vtable(link, z);
     F u = z / link.a;
     F t = vexp(vmax(u, -u) * -2.f);
     F h = (1.f - t) / (1.f + t);
@@ -132,8 +152,10 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
         I beyond = I{};
         for (int64_t i = start; i < stop; i += LANES) {
             F e = load(est + i), r = load(rad + i);
-            F upper = vlink(link, e + r) * beta, middle = vlink(link, e) * beta, term = vexp(middle - shift);
-            lows += vexp(vlink(link, e - r) * beta - shift);
+            F middle = vlink(link, e) * beta, lower, upper, term = vexp(middle - shift);
+            if (link.form == 2) lower = middle - r * (link.a * beta), upper = middle + r * (link.a * beta);
+            else lower = vlink(link, e - r) * beta, upper = vlink(link, e + r) * beta;
+            lows += vexp(lower - shift);
             highs += vexp(upper - shift);
             beyond |= upper - shift > splat(87.f);
             all += term;
@@ -148,16 +170,17 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
 
 // An affine link moves by r = slope * rad, so one exponential does: with S = sum e^est and M = sum e^est r,
 // sum e^(est - r) >= S e^(-M / S) (Jensen) and sum e^(est + r) <= S + M (e^R - 1) / R, R the largest r (a chord).
+// A table moves by no more than its steepest slope times rad: its ends are those, here and where rows leave the sums.
 void interval_sums_of(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
                       Kernels::Sums* sums) {
     const float slope = link.a * beta;
-    if (link.form != 0 || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, sums);
+    if (link.form == 1 || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, sums);
     double sum = 0, moved = 0;
     for (int64_t start = 0; start < n; start += kPiece) {
         int64_t stop = start + kPiece < n ? start + kPiece : n;
         F all = F{}, moves = F{};
         for (int64_t i = start; i < stop; i += LANES) {
-            F term = vexp((load(est + i) * link.a + link.b) * beta - shift);
+            F term = vexp(vlink(link, load(est + i)) * beta - shift);
             all += term;
             moves += term * load(rad + i);
         }
@@ -275,7 +298,8 @@ void gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, i
         std::memcpy(&w, words + i, sizeof w);
         F g = gumbel(w);
         F f0 = vlink(link, e - r) * beta, f1 = vlink(link, e + r) * beta;
-        F slop0 = vmax(f0, -f0) * 4.8e-7f + kGumbelSlop, slop1 = vmax(f1, -f1) * 4.8e-7f + kGumbelSlop;
+        const float slop = kGumbelSlop + link.slop * beta;
+        F slop0 = vmax(f0, -f0) * 4.8e-7f + slop, slop1 = vmax(f1, -f1) * 4.8e-7f + slop;
         // The low word decides the rest of the noise at the ends: u near 0 leaves g in [-3.9, -2.6], u near 1 open
         // above and within log 2 below.
         I top = w >= 0xFFFFF000u, bottom = w < 0x1000u;

@@ -172,7 +172,10 @@ class Executor {
     const float* bias = nullptr;  // [vocab] or null
     double most_norm = 0;         // of any row
     Link link{0, 1.f, 0.f};
-    double link_a = 1, link_b = 0;
+    double link_a = 1, link_b = 0;  // of a table: the steepest slope, and twice how far it is off what it stands for
+    double link_start = 0, link_step = 1;
+    const double* link_values = nullptr;  // [cells + 1] of a table, at its knots
+    double link_left = 1, link_right = 1;
     const double* mean = nullptr;
     const float* rotation = nullptr;
     int64_t rotated_dim = 0;
@@ -190,9 +193,21 @@ class Executor {
     std::vector<Answer> sample(const double* hidden, int64_t count, const SampleRule& rule, const Question& question,
                                bool dense_only, std::vector<Draw>* draws) const;
 
-    double linked(double z) const { return link.form == 0 ? z * link_a + link_b : link_a * std::tanh(z / link_a); }
+    double linked(double z) const {
+        if (link.form == 2) return tabled(z);
+        return link.form == 0 ? z * link_a + link_b : link_a * std::tanh(z / link_a);
+    }
 
   private:
+    double tabled(double z) const {
+        const double cells = link.cells, u = (z - link_start) / link_step;
+        if (!(u >= 0)) return link_values[0] + (z - link_start) * link_left;
+        if (u >= cells) return link_values[static_cast<int64_t>(cells)] + (z - link_start - cells * link_step) * link_right;
+        const int64_t i = static_cast<int64_t>(u);
+        return link_values[i] +
+               (z - (link_start + link_step * static_cast<double>(i))) * ((link_values[i + 1] - link_values[i]) / link_step);
+    }
+
     using Resolve = std::function<Status(Look&, int, int, Answer&)>;  // look, query, threads it may use, answer
     using Finish = std::function<void(const double*, int64_t, int, Answer&)>;
 

@@ -17,10 +17,15 @@ constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
 constexpr int kTileQueries = 64;   // queries that dense_tile takes at once
 constexpr int kTileChunk = 128;    // coordinates accumulated in a register before they join the sum
 
-// An increasing map on logits: 0: a * z + b ; 1: a * tanh(z / a).
+// An increasing map on logits: 0: a * z + b ; 1: a * tanh(z / a) ; 2: a table, straight between knots, a the steepest slope.
+// Cell 0 of a table is what lies below the first knot, cell i what lies above knot i - 1; f = base + slope * (z - knot),
+// and the knot of cell 0 lies one step below the first. `slop`: how far float32 can be off the real f, the table's own
+// error included.
 struct Link {
     int form;
     float a, b;
+    const float *base = nullptr, *slope = nullptr;
+    float start = 0, step = 1, inverse = 1, cells = 0, slop = 0;  // cells: those between two knots
 };
 
 // radius[i] = constant + sum_t slack[t][i] * term[t]

@@ -85,15 +85,16 @@ double bet_on(const std::vector<double>& ratios, const Factor& factor) {
 
 // What float32 arithmetic may add to lse: link, temperature and shift of terms within 64 nats of the largest one.
 double Executor::float_error(double shift, double beta) const {
-    const double cap = link.form == 1 ? link_a * beta * 0x1p-19 : 0;
-    return (std::fabs(shift) + 64) * 0x1p-22 + cap;
+    const double own = link.form == 1 ? link_a * beta * 0x1p-19 : link.form == 2 ? link.slop * beta + link_b : 0;
+    return (std::fabs(shift) + 64) * (link.form == 2 ? 0x1p-21 : 0x1p-22) + own;
 }
 
-// What float64 accumulation may add to an exact logit.
+// What float64 accumulation may add to an exact logit, and the link to its exponent.
 double Executor::dot_error(const double* hidden) const {
     double square = 0;
     for (int64_t j = 0; j < dim; ++j) square += hidden[j] * hidden[j];
-    return static_cast<double>(dim + 8) * 0x1p-53 * (most_norm * std::sqrt(square) + 1);
+    const double steepest = link.form == 1 ? 1 : std::max(link_a, 1.0), own = link.form == 2 ? link_b : 0;
+    return static_cast<double>(dim + 8) * 0x1p-53 * (most_norm * std::sqrt(square) + 1) * steepest + own;
 }
 
 // The point is the sum at the estimates, which is closer than the middle of the interval, unless eps asks for the middle.
@@ -121,9 +122,10 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
     const double off = float_error(shift, beta), less = std::exp(-off), more = std::exp(off);
     for (size_t i = 0; i < scored.size(); ++i) {
         const double rad = static_cast<double>(upper[i]) - est[i];
-        low -= std::exp(linked(est[i] - rad) * beta - shift) * more;
-        high -= std::exp(linked(est[i] + rad) * beta - shift) * less;
-        centre -= std::exp(linked(est[i]) * beta - shift);
+        const double f = linked(est[i]), wide = static_cast<double>(link.a) * rad;
+        low -= std::exp((link.form == 2 ? f - wide : linked(est[i] - rad)) * beta - shift) * more;
+        high -= std::exp((link.form == 2 ? f + wide : linked(est[i] + rad)) * beta - shift) * less;
+        centre -= std::exp(f * beta - shift);
         exact += std::exp(linked(scored[i].z) * beta - shift);
     }
     low = exact + std::max(low, 0.0);

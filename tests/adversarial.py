@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import Affine, Layer, SoftCap
+from headlong import Affine, Layer, SoftCap, Table
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -27,10 +27,16 @@ def build(name: str, dtype: str) -> Case:
     rng = np.random.default_rng([sum(map(ord, name)), len(dtype)])
     kind = DTYPES[dtype]
     weight, bias, hidden, exact = CASES[name](rng, float(ml_dtypes.finfo(kind).max), float(ml_dtypes.finfo(kind).tiny))
-    link = {"softcap": SoftCap(5.0), "scaled": Affine(2.5, -3.0)}.get(name)
+    link = {"softcap": SoftCap(5.0), "scaled": Affine(2.5, -3.0), "table": bent(), "beyond the knots": bent()}.get(name)
     with np.errstate(over="ignore"):
         stored = weight.astype(kind)
     return Case(Layer(stored, bias, link), hidden.astype(np.float32), exact)
+
+
+def bent() -> Table:
+    """Slopes from 0.05 to 4 between knots at -8, -7.5, ..., 8; steeper and flatter beyond."""
+    slopes = np.exp(np.random.default_rng(5).uniform(-3, 1.4, 32))
+    return Table(-8.0, 0.5, np.concatenate([[-3.0], -3 + np.cumsum(slopes * 0.5)]), 1.5, 0.25)
 
 
 Made = tuple[NDArray[np.float64], NDArray[np.float32] | None, NDArray[np.float64], bool]
@@ -141,6 +147,8 @@ CASES: dict[str, Callable[..., Made]] = {
     "random": _random(777, 65),
     "softcap": _random(300, 31),
     "scaled": _random(300, 16),
+    "table": _random(300, 21),
+    "beyond the knots": _steep,
     "one class": _random(1, 7),
     "one coordinate": _random(100, 1),
     "one number": _random(1, 1),

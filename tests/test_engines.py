@@ -69,9 +69,8 @@ def noise_of(case_vocab: int, seed: int, row: int, draw: int) -> NDArray[np.floa
 
 def rounding_of(case: Case, exact: Truth) -> NDArray[np.float64]:
     """What float64 and the oracle itself can be off by in a log-probability."""
-    kind, slope, _ = case.layer.link.lowered()
     lse = np.where(np.isfinite(exact.lse), np.abs(exact.lse), 0.0)
-    return np.asarray((slope if kind == "affine" else 1.0) * exact.rounding * 2 + (lse + case.layer.vocab) * FLOAT64)
+    return np.asarray(case.layer.link.steepest * exact.rounding * 2 + (lse + case.layer.vocab) * FLOAT64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

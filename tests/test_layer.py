@@ -89,7 +89,7 @@ def test_a_layer_does_not_change() -> None:
         ((WEIGHT, BIAS[:4]), ShapeError, r"bias has shape \[4\]; expected \[5\]"),
         ((WEIGHT, np.full(5, np.nan, np.float32)), NonFiniteError, "bias"),
         ((WEIGHT, BIAS.astype(np.float64)), DtypeError, "bias is float64"),
-        ((WEIGHT, None, "softcap"), OptionError, r"link is a str; expected Affine\(scale, shift\) or SoftCap\(cap\)"),
+        ((WEIGHT, None, "softcap"), OptionError, r"link is a str; expected Affine\(scale, shift\), SoftCap\(cap\)"),
         ((WEIGHT, None, np.tanh), OptionError, "link is a ufunc"),
     ],
 )

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from headlong.errors import HeadlongError as HeadlongError
     from headlong.layers.matrix import Layer as Layer
     from headlong.links import Affine as Affine
+    from headlong.links import Gss as Gss
     from headlong.links import SoftCap as SoftCap
+    from headlong.links import Table as Table
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Affine": "links",
     "Cost": "answers",
+    "Gss": "links",
     "HeadlongError": "errors",
     "Layer": "layers.matrix",
     "LogProb": "answers",
@@ -38,6 +41,7 @@ _HOMES = {
     "Promise": "answers",
     "Sample": "answers",
     "SoftCap": "links",
+    "Table": "links",
     "TopK": "answers",
     "compile": "compile",
     "load": "compile",
@@ -46,6 +50,7 @@ _HOMES = {
 __all__ = [
     "Affine",
     "Cost",
+    "Gss",
     "HeadlongError",
     "Layer",
     "LogProb",
@@ -53,6 +58,7 @@ __all__ = [
     "Promise",
     "Sample",
     "SoftCap",
+    "Table",
     "TopK",
     "compile",
     "errors",

@@ -122,7 +122,7 @@ def _thread_number(value: Any, name: str) -> int:
 
 
 def executor(
-    weight: Array, bias: Floats | None, norms: Floats, link: tuple[str, float, float], plan: Plan, level: str
+    weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
 ) -> Executor:
     """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
     mean, rotation, base, centre, looks, budget, dense = plan

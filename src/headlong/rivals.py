@@ -81,7 +81,10 @@ def _bias(layer: Layer) -> Floats:
 
 def _linked(layer: Layer, logits: Any, tanh: Callable[[Any], Any]) -> Any:
     """``link(z)`` in whatever arithmetic ``logits`` has."""
-    kind, first, second = layer.link.lowered()
+    kind, first, second, *table = layer.link.lowered()
+    if table:
+        f = np.asarray(layer.link(np.asarray(logits)), np.float32)
+        return f if isinstance(logits, np.ndarray) else logits.new_tensor(f)
     if kind == "softcap":
         return first * tanh(logits / first)
     return logits if (first, second) == (1.0, 0.0) else logits * first + second

@@ -33,6 +33,7 @@ from headlong.engines.saved import Saved, write_engine
 from headlong.errors import InputError, NonFiniteError, ShapeError
 from headlong.kernels import Doubles, Mask
 from headlong.layers.matrix import Layer
+from headlong.links import lowering_error
 from headlong.plan import Plan
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -262,12 +263,13 @@ class Engine:
 
     def _rounding(self, asked: Asked, answer: Few, lse: Doubles) -> Doubles:
         """How far float64 can have carried the normaliser of a few exact rows."""
-        kind, slope, shift = self.layer.link.lowered()
-        steepest = slope if kind == "affine" else 1.0
+        link = self.layer.link
         norms = self.norms[np.maximum(answer.ids, 0)].max(axis=1, initial=0.0).astype(np.float64)
         logits = np.abs(np.where(answer.ids < 0, 0.0, answer.logits)).max(axis=1, initial=0.0)
-        size = steepest * ((self.layer.dim + 4) * norms * np.linalg.norm(asked.hidden, axis=1) + 8 * logits) + 8 * abs(shift)
-        return np.asarray((size + answer.ids.shape[1] + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT)
+        terms = (self.layer.dim + 4) * norms * np.linalg.norm(asked.hidden, axis=1) + 8 * logits
+        size = link.steepest * terms + 8 * link.offset
+        size += answer.ids.shape[1] + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))
+        return np.asarray(size * UNIT + 2 * lowering_error(link))
 
     def _cost(self, rows: Array, read: Array, dense: Array) -> Cost:
         return Cost(rows, read, dense.astype(bool), f"{self.method.name}/{self._executor.isa}")

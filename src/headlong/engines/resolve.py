@@ -21,6 +21,7 @@ from headlong.engines.gumbel import gumbels
 from headlong.engines.nucleus import Kept
 from headlong.engines.query import UNIT, Doubles, Ids, Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
+from headlong.links import lowering_error
 
 Mask = NDArray[np.uint8] | None
 Answer = tuple[NDArray[Any], ...]
@@ -119,10 +120,10 @@ def _largest(values: Doubles, ids: Ids, count: int) -> Ids:
 
 def _rounding(query: Query, shift: float) -> float:
     """What float64 can have added to the error of a normaliser: of the logits, of the link, of the sum, of its log."""
-    kind, slope, offset = query.matrix.link.lowered()
-    steepest = slope if kind == "affine" else 1.0
-    size = abs(shift) + abs(offset)
-    return steepest * float(query.rounding[query.live].max()) + size * LINK_ROUNDING + (len(query.estimate) + 16) * UNIT
+    link = query.matrix.link
+    size = abs(shift) + link.offset
+    logits = link.steepest * float(query.rounding[query.live].max()) + 2 * lowering_error(link)
+    return logits + size * LINK_ROUNDING + (len(query.estimate) + 16) * UNIT
 
 
 class Executor:

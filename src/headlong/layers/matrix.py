@@ -41,7 +41,7 @@ class Layer:
         self._weight = stored_matrix(weight)
         self._bias = None if bias is None else stored_bias(bias, self.vocab)
         if link is not None and not isinstance(link, Link):
-            raise OptionError(f"link is a {type(link).__name__}; expected Affine(scale, shift) or SoftCap(cap)")
+            raise OptionError(f"link is a {type(link).__name__}; expected Affine(scale, shift), SoftCap(cap), Gss() or a Table")
         self._link = IDENTITY if link is None else link
         self._name = name
 
