@@ -38,6 +38,9 @@ LAW: dict[str, set[str]] = {
     "measure": {"errors", "numpy"},
     "report": {"errors", "numpy", "matplotlib"},
     "rivals": {*CORE, "measure", "torch", "faiss", "hnswlib", "usearch"},
+    "integrations": {
+        *READING, DOOR, "compile", "heads", "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
+    },
     "inputs": {*READING, "compile"},
     "terminal": {"errors", "answers", "measure", "report", "bench", "rich", "typer"},
     "inspection": SHOWING,
@@ -51,7 +54,7 @@ LAW: dict[str, set[str]] = {
 }
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "sacrebleu", "accelerate", "transformers"}
 """Packages that need not be there: imported inside functions only..."""
-AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}}
+AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}, "integrations": {"torch", "transformers", "sklearn"}}
 """...but for these, which are nothing without them."""
 
 

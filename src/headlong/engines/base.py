@@ -30,10 +30,10 @@ from headlong.engines.options import real, whole
 from headlong.engines.query import UNIT, Matrix
 from headlong.engines.resolve import Executor as Reference
 from headlong.engines.saved import Saved, write_engine
-from headlong.errors import InputError, NonFiniteError, ShapeError
+from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
 from headlong.kernels import Doubles, Mask
 from headlong.layers.matrix import Layer
-from headlong.links import lowering_error
+from headlong.links import Affine, lowering_error
 from headlong.plan import Plan
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -182,6 +182,16 @@ class Engine:
             asked.hidden, *filters, asked.mask, self._dense(asked), kernels.threads(self._threads)
         )
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
+
+    def at_temperature(self, value: float) -> Engine:
+        """This engine with ``f(z) / value`` for ``f(z)``: the same plan over the same arrays, and ``delta`` 0."""
+        link = self.layer.link
+        if not isinstance(link, Affine):
+            raise OptionError(f"the layer's link is {link}; expected a scale and shift, which a temperature can join")
+        scale = real(value, "temperature", COLDEST, 1e6)
+        layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
+        promise = self.promise._replace(delta=0.0) if self.promise.over <= {"query"} else self.promise
+        return Engine(layer, self.method, self.plan, self.norms, promise, threads=self._threads, seed=self.seed)
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""

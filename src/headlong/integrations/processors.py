@@ -1,0 +1,135 @@
+"""Which of ``generate``'s score processors candidates can answer, and what those do to the distribution.
+
+A processor that *edits* moves or forbids a few classes; which ones and by how much is asked of the processor itself, on a
+vector in which only the classes it may look at hold their scores. *Filters* (temperature, top-k, top-p, min-p) act on the
+whole distribution and are the engine's business. Everything else needs every score: the dense path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+Ids = NDArray[np.int64]
+Scores = Callable[[list[Ids]], list[NDArray[np.float64]]]
+
+ADDING: tuple[type[Any], ...] = (
+    hf.SequenceBiasLogitsProcessor,
+    hf.NoBadWordsLogitsProcessor,
+    hf.MinLengthLogitsProcessor,
+    hf.MinNewTokensLengthLogitsProcessor,
+    hf.NoRepeatNGramLogitsProcessor,
+    hf.EncoderNoRepeatNGramLogitsProcessor,
+    hf.SuppressTokensLogitsProcessor,
+    hf.SuppressTokensAtBeginLogitsProcessor,
+    hf.ForcedBOSTokenLogitsProcessor,
+    hf.ForcedEOSTokenLogitsProcessor,
+    hf.PrefixConstrainedLogitsProcessor,
+    hf.InfNanRemoveLogitsProcessor,
+)
+"""What they do does not depend on the scores."""
+LOOKING: dict[type[Any], Callable[[Any, Tensor], Tensor]] = {
+    hf.RepetitionPenaltyLogitsProcessor: lambda processor, ids: ids,
+    hf.EncoderRepetitionPenaltyLogitsProcessor: lambda processor, ids: _repeated(processor.encoder_input_ids, len(ids)),
+    hf.ExponentialDecayLengthPenalty: lambda processor, ids: processor.eos_token_id.reshape(1, -1).expand(len(ids), -1),
+}
+"""These read the scores of some classes, and change no others: which ones."""
+FILTERS: tuple[tuple[type[Any], str, str], ...] = (
+    (hf.TemperatureLogitsWarper, "temperature", "temperature"),
+    (hf.TopKLogitsWarper, "top_k", "top_k"),
+    (hf.TopPLogitsWarper, "top_p", "top_p"),
+    (hf.MinPLogitsWarper, "min_p", "min_p"),
+)
+"""In this order, which is ``generate``'s: the processor, its attribute, the argument of ``Engine.sample``."""
+
+
+class Edits(NamedTuple):
+    """For each row: the classes that are ruled out, and the classes whose score ``f(z)`` is another now."""
+
+    banned: list[Ids]
+    ids: list[Ids]
+    scores: list[NDArray[np.float64]]
+
+
+class Recipe(NamedTuple):
+    """``edits`` in their order, and the arguments of ``Engine.sample``."""
+
+    edits: tuple[Any, ...]
+    filters: dict[str, Any]
+
+
+def recipe(processors: Sequence[Any], vocab: int) -> Recipe | str:
+    """How to answer ``processors`` from candidates, or the name of the first one that needs every score."""
+    edits, filters, place = [], {}, 0
+    for processor in processors:
+        kind = type(processor)
+        names = [entry[0] for entry in FILTERS]
+        if kind in names and names.index(kind) >= place:
+            place = names.index(kind) + 1
+            _, attribute, argument = FILTERS[place - 1]
+            filters[argument] = getattr(processor, attribute)
+            if getattr(processor, "min_tokens_to_keep", 1) != 1 or getattr(processor, "filter_value", -np.inf) != -np.inf:
+                return f"{kind.__name__} with settings of its own"
+        elif (kind in ADDING or kind in LOOKING) and not place:
+            edits.append(processor)
+        else:
+            return kind.__name__ + (" after a filter" if kind in (*ADDING, *LOOKING, *names) else "")
+    if "top_k" in filters:
+        filters["top_k"] = min(int(filters["top_k"]), vocab)
+    return Recipe(tuple(edits), filters)
+
+
+def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores) -> Edits:
+    """What ``edits`` do to the next token of each row of ``input_ids [batch, length]``; ``scores(ids)`` are asked for."""
+    rows = len(input_ids)
+    if not edits:
+        return Edits([_NONE] * rows, [_NONE] * rows, [np.empty(0)] * rows)
+    looking = [LOOKING[type(one)](one, input_ids) for one in edits if type(one) in LOOKING]
+    blank = torch.zeros(rows, vocab, dtype=torch.float64)
+    if not looking:
+        added = _read(_applied(edits, input_ids, blank))
+        return added._replace(scores=[old + more for old, more in zip(scores(added.ids), added.scores, strict=True)])
+    moved = [_NONE] * rows if len(looking) == len(edits) else _read(_applied(edits, input_ids, blank)).ids
+    touched = [_distinct([part[row] for part in looking], moved[row], vocab) for row in range(rows)]
+    for row, (ids, values) in enumerate(zip(touched, scores(touched), strict=True)):
+        blank[row, torch.from_numpy(ids)] = torch.from_numpy(values)
+    return _read(_applied(edits, input_ids, blank), touched)
+
+
+_NONE: Ids = np.empty(0, np.int64)
+_BANNED = float(torch.finfo(torch.float32).min)
+
+
+def _applied(edits: Sequence[Any], input_ids: Tensor, scores: Tensor) -> Tensor:
+    for one in edits:
+        scores = one(input_ids, scores)
+    return scores
+
+
+def _read(scores: Tensor, touched: Sequence[Ids] | None = None) -> Edits:
+    """Banned where nothing finite is left; changed where ``touched``, or, after an addition to zeros, not zero."""
+    values = scores.numpy()
+    found = Edits([], [], [])
+    for row, line in enumerate(values):
+        gone = line <= _BANNED
+        changed = np.flatnonzero(line) if touched is None else touched[row]
+        changed = changed[~gone[changed]]
+        found.banned.append(np.flatnonzero(gone))
+        found.ids.append(changed)
+        found.scores.append(line[changed])
+    return found
+
+
+def _distinct(parts: Sequence[Tensor], more: Any, vocab: int) -> Ids:
+    ids = np.unique(np.concatenate([*(part.numpy().reshape(-1) for part in parts), np.asarray(more, np.int64)]))
+    return np.asarray(ids[(ids >= 0) & (ids < vocab)], np.int64)
+
+
+def _repeated(ids: Tensor, rows: int) -> Tensor:
+    return ids.repeat_interleave(rows // len(ids), dim=0) if rows > len(ids) else ids

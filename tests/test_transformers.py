@@ -1,0 +1,343 @@
+"""Hugging Face models: the same tokens as the dense model, in law and to the token, and everything undone by restore."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LogitsProcessor,
+    LogitsProcessorList,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from headlong import Affine, SoftCap
+from headlong.engines.gumbel import gumbels
+from headlong.errors import HeadlongError, InputError
+from headlong.integrations.decoding import headlong_generate
+from headlong.integrations.transformers import FastHead, Limits, accelerate, restore
+
+VOCAB, SHARP = 3000, 25.0
+DOCS = Path(__file__).resolve().parents[1] / "docs/transformers.md"
+PROMPTS = torch.randint(3, VOCAB, (3, 6), generator=torch.Generator().manual_seed(1))
+SHORT = {"max_new_tokens": 8, "pad_token_id": 0}
+
+
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 2}
+    sizes |= {"bos_token_id": 1, "eos_token_id": 2}
+    return sharpened(GPT2LMHeadModel(GPT2Config(**sizes)))
+
+
+def gemma2() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 24}
+    return sharpened(Gemma2ForCausalLM(Gemma2Config(vocab_size=VOCAB, intermediate_size=96, **sizes)))
+
+
+def granite() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
+    return sharpened(GraniteForCausalLM(GraniteConfig(vocab_size=VOCAB, logits_scaling=4.0, **sizes)))
+
+
+def sharpened(model: Any) -> Any:
+    """Untrained scores are flat; these prefer some tokens, as trained ones do."""
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(SHARP)
+    return model.eval()
+
+
+@pytest.fixture(params=[gpt2, gemma2, granite], ids=lambda make: make.__name__)
+def model(request: pytest.FixtureRequest) -> Any:
+    return request.param()
+
+
+@pytest.fixture
+def plain() -> Any:
+    return gpt2()
+
+
+class Noise(LogitsProcessor):  # type: ignore[misc]
+    """Adds the Gumbel of each (step, row, token): the argmax of what comes out is a sample."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.step = seed, 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        classes = np.arange(scores.shape[1], dtype=np.int64)
+        rows = [gumbels(self.seed, self.step * len(scores) + row, 0, classes) for row in range(len(scores))]
+        self.step += 1
+        return scores.double() + torch.from_numpy(np.stack(rows))
+
+
+def dense_with_noise(seed: int) -> Callable[..., Any]:
+    """transformers' own loop and processors over the dense layer, with noise that is known."""
+
+    def decode(
+        model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **rest: Any
+    ) -> Any:
+        config = copy.copy(generation_config)
+        noise = [Noise(seed)] if config.do_sample else []
+        config.do_sample = False
+        processors = LogitsProcessorList([*logits_processor, *noise])
+        return model._sample(input_ids, processors, stopping_criteria, config, **rest)
+
+    return decode
+
+
+EXACT: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampling": {},
+    "temperature": {"temperature": 1.7},
+    "top_k": {"top_k": 7, "temperature": 0.8},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.05},
+    "repetition_penalty": {"repetition_penalty": 1.8},
+    "sequence_bias": {"sequence_bias": [[[int(PROMPTS[0, 0])], 4.0], [[17], 12.0], [[17, 18], 20.0], [[19], -3.0]]},
+    "bad_words_ids": {"bad_words_ids": [[4], [5], [6, 7]]},
+    "min_new_tokens": {"min_new_tokens": 5},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "suppress_tokens": {"suppress_tokens": list(range(3, 200))},
+    "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": lambda row, ids: [5 + row, 7, 100 + len(ids), 2000]},
+}
+TOGETHER: dict[str, dict[str, Any]] = {
+    "penalty, temperature, top_p": {"repetition_penalty": 1.5, "temperature": 0.7, "top_p": 0.9},
+    "penalty, warm, top_p": {"repetition_penalty": 1.5, "temperature": 1.3, "top_p": 0.7},
+    "penalty, all filters": {"repetition_penalty": 0.6, "temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
+    "bias, min_p": {"sequence_bias": [[[40], 30.0]], "min_p": 0.01},
+    "penalty, bias, n-grams": {
+        "repetition_penalty": 1.3, "no_repeat_ngram_size": 1, "sequence_bias": [[[40], 12.0]], "top_k": 3,
+    },
+    "penalty, grammar": {"repetition_penalty": 1.3, "prefix_allowed_tokens_fn": lambda row, ids: [9, 11, 12, *ids.tolist()]},
+    "penalty, greedy": {"repetition_penalty": 3.0, "do_sample": False, "exponential_decay_length_penalty": (2, 1.5)},
+    "all filters": {"temperature": 0.9, "top_k": 500, "top_p": 0.9, "min_p": 0.002},
+    "little mass": {"top_p": 1e-6},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*EXACT, *TOGETHER])
+def test_same_noise_same_tokens(model: Any, name: str) -> None:
+    options = {"do_sample": True, "top_k": None, **SHORT, **(EXACT | TOGETHER)[name]}
+    options = {key: value for key, value in options.items() if value is not None} | {"top_k": options["top_k"] or 0}
+    expected = model.generate(PROMPTS, custom_generate=dense_with_noise(5), **options)
+    head = accelerate(model, method="cascade")
+    found = model.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=5, **options)
+    assert torch.equal(found, expected)
+    assert not any("dense" in path for path in head.paths)
+    assert sum(head.paths.values()) % len(PROMPTS) == 0
+
+
+def test_padding_and_returned_sequences_are_transformers_business(plain: Any) -> None:
+    mask = torch.ones_like(PROMPTS)
+    mask[0, :3] = 0
+    options = {**SHORT, "do_sample": True, "num_return_sequences": 2, "repetition_penalty": 1.4, "attention_mask": mask}
+    expected = plain.generate(PROMPTS, custom_generate=dense_with_noise(9), **options)
+    accelerate(plain, method="cascade")
+    assert torch.equal(plain.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=9, **options), expected)
+
+
+def test_draws_have_the_law_of_the_dense_model(plain: Any) -> None:
+    prompt = PROMPTS[:1]
+    options = {"do_sample": True, "top_k": 6, "temperature": 1.5, "max_new_tokens": 1, "pad_token_id": 0}
+    logits = plain(prompt).logits[0, -1].double() / 1.5
+    best = logits.topk(6)
+    chances = best.values.softmax(0).detach().numpy()
+    accelerate(plain, method="cascade")
+    torch.manual_seed(11)
+    rows = prompt.repeat(500, 1)
+    drawn = torch.cat([plain.generate(rows, custom_generate=headlong_generate, **options)[:, -1] for _ in range(4)])
+    counts = np.array([(drawn == token).sum().item() for token in best.indices])
+    assert counts.sum() == len(drawn)
+    statistic = float(((counts - len(drawn) * chances) ** 2 / (len(drawn) * chances)).sum())
+    assert statistic < 20.5  # chi-square with 5 degrees of freedom exceeds this once in a thousand
+
+
+DENSE: dict[str, dict[str, Any]] = {
+    "typical_p": {"typical_p": 0.8, "do_sample": True},
+    "epsilon_cutoff": {"epsilon_cutoff": 1e-3, "do_sample": True},
+    "eta_cutoff": {"eta_cutoff": 1e-3, "do_sample": True},
+    "top_h": {"top_h": 0.5, "do_sample": True},
+    "guidance_scale": {"guidance_scale": 1.5},
+    "num_beams": {"num_beams": 2},
+    "output_scores": {"output_scores": True, "return_dict_in_generate": True},
+    "a processor of your own": {"logits_processor": LogitsProcessorList([Noise(3)])},
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_what_needs_every_score_takes_the_dense_layer_and_says_so_once(plain: Any, name: str) -> None:
+    options = {**SHORT, "do_sample": False, **DENSE[name]}
+    torch.manual_seed(2)
+    expected = _sequences(plain.generate(PROMPTS, **copy.deepcopy(options)))
+    head = accelerate(plain, method="cascade")
+    torch.manual_seed(2)
+    with pytest.warns(RuntimeWarning, match="whole output layer"):
+        found = plain.generate(PROMPTS, custom_generate=headlong_generate, **copy.deepcopy(options))
+    assert torch.equal(_sequences(found), expected)
+    assert all("dense" in path for path, rows in head.paths.items() if rows)
+    before = sum(head.paths.values())
+    assert before > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        plain.generate(PROMPTS, custom_generate=headlong_generate, **copy.deepcopy(options))
+    assert sum(head.paths.values()) > before
+
+
+def _sequences(found: Any) -> torch.Tensor:
+    sequences: torch.Tensor = getattr(found, "sequences", found)
+    return sequences
+
+
+def test_every_row_of_the_documented_table_is_tested() -> None:
+    lines = [line.split("|")[1:-1] for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = {cells[0].strip(): cells[1].strip() for cells in lines[1:]}
+    assert {name for name, way in rows.items() if way == "exact"} == set(EXACT)
+    assert {name for name, way in rows.items() if way == "dense layer, said once"} == set(DENSE)
+    assert len(rows) == len(EXACT) + len(DENSE)
+
+
+def test_the_module_answers_like_the_dense_layer(model: Any) -> None:
+    dense = model(PROMPTS).logits.double()
+    logp = dense.log_softmax(-1)
+    accelerate(model, method="cascade", limits=Limits(candidates=200), delta=0.0)
+    with torch.no_grad():
+        found = model(PROMPTS).logits.double()
+    best = dense.topk(200).indices
+    gaps = (found.log_softmax(-1) - logp).gather(-1, best).abs().max()
+    assert gaps < 0.0101  # eps, and float32
+    assert (found - dense).gather(-1, best).abs().max() < 1e-3
+    assert torch.equal(found.argmax(-1), dense.argmax(-1))
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.4}, {"no_repeat_ngram_size": 1}])
+def test_plain_generate_runs_on_the_module(model: Any, options: dict[str, Any]) -> None:
+    expected = model.generate(PROMPTS, do_sample=False, **SHORT, **options)
+    head = accelerate(model, method="cascade", eps=1e-6, delta=0.0)
+    assert torch.equal(model.generate(PROMPTS, do_sample=False, **SHORT, **options), expected)
+    assert head.paths["cascade/" + head.engine.topk(torch.zeros(1, head.in_features), 1).cost.path.split("/")[1]] > 0
+
+
+def test_links_are_found_by_running_the_model() -> None:
+    assert accelerate(gpt2()).engine.layer.link == Affine()
+    assert accelerate(gemma2()).engine.layer.link == SoftCap(30.0)
+    assert accelerate(granite()).engine.layer.link == Affine(0.25)
+
+
+def test_a_scale_that_no_configuration_names_is_found_too(plain: Any) -> None:
+    forward = type(plain).forward
+
+    class Scaled(type(plain)):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            out = forward(self, *args, **kwargs)
+            out.logits = self.after(out.logits)
+            return out
+
+    plain.__class__ = Scaled
+    plain.after = lambda logits: logits * 0.3 + 2
+    link = accelerate(plain).engine.layer.link
+    assert link.scale == pytest.approx(0.3, rel=1e-5)
+    restore(plain)
+    plain.after = lambda logits: 12 * torch.tanh(logits / 12)
+    assert accelerate(plain).engine.layer.link.cap == pytest.approx(12, rel=1e-4)
+    restore(plain)
+    plain.after = lambda logits: logits + torch.arange(VOCAB)
+    with pytest.raises(InputError, match="no scale, shift or soft-cap"):
+        accelerate(plain)
+
+
+def test_an_encoder_decoder_is_read_like_any_model() -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+    model = sharpened(T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, decoder_start_token_id=0, **sizes)))
+    expected = model.generate(PROMPTS, do_sample=False, **SHORT)
+    accelerate(model, method="cascade")
+    assert torch.equal(model.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
+
+
+def test_calibration_takes_tokens_or_vectors(plain: Any) -> None:
+    ids = torch.randint(3, VOCAB, (20, 40))
+    expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
+    head = accelerate(plain, calibration=ids, method="cascade")
+    assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
+    restore(plain)
+    states = plain(ids, output_hidden_states=True).hidden_states[-1].reshape(-1, 48).detach()
+    assert repr(accelerate(plain, calibration=states, method="cascade").engine) == repr(head.engine)
+    restore(plain)
+    with pytest.raises(HeadlongError, match=r"calibration has shape \[20\]"):
+        accelerate(plain, calibration=ids[:, 0])
+
+
+def test_saving_tying_training_and_resizing_go_on_working(plain: Any, tmp_path: Path) -> None:
+    before = plain.get_output_embeddings()
+    names = set(plain.state_dict())
+    loss = plain(PROMPTS, labels=PROMPTS).loss
+    head = accelerate(plain)
+    assert set(plain.state_dict()) == names
+    assert head.weight is plain.get_input_embeddings().weight
+    plain.train()
+    torch.manual_seed(0)
+    plain(PROMPTS, labels=PROMPTS).loss.backward()
+    assert head.weight.grad is not None
+    plain.eval()
+    with torch.enable_grad():
+        assert torch.equal(plain(PROMPTS, labels=PROMPTS).loss, loss)
+    plain.save_pretrained(tmp_path)
+    again = GPT2LMHeadModel.from_pretrained(tmp_path)
+    assert torch.equal(again.lm_head.weight, head.weight)
+    assert restore(plain) is before
+    assert plain.get_output_embeddings() is before
+    accelerate(plain)
+    plain.resize_token_embeddings(VOCAB + 8)
+    assert plain.get_output_embeddings().weight.shape[0] == VOCAB + 8
+
+
+def test_changed_weights_are_not_read_with_an_old_engine(plain: Any) -> None:
+    head = accelerate(plain, method="cascade")
+    with torch.no_grad():
+        head.weight.mul_(-1)
+        with pytest.warns(RuntimeWarning, match="have changed"):
+            found = plain(PROMPTS).logits
+    assert torch.equal(found, torch.nn.functional.linear(plain.transformer(PROMPTS).last_hidden_state, head.weight))
+    expected = restore(plain) and plain.generate(PROMPTS, do_sample=False, **SHORT)
+    accelerate(plain, method="cascade")
+    assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
+
+
+def test_many_rows_are_one_dense_product(plain: Any) -> None:
+    expected = plain(PROMPTS).logits
+    head = accelerate(plain, limits=Limits(rows=4))
+    with torch.no_grad():
+        assert torch.equal(plain(PROMPTS).logits, expected)
+    assert dict(head.paths) == {"dense: more than 4 rows": PROMPTS.numel()}
+
+
+def test_refusals_say_what_to_do(plain: Any) -> None:
+    with pytest.raises(InputError, match=r"call headlong's accelerate\(model\) first"):
+        plain.generate(PROMPTS, custom_generate=headlong_generate, **SHORT)
+    with pytest.raises(InputError, match="expected one that accelerate"):
+        restore(plain)
+    accelerate(plain)
+    with pytest.raises(InputError, match=r"call restore\(model\) first"):
+        accelerate(plain)
+    restore(plain)
+    hook = plain.lm_head.register_forward_hook(lambda *parts: None)
+    with pytest.raises(InputError, match="forward hooks"):
+        accelerate(plain)
+    hook.remove()
+    assert isinstance(accelerate(plain), FastHead)
