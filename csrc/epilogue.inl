@@ -424,10 +424,57 @@ float row_norm_of(const void* row, Kind kind, int64_t dim) {
     return round_up(std::sqrt(sum) * (1 + 1e-12));
 }
 
+// The whole vectors of a float32 row: what the loops below do, with sums in lanes. Returns how many entries that were.
+int64_t encode_lanes(const float* row, int64_t dim, double step, double inverse, uint8_t* code, double* off, double* worst,
+                     double* sum) {
+    typedef double D __attribute__((vector_size(LANES * 8)));
+    typedef int64_t L __attribute__((vector_size(LANES * 8)));
+    typedef uint8_t B __attribute__((vector_size(LANES)));
+    D offs = {}, most = {}, sums = {};
+    int64_t j = 0;
+    for (; j + LANES <= dim; j += LANES) {
+        D v = __builtin_convertvector(load(row + j), D);
+        D c = v * inverse;
+        const L negative = c < 0;
+        c += reinterpret_cast<D>((reinterpret_cast<L>(D{} - 0.5) & negative) | (reinterpret_cast<L>(D{} + 0.5) & ~negative));
+        I whole = __builtin_convertvector(c, I);
+        const I above = whole > 127, below = whole < -127;
+        whole = (above & 127) | (below & -127) | (~(above | below) & whole);
+        const B bytes = __builtin_convertvector(whole + 128, B);
+        std::memcpy(code + j, &bytes, sizeof bytes);
+        const D back = __builtin_convertvector(whole, D) * step;
+        D gap = v - back;
+        offs += gap * gap;
+        gap = reinterpret_cast<D>(reinterpret_cast<L>(gap) & (L{} + INT64_MAX));
+        const L more = gap > most;
+        most = reinterpret_cast<D>((reinterpret_cast<L>(gap) & more) | (reinterpret_cast<L>(most) & ~more));
+        sums += back * back;
+    }
+    for (int i = 0; i < LANES; ++i) {
+        *off += offs[i];
+        *sum += sums[i];
+        *worst = most[i] > *worst ? most[i] : *worst;
+    }
+    return j;
+}
+
+float largest_of(const float* row, int64_t count) {
+    F most = F{};
+    for (int64_t j = 0; j + LANES <= count; j += LANES) {
+        const F v = load(row + j);
+        most = vmax(vmax(v, -v), most);
+    }
+    float out = 0;
+    for (int i = 0; i < LANES; ++i) out = most[i] > out ? most[i] : out;
+    return out;
+}
+
 void encode_row_of(const void* row, Kind kind, int64_t dim, uint8_t* code, float* scale, float* error, float* peak,
                    float* size) {
-    float most = 0;
-    for (int64_t j = 0; j < dim; ++j) {
+    const bool wide = kind == Kind::f32;
+    const int64_t whole_lanes = wide ? dim / LANES * LANES : 0;
+    float most = wide ? largest_of(static_cast<const float*>(row), dim) : 0;
+    for (int64_t j = whole_lanes; j < dim; ++j) {
         float v = one_float(row, kind, j);
         v = v < 0 ? -v : v;
         most = v > most ? v : most;
@@ -436,7 +483,9 @@ void encode_row_of(const void* row, Kind kind, int64_t dim, uint8_t* code, float
     if (step * 127.f < most) step = std::nextafterf(step, kInfinity);
     bool usable = step >= 1.1754944e-38f;  // a subnormal step would lose its relative precision: code zeros instead
     double inverse = usable ? 1.0 / step : 0.0, off = 0, worst = 0, sum = 0;
-    for (int64_t j = 0; j < dim; ++j) {
+    int64_t start = 0;
+    if (wide) start = encode_lanes(static_cast<const float*>(row), dim, step, inverse, code, &off, &worst, &sum);
+    for (int64_t j = start; j < dim; ++j) {
         double v = one_float(row, kind, j);
         double c = v * inverse;
         c = static_cast<double>(static_cast<int>(c + (c < 0 ? -0.5 : 0.5)));

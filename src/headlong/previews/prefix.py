@@ -19,6 +19,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.arrays import Array
 from headlong.kernels import Codes, Doubles, Floats, encode_int8, round_up
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, deinterleave, padded
@@ -31,6 +32,10 @@ MOST_SEGMENTS = 4
 """Of level 0, and of the tail: the last takes what is left."""
 ROUNDING = 2 * ESTIMATE_ROUNDING
 """Several segments are added up where the executor's promise speaks of one."""
+CHUNK = 512
+"""Coordinates that a product in float32 adds up in one go."""
+UNDERFLOWN = 2.0**-120
+"""More than what float32 flushes towards zero in a product of a row with the basis, as a length."""
 Segments = tuple[tuple[int, int], ...]
 
 
@@ -84,23 +89,40 @@ class _Builder:
         self.norms, self.rest_lost = np.zeros((2, len(self.tail), count))
         self.head_lost = np.zeros((len(self.head), count))
         self.head_size, self.all_size, self.length = np.zeros((3, count))
+        # The head in float64 and <row, mean> beside it; the tail in float32, with what that loses per segment.
+        self.forth = np.column_stack([basis.back[:, :width], basis.mean])
+        self.tail_forth = np.ascontiguousarray(basis.back[:, width:], np.float32)
+        unit = (min(dim, CHUNK) + -(-dim // CHUNK) + 16) * 2.0**-24
+        self.rounding = [unit * float(np.linalg.norm(basis.back[:, start:stop])) for start, stop in self.tail]
 
     def take(self, part: slice, rows: Doubles) -> None:
         """``rows [n, dim]`` are those of the classes ``part``, less the centre."""
-        turned = rows @ self.basis.back
+        head = rows @ self.forth
+        turned, base = head[:, :-1], head[:, -1]
+        tail = self._turned_tail(rows)
         length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        base = rows @ self.basis.mean
         if self.layer.bias is not None:
             base += self.layer.bias[part]
-        largest = np.abs(turned).max(axis=1)
+        with np.errstate(invalid="ignore"):
+            largest = np.maximum(_largest(turned), _largest(tail))
         uncoded = ~((largest <= LARGEST / len(rows[0])) & (length <= LARGEST) & (np.abs(base) <= LARGEST_BASE))
-        turned[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0
+        turned[uncoded], tail[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0, 0.0
         self.uncoded[part], self.base[part], self.length[part] = uncoded, base, length
         for s, (start, stop) in enumerate(self.tail):
-            self.norms[s, part] = _norm(turned[:, start:stop])
-        self._code_head(part, turned[:, : self.width])
+            size = _norm(tail[:, start - self.width : stop - self.width])
+            self.norms[s, part] = size * (1 + (stop - start + 8) * 2.0**-24) + self.rounding[s] * length + UNDERFLOWN
+        self._code_head(part, turned)
         if self.deeper:
-            self._code_rest(part, turned)
+            self._code_rest(part, tail, length)
+
+    def _turned_tail(self, rows: Doubles) -> Floats:
+        """``rows @ back[:, width:]`` in float32, of :data:`CHUNK` coordinates at a time."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            narrow = rows.astype(np.float32)
+            tail = narrow[:, :CHUNK] @ self.tail_forth[:CHUNK]
+            for start in range(CHUNK, rows.shape[1], CHUNK):
+                tail += narrow[:, start : start + CHUNK] @ self.tail_forth[start : start + CHUNK]
+        return tail
 
     def _code_head(self, part: slice, turned: Doubles) -> None:
         blocks = slice(part.start // CLASS_BLOCK, -(-part.stop // CLASS_BLOCK))
@@ -117,20 +139,20 @@ class _Builder:
             self.head_lost[s, part] = _norm(left[:, start:stop])
         self.head_size[part] = np.sqrt(sum(size**2 for size in sizes))
 
-    def _code_rest(self, part: slice, turned: Doubles) -> None:
+    def _code_rest(self, part: slice, tail: Floats, length: Doubles) -> None:
         square = self.head_size[part] ** 2
         for s, (start, stop) in enumerate(self.tail):
-            found = self._encode(turned[:, start:stop])
             columns = slice(start - self.width, stop - self.width)
-            self.rest[part, columns] = deinterleave(found.codes, len(turned))[:, : stop - start]
-            self.rest_scale[s, part] = found.scale[: len(turned)]
-            error, size = (side[: len(turned)].astype(np.float64) for side in (found.error, found.size))
-            # The codes are of the rows in float32.
-            self.rest_lost[s, part] = error + 2.0**-23 * (error + size) + 2.0**-130
+            found = self._encode(tail[:, columns])
+            self.rest[part, columns] = deinterleave(found.codes, len(tail))[:, : stop - start]
+            self.rest_scale[s, part] = found.scale[: len(tail)]
+            error, size = (side[: len(tail)].astype(np.float64) for side in (found.error, found.size))
+            # The codes are of the rows as float32 has them.
+            self.rest_lost[s, part] = error + self.rounding[s] * length + UNDERFLOWN
             square += size**2
         self.all_size[part] = np.sqrt(square)
 
-    def _encode(self, values: Doubles) -> Codes:
+    def _encode(self, values: Array) -> Codes:
         return encode_int8(np.ascontiguousarray(values, np.float32), self.threads)
 
     def plan(self, dense: Dense, factor: float | None) -> Plan:
@@ -175,8 +197,12 @@ class _Builder:
         return [(Term("one", 0, 0), fixed), (Term("hidden", 0, 0), basis.lost * self.length + unit * (self.length + centre))]
 
 
-def _norm(values: Doubles) -> Doubles:
-    return np.asarray(np.sqrt(np.einsum("ij,ij->i", values, values)))
+def _norm(values: Array) -> Doubles:
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", values, values)), np.float64)
+
+
+def _largest(values: Array) -> Array:
+    return np.asarray(np.maximum(values.max(axis=1, initial=0.0), -values.min(axis=1, initial=0.0)))
 
 
 def _typical(part: NDArray[np.float64]) -> float:

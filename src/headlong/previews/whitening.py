@@ -26,6 +26,8 @@ RIDGE = 1e-4
 """Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible."""
 ENOUGH = 8
 """Calibration vectors per coordinate; more of them make no better covariance."""
+GRAM_ROWS = 16384
+"""Rows, evenly spread, that tell the energy of every direction, where there are no fewer than eight per coordinate."""
 SOME, MANY_TIMES = 4096, 16.0
 """Rows whose median length is the typical one, and how many times longer a row may be."""
 UNIT = 2.0**-53
@@ -55,11 +57,12 @@ def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
     """
     calibration = calibration[:: -(-len(calibration) // (ENOUGH * weight.shape[1]))]
     mean, longest = calibration.mean(axis=0), _longest(weight)
-    centre = _mean_row(weight, longest)
+    some = weight[:: max(1, len(weight) // max(GRAM_ROWS, ENOUGH * weight.shape[1]))]
+    centre = _mean_row(some, longest)
     covariance, scale = _covariance(calibration - mean)
     covariance = np.eye(len(mean)) if plain else covariance
     factor = np.linalg.cholesky(covariance)
-    energy = factor.T @ _gram(weight, centre, longest) @ factor
+    energy = factor.T @ _gram(some, centre, longest) @ factor
     turn = np.linalg.eigh(energy / max(float(np.trace(energy)), 1e-300))[1][:, ::-1]
     rotation = np.ascontiguousarray(np.linalg.solve(factor.T, turn), np.float32)
     wide = rotation.astype(np.float64)

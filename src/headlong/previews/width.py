@@ -24,7 +24,7 @@ from headlong.previews.prefix import FIRST, spread
 from headlong.previews.whitening import Basis
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-JUDGES, LOGITS, CLASSES, BEST = 24, 2**23, 1024, 10
+JUDGES, LOGITS, CLASSES, BEST = 12, 2**23, 1024, 10
 """Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
 DEAR = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
