@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from headlong.errors import DtypeError, IdError, OptionError, ShapeError
+from headlong.errors import DtypeError, IdError, InputError, OptionError, ShapeError
 from headlong.heads import HEADS, DenseHead, Head, build_head
+from headlong.heads.autocast import AutocastCrossEntropy
 from headlong.layers.matrix import Layer
 
 SHAPES = [(1, 1, 2), (5, 3, 7), (17, 16, 65), (64, 33, 257)]
@@ -172,3 +174,38 @@ def test_logits_are_never_held() -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of the resident set is read from Linux's /proc")
     assert costs.fresh_memory_rise("chunked") < costs.fresh_memory_rise("naive") / 3
+
+
+# the loss under autocast on a CPU
+
+
+@pytest.mark.parametrize("rows", [1, 4, 100])
+def test_autocast_gradients_are_the_derivatives_in_float64(rows: int) -> None:
+    hidden, target = asked((9, 5, 7))
+    weight, bias = torch.randn(7, 5, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+    given = [value.double().requires_grad_() for value in (hidden, weight, bias)]
+
+    loss = AutocastCrossEntropy.apply(*given, target, rows, torch.float64)
+    expected = functional.cross_entropy(functional.linear(*given), target)
+    torch.testing.assert_close(loss, expected)
+    for found, true in zip(torch.autograd.grad(3 * loss, given), torch.autograd.grad(3 * expected, given), strict=True):
+        torch.testing.assert_close(found, true)
+
+
+def test_autocast_loss_goes_back_once() -> None:
+    head, (hidden, target) = DenseHead(5, 7), asked((9, 5, 7))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = head(hidden, target).loss
+    loss.backward(retain_graph=True)
+    with pytest.raises(InputError, match="a second time"):
+        loss.backward()
+
+
+def test_autocast_takes_half_precision_hidden_vectors_and_no_bias() -> None:
+    head, (hidden, target) = DenseHead(16, 65, bias=False, chunk=8), asked((17, 16, 65))
+    given = hidden.bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = head(given, target)
+    out.loss.backward()
+    assert out.loss.dtype == torch.float32 and given.grad is not None and given.grad.dtype == torch.bfloat16
+    assert head.weight.grad is not None and head.weight.grad.dtype == torch.float32

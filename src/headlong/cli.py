@@ -395,3 +395,7 @@ def harvest(
 
     wish = Wish(tuple(split.strip() for split in splits.split(",")), rows, dtype)
     typer.echo(f"wrote {harvest_any(model, out, data, wish)}", err=True)
+
+
+if __name__ == "__main__":  # python -m headlong.cli, where no script was installed
+    app()

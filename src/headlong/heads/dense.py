@@ -4,7 +4,8 @@
 
 The loss is ``torch.nn.functional.linear_cross_entropy`` in pieces of ``chunk`` rows, so that ``[N, vocab]`` logits are
 never held; where one piece takes all rows it is one plain pass, which is as fast as PyTorch's. Under autocast the loss
-and its gradients are computed in that type: ``linear_cross_entropy`` does not look at autocast by itself.
+and its gradients are computed in that type: ``linear_cross_entropy`` does not look at autocast by itself, and on a CPU
+it multiplies in float32 whatever it is given, so there ``autocast.py`` takes its place.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.errors import MissingPackageError, OptionError, ShapeError
+from headlong.heads.autocast import AutocastCrossEntropy
 from headlong.heads.base import Head, HeadOutput
 from headlong.layers.matrix import Layer
 
@@ -42,8 +44,16 @@ class DenseHead(Head):
         self.chunk = chunk
 
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
-        loss = self._cross_entropy(hidden, target, "mean")
+        loss = self._loss(hidden, target)
         return HeadOutput(loss, lambda: -self._cross_entropy(hidden, target, "none"))
+
+    def _loss(self, hidden: Tensor, target: Tensor) -> Tensor:
+        if hidden.device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled() and len(target):
+            rows, kind = self._rows() or len(target), torch.get_autocast_dtype("cpu")
+            given = (hidden, self.weight, self.bias, target, rows, kind)
+            loss: Tensor = AutocastCrossEntropy.apply(*given)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            return loss
+        return self._cross_entropy(hidden, target, "mean")
 
     def _cross_entropy(self, hidden: Tensor, target: Tensor, reduction: str) -> Tensor:
         weight: Tensor = self.weight
