@@ -1,0 +1,113 @@
+"""scikit-learn's own checks, and its own classifiers as the dense answer."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import headlong as hl
+from headlong.errors import InputError, OptionError, ShapeError
+from headlong.integrations.sklearn import HeadClassifier, TopKClassifier
+
+QUICK = {"epochs": 30, "random_state": 0}
+
+
+@parametrize_with_checks([TopKClassifier(), HeadClassifier(epochs=50, random_state=0)])
+@pytest.mark.filterwarnings("ignore")  # some checks mean to provoke warnings of the estimators inside
+def test_scikit_learns_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def data(classes: int, rows: int = 1200, dim: int = 12) -> tuple[Any, Any]:
+    rng = np.random.default_rng(4)
+    labels = np.array([f"item {index:04d}" for index in range(classes)])
+    centres = rng.standard_normal((classes, dim)) * 2
+    chosen = np.concatenate([np.arange(classes), rng.integers(0, classes, rows - classes)])
+    return centres[chosen] + rng.standard_normal((rows, dim)), labels[chosen]
+
+
+@pytest.mark.parametrize(
+    "inside", [LogisticRegression(max_iter=300), SGDClassifier(loss="log_loss", random_state=0), RidgeClassifier()]
+)
+@pytest.mark.parametrize("classes", [2, 3, 60])
+def test_the_same_classes_as_the_estimator_inside(inside: Any, classes: int) -> None:
+    x, y = data(classes)
+    model = TopKClassifier(inside).fit(x, y)
+    dense = model.estimator_.decision_function(x)
+    dense = np.stack([np.zeros(len(dense)), dense], axis=1) if dense.ndim == 1 else dense
+    k = min(5, classes)
+    expected = np.argsort(-dense, axis=1, kind="stable")[:, :k]
+    proba, labels = model.predict_topk(x, k)
+    assert (labels == model.classes_[expected]).all()
+    assert (model.predict(x) == model.estimator_.predict(x)).all()
+    exponents = np.exp(dense - dense.max(1, keepdims=True))
+    true = np.take_along_axis(exponents / exponents.sum(1, keepdims=True), expected, 1)
+    np.testing.assert_allclose(proba, true, rtol=0.0101)
+    assert (np.diff(proba, axis=1) <= 0).all()
+
+
+def test_probabilities_are_those_of_logistic_regression() -> None:
+    x, y = data(40)
+    inside = LogisticRegression(max_iter=300).fit(x, y)
+    model = TopKClassifier.of(inside)
+    np.testing.assert_allclose(model.predict_proba(x), inside.predict_proba(x), rtol=1e-9, atol=1e-12)
+    proba, labels = model.predict_topk(x, 3, eps=1e-9)
+    at = np.searchsorted(inside.classes_, labels)
+    np.testing.assert_allclose(proba, np.take_along_axis(inside.predict_proba(x), at, 1), rtol=1e-5)
+
+
+def test_given_coefficients_with_near_ties_are_ranked_in_float64() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((1, 16))
+    inside = LogisticRegression()
+    inside.coef_ = np.repeat(base, 4000, 0) + 1e-9 * rng.standard_normal((4000, 16))  # equal once rounded to float32
+    inside.intercept_, inside.classes_, inside.n_features_in_ = np.zeros(4000), np.arange(4000) * 3, 16
+    x = rng.standard_normal((5, 16))
+    _, labels = TopKClassifier.of(inside, method="cascade").predict_topk(x, 4)
+    dense = (inside.coef_[None] * x[:, None]).sum(-1)
+    best = np.take_along_axis(dense, labels // 3, 1)
+    assert (np.sort(dense, 1)[:, ::-1][:, :4] - best <= 1e-13).all()
+
+
+def test_dense_probabilities_are_refused_beyond_the_limit() -> None:
+    x, y = data(50)
+    model = TopKClassifier(memory_limit=8 * 50 * 10).fit(x, y)
+    assert model.predict_proba(x[:10]).shape == (10, 50)
+    with pytest.raises(OptionError, match=r"11 rows and 50 classes .* use predict_topk"):
+        model.predict_proba(x[:11])
+    head = HeadClassifier(memory_limit=10, **QUICK).fit(x, y)
+    with pytest.raises(OptionError, match="use predict_topk"):
+        head.predict_proba(x)
+
+
+def test_a_trained_head_learns_and_its_engine_agrees() -> None:
+    x, y = data(30)
+    model = HeadClassifier(**QUICK).fit(x, y)
+    assert model.score(x, y) > 0.9
+    proba = model.predict_proba(x)
+    np.testing.assert_allclose(proba.sum(1), 1)
+    best, labels = model.predict_topk(x, 4)
+    order = np.argsort(-proba, 1, kind="stable")[:, :4]
+    assert (labels[:, 0] == model.classes_[order[:, 0]]).all()
+    np.testing.assert_allclose(best, np.take_along_axis(proba, order, 1), rtol=0.02)
+    with pytest.raises(InputError, match="no head is called"):
+        HeadClassifier(head="thick").fit(x, y)
+
+
+def test_pipelines_pickles_and_faults() -> None:
+    x, y = data(20)
+    model = make_pipeline(StandardScaler(), TopKClassifier()).fit(x, y)
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301  # scikit-learn's own way, on our own bytes
+    assert (again.predict(x) == model.predict(x)).all()
+    assert isinstance(again[-1].engine_.layer, hl.Layer)
+    with pytest.raises(ShapeError, match="k is 21; expected 1 to 20"):
+        model[-1].predict_topk(x, 21)
+    with pytest.raises(InputError, match="LogisticRegression has no coef_"):
+        TopKClassifier.of(LogisticRegression())
