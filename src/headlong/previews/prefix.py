@@ -15,6 +15,7 @@ No probability enters: the radius holds for every finite row and query.
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from headlong.kernels import Codes, Doubles, Floats, encode_int8, round_up
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, deinterleave, padded
 from headlong.previews.bits import LARGEST, LARGEST_BASE, UNDERFLOW
-from headlong.previews.whitening import UNIT, Basis, pieces
+from headlong.previews.whitening import UNIT, Basis, parts
 
 FIRST = 16
 """Coordinates of the first segment of level 0; each further one reaches four times as far."""
@@ -53,10 +54,10 @@ def prefix_plan(
     ``factor``  of the tail's Cauchy-Schwarz, as learned (``learned.py``); None: sure, segment by segment
     ``deeper``  False: no level 1; exact rows follow the prefix
     """
-    builder = _Builder(layer, basis, width, threads, deeper)
-    for part, rows in pieces(layer.weight):
-        rows -= basis.centre
-        builder.take(part, rows)
+    builder = _Builder(layer, basis, width, deeper)
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(builder.take, parts(layer.weight)):
+            pass
     return builder.plan(dense, factor)
 
 
@@ -72,9 +73,9 @@ def spread(start: int, first: int, factor: int, stop: int) -> Segments:
 class _Builder:
     """Collects the codes, and per class what they lose, from blocks of centred rows."""
 
-    def __init__(self, layer: Layer, basis: Basis, width: int, threads: int, deeper: bool) -> None:
+    def __init__(self, layer: Layer, basis: Basis, width: int, deeper: bool) -> None:
         dim = layer.dim
-        self.layer, self.basis, self.width, self.threads, self.deeper = layer, basis, width, threads, deeper
+        self.layer, self.basis, self.width, self.deeper = layer, basis, width, deeper
         self.head = spread(0, FIRST, 4, width)
         self.tail = spread(width, 2 * width, 2, dim)
         count = padded(layer.vocab)
@@ -95,8 +96,9 @@ class _Builder:
         unit = (min(dim, CHUNK) + -(-dim // CHUNK) + 16) * 2.0**-24
         self.rounding = [unit * float(np.linalg.norm(basis.back[:, start:stop])) for start, stop in self.tail]
 
-    def take(self, part: slice, rows: Doubles) -> None:
-        """``rows [n, dim]`` are those of the classes ``part``, less the centre."""
+    def take(self, part: slice) -> None:
+        """The classes ``part``, which no other thread takes."""
+        rows = self.layer.weight[part] - self.basis.centre
         head = rows @ self.forth
         turned, base = head[:, :-1], head[:, -1]
         tail = self._turned_tail(rows)
@@ -152,8 +154,9 @@ class _Builder:
             square += size**2
         self.all_size[part] = np.sqrt(square)
 
-    def _encode(self, values: Array) -> Codes:
-        return encode_int8(np.ascontiguousarray(values, np.float32), self.threads)
+    @staticmethod
+    def _encode(values: Array) -> Codes:
+        return encode_int8(np.ascontiguousarray(values, np.float32))
 
     def plan(self, dense: Dense, factor: float | None) -> Plan:
         basis, dim = self.basis, self.layer.dim

@@ -76,10 +76,13 @@ def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
 
 def pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
     """The rows as float64, some whole blocks of classes at a time."""
+    return ((part, weight[part].astype(np.float64)) for part in parts(weight))
+
+
+def parts(weight: Array) -> Iterator[slice]:
+    """Runs of whole blocks of classes, of :data:`PIECE` numbers each."""
     step = max(1, PIECE // (64 * weight.shape[1])) * 64
-    for start in range(0, len(weight), step):
-        part = slice(start, min(start + step, len(weight)))
-        yield part, weight[part].astype(np.float64)
+    return (slice(start, min(start + step, len(weight))) for start in range(0, len(weight), step))
 
 
 def _longest(weight: Array) -> float:
