@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "features.h"
 #include "kernels.h"
 
 namespace headlong {
@@ -197,6 +198,8 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
 }
 
 }  // namespace
+
+const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
     static const Kernels table = {

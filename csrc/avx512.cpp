@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "features.h"
 #include "kernels.h"
 
 namespace headlong {
@@ -340,6 +341,8 @@ int64_t survivors(const float* est, const float* rad, int64_t n, float tau, int3
 }
 
 }  // namespace
+
+const uint64_t avx512_features = compiled_features();
 
 const Kernels* avx512_kernels() {
     static const Kernels table = {

@@ -193,6 +193,12 @@ class Executor {
     std::vector<Answer> sample(const double* hidden, int64_t count, const SampleRule& rule, const Question& question,
                                bool dense_only, std::vector<Draw>* draws) const;
 
+    // The logit of a row from its dot product. Where a mapped weight was damaged into NaN or infinity, the class is no
+    // rival: comparisons with NaN would have no order, and sorting by them no bounds.
+    double exact(double dot, int64_t id) const {
+        const double z = bias == nullptr ? dot : dot + bias[id];
+        return std::isfinite(z) ? z : -kInf;
+    }
     double linked(double z) const {
         if (link.form == 2) return tabled(z);
         return link.form == 0 ? z * link_a + link_b : link_a * std::tanh(z / link_a);

@@ -126,4 +126,7 @@ const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
 
+// What the CPU must offer for each, as features.h names it: whatever the file was compiled with.
+extern const uint64_t avx2_features, avx512_features;
+
 }  // namespace headlong

@@ -298,7 +298,7 @@ void Executor::score(const double* hidden, std::vector<Scored>& rows, int thread
             const int64_t count = std::min(grain, n - start);
             for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;
             kernels->dot_rows(weight, kind, dim, ids, count, hidden, z);
-            for (int64_t i = 0; i < count; ++i) rows[start + i].z = z[i] + (bias == nullptr ? 0.0 : bias[ids[i]]);
+            for (int64_t i = 0; i < count; ++i) rows[start + i].z = exact(z[i], ids[i]);
         }
     });
 }

@@ -236,7 +236,7 @@ void Executor::finish(const double* hidden, int64_t row, const Question& questio
             for (int64_t i = 0; i < n; ++i) {
                 const int64_t id = first + i;
                 if (mask != nullptr && mask[id] == 0) continue;
-                const Scored s{id, z[i] + (bias == nullptr ? 0.0 : bias[id])};
+                const Scored s{id, exact(z[i], id)};
                 const double f = linked(s.z) * question.beta;
                 if (f > own.shift) {
                     own.sum = own.sum * std::exp(own.shift - f) + 1;

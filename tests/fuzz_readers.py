@@ -1,10 +1,11 @@
 """Feed the file readers damaged files: every refusal has to be one of ours, and nothing may crash.
 
-    python tests/fuzz_readers.py --inputs 1000000 --seed 1
+    python tests/fuzz_readers.py --inputs 1000000 --seed 1 --json results/fuzz.json
 
 Each input is a good file, damaged in one to three ways: bits flipped, bytes cut off or added, the header's text edited,
-its length, offsets, shapes and types changed. What the readers still accept is read to the last byte, and the safetensors
-library has to accept it too. Input number n of a seed is always the same; a failing one is kept, with its number.
+its length, offsets, shapes and types changed, its numbers poisoned. What the readers still accept is read to the last byte,
+and the safetensors library has to accept it too. Input number n of a seed is always the same; a failing one is kept, with
+its number. The record is written after every few thousand inputs, and the same command goes on where it was interrupted.
 A reader joins by adding a function that returns its :class:`Target` to ``TARGETS``.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import random
 import struct
 import tempfile
@@ -27,6 +29,7 @@ import numpy as np
 import safetensors
 
 import headlong
+from headlong import kernels
 from headlong.errors import HeadlongError
 from headlong.layers.checkpoint import Checkpoint
 from headlong.layers.matrix import Layer
@@ -36,6 +39,16 @@ from headlong.store import DTYPES, open_file, write_file
 
 NUMBERS = [0, 1, -1, 2, 7, 63, 64, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 0.5, True]
 WORDS = [b"null", b"true", b"[]", b"{}", b'""', b"NaN", b"1e999", b"-0", b'"\\ud800"', b"\xff", b"\0", b"[" * 2000, b"9" * 5000]
+POISONS = [
+    *(struct.pack("<f", x) for x in (math.nan, math.inf, -math.inf, 3e38, -3e38, 1e-45, -1.0, 1e30)),
+    *(struct.pack("<d", x) for x in (math.nan, math.inf, -1e300, 5e-324)),
+    *(struct.pack("<H", x) for x in (0x7C00, 0x7E00, 0xFC00, 0x7F80, 0x7FC0, 0xFFFF)),
+    b"\0",
+    b"\xff",
+]
+"""NaN, infinities, extremes in every float type; as code bytes, whatever they come to."""
+BLOCK = 5000
+"""Inputs between two writings of the record."""
 
 
 class Target(NamedTuple):
@@ -238,12 +251,25 @@ def retell(data: bytes, rng: random.Random) -> bytes:
         return data  # no header of tensors, or one that an earlier damage took apart
 
 
+def poison(data: bytes, rng: random.Random) -> bytes:
+    """Odd numbers among the tensors, the header as it was: what native code meets when a reader looks at shapes alone."""
+    head, text, rest = split(data)
+    if not rest:
+        return data
+    body = bytearray(rest)
+    for _ in range(rng.choice((1, 2, 16, 200))):
+        place, number = rng.randrange(len(body)), rng.choice(POISONS)
+        place -= place % len(number) if rng.random() < 0.9 else 0
+        body[place : place + len(number)] = number[: len(body) - place]
+    return joined(head, text, bytes(body), rng)
+
+
 def edit_length(data: bytes, rng: random.Random) -> bytes:
     number = rng.choice([*range(20), 2**31, 2**32, 2**62, 2**63, 2**64 - 1, 10**8, 10**8 + 1, len(data), len(data) - 8])
     return struct.pack("<Q", number % 2**64) + data[8:]
 
 
-DAMAGES = (flip_bits, cut, add, edit_text, edit_values, edit_values, edit_values, retell, retell, edit_length)
+DAMAGES = (flip_bits, cut, add, edit_text, edit_values, edit_values, edit_values, retell, retell, poison, poison, edit_length)
 
 
 def split(data: bytes) -> tuple[bool, bytes, bytes]:
@@ -292,8 +318,8 @@ def check_one(target: Target, path: Path, data: bytes) -> str:
     return "accepted"
 
 
-def fuzz(name: str, inputs: int, seed: int, keep: Path | None = None) -> Counter[str]:
-    """Run one target and count the outcomes; a FaultError names the input, and ``keep`` receives it."""
+def fuzz(name: str, inputs: int, seed: int, keep: Path | None = None, first: int = 0) -> Counter[str]:
+    """Inputs ``first`` to ``first + inputs - 1`` of a target, by outcome; a FaultError names the input, ``keep`` gets it."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         target = TARGETS[name](Path(folder))
@@ -301,7 +327,7 @@ def fuzz(name: str, inputs: int, seed: int, keep: Path | None = None) -> Counter
         for good in target.seeds:
             assert check_one(target, path, good) == "accepted"
         outcomes: Counter[str] = Counter()
-        for number in range(inputs):
+        for number in range(first, first + inputs):
             data = damaged(target, seed, number)
             try:
                 outcomes[check_one(target, path, data)] += 1
@@ -312,30 +338,49 @@ def fuzz(name: str, inputs: int, seed: int, keep: Path | None = None) -> Counter
     return outcomes
 
 
+def record_of(seed: int, kernel: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    # fuzz() ends at the first exception that is not ours, so a run on record has none
+    total = sum(run["inputs"] for run in runs)
+    facts = {"seed": seed, "inputs": total, "foreign_exceptions": 0}
+    return {"environment": environment(1, kernel=kernel), **facts, "runs": runs}
+
+
+def earlier(path: str | None, seed: int, kernel: str) -> list[dict[str, Any]]:
+    """The runs of an interrupted command with this seed and these kernels."""
+    if path is None or not Path(path).is_file():
+        return []
+    record = json.loads(Path(path).read_text())
+    same = record["seed"] == seed and record["environment"]["kernel"] == kernel
+    return list(record["runs"]) if same else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--inputs", type=int, default=1_000_000, help="in all, shared out among the targets")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", choices=TARGETS, action="append", help="one or more; all of them by default")
-    parser.add_argument("--json", help="the counts, for results/")
+    parser.add_argument("--json", help="the counts, for results/; goes on from what an interrupted run left there")
     options = parser.parse_args()
-    names = options.target or list(TARGETS)
-    runs = []
+    names, kernel = options.target or list(TARGETS), kernels.isa()
+    wanted = -(-options.inputs // len(names))
+    runs = earlier(options.json, options.seed, kernel)
     for name in names:
-        start = time.perf_counter()
-        outcomes = fuzz(name, -(-options.inputs // len(names)), options.seed, keep=Path.cwd())
-        seconds = round(time.perf_counter() - start, 1)
-        # fuzz() ends at the first exception that is not ours, so a finished run has none
-        counts = {"inputs": outcomes.total(), "foreign_exceptions": 0, "seconds": seconds}
-        runs.append({"target": name, **counts, "outcomes": dict(outcomes.most_common())})
-        print(f"{name}: {outcomes.total()} inputs, seed {options.seed}, {seconds:.0f} s")
-        for outcome, count in outcomes.most_common():
+        run = next((run for run in runs if run["target"] == name), None)
+        if run is None:
+            run = {"target": name, "inputs": 0, "seconds": 0.0, "outcomes": {}}
+            runs.append(run)
+        while run["inputs"] < wanted:
+            start, some = time.perf_counter(), min(BLOCK, wanted - run["inputs"])
+            outcomes = Counter(run["outcomes"]) + fuzz(name, some, options.seed, Path.cwd(), run["inputs"])
+            run["inputs"] += some
+            run["seconds"] = round(run["seconds"] + time.perf_counter() - start, 1)
+            run["outcomes"] = dict(outcomes.most_common())
+            if options.json:
+                write_run(options.json, record_of(options.seed, kernel, runs))
+        print(f"{name}: {run['inputs']} inputs, seed {options.seed}, {run['seconds']:.0f} s")
+        for outcome, count in run["outcomes"].items():
             print(f"  {count:9d} {outcome}")
-    total = sum(run["inputs"] for run in runs)
-    print(f"{total} damaged inputs, no foreign exception")
-    if options.json:
-        record = {"environment": environment(1), "seed": options.seed, "inputs": total, "foreign_exceptions": 0, "runs": runs}
-        write_run(options.json, record)
+    print(f"{sum(run['inputs'] for run in runs)} damaged inputs, no foreign exception")
 
 
 if __name__ == "__main__":

@@ -387,6 +387,23 @@ def test_bad_calls(method: str, call: Any, error: type[HeadlongError], message: 
         call(engine, hidden)
 
 
+@pytest.mark.parametrize("size", [3e38, 1e30, 1e-30, 1e-40, 1e-45, 1e-160, 1e-300, 5e-324])
+def test_hidden_vectors_of_every_size(level: str, method: str, size: float) -> None:
+    """float64 entries whose squares, or which themselves, float32 cannot hold."""
+    engine, _ = small(method)
+    rows = np.random.default_rng(4).standard_normal((9, 24))
+    rows *= size / np.abs(rows).max()
+    exact = truth(engine.layer, rows)
+    for hidden in (rows, rows[:1]):
+        found = engine.topk(hidden, 3)
+        for b in range(len(hidden) if method in PROVING else 0):
+            check_topk(exact.logits[b], found.ids[b], found.logits[b], 2 * exact.rounding[b])
+            check_within(found.lse[b], exact.lse[b], found.error[b], 2 * exact.rounding[b] + 1e-13)
+        engine.sample(hidden, seed=1, top_p=0.9)
+    with pytest.raises(NonFiniteError, match="beyond float32"):
+        engine.topk(np.full((1, 24), 1e300))
+
+
 def test_repr_is_one_line(level: str, method: str) -> None:
     engine, _ = small(method)
     text = repr(engine)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,6 +30,17 @@ def test_levels_start_with_the_reference_and_the_best_is_chosen(monkeypatch: pyt
     assert kernels.isa() == kernels.levels()[-1]
     monkeypatch.setenv("HEADLONG_ISA", "portable")
     assert kernels.isa() == "portable"
+
+
+def test_a_level_is_offered_where_the_processor_has_all_of_it() -> None:
+    facts = Path("/proc/cpuinfo")
+    if platform.machine() != "x86_64" or not facts.is_file():
+        pytest.skip("what the processor has is read from /proc/cpuinfo of x86-64")
+    flags = set(next(line for line in facts.read_text().splitlines() if line.startswith("flags")).split())
+    avx2 = {"avx2", "avx", "fma", "f16c", "sse4_2", "popcnt"}
+    avx512 = {*avx2, *(f"avx512{part}" for part in ("f", "bw", "dq", "vl", "_vnni"))}
+    assert ("avx2" in kernels.levels()) == (avx2 <= flags)
+    assert ("avx512vnni" in kernels.levels()) == (avx512 <= flags)
 
 
 def test_a_level_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

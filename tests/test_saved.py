@@ -129,6 +129,12 @@ CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
     "no eps": (lambda r, t, m: r["promise"].__setitem__(0, 0), MalformedFileError),
     "certainly wrong": (lambda r, t, m: r["promise"].__setitem__(1, 2), MalformedFileError),
     "endless norms": (lambda r, t, m: t["norms"].__setitem__(0, np.inf), MalformedFileError),
+    "negative norms": (lambda r, t, m: t["norms"].__setitem__(0, -1), MalformedFileError),
+    "a base that is none": (lambda r, t, m: t["plan.base"].__setitem__(5, np.nan), MalformedFileError),
+    "negative scale": (lambda r, t, m: t["plan.levels.0.scale"].__setitem__((0, 9), -1), MalformedFileError),
+    "endless scale": (lambda r, t, m: t["plan.levels.0.scale"].__setitem__((0, 9), np.inf), MalformedFileError),
+    "negative slack": (lambda r, t, m: t["plan.levels.0.slack"].__setitem__((1, 9), -1), MalformedFileError),
+    "a slack that is none": (lambda r, t, m: t["plan.levels.0.slack"].__setitem__((3, 9), np.nan), MalformedFileError),
     "layout beyond dim": (lambda r, t, m: r["levels"][0].update(layout=[[0, 66, 8]]), MalformedFileError),
     "layout backwards": (lambda r, t, m: r["levels"][0].update(layout=[[9, 3, 8]]), MalformedFileError),
     "short layout": (lambda r, t, m: r["levels"][0].update(layout=[[0, 61, 8]]), MalformedFileError),
@@ -163,6 +169,27 @@ def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
     edited(path, edit)
     with pytest.raises(error):
         hl.load(path)
+
+
+def test_damaged_weights_and_codes_end_in_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are too large to look at on load; whatever they hold, the executors stay in their memory."""
+    saved, hidden = engine("cascade")
+    path = tmp_path / "head.safetensors"
+    saved.save(path)
+    best = saved.topk(hidden, 1).ids
+
+    def damage(record: Any, tensors: Any, metadata: Any) -> None:
+        tensors["layer.weight"][best] = np.nan
+        tensors["plan.levels.0.codes"][3] = 255
+
+    edited(path, damage)
+    for level in kernels.levels():
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        damaged = hl.load(path, threads=1)
+        found = damaged.topk(hidden, 5)
+        assert found.ids.shape == (len(hidden), 5) and not np.isnan(found.logits).any()
+        damaged.lse(hidden, eps=1e-6)
+        damaged.sample(hidden, n=2, seed=1, top_p=0.9)
 
 
 def test_cut_off_and_foreign_files(tmp_path: Path) -> None:

@@ -120,8 +120,11 @@ class Query:
     def _read(self, depth: int, ids: Ids) -> None:
         plan, level = self.matrix.plan, self.matrix.plan.levels[depth]
         start = self.estimate[ids] if level.adds else _base(plan, ids) + _shared(plan, self.hidden)
-        self.estimate[ids] = start + products(level, depth == 0, self.halves.x, ids, len(self.estimate))
-        self.radius[ids] = radii(level, self.halves, ids) + self.rounding[ids]
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.estimate[ids] = start + products(level, depth == 0, self.halves.x, ids, len(self.estimate))
+            self.radius[ids] = radii(level, self.halves, ids) + self.rounding[ids]
+        lost = ids[~np.isfinite(self.estimate[ids])]  # overflow, or codes damaged into no number: nothing is known
+        self.estimate[lost], self.radius[lost] = 0.0, math.inf
         self.depth[ids] = depth + 1
         self.bytes += len(ids) * _row_bytes(level)
 
@@ -132,8 +135,12 @@ def logits(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
     for start in range(0, len(ids), ROWS_AT_ONCE):
         part = ids[start : start + ROWS_AT_ONCE]
         # Not a matrix product: BLAS may add equal rows in different orders, and equal rows have to tie.
-        values[start : start + len(part)] = (matrix.weight[part].astype(np.float64) * hidden).sum(axis=1)
-    return values if matrix.bias is None else values + matrix.bias[ids].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            values[start : start + len(part)] = (matrix.weight[part].astype(np.float64) * hidden).sum(axis=1)
+    if matrix.bias is not None:
+        values += matrix.bias[ids].astype(np.float64)
+    values[~np.isfinite(values)] = -math.inf  # rows damaged since their norms were taken are no rivals, and order like others
+    return values
 
 
 def two_planes(x: Doubles) -> Doubles:

@@ -147,7 +147,7 @@ class Executor:
             ids = top(query, k)
             values = query.estimate[ids]
             lse, error = normaliser(query, eps)
-            log_probs = self.matrix.link(values) - lse
+            log_probs = self.matrix.link(values) - (lse if math.isfinite(lse) else 0.0)
             ranked = (_pad(values, k, -np.inf), _pad(ids, k, -1), _pad(log_probs, k, -np.inf))
             answers.append((*ranked, lse, error, query.proves, *_cost(query)))
         return _columns(answers, ("f", k), ("i", k), ("f", k), ("f",), ("f",), ("?",), *_COST)

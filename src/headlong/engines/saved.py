@@ -1,8 +1,9 @@
 """An engine as one safetensors file: plan arrays, norms, by default the layer, and a JSON record that ties them.
 
 Written beside the old file and renamed; mapped on load, so an engine is ready in milliseconds whatever its size. Nothing
-read is trusted: every array's type and shape is checked against the record before native code sees it. An engine saved
-without its layer records the layer's checksum, and is refused beside any other.
+read is trusted: every array's type and shape is checked against the record before native code sees it, and the numbers that
+bounds are made of (norms, scales, slacks, means) have to be finite; codes and weights stay unread, and executors are safe
+whatever they hold. An engine saved without its layer records the layer's checksum, and is refused beside any other.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ FORMAT, VERSION = "headlong engine", 1
 MOST_LEVELS, MOST_TERMS, MOST_ROWS = 8, 64, 8
 TERMS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
 LARGEST = 2**40
+MOST = float(np.finfo(np.float32).max)
 
 
 class Saved(NamedTuple):
@@ -108,8 +110,7 @@ class _Record:
         if not (promise.eps > 0 and promise.delta <= 1 and promise.delta_ids <= 1):
             raise ValueError(f"{promise[:3]} is no promise")
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
-        norms = self._tensor("norms", np.float32, (layer.vocab,))
-        assert norms is not None
+        norms = self._sizes("norms", (layer.vocab,))
         seed = _whole(self.data["seed"], 2**64 - 1)
         return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]))
 
@@ -131,8 +132,8 @@ class _Record:
         return layer
 
     def _plan(self, layer: Layer) -> Plan:
-        mean = self._tensor("plan.mean", np.float64, (layer.dim,), missing=True)
-        rotation = self._tensor("plan.rotation", np.float32, (layer.dim, None), missing=True)
+        mean = self._numbers("plan.mean", np.float64, (layer.dim,), missing=True)
+        rotation = self._numbers("plan.rotation", np.float32, (layer.dim, None), missing=True)
         width = layer.dim if rotation is None else rotation.shape[1]
         entries = self.data["levels"]
         if not isinstance(entries, list) or len(entries) > MOST_LEVELS:
@@ -142,8 +143,8 @@ class _Record:
         return Plan(
             mean,
             rotation,
-            self._tensor("plan.base", np.float32, (padded(layer.vocab),), missing=not entries),
-            self._tensor("plan.centre", np.float64, (layer.dim,), missing=True),
+            self._numbers("plan.base", np.float32, (padded(layer.vocab),), missing=not entries),
+            self._numbers("plan.centre", np.float64, (layer.dim,), missing=True),
             tuple(self._level(depth, entry, layer.vocab, width) for depth, entry in enumerate(entries)),
             None if budget is None else _whole(budget, LARGEST),
             Dense(_number(batch), _number(share)),
@@ -171,9 +172,23 @@ class _Record:
             shape = (padded(vocab) // CLASS_BLOCK, -(-count // 4), CLASS_BLOCK, 4) if depth == 0 else (vocab, count)
             codes = self._tensor(f"{name}.codes", np.uint8, shape)
         assert codes is not None
-        scale = None if matrix else self._tensor(f"{name}.scale", np.float32, (len(layout), padded(vocab)))
-        slack = self._tensor(f"{name}.slack", np.float32, (len(rows), padded(vocab)), missing=not terms)
+        scale = None if matrix else self._sizes(f"{name}.scale", (len(layout), padded(vocab)))
+        slack = self._sizes(f"{name}.slack", (len(rows), padded(vocab)), missing=not terms, endless=True)
         return Level(codes, layout, scale, slack, terms, bool(entry["adds"]))
+
+    def _sizes(self, name: str, shape: tuple[int | None, ...], missing: bool = False, endless: bool = False) -> Any:
+        """A float32 tensor of lengths: none below 0, none infinite but where a radius may be."""
+        array = self._tensor(name, np.float32, shape, missing)
+        if array is not None and array.size and not (array.min() >= 0 and (endless or array.max() < np.inf)):
+            raise ValueError(f"{name} holds a negative number{'' if endless else ', infinity'} or NaN")
+        return array
+
+    def _numbers(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:
+        """A tensor of numbers within float32's range, as those of hidden vectors are."""
+        array = self._tensor(name, dtype, shape, missing)
+        if array is not None and array.size and not (array.min() >= -MOST and array.max() <= MOST):
+            raise ValueError(f"{name} holds numbers beyond float32, or NaN")
+        return array
 
     def _tensor(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:
         """The tensor, of this type and shape (None: any size); None where it is absent and may be."""
