@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headlong.compile import compile as compile
     from headlong.compile import load as load
     from headlong.errors import HeadlongError as HeadlongError
+    from headlong.layers.blocks import BlocksLayer as BlocksLayer
     from headlong.layers.matrix import Layer as Layer
     from headlong.links import Affine as Affine
     from headlong.links import Gss as Gss
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Affine": "links",
+    "BlocksLayer": "layers.blocks",
     "Cost": "answers",
     "Gss": "links",
     "HeadlongError": "errors",
@@ -49,6 +51,7 @@ _HOMES = {
 
 __all__ = [
     "Affine",
+    "BlocksLayer",
     "Cost",
     "Gss",
     "HeadlongError",

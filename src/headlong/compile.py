@@ -8,28 +8,41 @@ for you.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from headlong import kernels
+from headlong.answers import Promise
 from headlong.arrays import hidden64
-from headlong.engines import cascade, full, svd
-from headlong.engines.base import LARGEST, METHODS, Engine, Method, checked_eps
+from headlong.engines import blocks, cascade, full, svd
+from headlong.engines.base import METHODS, Engine, Method
+from headlong.engines.calls import LARGEST, checked_eps
 from headlong.engines.options import real, whole
+from headlong.engines.parts import choose, first_look, reading
 from headlong.engines.saved import read_engine
+from headlong.engines.saved_structured import is_structured, read_structured
+from headlong.engines.structured import ENGINES, StructuredEngine
 from headlong.errors import InputError, MalformedFileError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
-from headlong.plan import Plan
-
-SMALL = 1_500_000
-"""Weights below which reading all of them is no slower than looking first."""
+from headlong.layers.structured import StructuredLayer
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd)
+STRUCTURED = (blocks.BlocksEngine,)
 
 
+@overload
 def compile(
-    layer: Layer,
+    layer: Layer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ..., calibration: Any = ...,
+    threads: int | None = ..., seed: int = ..., **options: Any,
+) -> Engine: ...  # fmt: skip
+@overload
+def compile(
+    layer: StructuredLayer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ...,
+    calibration: Any = ..., threads: int | None = ..., seed: int = ..., **options: Any,
+) -> StructuredEngine: ...  # fmt: skip
+def compile(
+    layer: Layer | StructuredLayer,
     method: str = "auto",
     eps: float = 0.01,
     delta: float = 1e-3,
@@ -38,7 +51,7 @@ def compile(
     threads: int | None = None,
     seed: int = 0,
     **options: Any,
-) -> Engine:
+) -> Engine | StructuredEngine:
     """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
 
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
@@ -46,13 +59,14 @@ def compile(
                      read (``cascade``) or what is (``svd``); what is promised holds for every vector
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
+    A structured layer has one engine, that of its kind.
     """
+    wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
+    whole(seed, "seed", 0, 2**64 - 1)
+    if isinstance(layer, StructuredLayer):
+        return _structured(layer, method, wanted, calibration, threads, seed, options)
     if not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
-    eps = checked_eps(eps)
-    real(delta, "delta", 0.0, 1.0)
-    real(delta_ids, "delta_ids", 0.0, 1.0)
-    whole(seed, "seed", 0, 2**64 - 1)
     vectors = None if calibration is None else hidden64(calibration, layer.dim, "calibration")
     if vectors is not None and np.abs(vectors).max(initial=0.0) > LARGEST:
         raise NonFiniteError(f"calibration reaches {np.abs(vectors).max():.3g}, beyond float32's range; rescale the vectors")
@@ -60,54 +74,60 @@ def compile(
         raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
     name, reason = choose(layer, vectors is not None) if method == "auto" else (method, "asked for")
     reader = configured(name, options)
-    count = kernels.threads(threads)
-    norms = kernels.row_norms(layer.weight, count)
-    if np.isnan(norms).any():
-        row = int(np.argmax(np.isnan(norms)))
-        raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")
-    if np.isinf(norms).any():
-        row = int(np.argmax(norms))
-        raise NonFiniteError(
-            f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
-        )
-    promise = reader.promise(eps, delta, delta_ids)
-    plan = reader.plan(layer, vectors, count, promise)
-    if method == "auto" and vectors is not None and len(plan.levels):
-        reason += f": {_first_look(plan)}"
-    return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
+    engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason)
+    if method == "auto" and vectors is not None and engine.plan.levels:
+        engine.reason += f": {first_look(engine.plan)}"
+    return engine
 
 
-def _first_look(plan: Plan) -> str:
-    """What level 0 reads, in words."""
-    width = max(stop for _, stop, _ in plan.levels[0].layout)
-    return "int8 codes of all coordinates" if plan.rotation is None else f"a whitened prefix of {width} coordinates"
+def _structured(
+    layer: StructuredLayer,
+    method: str,
+    promise: Promise,
+    calibration: Any,
+    threads: int | None,
+    seed: int,
+    options: dict[str, Any],
+) -> StructuredEngine:
+    """The engine of the layer's kind."""
+    if method not in ("auto", layer.kind):
+        raise OptionError(f"method is {method!r}; a {layer.kind} layer is read by {layer.kind!r}, which is also its 'auto'")
+    if calibration is not None:
+        raise OptionError(f"the {layer.kind} engine takes no calibration vectors; leave them out")
+    kernels.threads(threads)
+    engine = ENGINES[layer.kind]
+    chosen = engine.Options(**_known(layer.kind, engine.Options, options))
+    reason = "asked for" if method == layer.kind else f"the engine of a {layer.kind} layer"
+    return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason)
 
 
-def choose(layer: Layer, calibrated: bool = False) -> tuple[str, str]:
-    """The method that "auto" stands for, and why."""
-    size = layer.vocab * layer.dim
-    if size < SMALL:
-        return "full", f"{size:,} weights, fewer than {SMALL:,}: reading all of them is no slower than looking first"
-    looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"
-    return "cascade", f"{size:,} weights, {SMALL:,} or more: {looks}"
+def _known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """``options``, all of them fields of ``kind``."""
+    known = [field for field in kind.__dataclass_fields__ if field != "name"]
+    for option in options:
+        if option not in known:
+            raise OptionError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+    return options
 
 
 def configured(name: Any, options: dict[str, Any]) -> Method:
     """The method ``name`` with its options."""
     if not isinstance(name, str) or name not in METHODS:
         raise OptionError(f"method is {name!r}; choose from auto, {', '.join(METHODS)}")
-    known = [field for field in METHODS[name].__dataclass_fields__ if field != "name"]
-    for option in options:
-        if option not in known:
-            raise OptionError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
-    method: Method = METHODS[name](**options)
+    method: Method = METHODS[name](**_known(name, METHODS[name], options))
     return method
 
 
-def load(path: str | os.PathLike[str], layer: Layer | None = None, threads: int | None = None) -> Engine:
+def load(
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None = None, threads: int | None = None
+) -> Engine | StructuredEngine:
     """An engine that was saved: mapped, ready in milliseconds. ``layer`` is needed where it was left out of the file."""
     if threads is not None:
         kernels.threads(threads)
+    if is_structured(path):
+        return _load_structured(path, layer, threads)
+    if layer is not None and not isinstance(layer, Layer):
+        raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
     saved = read_engine(path, layer)
     try:
         method = configured(saved.method, saved.options)
@@ -116,4 +136,16 @@ def load(path: str | os.PathLike[str], layer: Layer | None = None, threads: int 
             threads=threads, seed=saved.seed, reason=saved.reason,
         )  # fmt: skip
     except ValueError as error:  # an option that is none, or numbers that the native module refuses
+        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
+
+
+def _load_structured(
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None
+) -> StructuredEngine:
+    kept = read_structured(path, layer)
+    engine = ENGINES[kept.kind]
+    try:
+        options = engine.Options(**_known(kept.kind, engine.Options, kept.options))
+        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason)
+    except ValueError as error:
         raise MalformedFileError(f"{os.fspath(path)}: {error}") from error

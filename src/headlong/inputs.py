@@ -13,8 +13,9 @@ import numpy as np
 
 from headlong.arrays import HIDDEN
 from headlong.compile import load
-from headlong.engines import saved
+from headlong.engines import saved, saved_structured
 from headlong.engines.base import Engine
+from headlong.engines.structured import StructuredEngine
 from headlong.errors import MalformedFileError, MissingTensorError, ShapeError, StoreError
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
@@ -49,11 +50,11 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
         raise
 
 
-def engine(text: str, threads: int | None = None) -> Engine | None:
+def engine(text: str, threads: int | None = None) -> Engine | StructuredEngine | None:
     """The engine that was saved there, or None where the file holds no engine."""
     if not Path(text).is_file() or not text.endswith(".safetensors"):
         return None
-    if open_file(text).metadata.get("format") != saved.FORMAT:
+    if open_file(text).metadata.get("format") not in (saved.FORMAT, saved_structured.FORMAT):
         return None
     return load(text, threads=threads)
 

@@ -16,32 +16,27 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import secrets
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headlong import kernels
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
-from headlong.arrays import Array, Kind, answer_as, class_mask, hidden64, ids64, kind_of
-from headlong.engines.few import Few, Filters, few, few_enough, listed, lse_of, sample_of, topk_of
-from headlong.engines.options import real, whole
+from headlong.arrays import Array, answer_as, ids64
+from headlong.engines.calls import Asked, asked, check_some_left, checked_eps, checked_filters, checked_k
+from headlong.engines.few import Few, few, listed, lse_of, sample_of, topk_of
 from headlong.engines.query import UNIT, Matrix
 from headlong.engines.resolve import Executor as Reference
 from headlong.engines.saved import Saved, write_engine
-from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
-from headlong.kernels import Doubles, Mask
+from headlong.errors import OptionError
+from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, lowering_error
 from headlong.plan import Plan
 
-LARGEST = float(np.finfo(np.float32).max)
-"""Hidden vectors beyond float32's range are refused: nothing computes them."""
 MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
-COLDEST = 1e-6
-"""Lower temperatures are the argmax, which needs no noise."""
 
 
 class Method(Protocol):
@@ -63,15 +58,6 @@ Registered = TypeVar("Registered", bound=type[Any])
 def register(method: Registered) -> Registered:
     METHODS[method.name] = method
     return method
-
-
-class Asked(NamedTuple):
-    """One checked call: the kind of arrays that came, ``hidden [batch, dim]``, the mask, and whether few classes are left."""
-
-    kind: Kind
-    hidden: Doubles
-    mask: Mask
-    few: bool
 
 
 class Engine:
@@ -107,18 +93,17 @@ class Engine:
         ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: the rest does not exist
         """
         asked = self._asked(hidden, allowed, exclude)
-        if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= self.layer.vocab:
-            raise ShapeError(f"k is {k!r}; expected a whole number from 1 to the layer's {self.layer.vocab} classes")
+        k = checked_k(k, self.layer.vocab)
         if asked.few:
             answer = self._few(asked)
-            logits, ids, exponents = topk_of(answer, int(k))
+            logits, ids, exponents = topk_of(answer, k)
             lse = lse_of(answer.exponents)
             log_probs = np.where(ids < 0, -np.inf, exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
             proved = np.ones(len(lse), bool)
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_few(answer))
             return answer_as(found, asked.kind)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
-            asked.hidden, int(k), self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads), *self._chance
+            asked.hidden, k, self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads), *self._chance
         )
         found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
         return answer_as(found, asked.kind)
@@ -169,10 +154,8 @@ class Engine:
         ``row0``  the number of the first row, for a batch that is part of a larger one
         """
         asked = self._asked(hidden, allowed, exclude)
-        filters = self._filters(n, temperature, top_k, top_p, min_p, seed, row0)
-        if asked.mask is not None and not asked.mask.any(axis=1).all():
-            row = int(np.argmin(asked.mask.any(axis=1)))
-            raise InputError(f"no class is left to sample in row {row} of allowed/exclude; leave it at least one")
+        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab)
+        check_some_left(asked.mask)
         if asked.few:
             answer = self._few(asked)
             ids, logits, score = sample_of(answer, filters)
@@ -223,31 +206,7 @@ class Engine:
         )
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
-        rows = hidden64(hidden, self.layer.dim)
-        if rows.size and max(rows.max(), -rows.min()) > LARGEST:
-            raise NonFiniteError(f"hidden reaches {np.abs(rows).max():.3g}, beyond float32's range; rescale the row")
-        mask = class_mask(allowed, exclude, len(rows), self.layer.vocab)
-        return Asked(kind_of(hidden), rows, mask, few_enough(mask, self.layer.vocab))
-
-    def _filters(
-        self,
-        n: int,
-        temperature: float,
-        top_k: int | None,
-        top_p: float | None,
-        min_p: float | None,
-        seed: int | None,
-        row0: int,
-    ) -> Filters:
-        return Filters(
-            whole(n, "n", 1, 2**31 - 1),
-            real(temperature, "temperature", COLDEST, 1e6, "for the likeliest class, topk(k=1)"),
-            0 if top_k is None else min(whole(top_k, "top_k", 1, 2**62, "None keeps all"), self.layer.vocab),
-            1.0 if top_p is None else real(top_p, "top_p", 5e-324, 1.0, "None keeps all"),
-            0.0 if min_p is None else real(min_p, "min_p", 0.0, 1.0, "None keeps all"),
-            secrets.randbits(64) if seed is None else whole(seed, "seed", 0, 2**64 - 1),
-            whole(row0, "row0", 0, 2**64 - 1),
-        )
+        return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
 
     def _eps(self, eps: float | None) -> float:
         return self.promise.eps if eps is None else checked_eps(eps)
@@ -291,8 +250,3 @@ class Engine:
     @property
     def _row_bytes(self) -> int:
         return self.layer.dim * self.layer.weight.itemsize
-
-
-def checked_eps(eps: Any) -> float:
-    """``eps`` above 0, infinity included."""
-    return real(eps, "eps", 1e-300, math.inf, "log-probabilities are rounded to float64, so 0 cannot be kept")

@@ -10,8 +10,12 @@ from headlong.errors import OptionError
 from headlong.heads.base import Head as Head
 from headlong.heads.base import HeadOutput as HeadOutput
 from headlong.heads.dense import DenseHead as DenseHead
+from headlong.heads.differentiated import DifferentiatedHead as DifferentiatedHead
 
-HEADS: dict[str, type[Head]] = {"dense": DenseHead}
+HEADS: dict[str, type[Head]] = {
+    "dense": DenseHead,
+    "differentiated": DifferentiatedHead,
+}
 
 
 def build_head(kind: str, dim: int, vocab: int, weight: Tensor | None = None, **options: Any) -> Head:

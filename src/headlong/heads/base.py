@@ -23,17 +23,16 @@ from headlong.errors import DtypeError, IdError, OptionError, ShapeError
 
 
 class HeadOutput:
-    """``loss``, a scalar with a gradient; ``output [N]``, the targets' log-probabilities."""
+    """``loss``, a scalar with a gradient; ``output [N]``, the targets' log-probabilities, or what computes them."""
 
-    def __init__(self, loss: Tensor, output: Callable[[], Tensor]) -> None:
+    def __init__(self, loss: Tensor, output: Tensor | Callable[[], Tensor]) -> None:
         self.loss = loss
-        self._compute = output
-        self._output: Tensor | None = None
+        self._output = output
 
     @property
     def output(self) -> Tensor:
-        if self._output is None:
-            self._output = self._compute()
+        if not isinstance(self._output, Tensor):
+            self._output = self._output()
         return self._output
 
 
@@ -47,7 +46,8 @@ class Head(nn.Module, ABC):
         self.dim, self.vocab = dim, vocab
 
     def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
-        self.check(hidden, target)
+        if not torch.compiler.is_compiling():  # ids are data: looking at them would break the graph
+            self.check(hidden, target)
         return self.score(hidden, target)
 
     @abstractmethod
@@ -76,6 +76,11 @@ class Head(nn.Module, ABC):
             raise DtypeError(f"target is {target.dtype}; expected int64 class ids: pass target.long()")
         if target.numel() and (int(target.min()) < 0 or int(target.max()) >= self.vocab):
             raise IdError(f"target holds {int(target.min())}..{int(target.max())}; class ids run from 0 to {self.vocab - 1}")
+
+    def refuse_tied(self, weight: Tensor | None) -> None:
+        """OptionError for a weight that this head cannot share with an embedding."""
+        if weight is not None:
+            raise OptionError(f"a {type(self).__name__} has no [vocab, dim] matrix to share; build the model with tied=false")
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, vocab={self.vocab}"

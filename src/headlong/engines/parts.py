@@ -1,0 +1,70 @@
+"""An engine over one matrix, from a layer and a method: one pass over the weights, the plan, the promise.
+
+What ``headlong.compile`` does for a plain layer, and what the engines of structured layers do for each of their matrices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headlong import kernels
+from headlong.answers import Promise
+from headlong.engines.base import METHODS, Engine, Method
+from headlong.errors import NonFiniteError, OptionError
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.plan import Plan
+
+SMALL = 1_500_000
+"""Weights below which reading all of them is no slower than looking first."""
+READERS = ("auto", "full", "cascade")
+"""What may read a matrix of a structured layer: those that prove their answers."""
+
+
+def choose(layer: Layer, calibrated: bool = False) -> tuple[str, str]:
+    """The method that "auto" stands for, and why."""
+    size = layer.vocab * layer.dim
+    if size < SMALL:
+        return "full", f"{size:,} weights, fewer than {SMALL:,}: reading all of them is no slower than looking first"
+    looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"
+    return "cascade", f"{size:,} weights, {SMALL:,} or more: {looks}"
+
+
+def reading(
+    layer: Layer,
+    reader: Method,
+    wanted: Promise,
+    vectors: Doubles | None = None,
+    *,
+    threads: int | None = None,
+    seed: int = 0,
+    reason: str = "asked for",
+) -> Engine:
+    """The engine that reads ``layer`` by ``reader`` and keeps ``wanted``; ``vectors`` calibrate it."""
+    count = kernels.threads(threads)
+    norms = kernels.row_norms(layer.weight, count)
+    if np.isnan(norms).any():
+        row = int(np.argmax(np.isnan(norms)))
+        raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")
+    if np.isinf(norms).any():
+        row = int(np.argmax(norms))
+        raise NonFiniteError(
+            f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
+        )
+    promise = reader.promise(*wanted[:3])
+    plan = reader.plan(layer, vectors, count, promise)
+    return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
+
+
+def part(layer: Layer, method: str, wanted: Promise, *, threads: int | None, seed: int) -> Engine:
+    """The engine of one matrix of a structured layer."""
+    if method not in READERS:
+        raise OptionError(f"parts is {method!r}; expected one of {', '.join(READERS)}")
+    name, reason = choose(layer) if method == "auto" else (method, "asked for")
+    return reading(layer, METHODS[name](), wanted, threads=threads, seed=seed, reason=reason)
+
+
+def first_look(plan: Plan) -> str:
+    """What level 0 reads, in words."""
+    width = max(stop for _, stop, _ in plan.levels[0].layout)
+    return "int8 codes of all coordinates" if plan.rotation is None else f"a whitened prefix of {width} coordinates"

@@ -1,0 +1,54 @@
+"""Classes by how often they come: the order in which heads hand out their dimensions, short lists and codes.
+
+::
+
+    order = argsort(-counts)        order[position] = class id        place[class id] = position
+
+Users keep their own ids throughout; a head without counts takes the ids as sorted already, the most frequent first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headlong.errors import NonFiniteError, OptionError, ShapeError
+
+Counts = NDArray[np.float64]
+
+
+def checked_counts(counts: Any, vocab: int) -> Counts | None:
+    """``counts [vocab]`` as float64: finite, none below 0, not all 0."""
+    if counts is None:
+        return None
+    array: Counts = np.asarray(counts.detach().cpu() if isinstance(counts, Tensor) else counts, np.float64)
+    if array.shape != (vocab,):
+        raise ShapeError(f"counts has shape {list(array.shape)}; expected [{vocab}], how often each class comes")
+    bad = ~(np.isfinite(array) & (array >= 0))
+    if bad.any():
+        raise NonFiniteError(f"counts[{np.argmax(bad)}] is {array[np.argmax(bad)]}; expected finite numbers of 0 or more")
+    if not array.any():
+        raise OptionError("counts is zero everywhere; count the training targets, or leave it out")
+    return array
+
+
+def frequency_order(counts: Any, vocab: int) -> Tensor:
+    """``order [vocab]``, most frequent first, ties by id; 0, 1, ... without counts."""
+    array = checked_counts(counts, vocab)
+    return torch.arange(vocab) if array is None else torch.from_numpy(np.argsort(-array, kind="stable"))
+
+
+def places(order: Tensor) -> Tensor:
+    """The position of each class: the inverse of ``order``."""
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    return place
+
+
+def class_counts(target: Any, vocab: int) -> Counts:
+    """How often each class comes in ``target [N]``."""
+    return np.bincount(np.asarray(target).reshape(-1), minlength=vocab).astype(np.float64)

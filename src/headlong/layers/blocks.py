@@ -1,0 +1,90 @@
+"""Blocks of classes, each of which reads a part of the hidden vector; one softmax over all of them.
+
+::
+
+    z[order[first_j + i]] = weight_j[i] @ x_j + bias_j[i]           for block j, class i of it
+    x_j = hidden[start_j : start_j + width_j]    or    projection_j @ hidden
+    log p = z - log(sum(exp(z)))
+
+The finished form of differentiated softmax (Chen, Grangier and Auli, 2016): frequent classes read many coordinates,
+rare ones few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array, stored_matrix
+from headlong.errors import NonFiniteError, OptionError, ShapeError
+from headlong.layers.matrix import Layer
+from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, register_layer
+
+
+class Block(NamedTuple):
+    """``layer`` reads ``layer.dim`` columns of the hidden vector from ``start`` on, or ``projection [width, dim] @ hidden``."""
+
+    layer: Layer
+    start: int = 0
+    projection: NDArray[Any] | None = None
+
+
+@register_layer
+class BlocksLayer(StructuredLayer):
+    """``blocks`` in turn take the classes ``order[0], order[1], ...`` (None: 0, 1, ...) of hidden vectors of size ``dim``."""
+
+    kind: ClassVar[str] = "blocks"
+
+    def __init__(self, blocks: Sequence[Block], dim: int, order: Any = None) -> None:
+        if not blocks or dim < 1:
+            raise OptionError(f"{len(blocks)} blocks over {dim} dimensions; expected one of each or more")
+        self.blocks = tuple(_checked(number, Block(*block), dim) for number, block in enumerate(blocks))
+        self.dim = dim
+        self.vocab = sum(block.layer.vocab for block in self.blocks)
+        self.order = class_order(order, self.vocab)
+
+    def tensors(self) -> dict[str, Array]:
+        found: dict[str, Array] = {} if self.order is None else {"order": self.order}
+        for number, block in enumerate(self.blocks):
+            found |= part_tensors(f"blocks.{number}", block.layer)
+            if block.projection is not None:
+                found[f"blocks.{number}.projection"] = block.projection
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        return {"dim": self.dim, "starts": [block.start for block in self.blocks]}
+
+    @classmethod
+    def rebuilt(cls, tensors: Mapping[str, Array], facts: Mapping[str, Any]) -> BlocksLayer:
+        blocks = [
+            Block(part_of(f"blocks.{number}", tensors), start, tensors.get(f"blocks.{number}.projection"))
+            for number, start in enumerate(facts["starts"])
+        ]
+        return cls(blocks, facts["dim"], tensors.get("order"))
+
+    def __repr__(self) -> str:
+        parts = " + ".join(f"{block.layer.vocab} x {block.layer.dim}" for block in self.blocks)
+        return f"BlocksLayer(vocab={self.vocab}, dim={self.dim}, {parts}, {self.blocks[0].layer.dtype})"
+
+
+def _checked(number: int, block: Block, dim: int) -> Block:
+    """The block, or what is wrong with it."""
+    layer, start, projection = block
+    if layer.link.lowered() != ("affine", 1.0, 0.0):
+        raise OptionError(f"block {number} has the link {layer.link}; blocks share one softmax: fold the link into the weights")
+    if projection is not None:
+        matrix = stored_matrix(projection, f"the projection of block {number}")
+        if matrix.shape != (layer.dim, dim):
+            raise ShapeError(f"the projection of block {number} is {list(matrix.shape)}; expected [{layer.dim}, {dim}]")
+        if not np.isfinite(matrix.astype(np.float32)).all():
+            raise NonFiniteError(f"the projection of block {number} holds NaN or infinity; repair it")
+        return Block(layer, 0, matrix)
+    if type(start) is not int or not 0 <= start <= dim - layer.dim:
+        raise OptionError(
+            f"block {number} reads {layer.dim} columns from {start!r} on; the hidden vector has {dim}: start at 0 to "
+            f"{dim - layer.dim}"
+        )
+    return block

@@ -1,0 +1,136 @@
+"""What every finished layer of several parts is: arrays and plain facts, saved as they are and told apart by a checksum.
+
+::
+
+    layer.tensors()   {"head.weight": [n, dim], ...}        layer.facts()   {"vocab": ..., ...}, plain JSON
+    rebuilt(tensors, facts) is the same layer;  layer.save(path);  load_layer(path)
+
+A kind's file is named after it: ``layers/tree.py`` holds the kind ``"tree"``, whose engine is in ``engines/tree.py``. Like
+:class:`headlong.layers.matrix.Layer` these are data only and never change; they compute nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array, as_numpy
+from headlong.errors import HeadlongError, IdError, MalformedFileError, ShapeError
+from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
+from headlong.layers.matrix import Layer
+from headlong.store import TensorFile, check_version, json_object, open_file, write_file
+
+FORMAT, VERSION = "headlong structured layer", 1
+FILES = ("blocks",)
+"""The kinds there are; each has a file of that name here and one in ``engines/``."""
+
+Ids = NDArray[np.int64]
+
+
+class StructuredLayer(ABC):
+    """``vocab`` classes over hidden vectors of ``dim`` numbers."""
+
+    kind: ClassVar[str]
+    vocab: int
+    dim: int
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Array]:
+        """Every array by name; the names of a file."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What the arrays do not say, as plain JSON."""
+
+    @classmethod
+    @abstractmethod
+    def rebuilt(cls, tensors: Mapping[str, Array], facts: Mapping[str, Any]) -> StructuredLayer:
+        """The layer of :meth:`tensors` and :meth:`facts`; an InputError where they contradict each other."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the layer where :func:`load_layer` finds it without further words."""
+        write_file(path, self.tensors(), {"format": FORMAT, "version": str(VERSION), "layer": self.description})
+
+    @property
+    def description(self) -> str:
+        return json.dumps({"kind": self.kind, **self.facts()}, sort_keys=True)
+
+    def checksum(self) -> str:
+        """sha256 over facts and arrays: equal exactly where the answers are. Reads all; cached."""
+        return self._checksum
+
+    @cached_property
+    def _checksum(self) -> str:
+        digest = hashlib.sha256(self.description.encode())
+        for name, array in sorted(self.tensors().items()):
+            digest.update(f"{name} {array.dtype.name} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+
+KINDS: dict[str, type[StructuredLayer]] = {}
+"""Every kind whose file has been imported."""
+
+Registered = TypeVar("Registered", bound=type[StructuredLayer])
+
+
+def register_layer(layer: Registered) -> Registered:
+    KINDS[layer.kind] = layer
+    return layer
+
+
+def load_layer(path: str | os.PathLike[str]) -> Layer | StructuredLayer:
+    """A layer of any kind that was saved: mapped, not read."""
+    file = open_file(path)
+    if file.metadata.get("format") == MATRIX_FORMAT:
+        return Layer.load(path)
+    check_version(file.metadata, FORMAT, VERSION, file.name)
+    return rebuilt(file, json_object(file.metadata.get("layer", "").encode(), f"{file.name}: the layer"))
+
+
+def rebuilt(file: TensorFile, facts: Mapping[str, Any]) -> StructuredLayer:
+    """The structured layer in ``file``, whose ``facts`` name its kind; MalformedFileError where they do not fit."""
+    kind = facts.get("kind")
+    if kind not in FILES:
+        raise MalformedFileError(f"{file.name} holds a layer of kind {kind!r}; this headlong reads {', '.join(FILES)}")
+    importlib.import_module(f"headlong.layers.{kind}")
+    try:
+        return KINDS[str(kind)].rebuilt({name: file.read(name) for name in file.tensors}, facts)
+    except (HeadlongError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
+        # The facts are JSON of any shape; whatever they trip over, the file is at fault.
+        raise MalformedFileError(f"{file.name}: its {kind} layer contradicts itself: {error}") from error
+
+
+def part_tensors(name: str, layer: Layer) -> dict[str, Array]:
+    """One matrix of a structured layer, as its tensors are called."""
+    return {f"{name}.weight": layer.weight} | ({} if layer.bias is None else {f"{name}.bias": layer.bias})
+
+
+def part_of(name: str, tensors: Mapping[str, Array]) -> Layer:
+    """The inverse of :func:`part_tensors`."""
+    return Layer(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+
+def class_order(order: Any, vocab: int) -> Ids | None:
+    """``order [vocab]``: the class id at each position, a permutation; None where it is the identity or not given."""
+    if order is None:
+        return None
+    array = as_numpy(order, "order")
+    if array.shape != (vocab,) or array.dtype.kind not in "iu":
+        raise ShapeError(f"order is {array.dtype} of shape {list(array.shape)}; expected [{vocab}] class ids")
+    ids: Ids = np.array(array, np.int64)
+    seen = np.zeros(vocab, bool)
+    seen[ids[(ids >= 0) & (ids < vocab)]] = True
+    if not seen.all():
+        raise IdError(f"order misses class {int(np.argmin(seen))}; every class from 0 to {vocab - 1} has to come once")
+    ids.flags.writeable = False
+    return None if (ids == np.arange(vocab)).all() else ids
