@@ -130,7 +130,7 @@ def inspect(
     from headlong.terminal import bars, say_json, show, write_text
 
     if (engine := inputs.engine(layer, count)) is not None:
-        typer.echo(f"{engine!r}\n{engine.method.name}: {engine.reason}")
+        typer.echo(f"{engine!r}\n{engine.name}: {engine.reason}")
         return
     with bars() as stage:
         subject = inputs.layer(layer, weight, bias)

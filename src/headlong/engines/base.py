@@ -86,6 +86,11 @@ class Engine:
             else kernels.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
 
+    @property
+    def name(self) -> str:
+        """How the layer is read, in one word."""
+        return self.method.name
+
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
 

@@ -104,6 +104,11 @@ class StructuredEngine(ABC):
         self._threads = threads
         self.isa = kernels.isa()
 
+    @property
+    def name(self) -> str:
+        """How the layer is read, in one word: its kind."""
+        return self.kind
+
     @abstractmethod
     def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
         """The ``k`` likeliest classes of all."""

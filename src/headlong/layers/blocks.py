@@ -22,6 +22,7 @@ from headlong.arrays import Array, stored_matrix
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, register_layer
+from headlong.links import IDENTITY
 
 
 class Block(NamedTuple):
@@ -73,7 +74,7 @@ class BlocksLayer(StructuredLayer):
 def _checked(number: int, block: Block, dim: int) -> Block:
     """The block, or what is wrong with it."""
     layer, start, projection = block
-    if layer.link.lowered() != ("affine", 1.0, 0.0):
+    if layer.link != IDENTITY:
         raise OptionError(f"block {number} has the link {layer.link}; blocks share one softmax: fold the link into the weights")
     if projection is not None:
         matrix = stored_matrix(projection, f"the projection of block {number}")
