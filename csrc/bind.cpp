@@ -173,11 +173,12 @@ class BoundExecutor {
     }
 
     nb::tuple sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
-                     uint64_t row0, std::optional<Bytes> mask, bool dense, int threads) const {
+                     uint64_t row0, std::optional<Bytes> mask, bool dense, int threads, int64_t class0) const {
         const int64_t batch = batch_of(hidden);
         check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1,
               "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
-        SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0};
+        check(class0 >= 0, "class0 >= 0");
+        SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0, class0};
         const Question question = ask(mask, batch, kInf, threads, 0, 0);
         std::vector<Answer> answers;
         std::vector<Draw> draws;
@@ -542,7 +543,7 @@ NB_MODULE(_native, m) {
         .def("logits", &BoundExecutor::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
         .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
              nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(),
-             nb::arg("dense") = false, nb::arg("threads") = 0)
+             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("class0") = 0)
         .def_prop_ro("isa", &BoundExecutor::isa);
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");

@@ -151,6 +151,7 @@ struct SampleRule {
     int64_t top_k = 0;
     double top_p = 1, min_p = 0;
     uint64_t seed = 0, row0 = 0;
+    int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
 };
 
 // A class with its key link(z) / T + gumbel.

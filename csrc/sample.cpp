@@ -110,7 +110,7 @@ std::vector<Scored> Executor::filtered(std::vector<Scored> sorted, const SampleR
 Draw Executor::pick(const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) const {
     Draw out;
     for (const Scored& s : kept) {
-        const double key = linked(s.z) / rule.temperature + gumbel(*kernels, rule.seed, rule.row0 + row, draw, s.id);
+        const double key = linked(s.z) / rule.temperature + gumbel(*kernels, rule.seed, rule.row0 + row, draw, s.id + rule.class0);
         if (out.id < 0 || key > out.score) out = {s.id, s.z, key, true};
     }
     return out;
@@ -132,15 +132,16 @@ bool Executor::best_keys(const Look& look, int q, const SampleRule& rule, uint32
     std::vector<Candidate> all;
     std::mutex joining;
     run_parallel(threads, [&](int) {
-        uint32_t words[kChunk];
+        uint32_t words[kChunk + kBlock];
+        const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
         float rad[kChunk], low[kChunk], high[kChunk];
         std::vector<float> heap;
         std::vector<Candidate> own;
         for (int64_t c = next++; c < chunks; c = next++) {
             const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
             kernels->radius(look.prepared.radius[q], first, n, rad);
-            kernels->noise(rule.seed, row, draw, first, n, words);
-            kernels->gumbel_keys(est + first, rad, words, n, link, beta, low, high);
+            kernels->noise(rule.seed, row, draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
+            kernels->gumbel_keys(est + first, rad, words + lead, n, link, beta, low, high);
             float tau = threshold.load(std::memory_order_relaxed);
             for (int64_t i = 0; i < n; ++i) {
                 if (!(high[i] >= tau) || est[first + i] == -std::numeric_limits<float>::infinity()) continue;
@@ -169,7 +170,7 @@ bool Executor::best_keys(const Look& look, int q, const SampleRule& rule, uint32
         return false;
     auto by_key = [](const Keyed& a, const Keyed& b) { return a.key > b.key || (a.key == b.key && a.id < b.id); };
     auto take = [&](int64_t id, double z) {
-        best.push_back({id, z, linked(z) / rule.temperature + gumbel(*kernels, rule.seed, row, draw, id)});
+        best.push_back({id, z, linked(z) / rule.temperature + gumbel(*kernels, rule.seed, row, draw, id + rule.class0)});
     };
     best.clear();
     for (const Scored& s : scored) take(s.id, s.z);

@@ -415,3 +415,21 @@ def test_repr_is_one_line(level: str, method: str) -> None:
         and "dim=24" in text
     )
     assert str(engine.promise) in text
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+def test_a_shard_draws_with_the_noise_of_its_own_classes(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    rng = np.random.default_rng(8)
+    weight, hidden = rng.standard_normal((1003, 24)).astype(np.float32), rng.standard_normal((5, 24))
+    whole = hl.compile(hl.Layer(weight), "cascade").sample(hidden, n=3, temperature=0.7, seed=3)
+    starts = (0, 301, 602, 1003)  # none but the first a multiple of four
+    parts = [
+        hl.compile(hl.Layer(weight[start:stop]), "cascade").sample(hidden, n=3, temperature=0.7, seed=3, class0=start)
+        for start, stop in itertools.pairwise(starts)
+    ]
+    scores = np.stack([part.score for part in parts])
+    ids = np.stack([part.ids + start for part, start in zip(parts, starts, strict=False)])
+    best = scores.argmax(0)[None]
+    assert (np.take_along_axis(ids, best, 0)[0] == whole.ids).all()
+    assert (np.take_along_axis(scores, best, 0)[0] == whole.score).all()

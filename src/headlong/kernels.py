@@ -68,6 +68,7 @@ class Executor(Protocol):
         mask: Mask,
         dense: bool,
         threads: int,
+        class0: int = 0,
     ) -> tuple[Array, ...]:
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``"""
 

@@ -151,16 +151,17 @@ class Engine:
         seed: int | None = None,
         row0: int = 0,
         *,
+        class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
     ) -> Sample:
         """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
 
         ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
-        ``row0``  the number of the first row, for a batch that is part of a larger one
+        ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
         """
         asked = self._asked(hidden, allowed, exclude)
-        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab)
+        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
         check_some_left(asked.mask)
         if asked.few:
             answer = self._few(asked)
@@ -168,7 +169,7 @@ class Engine:
             found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_few(answer))
             return answer_as(found, asked.kind)
         ids, logits, score, proved, *cost = self._executor.sample(
-            asked.hidden, *filters, asked.mask, self._dense(asked), kernels.threads(self._threads)
+            asked.hidden, *filters[:-1], asked.mask, self._dense(asked), kernels.threads(self._threads), filters.class0
         )
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
 

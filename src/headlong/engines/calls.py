@@ -61,6 +61,7 @@ def checked_filters(
     seed: int | None,
     row0: int,
     vocab: int,
+    class0: int = 0,
 ) -> Filters:
     return Filters(
         whole(n, "n", 1, 2**31 - 1),
@@ -70,6 +71,7 @@ def checked_filters(
         0.0 if min_p is None else real(min_p, "min_p", 0.0, 1.0, "None keeps all"),
         secrets.randbits(64) if seed is None else whole(seed, "seed", 0, 2**64 - 1),
         whole(row0, "row0", 0, 2**64 - 1),
+        whole(class0, "class0", 0, 2**40),
     )
 
 

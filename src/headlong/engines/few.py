@@ -39,6 +39,7 @@ class Filters(NamedTuple):
     min_p: float
     seed: int
     row0: int
+    class0: int = 0
 
 
 def few_enough(mask: Mask, vocab: int) -> bool:
@@ -90,7 +91,7 @@ def sample_of(answer: Few, filters: Filters) -> tuple[Ids, Doubles, Doubles]:
         order = live[np.argsort(-answer.logits[b, live], kind="stable")]
         kept = np.sort(order[: kept_count(answer.exponents[b, order] / filters.temperature, filters)])
         for draw in range(filters.n):
-            noise = gumbels(filters.seed, (filters.row0 + b) % 2**64, draw, answer.ids[b, kept])
+            noise = gumbels(filters.seed, (filters.row0 + b) % 2**64, draw, answer.ids[b, kept] + filters.class0)
             keys = answer.exponents[b, kept] / filters.temperature + noise
             won[b, draw] = kept[np.argmax(keys)]
             score[b, draw] = keys.max()

@@ -177,6 +177,7 @@ class Executor:
         mask: Mask,
         dense: bool,
         threads: int,
+        class0: int = 0,
     ) -> Answer:
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``; top_k 0, top_p 1, min_p 0 mean off."""
         answers = []
@@ -186,7 +187,7 @@ class Executor:
                 query.live = np.isin(classes, top(query, top_k))
             best = query.estimate[top(query, 1)[0]] if min_p > 0 else 0.0
             kept = Kept(query, temperature, top_p, min_p, float(best))
-            noise = (gumbels(seed, (row0 + b) % 2**64, draw, classes) for draw in range(n))
+            noise = (gumbels(seed, (row0 + b) % 2**64, draw, classes + class0) for draw in range(n))
             won = list(draws(query, noise, temperature, kept))
             ids = np.array([winner for winner, _ in won], np.int64)
             score = np.array([value for _, value in won])
