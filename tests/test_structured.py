@@ -141,9 +141,9 @@ FILTERS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("kind", STRUCTURED)
 def test_samples_follow_the_distribution(kind: str, filters: dict[str, Any]) -> None:
-    case = made(kind, 8, 60, rows=3)
-    drawn = compiled(case).sample(case.hidden, n=3000, seed=11, **filters)
-    for b in range(3):
+    case = made(kind, 8, 60, rows=2)
+    drawn = compiled(case).sample(case.hidden, n=600, seed=11, **filters)
+    for b in range(2):
         z = case.log_probs[b] / filters.get("temperature", 1.0)
         order = np.argsort(-z)[: filters.get("top_k", 60)]
         p = np.exp(z[order] - z[order].max())
@@ -151,7 +151,7 @@ def test_samples_follow_the_distribution(kind: str, filters: dict[str, Any]) -> 
         keep = np.cumsum(p) - p < filters.get("top_p", 1.0)
         keep &= p >= filters.get("min_p", 0.0) * p[0]
         expected = np.zeros(60)
-        expected[order[keep]] = p[keep] / p[keep].sum() * 3000
+        expected[order[keep]] = p[keep] / p[keep].sum() * 600
         assert chi_square(np.bincount(drawn.ids[b], minlength=60).astype(float), expected) < 4.5
 
 
@@ -226,7 +226,7 @@ def test_damaged_files_are_refused(kind: str, tmp_path: Path) -> None:
     for name, array in tensors.items():
         damage.append(({key: value for key, value in tensors.items() if key != name}, {}))
         damage.append((tensors | {name: array[:-1]}, {}))
-        damage.append((tensors | {name: array.astype(np.int16)}, {}))
+        damage.append((tensors | {name: array.astype(np.float64 if array.dtype == np.int64 else np.int16)}, {}))
     record, layer = json.loads(file.metadata["engine"]), json.loads(file.metadata["layer"])
     read = set(record) - {"reason", "checksum", "vocab", "dim"}
     damage += [(tensors, {"engine": json.dumps(record | {key: [None]})}) for key in sorted(read)]

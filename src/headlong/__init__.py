@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from headlong.compile import compile as compile
     from headlong.compile import load as load
     from headlong.errors import HeadlongError as HeadlongError
+    from headlong.layers.bands import BandsLayer as BandsLayer
     from headlong.layers.blocks import BlocksLayer as BlocksLayer
     from headlong.layers.matrix import Layer as Layer
+    from headlong.layers.tree import TreeLayer as TreeLayer
     from headlong.links import Affine as Affine
     from headlong.links import Gss as Gss
     from headlong.links import SoftCap as SoftCap
@@ -33,6 +35,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Affine": "links",
+    "BandsLayer": "layers.bands",
     "BlocksLayer": "layers.blocks",
     "Cost": "answers",
     "Gss": "links",
@@ -45,12 +48,14 @@ _HOMES = {
     "SoftCap": "links",
     "Table": "links",
     "TopK": "answers",
+    "TreeLayer": "layers.tree",
     "compile": "compile",
     "load": "compile",
 }
 
 __all__ = [
     "Affine",
+    "BandsLayer",
     "BlocksLayer",
     "Cost",
     "Gss",
@@ -63,6 +68,7 @@ __all__ = [
     "SoftCap",
     "Table",
     "TopK",
+    "TreeLayer",
     "compile",
     "errors",
     "load",

@@ -7,14 +7,20 @@ from typing import Any
 from torch import Tensor
 
 from headlong.errors import OptionError
+from headlong.heads.bands import BandsHead as BandsHead
 from headlong.heads.base import Head as Head
 from headlong.heads.base import HeadOutput as HeadOutput
 from headlong.heads.dense import DenseHead as DenseHead
 from headlong.heads.differentiated import DifferentiatedHead as DifferentiatedHead
+from headlong.heads.hierarchical import TreeHead as TreeHead
+from headlong.heads.hierarchical import TwoLevelHead as TwoLevelHead
 
 HEADS: dict[str, type[Head]] = {
     "dense": DenseHead,
+    "bands": BandsHead,
     "differentiated": DifferentiatedHead,
+    "tree": TreeHead,
+    "two-level": TwoLevelHead,
 }
 
 
