@@ -13,6 +13,7 @@
     │   ├── WrongLayerError     an engine saved for other weights
     │   └── MissingTensorError  the named tensor is not there (also a KeyError)
     ├── DataError               a corpus or data set that is absent or not what it should be
+    ├── PeerError               a process of a group died, is late, or asked for something else
     ├── KernelError             the native module is absent, or the CPU lacks the level that was asked for
     └── MissingPackageError     an optional package is not installed (also an ImportError)
 
@@ -74,6 +75,10 @@ class MissingTensorError(StoreError, KeyError):
 
 class DataError(HeadlongError):
     """A corpus or data set that is absent, or whose bytes are not the expected ones."""
+
+
+class PeerError(HeadlongError):
+    """Another process of a group died, did not answer within the timeout, or was asked a different question."""
 
 
 class KernelError(HeadlongError):

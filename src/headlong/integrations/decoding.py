@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,17 +24,13 @@ from transformers import LogitsProcessor
 from transformers.generation.utils import GENERATION_MODES_MAPPING
 
 from headlong import Affine
+from headlong.engines.candidates import Best, Sieve, kept
 from headlong.engines.gumbel import gumbels
 from headlong.errors import InputError
 from headlong.integrations.processors import Edits, Ids, Recipe, edited, recipe
 from headlong.integrations.transformers import FastHead
 
 Doubles = NDArray[np.float64]
-
-FIRST, GROWTH = 64, 8
-"""Candidates of an edited row that a nucleus is looked for in, and how many times more where they do not decide it."""
-FINEST = 1e-9
-"""A nucleus whose edge is nearer than this to a class's mass, in nats, may fall on either side."""
 
 
 def headlong_generate(
@@ -114,7 +110,7 @@ def pick(engine: Any, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: i
         drawn = engine.sample(hidden, seed=seed, row0=row0, **recipe.filters, **limits)
         return np.asarray(drawn.ids)[:, 0], drawn.cost.path
     rows = [Row(engine, hidden[row : row + 1], edits, row, recipe.filters) for row in range(len(hidden))]
-    ids = [one.best() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
+    ids = [one.likeliest() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
     return np.array(ids, np.int64), f"{engine.method.name}, edited"
 
 
@@ -137,14 +133,6 @@ def _exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
     return np.asarray(engine.layer.link(np.asarray(top.logits)[0][order]), np.float64)
 
 
-class Merged(NamedTuple):
-    """Classes in falling order of ``f(z)`` (equal ones by id); all classes from ``least`` up are among them."""
-
-    ids: Ids
-    scores: Doubles
-    least: float
-
-
 class Row:
     """One row of which some classes have been edited: those, and an engine for the others."""
 
@@ -154,87 +142,53 @@ class Row:
         out = np.union1d(edits.banned[row], self.ids)
         self.others = engine.layer.vocab - len(out)
         self.limits = _limits([out], engine.layer.vocab)
-        self.temperature = float(filters.get("temperature", 1.0))
-        self.top_k, self.top_p, self.min_p = filters.get("top_k"), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
+        self.sieve = Sieve(
+            float(filters.get("temperature", 1.0)),
+            filters.get("top_k", 0),
+            filters.get("top_p", 1.0),
+            filters.get("min_p", 0.0),
+        )
 
-    def best(self) -> int:
-        """The likeliest class, the smaller id of two."""
-        return int(self.merged(1).ids[0])
+    def likeliest(self) -> int:
+        """The argmax, the smaller id of two."""
+        return int(self.best(1).ids[0])
 
     def draw(self, seed: int, row: int) -> int:
         """``argmax f(z) / T + gumbel`` over the classes that pass the filters."""
-        if self.top_k is None and self.top_p >= 1 and self.min_p <= 0:
+        if self.sieve.keeps_all:
             return self._drawn_from_all(seed, row)
-        kept = self.kept()
-        return int(kept.ids[np.argmax(self._keys(kept.ids, kept.scores, seed, row))])
+        found = kept(self, self.sieve)
+        return int(found.ids[np.argmax(self._keys(found.ids, found.scores, seed, row))])
 
     def _keys(self, ids: Ids, scores: Doubles, seed: int, row: int) -> Doubles:
-        return np.asarray(scores / self.temperature + gumbels(seed, row, 0, ids))
+        return np.asarray(scores / self.sieve.temperature + gumbels(seed, row, 0, ids))
 
     def _drawn_from_all(self, seed: int, row: int) -> int:
         ids, keys = self.ids, self._keys(self.ids, self.scores, seed, row)
         if self.others:
-            drawn = self.engine.sample(self.hidden, temperature=self.temperature, seed=seed, row0=row, **self.limits)
+            drawn = self.engine.sample(self.hidden, temperature=self.sieve.temperature, seed=seed, row0=row, **self.limits)
             ids, keys = np.append(ids, int(drawn.ids[0, 0])), np.append(keys, float(drawn.score[0, 0]))
         return int(ids[np.argmax(keys)])
 
-    def merged(self, count: int) -> Merged:
+    def best(self, count: int) -> Best:
         """The edited classes and the ``count`` best of the others."""
         count = min(count, self.others)
-        if not count:
-            ids, scores, least = self.ids, self.scores, -math.inf
-        else:
+        ids, scores, least = self.ids, self.scores, -math.inf
+        if count:
             top = self.engine.topk(self.hidden, k=count, eps=math.inf, **self.limits)
             others = np.asarray(self.engine.layer.link(np.asarray(top.logits)[0]), np.float64)
-            ids = np.concatenate([self.ids, np.asarray(top.ids)[0]])
-            scores = np.concatenate([self.scores, others])
+            ids, scores = np.concatenate([ids, np.asarray(top.ids)[0]]), np.concatenate([scores, others])
             least = -math.inf if count == self.others else float(others[-1])
         order = np.lexsort((ids, -scores))
-        return Merged(ids[order], scores[order], least)
+        return Best(ids[order], scores[order], least)
 
-    def kept(self) -> Merged:
-        """Exactly the classes that pass top-k, then top-p, then min-p: as many of the best as decide it."""
-        count = self.top_k or FIRST
-        while True:
-            found = self.merged(count)
-            size = self._decided(found)
-            if size is not None:
-                return Merged(found.ids[:size], found.scores[:size], found.least)
-            count *= GROWTH
-
-    def _decided(self, found: Merged) -> int | None:
-        """How many of the best pass, or None where classes that have not been seen could."""
-        scaled = found.scores / self.temperature
-        weights = np.exp(scaled - scaled[0])
-        seen = int((found.scores >= found.least).sum())
-        size = len(scaled)
-        if self.top_k is not None:
-            seen = size = min(self.top_k, size)
-        if self.top_p < 1:
-            before = np.concatenate([[0.0], np.cumsum(weights[:size])])
-            whole = self.top_k is not None or math.isinf(found.least)
-            edge = self.top_p * float(before[-1])
-            size = int((before[:-1] < edge).sum()) if whole else self._nucleus(before[:-1], float(scaled[0]))
-        if self.min_p > 0:
-            size = min(size, int((weights >= self.min_p).sum()))
-        return size if size < seen or math.isinf(found.least) or self.top_k is not None else None
-
-    def _nucleus(self, before: Doubles, shift: float) -> int:
-        """How many classes have less than ``top_p`` of all mass before them; finer normalisers until that is clear."""
-        eps = 1e-2
-        while True:
-            low, high = (math.exp(end - shift) * self.top_p for end in self._lse(eps))
-            sizes = [int((before < edge).sum()) for edge in (low, high)]
-            if sizes[0] == sizes[1] or eps < FINEST:
-                return sizes[1]
-            eps *= 1e-2
-
-    def _lse(self, eps: float) -> tuple[float, float]:
+    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
         """Both ends of the log of all mass at this temperature."""
-        mine = float(np.logaddexp.reduce(self.scores / self.temperature, initial=-math.inf))
-        if self.temperature != 1.0 and not isinstance(self.engine.layer.link, Affine):
+        mine = float(np.logaddexp.reduce(self.scores / temperature, initial=-math.inf))
+        if not self.others:
+            return (mine, mine)
+        if not isinstance(self.engine.layer.link, Affine):
             return (mine, math.inf)  # no link says a soft-cap at a temperature: all classes will be looked at
-        found = self.engine.at_temperature(self.temperature).lse(self.hidden, eps=eps, **self.limits)
+        found = self.engine.at_temperature(temperature).lse(self.hidden, eps=eps, **self.limits)
         middle, error = float(found.lse[0]), float(found.error[0])
         return (float(np.logaddexp(mine, middle - error)), float(np.logaddexp(mine, middle + error)))
-

@@ -1,0 +1,93 @@
+"""The classes that pass a sampler's filters, from as many of the best as decide it.
+
+    top_k   the k best        top_p   those with less than top_p of the mass before them        min_p   p >= min_p * p_best
+
+in this order. Where the k best are known, everything is; a nucleus also needs the normaliser at the sampling temperature,
+as finely as its edge asks. Used where scores come from several places: edited by processors, or from shards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+FIRST, GROWTH = 64, 8
+"""Candidates that a nucleus is looked for in first, and how many times more where they do not decide it."""
+FINEST = 1e-9
+"""A nucleus whose edge is nearer than this to a class's mass, in nats, may fall on either side."""
+
+
+class Best(NamedTuple):
+    """Classes in falling order of ``f(z)`` (equal ones by id); all classes from ``least`` up are among them."""
+
+    ids: Ids
+    scores: Doubles
+    least: float
+
+
+class Source(Protocol):
+    """Where candidates come from, for one query."""
+
+    def best(self, count: int) -> Best:
+        """At least the ``count`` best, or all there are (``least`` is -inf then)."""
+
+    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
+        """Both ends of ``log sum exp(f(z) / temperature)``, apart by about ``2 eps`` or as near as they get."""
+
+
+class Sieve(NamedTuple):
+    """``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.top_k == 0 and self.top_p >= 1 and self.min_p <= 0
+
+
+def kept(source: Source, sieve: Sieve) -> Best:
+    """Exactly the classes that pass, best first."""
+    count = sieve.top_k or FIRST
+    while True:
+        found = source.best(count)
+        size = _decided(source, sieve, found)
+        if size is not None:
+            return Best(found.ids[:size], found.scores[:size], found.least)
+        count *= GROWTH
+
+
+def _decided(source: Source, sieve: Sieve, found: Best) -> int | None:
+    """How many of the best pass, or None where classes that have not been seen could."""
+    scaled = found.scores / sieve.temperature
+    weights = np.exp(scaled - scaled[0])
+    whole = sieve.top_k > 0 or math.isinf(found.least)
+    size = min(sieve.top_k or len(scaled), len(scaled))
+    seen = int((found.scores >= found.least).sum())
+    if sieve.top_p < 1:
+        before = np.concatenate([[0.0], np.cumsum(weights[:size])])
+        edge = sieve.top_p * float(before[-1])
+        size = int((before[:-1] < edge).sum()) if whole else _nucleus(source, sieve, before[:-1], float(scaled[0]))
+    if sieve.min_p > 0:
+        size = min(size, int((weights >= sieve.min_p).sum()))
+    return size if whole or size < seen else None
+
+
+def _nucleus(source: Source, sieve: Sieve, before: Doubles, shift: float) -> int:
+    """How many classes have less than ``top_p`` of all mass before them; finer normalisers until that is clear."""
+    eps = 1e-2
+    while True:
+        with np.errstate(over="ignore"):
+            low, high = (sieve.top_p * float(np.exp(end - shift)) for end in source.lse(sieve.temperature, eps))
+        sizes = [int((before < edge).sum()) for edge in (low, high)]
+        if sizes[0] == sizes[1] or eps < FINEST:
+            return sizes[1]
+        eps *= 1e-2

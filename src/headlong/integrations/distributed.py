@@ -1,0 +1,178 @@
+"""A layer spread by classes over the processes of ``torch.distributed``: torchrun, gloo on CPUs, nccl beside GPUs.
+
+::
+
+    dist.init_process_group("gloo")
+    mine   = slice_of(layer)                          # this process's rows of a layer that all can map
+    engine = compile(mine, eps=0.01)                  # every process calls it, with its own rows
+    top    = engine.topk(hidden, k=10)                # the same hidden vectors, the same answer, everywhere
+
+One exchange of a few kilobytes answers a question: each process sends its candidates with their bounds, never weights or
+scores of all classes. ``engine.traffic`` counts it. Engines read the CPU's memory; with nccl the exchange goes through the
+GPU. A process that dies or hangs is a PeerError on all others within ``timeout`` seconds.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import headlong
+from headlong.engines.base import Engine
+from headlong.engines.shards import Shards, facts
+from headlong.errors import InputError, OptionError, PeerError
+
+Arrays = tuple[Any, ...]
+Group = Any
+
+TIMEOUT = 60.0
+
+
+class Traffic:
+    """``exchanges`` so far, the ``sent`` bytes of this process in them, and the ``queries`` they were for."""
+
+    def __init__(self) -> None:
+        self.exchanges, self.sent, self.queries = 0, 0, 0
+
+    @property
+    def per_query(self) -> float:
+        """Bytes that this process sent for one query, on average."""
+        return self.sent / max(1, self.queries)
+
+
+class Exchange(NamedTuple):
+    """All-gathers arrays of equal shape over a group, bit by bit, and gives up after ``timeout`` seconds."""
+
+    group: Group
+    timeout: float
+    traffic: Traffic
+
+    def __call__(self, arrays: Arrays) -> list[Arrays]:
+        """The arrays of every process, in the order of their ranks."""
+        plain = [np.ascontiguousarray(array) for array in arrays]
+        sent = np.frombuffer(b"".join(array.tobytes() for array in plain), np.uint8)
+        header = np.array([len(sent), zlib.crc32(repr([(a.dtype.str, a.shape) for a in plain]).encode())], np.int64)
+        self._same(header)
+        parts = self._gather(sent)
+        self.traffic.exchanges += 1
+        self.traffic.sent += len(sent) + header.nbytes
+        self.traffic.queries += len(plain[0])
+        return [_unpacked(part.tobytes(), plain) for part in parts]
+
+    def _same(self, header: Any) -> None:
+        found = [part.view(np.int64) for part in self._gather(header.view(np.uint8))]
+        if any((part != header).any() for part in found):
+            raise PeerError(
+                "the processes asked different questions (other k, batch or arguments); call every verb in all of them, "
+                "with the same hidden vectors and arguments"
+            )
+
+    def _gather(self, sent: Any) -> list[Any]:
+        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(self.group) == "nccl" else None
+        mine = torch.from_numpy(sent.copy()).to(device or "cpu")
+        parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
+        try:
+            work = dist.all_gather(parts, mine, group=self.group, async_op=True)
+            work.wait(timedelta(seconds=self.timeout))
+        except (RuntimeError, ValueError) as error:
+            rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
+            raise PeerError(
+                f"rank {rank} of {size} got no answer from the others within {self.timeout:g} s: a process has died or hangs "
+                f"({str(error).splitlines()[0]}); restart the group"
+            ) from error
+        return [part.cpu().numpy() for part in parts]
+
+
+def _unpacked(data: bytes, like: list[Any]) -> Arrays:
+    found, at = [], 0
+    for array in like:
+        part = np.frombuffer(data, array.dtype, count=array.size, offset=at)
+        found.append(part.reshape(array.shape))
+        at += array.nbytes
+    return tuple(found)
+
+
+class DistributedEngine(Shards):
+    """The verbs of every engine, one shard in each process; ``engine`` is the one that lives here."""
+
+    def __init__(self, engine: Engine, group: Group, timeout: float) -> None:
+        self.engine, self.traffic = engine, Traffic()
+        exchange = Exchange(group, timeout, self.traffic)
+        layer = engine.layer
+        shapes = exchange((np.array([[layer.vocab, layer.dim]]), np.array([_code(layer.link), _code(engine.method)])))
+        sizes = [int(shape[0, 0]) for shape, _ in shapes]
+        if len({(int(shape[0, 1]), *map(int, codes)) for shape, codes in shapes}) > 1:
+            raise InputError("the shards differ in dim, link or method; expected rows of one layer, compiled alike")
+        starts = tuple(int(stop) for stop in np.cumsum([0, *sizes]))
+        start = starts[dist.get_rank(group)]
+        super().__init__(lambda verb: exchange(verb(engine, start)), facts(engine, starts))
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, here {self.engine.layer.vocab} classes)"
+
+
+def _code(value: object) -> int:
+    return zlib.crc32(repr(value).encode())
+
+
+def compile(  # noqa: A001  # as headlong.compile
+    layer: Any,
+    group: Group = None,
+    *,
+    bias: Tensor | None = None,
+    link: Any = None,
+    timeout: float = TIMEOUT,
+    delta: float = 1e-3,
+    delta_ids: float = 0.0,
+    **options: Any,
+) -> DistributedEngine:
+    """An engine over all processes of ``group`` (None: the default group); every one of them calls this.
+
+    ``layer``    this process's classes as a ``Layer``, in the order of the ranks; or a ``DTensor`` weight with ``Shard(0)``,
+                 whose group is taken, with its ``bias`` (a DTensor too) and ``link``
+    ``timeout``  seconds after which a process that does not answer is an error
+    ``delta, delta_ids`` hold for the merged answer: each shard is compiled with its part. ``options``: `headlong.compile`
+    """
+    if timeout <= 0:
+        raise OptionError(f"timeout is {timeout!r}; expected seconds above 0")
+    if not isinstance(layer, headlong.Layer):
+        layer, group = _of_dtensor(layer, bias, link, group)
+    size = dist.get_world_size(group)
+    engine = headlong.compile(layer, delta=delta / size, delta_ids=delta_ids / size, **options)
+    return connect(engine, group, timeout=timeout)
+
+
+def connect(engine: Engine, group: Group = None, *, timeout: float = TIMEOUT) -> DistributedEngine:
+    """The same from engines that have been compiled (or loaded) in each process, with their part of any delta."""
+    return DistributedEngine(engine, group, timeout)
+
+
+def slice_of(layer: headlong.Layer, group: Group = None) -> headlong.Layer:
+    """This process's share of a layer that all can map: ``[rank * ceil(vocab / size), ...)``, nothing copied."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    step = -(-layer.vocab // size)
+    part = slice(min(rank * step, layer.vocab), min((rank + 1) * step, layer.vocab))
+    if part.start == part.stop:
+        raise OptionError(f"{layer.vocab} classes do not go round {size} processes; use fewer processes")
+    bias = None if layer.bias is None else layer.bias[part]
+    return headlong.Layer(layer.weight[part], bias, layer.link, name=layer.name)
+
+
+def _of_dtensor(weight: Any, bias: Any, link: Any, group: Group) -> tuple[headlong.Layer, Group]:
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not isinstance(weight, DTensor):
+        raise InputError(f"layer is a {type(weight).__name__}; expected a headlong.Layer or a DTensor weight")
+    if tuple(weight.placements) != (Shard(0),) or (isinstance(bias, DTensor) and tuple(bias.placements) != (Shard(0),)):
+        raise InputError(f"the weight is placed as {weight.placements}; expected (Shard(0),), classes spread over all")
+
+    def local(part: Any) -> Any:
+        return part.to_local().detach().cpu() if isinstance(part, DTensor) else part
+
+    return headlong.Layer(local(weight), local(bias), link), weight.device_mesh.get_group() if group is None else group

@@ -1,0 +1,230 @@
+"""Shards in one process and in several: the answers of one engine over all classes, to the bit."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headlong as hl
+from headlong.engines.shards import here
+from headlong.errors import InputError, OptionError, PeerError
+from headlong.integrations import distributed
+from headlong.integrations.parallel_loss import ShardedHead
+from oracle import check_topk, check_within, truth
+from processes import in_processes
+
+VOCAB, DIM, BATCH = 2003, 24, 5
+
+
+def layer(link: Any = None) -> hl.Layer:
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal((VOCAB, DIM)).astype(np.float32)
+    weight[500:520] = weight[1500:1520]  # ties across shards: the smaller id first
+    return hl.Layer(weight, rng.standard_normal(VOCAB).astype(np.float32).round(1), link)
+
+
+def hidden() -> Any:
+    rows = np.random.default_rng(2).standard_normal((BATCH, DIM)).astype(np.float32)
+    rows[0] = layer().weight[1505]
+    return rows
+
+
+def slices(starts: tuple[int, ...], whole: hl.Layer) -> list[hl.Layer]:
+    return [hl.Layer(whole.weight[a:b], whole.bias[a:b], whole.link) for a, b in itertools.pairwise(starts)]
+
+
+CUTS = [(0, VOCAB), (0, 1001, VOCAB), (0, 3, 501, 1502, VOCAB)]
+FILTERS: list[dict[str, Any]] = [
+    {}, {"n": 3, "temperature": 0.5}, {"top_k": 7, "n": 2}, {"top_p": 0.8, "temperature": 0.7}, {"min_p": 0.1},
+    {"top_k": 50, "top_p": 0.7, "min_p": 0.01, "temperature": 1.5}, {"top_p": 0.99},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("starts", CUTS)
+@pytest.mark.parametrize("link", [None, hl.SoftCap(4.0), hl.Affine(0.5, 1.0)])
+@pytest.mark.parametrize("method", ["cascade", "full"])
+def test_shards_answer_like_one_engine(starts: tuple[int, ...], link: Any, method: str) -> None:
+    whole, rows = layer(link), hidden()
+    one = hl.compile(whole, method, eps=1e-6, delta=0.0)
+    many = here([hl.compile(part, method, eps=1e-6, delta=0.0) for part in slices(starts, whole)])
+    true = truth(whole, rows)
+    expected, found = one.topk(rows, 30), many.topk(rows, 30)
+    assert (found.ids == expected.ids).all() and (found.logits == expected.logits).all()
+    assert found.proved.all()
+    check_within(found.lse, true.lse, found.error, 0.0)
+    for b in range(BATCH):
+        check_topk(true.logits[b], found.ids[b], found.logits[b], float(true.rounding[b]))
+    check_within(many.lse(rows).lse, true.lse, many.lse(rows).error, 0.0)
+    ids = np.random.default_rng(3).integers(0, VOCAB, (BATCH, 9))
+    answer = many.log_prob(rows, ids)
+    assert (answer.logits == one.log_prob(rows, ids).logits).all()
+    check_within(answer.log_probs[:, 0], true.log_probs[np.arange(BATCH), ids[:, 0]], answer.error, 1e-9)
+    for filters in FILTERS:
+        expected, found = one.sample(rows, seed=5, row0=3, **filters), many.sample(rows, seed=5, row0=3, **filters)
+        assert (found.ids == expected.ids).all() and (found.logits == expected.logits).all(), filters
+        np.testing.assert_allclose(found.score, expected.score, rtol=1e-12)
+    assert found.cost.path == f"{len(starts) - 1} shards/{method}"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"allowed": [1, 2, 1999]},
+        {"exclude": list(range(900))},
+        {"allowed": [[5], [1500, 1501], [0, 7], [2002], list(range(2003))]},
+    ],
+)
+def test_masks_fall_on_the_shards_that_they_name(limits: dict[str, Any]) -> None:
+    whole, rows = layer(), hidden()
+    one = hl.compile(whole, "cascade", eps=1e-6, delta=0.0)
+    many = here([hl.compile(part, "cascade", eps=1e-6, delta=0.0) for part in slices(CUTS[2], whole)])
+    assert (many.topk(rows, 4, **limits).ids == one.topk(rows, 4, **limits).ids).all()
+    np.testing.assert_allclose(many.lse(rows, **limits).lse, one.lse(rows, **limits).lse, atol=3e-6)
+    for filters in FILTERS:
+        assert (many.sample(rows, seed=1, **filters, **limits).ids == one.sample(rows, seed=1, **filters, **limits).ids).all()
+
+
+def test_deltas_are_a_union_and_errors_a_maximum() -> None:
+    parts = [hl.compile(part, "cascade", delta=1e-4) for part in slices(CUTS[2], layer())]
+    assert here(parts).promise.delta == pytest.approx(4e-4)
+    answer = here(parts).lse(hidden())
+    assert (answer.error >= np.max([part.lse(hidden()).error for part in parts], axis=0)).all()
+    assert "4 shards, vocab=2003" in repr(here(parts))
+
+
+def _answers(rank: int) -> Any:
+    whole, rows = layer(), torch.from_numpy(hidden())
+    engine = distributed.compile(distributed.slice_of(whole), eps=1e-6, delta=0.0, method="cascade", threads=1)
+    ids = torch.randint(0, VOCAB, (BATCH, 4), generator=torch.Generator().manual_seed(0))
+    before = engine.traffic.sent
+    top = engine.topk(rows, 6)
+    sent = (engine.traffic.sent - before) / BATCH
+    draws = [engine.sample(rows, seed=5, **filters).ids.numpy() for filters in FILTERS]
+    fresh = engine.sample(rows).ids.numpy()
+    masked = engine.topk(rows, 2, allowed=[3, 1900]).ids.numpy()
+    chosen = engine.log_prob(rows, ids).logits.numpy()
+    return top.ids.numpy(), top.logits.numpy(), top.lse.numpy(), draws, fresh, masked, chosen, sent
+
+
+def test_processes_answer_like_one_engine() -> None:
+    found = in_processes(_answers, 3)
+    one = hl.compile(layer(), "cascade", eps=1e-6, delta=0.0)
+    top = one.topk(hidden(), 6)
+    for ids, logits, lse, draws, fresh, masked, chosen, sent in found:
+        assert (ids == top.ids).all() and (logits == top.logits).all()
+        np.testing.assert_allclose(lse, top.lse, atol=3e-6)
+        for filters, drawn in zip(FILTERS, draws, strict=True):
+            assert (drawn == one.sample(hidden(), seed=5, **filters).ids).all()
+        assert (fresh == found[0][4]).all(), "a fresh seed has to be the same everywhere"
+        assert set(masked.reshape(-1)) == {3, 1900}
+        assert (chosen == found[0][6]).all()
+        assert sent < 400
+
+
+def _dtensor(rank: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    whole = layer()
+    weight = distribute_tensor(torch.from_numpy(whole.weight.copy()), mesh, [Shard(0)])
+    bias = distribute_tensor(torch.from_numpy(whole.bias.copy()), mesh, [Shard(0)])
+    engine = distributed.compile(weight, bias=bias, method="full")
+    with pytest.raises(InputError, match=r"expected \(Shard\(0\),\)"):
+        distributed.compile(distribute_tensor(torch.from_numpy(whole.weight.copy()), mesh, [Replicate()]))
+    with pytest.raises(InputError, match="expected a headlong.Layer or a DTensor"):
+        distributed.compile(whole.weight)
+    with pytest.raises(OptionError, match="timeout is 0"):
+        distributed.compile(whole, timeout=0)
+    return engine.topk(hidden(), 6).ids
+
+
+def test_a_dtensor_is_a_layer_in_shards() -> None:
+    expected = hl.compile(layer(), "full").topk(hidden(), 6).ids
+    assert all((ids == expected).all() for ids in in_processes(_dtensor, 2))
+
+
+def _loss(rank: int) -> Any:
+    head = ShardedHead(8, 37).double()
+    torch.manual_seed(0)
+    weight, bias = torch.randn(37, 8, dtype=torch.float64), torch.randn(37, dtype=torch.float64)
+    part = slice(head.start, head.start + head.mine)
+    with torch.no_grad():
+        head.weight.copy_(weight[part])
+        head.bias.copy_(bias[part])
+    rows = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 37, (11,))
+    out = head(rows, target)
+    out.loss.backward()
+    dense_rows = rows.detach().clone().requires_grad_()
+    w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
+    logits = torch.nn.functional.linear(dense_rows, w, b)
+    loss = torch.nn.functional.cross_entropy(logits, target)
+    loss.backward()
+    torch.testing.assert_close(out.loss, loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close(rows.grad, dense_rows.grad, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(head.weight.grad, w.grad[part], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(head.bias.grad, b.grad[part], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(head.log_prob(rows.detach()), logits.detach().log_softmax(-1), rtol=1e-10, atol=1e-12)
+    engine = distributed.compile(head.float().freeze())
+    return engine.topk(rows.detach(), 1).ids[:, 0].tolist() == logits.argmax(1).tolist()
+
+
+def test_the_sharded_loss_and_its_gradients_are_the_dense_ones() -> None:
+    assert in_processes(_loss, 3) == [True] * 3
+
+
+def _ask_until_it_shows(engine: Any) -> None:
+    for _ in range(3):
+        engine.topk(hidden(), 3)
+
+
+def _killed(rank: int) -> Any:
+    engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=5)
+    engine.topk(hidden(), 3)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(PeerError, match=r"a process has died or hangs .*; restart the group"):
+        _ask_until_it_shows(engine)
+    return time.monotonic() - start
+
+
+def test_a_killed_process_is_an_error_on_the_others() -> None:
+    found = in_processes(_killed, 3)
+    assert found[1] is None
+    assert all(seconds < 20 for seconds in (found[0], found[2]))
+
+
+def _hangs(rank: int) -> Any:
+    engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=2)
+    if rank == 1:
+        time.sleep(8)
+        return None
+    start = time.monotonic()
+    with pytest.raises(PeerError, match="within 2 s"):
+        engine.topk(hidden(), 3)
+    return time.monotonic() - start
+
+
+def test_a_hanging_process_is_an_error_after_the_timeout() -> None:
+    found = in_processes(_hangs, 2)
+    assert 1.5 < found[0] < 7
+
+
+def _different(rank: int) -> Any:
+    engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=5)
+    with pytest.raises(PeerError, match="asked different questions"):
+        engine.topk(hidden(), 3 + rank)
+    return True
+
+
+def test_different_questions_are_noticed() -> None:
+    assert in_processes(_different, 2) == [True, True]
