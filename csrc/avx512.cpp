@@ -25,29 +25,38 @@ constexpr int64_t kAhead = 4096;  // bytes
 
 // N queries against M x 16 classes: 2 N M sums stay in registers, and the codes of a few classes in the first cache
 // while all queries of the block pass over them.
-template <int N, int M>
-void scan_some(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
+template <int Bits, int N, int M>
+void scan_some(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
                const float* scale, const float* base, const float* add, float* est, int64_t stride) {
     __m512i high[N][M], low[N][M];
     #pragma GCC unroll 16
     for (int q = 0; q < N; ++q)
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) high[q][v] = low[q][v] = _mm512_setzero_si512();
-    for (int64_t j = 0; j < quads; ++j) {
+    constexpr int kGroups = 8 / Bits;
+    const __m512i mask = _mm512_set1_epi8(static_cast<char>((1 << Bits) - 1));
+    for (int64_t j = 0; j < words; ++j) {
         __m512i code[M];
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) code[v] = _mm512_loadu_si512(block + j * 256 + v * 64);
         if (M == 4)  // read once, in order: the hardware stops at every page, this does not (and never faults)
             for (int v = 0; v < M; ++v) _mm_prefetch(reinterpret_cast<const char*>(block) + j * 256 + v * 64 + kAhead, _MM_HINT_T0);
-        #pragma GCC unroll 16
-        for (int q = 0; q < N; ++q) {
-            int32_t words[2];
-            std::memcpy(words, planes + (q * quads + j) * 8, 8);
-            __m512i x0 = _mm512_set1_epi32(words[0]), x1 = _mm512_set1_epi32(words[1]);
+        #pragma GCC unroll 8
+        for (int g = 0; g < kGroups; ++g) {
+            __m512i u[M];
             #pragma GCC unroll 16
-            for (int v = 0; v < M; ++v) {
-                add_dots(high[q][v], code[v], x0);
-                add_dots(low[q][v], code[v], x1);
+            for (int v = 0; v < M; ++v)
+                u[v] = Bits == 8 ? code[v] : _mm512_and_si512(_mm512_srli_epi32(code[v], g * Bits), mask);
+            #pragma GCC unroll 16
+            for (int q = 0; q < N; ++q) {
+                int32_t x[2];
+                std::memcpy(x, planes + ((q * words + j) * kGroups + g) * 8, 8);
+                __m512i x0 = _mm512_set1_epi32(x[0]), x1 = _mm512_set1_epi32(x[1]);
+                #pragma GCC unroll 16
+                for (int v = 0; v < M; ++v) {
+                    add_dots(high[q][v], u[v], x0);
+                    add_dots(low[q][v], u[v], x1);
+                }
             }
         }
     }
@@ -56,6 +65,7 @@ void scan_some(const uint8_t* block, int64_t quads, const int8_t* planes, const 
         __m512i o0 = _mm512_set1_epi32(offset[2 * q]), o1 = _mm512_set1_epi32(offset[2 * q + 1]);
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) {
+            if (Bits < 8) high[q][v] = _mm512_slli_epi32(high[q][v], 1), low[q][v] = _mm512_slli_epi32(low[q][v], 1);
             __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(high[q][v], o0));
             __m512 b = _mm512_cvtepi32_ps(_mm512_sub_epi32(low[q][v], o1));
             __m512 dot = _mm512_fmadd_ps(a, _mm512_set1_ps(256.f), b);
@@ -68,12 +78,15 @@ void scan_some(const uint8_t* block, int64_t quads, const int8_t* planes, const 
     }
 }
 
-void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
-             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+template <int Bits>
+void scan_bits(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
+               const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     switch (n) {
-        case 1: return scan_some<1, 4>(block, quads, planes, offset, step, scale, base, add, est, stride);
-        case 2: return scan_some<2, 4>(block, quads, planes, offset, step, scale, base, add, est, stride);
-        case 3: return scan_some<3, 4>(block, quads, planes, offset, step, scale, base, add, est, stride);
+        case 1: return scan_some<Bits, 1, 4>(block, words, planes, offset, step, scale, base, add, est, stride);
+        case 2: return scan_some<Bits, 2, 4>(block, words, planes, offset, step, scale, base, add, est, stride);
+        case 3:
+            if (Bits == 8) return scan_some<Bits, 3, 4>(block, words, planes, offset, step, scale, base, add, est, stride);
+            break;
         default: break;
     }
     for (int v = 0; v < 4; v += 2) {
@@ -81,19 +94,29 @@ void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const in
         const float *unit = scale + 16 * v, *from = base == nullptr ? nullptr : base + 16 * v;
         int q = 0;
         auto group = [&](auto some, int width) {
-            some(half, quads, planes + q * quads * 8, offset + 2 * q, step + q, unit, from, add + q,
+            some(half, words, planes + q * words * (64 / Bits), offset + 2 * q, step + q, unit, from, add + q,
                  est + q * stride + 16 * v, stride);
             q += width;
         };
-        while (q + 6 <= n) group(scan_some<6, 2>, 6);
-        if (n - q >= 4) group(scan_some<4, 2>, 4);
-        if (n - q >= 2) group(scan_some<2, 2>, 2);
-        if (n - q == 1) group(scan_some<1, 2>, 1);
+        while (q + 6 <= n) group(scan_some<Bits, 6, 2>, 6);
+        if (n - q >= 4) group(scan_some<Bits, 4, 2>, 4);
+        if (n - q >= 2) group(scan_some<Bits, 2, 2>, 2);
+        if (n - q == 1) group(scan_some<Bits, 1, 2>, 1);
     }
 }
 
-void dot_codes(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, const int8_t* high,
-               const int8_t* low, int32_t* dots) {
+void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
+             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
+             int64_t stride) {
+    const auto scan = bits == 8 ? scan_bits<8> : bits == 4 ? scan_bits<4> : bits == 2 ? scan_bits<2> : scan_bits<1>;
+    scan(block, words, planes, offset, step, scale, base, add, n, est, stride);
+}
+
+template <int Bits>
+void dot_bits(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, const int8_t* high,
+              const int8_t* low, int32_t* dots) {
+    constexpr int kTimes = Bits == 8 ? 1 : 2;
+    const __m512i few = _mm512_set1_epi8(static_cast<char>((1 << Bits) - 1));
     for (int64_t j = 0; j < n; ++j) {
         if (j + 4 < n)
             for (int64_t i = 0; i < count; i += 64)
@@ -104,12 +127,22 @@ void dot_codes(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t
             const int64_t left = count - i;
             const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
             __m512i code = _mm512_maskz_loadu_epi8(mask, row + i);
-            add_dots(a, code, _mm512_maskz_loadu_epi8(mask, high + i));
-            add_dots(b, code, _mm512_maskz_loadu_epi8(mask, low + i));
+            #pragma GCC unroll 8
+            for (int g = 0; g < 8 / Bits; ++g) {
+                const __m512i u = Bits == 8 ? code : _mm512_and_si512(_mm512_srli_epi32(code, g * Bits), few);
+                add_dots(a, u, _mm512_maskz_loadu_epi8(mask, high + g * count + i));
+                add_dots(b, u, _mm512_maskz_loadu_epi8(mask, low + g * count + i));
+            }
         }
-        dots[2 * j] = _mm512_reduce_add_epi32(a);
-        dots[2 * j + 1] = _mm512_reduce_add_epi32(b);
+        dots[2 * j] = kTimes * _mm512_reduce_add_epi32(a);
+        dots[2 * j + 1] = kTimes * _mm512_reduce_add_epi32(b);
     }
+}
+
+void dot_codes(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits,
+               const int8_t* high, const int8_t* low, int32_t* dots) {
+    const auto dot = bits == 8 ? dot_bits<8> : bits == 4 ? dot_bits<4> : bits == 2 ? dot_bits<2> : dot_bits<1>;
+    dot(codes, stride, ids, n, count, high, low, dots);
 }
 
 // ---- rows as they are stored ----

@@ -302,22 +302,25 @@ class BoundExecutor {
         const nb::sequence layout = nb::cast<nb::sequence>(level[1]);
         AnyArray codes = nb::cast<AnyArray>(level[0]);
         keep(codes);
-        int64_t quads = 0;
+        int64_t words = 0;
         for (nb::handle item : layout) {
             const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
             check(0 <= start && start < stop && stop <= width, "a segment lies outside the coordinates");
             check(stop - start <= 65536, "a segment has at most 65536 coordinates");
-            to.segments.push_back({start, stop, (stop - start + 3) / 4, quads});
-            quads += (stop - start + 3) / 4;
-            if (codes.ndim() == 4) check(bits == 8, "interleaved codes have 8 bits");
+            check(codes.ndim() != 4 || bits == 1 || bits == 2 || bits == 4 || bits == 8, "codes have 1, 2, 4 or 8 bits");
+            const int width = codes.ndim() == 4 ? static_cast<int>(bits) : 8;
+            const int64_t count = ((stop - start) * width + 31) / 32;
+            to.segments.push_back({start, stop, width, count, words, count * (8 / width), to.quads});
+            words += count;
+            to.quads += count * (8 / width);
         }
         check(!to.segments.empty(), "a level reads at least one segment");
         if (codes.ndim() == 4) {
             check(codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.padded / kBlock &&
-                      static_cast<int64_t>(codes.shape(1)) == quads && codes.shape(2) == 64 && codes.shape(3) == 4,
-                  "codes must be [blocks, quads, 64, 4] uint8");
+                      static_cast<int64_t>(codes.shape(1)) == words && codes.shape(2) == 64 && codes.shape(3) == 4,
+                  "codes must be [blocks, words, 64, 4] uint8");
             to.codes = static_cast<const uint8_t*>(codes.data());
-            to.quads = quads;
+            to.words = words;
             Floats scale = nb::cast<Floats>(level[2]);
             check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() &&
                       static_cast<int64_t>(scale.shape(1)) == e.padded,
@@ -370,10 +373,13 @@ class BoundExecutor {
         Deeper to;
         for (nb::handle item : nb::cast<nb::sequence>(level[1])) {
             const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
-            check(0 <= start && start < stop && stop <= width && stop - start <= 65536 && bits == 8,
-                  "a segment of a deeper level has 8 bits and at most 65536 coordinates of x");
-            to.segments.push_back({start, stop, 0, to.bytes});
-            to.bytes += stop - start;
+            check(0 <= start && start < stop && stop <= width && stop - start <= 65536 &&
+                      (bits == 1 || bits == 2 || bits == 4 || bits == 8),
+                  "a segment of a deeper level has 1, 2, 4 or 8 bits and at most 65536 coordinates of x");
+            const int64_t count = bits == 8 ? stop - start : ((stop - start) * bits + 31) / 32 * 4;
+            to.segments.push_back({start, stop, static_cast<int>(bits), count, to.bytes, count * (8 / bits), to.halves});
+            to.bytes += count;
+            to.halves += count * (8 / bits);
         }
         AnyArray codes = nb::cast<AnyArray>(level[0]);
         check(codes.ndim() == 2 && codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.vocab &&

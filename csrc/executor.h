@@ -29,16 +29,20 @@ struct Term {
     int row;
 };
 
-// A run of coordinates, four of each class side by side.
+// A run of coordinates: where its codes are (32-bit words of each class side by side, or bytes of a row) and where the
+// query's halves for it (quads, or bytes).
 struct Segment {
-    int64_t start, stop, quads, first_quad;
+    int64_t start, stop;
+    int bits;
+    int64_t words, first_word, quads, first_quad;
+    int32_t middle() const { return bits == 8 ? 128 : (1 << bits) - 1; }  // what a code is above its value
 };
 
 // One way to look at all classes: interleaved codes, or the rows of a float matrix.
 struct Source {
     const uint8_t* codes = nullptr;
     std::vector<Segment> segments;
-    int64_t quads = 0;
+    int64_t words = 0, quads = 0;
     const float* scale = nullptr;
 
     const void* rows = nullptr;
@@ -55,8 +59,8 @@ struct Source {
 // A finer look at single classes: codes row by row.
 struct Deeper {
     const uint8_t* codes = nullptr;
-    int64_t bytes = 0;              // of a row
-    std::vector<Segment> segments;  // first_quad counts bytes here
+    int64_t bytes = 0, halves = 0;  // of a row, of the query's halves
+    std::vector<Segment> segments;
     const float* scale = nullptr;
     std::vector<const float*> slack;
     std::vector<Term> terms;

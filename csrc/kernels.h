@@ -39,10 +39,11 @@ struct Radius {
 struct Kernels {
     const char* isa;
 
-    // One block of 64 classes, n queries of two int8 planes each ([query][quad][plane][4]):
+    // One block of 64 classes of `words` 32-bit words each, n queries of two int8 planes each ([query][quad][plane][4]):
     // est[q * stride + c] = start + scale[c] * step[q] * (256 * (<codes, high> - offset[2q]) + <codes, low> - offset[2q + 1])
-    // with start = base[c] + add[q], or what est holds where base is null.
-    void (*scan_u8)(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset,
+    // with start = base[c] + add[q], or what est holds where base is null. A word holds 8 / bits quads, quad g in the bits
+    // from g * bits on of its four bytes; codes of fewer than 8 bits count twice (their values are odd: 2 u - 2^bits + 1).
+    void (*scan_u8)(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
                     const float* step, const float* scale, const float* base, const float* add, int n, float* est,
                     int64_t stride);
 
@@ -62,9 +63,9 @@ struct Kernels {
     void (*rotate)(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride,
                    int count, double* out, int64_t out_stride);
 
-    // dots[2j], dots[2j + 1] = <code bytes of row ids[j], high>, <..., low>; a row's `count` bytes start at
-    // codes + id * stride.
-    void (*dot_codes)(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count,
+    // dots[2j], dots[2j + 1] = <codes of row ids[j], high>, <..., low>; a row's `count` bytes start at codes + id * stride,
+    // the query's halves are [8 / bits][count]: those for the lowest bits of every byte first. Fewer than 8 bits count twice.
+    void (*dot_codes)(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits,
                       const int8_t* high, const int8_t* low, int32_t* dots);
 
     // Writes the radii of n classes and returns the largest.

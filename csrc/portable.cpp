@@ -10,15 +10,17 @@ namespace {
 #define LANES 4
 #include "epilogue.inl"
 
-void scan_u8(const uint8_t* block, int64_t quads, const int8_t* planes, const int32_t* offset, const float* step,
-             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
+             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
+             int64_t stride) {
+    const int groups = 8 / bits, mask = (1 << bits) - 1, times = bits == 8 ? 1 : 2;
     for (int q = 0; q < n; ++q) {
-        const int8_t* plane = planes + q * quads * 8;
+        const int8_t* plane = planes + q * words * groups * 8;
         int32_t high[kBlock] = {}, low[kBlock] = {};
-        for (int64_t j = 0; j < quads; ++j)
+        for (int64_t j = 0; j < words * groups; ++j)
             for (int64_t c = 0; c < kBlock; ++c)
                 for (int i = 0; i < 4; ++i) {
-                    int32_t code = block[(j * kBlock + c) * 4 + i];
+                    int32_t code = times * (block[(j / groups * kBlock + c) * 4 + i] >> j % groups * bits & mask);
                     high[c] += code * plane[j * 8 + i];
                     low[c] += code * plane[j * 8 + 4 + i];
                 }

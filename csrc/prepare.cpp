@@ -55,7 +55,8 @@ struct Coded {
 
 // x[start:stop] as step * (256 * high + low); adds (x - x^)^2 to `lost`. write(j, high, low) stores a coordinate.
 template <typename Write>
-Coded code(const std::vector<double>& x, int64_t start, int64_t stop, std::vector<double>& lost, const Write& write) {
+Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
+    const int64_t start = seg.start, stop = seg.stop;
     double most = 0;
     for (int64_t j = start; j < stop; ++j) most = std::max(most, std::fabs(x[j]));
     const float step = up(most / 32512.0);
@@ -70,7 +71,7 @@ Coded code(const std::vector<double>& x, int64_t start, int64_t stop, std::vecto
         double gap = x[j] - static_cast<double>(step) * whole;
         lost[j] = std::max(lost[j], gap * gap);
     }
-    return {step, {static_cast<int32_t>(128 * sum[0]), static_cast<int32_t>(128 * sum[1])}};
+    return {step, {static_cast<int32_t>(seg.middle() * sum[0]), static_cast<int32_t>(seg.middle() * sum[1])}};
 }
 
 void set_radius(const std::vector<Term>& terms, const std::vector<const float*>& slack, const std::vector<double>& x,
@@ -162,7 +163,7 @@ void Executor::prepare_one(const Source& source, int q, const double* turned, Lo
         for (size_t s = 0; s < source.segments.size(); ++s) {
             const Segment& seg = source.segments[s];
             int8_t* plane = to.planes.data() + seg.first_quad * 8 * to.n + q * seg.quads * 8;
-            const Coded coded = code(x, seg.start, seg.stop, lost, [&](int64_t j, int8_t high, int8_t low) {
+            const Coded coded = code(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
                 plane[j / 4 * 8 + j % 4] = high;
                 plane[j / 4 * 8 + j % 4 + 4] = low;
             });
@@ -177,12 +178,13 @@ void Executor::prepare_one(const Source& source, int q, const double* turned, Lo
         for (size_t level = 0; level < deeper.size(); ++level) {
             const Deeper& from = deeper[level];
             DeeperQuery& query = to.deeper[q * deeper.size() + level];
-            query.high.assign(from.bytes + 64, 0);
-            query.low.assign(from.bytes + 64, 0);
+            query.high.assign(from.halves + 64, 0);
+            query.low.assign(from.halves + 64, 0);
             for (const Segment& seg : from.segments) {
-                const Coded coded = code(x, seg.start, seg.stop, lost, [&](int64_t j, int8_t high, int8_t low) {
-                    query.high[seg.first_quad + j] = high;
-                    query.low[seg.first_quad + j] = low;
+                const Coded coded = code(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
+                    const int64_t per = 32 / seg.bits, at = seg.first_quad + j % per / 4 * seg.words + j / per * 4 + j % 4;
+                    query.high[at] = high;
+                    query.low[at] = low;
                 });
                 query.step.push_back(coded.step);
                 query.offset.insert(query.offset.end(), coded.offset, coded.offset + 2);

@@ -110,10 +110,10 @@ void Executor::scan(const Look& look, int64_t first, int64_t n, float* est, int6
         const float* base = source.base + c;
         const int64_t count = std::min<int64_t>(kBlock, vocab - c);
         if (source.codes != nullptr) {
-            const uint8_t* block = source.codes + c * source.quads * 4;
+            const uint8_t* block = source.codes + c * source.words * 4;
             for (size_t s = 0; s < source.segments.size(); ++s) {
                 const Segment& seg = source.segments[s];
-                kernels->scan_u8(block + seg.first_quad * 256, seg.quads, from.planes.data() + seg.first_quad * 8 * from.n,
+                kernels->scan_u8(block + seg.first_word * 256, seg.words, seg.bits, from.planes.data() + seg.first_quad * 8 * from.n,
                                  &from.offset[s * from.n * 2], &from.step[s * from.n], source.scale + s * padded + c,
                                  s == 0 ? base : nullptr, from.add.data(), from.n, out, stride);
             }

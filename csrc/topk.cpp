@@ -146,8 +146,8 @@ void Executor::look_deeper(const Look& look, int q, int level, const std::vector
             if (!from.adds) est[start + i] = preview.base[some[i]] + look.prepared.add[q];
         for (size_t s = 0; s < from.segments.size(); ++s) {
             const Segment& seg = from.segments[s];
-            kernels->dot_codes(from.codes + seg.first_quad, from.bytes, some, n, seg.stop - seg.start,
-                               &query.high[seg.first_quad], &query.low[seg.first_quad], dots);
+            kernels->dot_codes(from.codes + seg.first_word, from.bytes, some, n, seg.words, seg.bits, &query.high[seg.first_quad],
+                               &query.low[seg.first_quad], dots);
             for (int64_t i = 0; i < n; ++i) {
                 const float dot = 256.f * static_cast<float>(dots[2 * i] - query.offset[2 * s]) +
                                   static_cast<float>(dots[2 * i + 1] - query.offset[2 * s + 1]);

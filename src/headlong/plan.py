@@ -58,7 +58,8 @@ class Level(NamedTuple):
     ``codes``   level 0: ``[blocks, bytes / 4, 64, 4]`` uint8, 64 classes side by side, read for all classes;
                 later levels: ``[vocab, bytes]`` uint8, gathered for survivors;
                 or a plain ``[vocab, width]`` float matrix (a published method's preview).
-                The byte ``u`` of an 8-bit coordinate means the integer ``u - 128``.
+                The byte ``u`` of an 8-bit coordinate means the integer ``u - 128``; the ``u`` of one of 1, 2 or 4 bits
+                the odd integer ``2 u - 2^bits + 1``, packed as :func:`pack` does.
     ``layout``  ``((start, stop, bits), ...)``: the coordinates of x read here, in this order; a coordinate may come
                 twice, its second code being that of what the first one left
     ``scale``   ``[segments, padded]`` float32; None for a float matrix
@@ -110,6 +111,35 @@ def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:
 def padded(vocab: int) -> int:
     """``ceil(vocab / 64) * 64``: the length of every per-class array."""
     return -(-vocab // CLASS_BLOCK) * CLASS_BLOCK
+
+
+def row_bytes(stop: int, bits: int, start: int = 0) -> int:
+    """Bytes of the codes of ``stop - start`` coordinates of one class: whole 32-bit words below 8 bits."""
+    return stop - start if bits == 8 else -(-(stop - start) * bits // 32) * 4
+
+
+def pack(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """``[n, count] -> [n, row_bytes(count, bits)]``: a 32-bit word holds 8 / bits quads, quad g in bits g * bits... of its
+    four bytes, so that a shift and a mask give a quad as four bytes. What pads is code 0."""
+    if bits == 8:
+        return codes
+    groups = 8 // bits
+    wide = np.zeros((len(codes), row_bytes(codes.shape[1], bits) // 4, groups, 4), np.uint8)
+    wide.reshape(len(codes), -1)[:, : codes.shape[1]] = codes
+    packed = wide[:, :, 0]
+    for group in range(1, groups):
+        packed = packed | wide[:, :, group] << np.uint8(group * bits)
+    return np.ascontiguousarray(packed).reshape(len(codes), -1)
+
+
+def unpack(packed: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.int16]:
+    """The integers that the packed codes of ``count`` coordinates mean, ``[n, count]``."""
+    if bits == 8:
+        return packed[:, :count].astype(np.int16) - 128
+    words = packed.reshape(len(packed), -1, 1, 4)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    codes = (words >> shifts & np.uint8(2**bits - 1)).reshape(len(packed), -1)[:, :count]
+    return np.asarray(2 * codes.astype(np.int16) - (2**bits - 1))
 
 
 def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -220,8 +220,8 @@ class Engine:
 
     @property
     def _chance(self) -> tuple[float, int]:
-        """How often a sampled normaliser may be off (calibrated radii take their half of delta), and the sample's seed."""
-        delta = self.promise.delta / 2 if "calibration" in self.promise.over else self.promise.delta
+        """How often a sampled normaliser may be off (radii that may fail take their half of delta), and the sample's seed."""
+        delta = self.promise.delta / 2 if self.promise.over & {"calibration", "rotation"} else self.promise.delta
         return min(delta, MOST_DELTA), self.seed
 
     def _proved(self, proved: Array, dense: Array) -> NDArray[np.bool_]:

@@ -26,12 +26,16 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
 from headlong.previews.bits import better_centred, int8_plan, mean_row
 from headlong.previews.learned import split, tail_factor
+from headlong.previews.planes import Planes, filled, planes_of, planes_plan
 from headlong.previews.prefix import prefix_plan
+from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import whiten
 from headlong.previews.width import CANDIDATES, best_width
 
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
+
+WHOLE_BITS = (1, 2, 3, 4, 8)
 
 
 @register
@@ -43,6 +47,10 @@ class Cascade:
     ``width``   coordinates of the prefix; None: as calibration vectors say; 0: int8 codes of all coordinates
     ``widths``  "sure": radii that hold for every query; "calibrated": narrower ones, learned from half of the calibration
               vectors, that hold for queries like them but for ``delta_ids`` (and half of ``delta``), both above 0
+              "rotation": those of ``bits`` codes but for the draw of the rotation, with the same rates
+    ``bits``    1, 2, 3, 4 or 8 of every coordinate on a random rotation, or, with calibration vectors and a fraction, that many
+              on average in the whitened basis, where the energy is; None: a prefix, or int8 as the rows are
+    ``rotation``  the seed of the random rotation
     ``deeper``  keep int8 codes of the coordinates behind the prefix, for the classes that it leaves open
     ``whiten``  the prefix's basis: whitened by the calibration vectors, or the layer's own principal directions
     """
@@ -54,6 +62,8 @@ class Cascade:
     widths: str = "sure"
     deeper: bool = True
     whiten: bool = True
+    bits: float | None = None
+    rotation: int = 0
 
     name: ClassVar[str] = "cascade"
 
@@ -66,11 +76,18 @@ class Cascade:
         flag(self.whiten, "whiten")
         if self.width is not None:
             whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
-        if self.widths not in ("sure", "calibrated"):
-            raise OptionError(f"widths is {self.widths!r}; expected 'sure' or 'calibrated'")
+        if self.widths not in ("sure", "calibrated", "rotation"):
+            raise OptionError(f"widths is {self.widths!r}; expected 'sure', 'calibrated' or 'rotation'")
+        if self.bits is not None:
+            real(self.bits, "bits", 0.0, 8.0)
+        if self.widths == "rotation" and self.bits not in WHOLE_BITS:
+            raise OptionError(f"widths='rotation' takes bits of 1, 2, 3, 4 or 8 on a random rotation; got bits={self.bits}")
+        whole(self.rotation, "rotation", 0, 2**63 - 1)
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         dense = Dense(self.batch, self.share)
+        if self.bits is not None:
+            return self._planes(layer, calibration, dense, threads, promise)
         if self._may_prefix(layer, calibration):
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
             rate, queries = _rate(promise), None
@@ -86,15 +103,33 @@ class Cascade:
             centred = calibration is not None and better_centred(layer, calibration)
         return int8_plan(layer, dense, mean_row(layer.weight) if centred else None, threads)
 
+    def _planes(
+        self, layer: Layer, calibration: Doubles | None, dense: Dense, threads: int, promise: Promise
+    ) -> Plan:
+        """Codes of few bits: alike on a random rotation, or where the energy is."""
+        assert self.bits is not None
+        deeper = (4 if self.bits in (3, 4) else 8) if self.deeper else 0
+        if self.bits in WHOLE_BITS:
+            basis = random_basis(layer.dim, mean_row(layer.weight), self.rotation)
+            rate = _rate(promise) if self.widths == "rotation" else None
+            planes = Planes(((0, layer.dim, planes_of(int(self.bits))),), deeper, rate)
+        else:
+            vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
+            basis = whiten(layer.weight, vectors, plain=calibration is None or not self.whiten)
+            planes = Planes(filled(basis, layer, self.bits), deeper)
+        return planes_plan(layer, basis, planes, dense, threads)
+
     def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
         delta = 0.0 if math.isinf(eps) else delta
-        if self.widths == "calibrated":
+        if self.widths != "sure":
             if not (0 < delta_ids < 1 and (math.isinf(eps) or 0 < delta < 1)):
                 raise OptionError(
-                    f"widths='calibrated' may fail, which delta={delta:g} and delta_ids={delta_ids:g} do not allow; "
+                    f"widths={self.widths!r} may fail, which delta={delta:g} and delta_ids={delta_ids:g} do not allow; "
                     "pass both between 0 and 1 (eps=inf: delta_ids alone), or use widths='sure'"
                 )
-            return Promise(eps, delta, delta_ids, frozenset({"calibration", "query"}))
+            drawn = {"query"} if delta > 0 or self.widths == "calibrated" else set()
+            source = "calibration" if self.widths == "calibrated" else "rotation"
+            return Promise(eps, delta, delta_ids, frozenset({source, *drawn}))
         return Promise(eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
 
     def _may_prefix(self, layer: Layer, calibration: Doubles | None) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headlong.errors import InputError
 from headlong.kernels import round_up
 from headlong.links import Link
-from headlong.plan import Level, Plan, Term, deinterleave, slack_rows
+from headlong.plan import Level, Plan, Term, deinterleave, row_bytes, slack_rows, unpack
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -176,13 +176,14 @@ def products(level: Level, interleaved: bool, x: Doubles, ids: Ids, vocab: int) 
         return np.asarray((level.codes[ids].astype(np.float64) * x[start:stop]).sum(axis=1))
     codes = deinterleave(level.codes, vocab)[ids] if interleaved else level.codes[ids]
     total, column = np.zeros(len(ids)), 0
-    for segment, (start, stop, _) in enumerate(level.layout):
-        rounded = two_planes(x[start:stop])
+    for segment, (start, stop, bits) in enumerate(level.layout):
+        rounded, wide = two_planes(x[start:stop]), row_bytes(stop, bits, start)
+        wide = -(-wide // 4) * 4 if interleaved else wide
         for first in range(0, len(ids), ROWS_AT_ONCE):
             part = slice(first, first + ROWS_AT_ONCE)
-            signed = codes[part, column : column + stop - start].astype(np.float64) - 128.0
+            signed = unpack(codes[part, column : column + wide], bits, stop - start).astype(np.float64)
             total[part] += level.scale[segment, ids[part]].astype(np.float64) * (signed @ rounded)
-        column += stop - start
+        column += wide
     return total
 
 

@@ -21,7 +21,7 @@ from headlong.arrays import Array
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
-from headlong.plan import CLASS_BLOCK, Dense, Level, Plan, Term, padded, slack_rows
+from headlong.plan import CLASS_BLOCK, Dense, Level, Plan, Term, padded, row_bytes, slack_rows
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
@@ -168,8 +168,10 @@ class _Record:
             _same("segments of a float level", len(layout), 1)
             codes = self._tensor(f"{name}.codes", np.float32, (vocab, count))
         else:
-            _same("bits of a code", {bits for _, _, bits in layout}, {8})
-            shape = (padded(vocab) // CLASS_BLOCK, -(-count // 4), CLASS_BLOCK, 4) if depth == 0 else (vocab, count)
+            _same("bits of a code", {bits for _, _, bits in layout} - {1, 2, 4, 8}, set())
+            sizes = [row_bytes(stop, bits, start) for start, stop, bits in layout]
+            words = sum(-(-size // 4) for size in sizes)
+            shape = (padded(vocab) // CLASS_BLOCK, words, CLASS_BLOCK, 4) if depth == 0 else (vocab, sum(sizes))
             codes = self._tensor(f"{name}.codes", np.uint8, shape)
         assert codes is not None
         scale = None if matrix else self._sizes(f"{name}.scale", (len(layout), padded(vocab)))

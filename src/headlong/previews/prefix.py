@@ -106,12 +106,12 @@ class _Builder:
         if self.layer.bias is not None:
             base += self.layer.bias[part]
         with np.errstate(invalid="ignore"):
-            largest = np.maximum(_largest(turned), _largest(tail))
+            largest = np.maximum(largest_of(turned), largest_of(tail))
         uncoded = ~((largest <= LARGEST / len(rows[0])) & (length <= LARGEST) & (np.abs(base) <= LARGEST_BASE))
         turned[uncoded], tail[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0, 0.0
         self.uncoded[part], self.base[part], self.length[part] = uncoded, base, length
         for s, (start, stop) in enumerate(self.tail):
-            size = _norm(tail[:, start - self.width : stop - self.width])
+            size = norm_of(tail[:, start - self.width : stop - self.width])
             self.norms[s, part] = size * (1 + (stop - start + 8) * 2.0**-24) + self.rounding[s] * length + UNDERFLOWN
         self._code_head(part, turned)
         if self.deeper:
@@ -138,7 +138,7 @@ class _Builder:
             place += self.quads[s]
             sizes.append(found.size[: len(left)].astype(np.float64))
         for s, (start, stop) in enumerate(self.head):
-            self.head_lost[s, part] = _norm(left[:, start:stop])
+            self.head_lost[s, part] = norm_of(left[:, start:stop])
         self.head_size[part] = np.sqrt(sum(size**2 for size in sizes))
 
     def _code_rest(self, part: slice, tail: Floats, length: Doubles) -> None:
@@ -178,18 +178,10 @@ class _Builder:
         return Plan(basis.mean, basis.rotation, self.base, basis.centre, tuple(levels), dense=dense)
 
     def _shared(self, segments: Segments, lost: Doubles, size: Doubles, stop: int, row: int) -> tuple[Floats, tuple[Term, ...]]:
-        """One row of the slack for everything but the tail: ``max_p part_p / median_p``, and the terms ``median_p``."""
+        """One row of the slack for everything but the tail."""
         gaps = lost * (1 + 1e-9) + ROUNDING * size
         parts = [(Term("norm", *segment), gap) for segment, gap in zip(segments, gaps, strict=True)]
-        parts += [(Term("quantised", 0, stop), size), *self._roundings()]
-        worst = np.zeros(len(self.base))
-        terms = []
-        for term, part in parts:
-            typical = _typical(part[: self.layer.vocab])
-            worst = np.maximum(worst, part / typical)
-            terms.append(term._replace(factor=typical, row=row))
-        worst[self.uncoded] = np.inf
-        return round_up(worst[None] * (1 + 1e-9)), tuple(terms)
+        return joined([*parts, (Term("quantised", 0, stop), size), *self._roundings()], self.layer.vocab, self.uncoded, row)
 
     def _roundings(self) -> list[tuple[Term, Doubles]]:
         """What the rotation, the base in float32 and products with the means lose."""
@@ -200,11 +192,25 @@ class _Builder:
         return [(Term("one", 0, 0), fixed), (Term("hidden", 0, 0), basis.lost * self.length + unit * (self.length + centre))]
 
 
-def _norm(values: Array) -> Doubles:
+def joined(
+    parts: list[tuple[Term, Doubles]], vocab: int, uncoded: NDArray[np.bool_], row: int
+) -> tuple[Floats, tuple[Term, ...]]:
+    """One row of the slack for many summands: ``max_p part_p / median_p``, and the terms times ``median_p``."""
+    worst = np.zeros(len(uncoded))
+    terms = []
+    for term, part in parts:
+        typical = _typical(part[:vocab])
+        worst = np.maximum(worst, part / typical)
+        terms.append(term._replace(factor=typical, row=row))
+    worst[uncoded] = np.inf
+    return round_up(worst[None] * (1 + 1e-9)), tuple(terms)
+
+
+def norm_of(values: Array) -> Doubles:
     return np.asarray(np.sqrt(np.einsum("ij,ij->i", values, values)), np.float64)
 
 
-def _largest(values: Array) -> Array:
+def largest_of(values: Array) -> Array:
     return np.asarray(np.maximum(values.max(axis=1, initial=0.0), -values.min(axis=1, initial=0.0)))
 
 

@@ -64,7 +64,11 @@ def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
     factor = np.linalg.cholesky(covariance)
     energy = factor.T @ _gram(some, centre, longest) @ factor
     turn = np.linalg.eigh(energy / max(float(np.trace(energy)), 1e-300))[1][:, ::-1]
-    rotation = np.ascontiguousarray(np.linalg.solve(factor.T, turn), np.float32)
+    return basis_of(mean, centre, np.ascontiguousarray(np.linalg.solve(factor.T, turn), np.float32), scale)
+
+
+def basis_of(mean: Doubles, centre: Doubles, rotation: Floats, scale: float) -> Basis:
+    """The basis that turns hidden vectors by ``rotation [dim, dim]``, an invertible one."""
     wide = rotation.astype(np.float64)
     back = np.linalg.inv(wide).T
     sizes = float(np.linalg.norm(wide) * np.linalg.norm(back))
