@@ -12,6 +12,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "bind.h"
 #include "executor.h"
 #include "pool.h"
 
@@ -41,14 +42,6 @@ const void* weight_of(const AnyArray& array, Kind kind) {
     check(array.ndim() == 2, "weight must be [vocab, dim]");
     check(array.itemsize() == (kind == Kind::f32 ? 4u : 2u), "weight's item size does not fit its kind");
     return array.data();
-}
-
-template <typename T>
-nb::object owned(std::vector<T> values, std::initializer_list<size_t> shape) {
-    auto* keep = new std::vector<T>(std::move(values));
-    nb::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    static T nothing;
-    return nb::cast(nb::ndarray<nb::numpy, T>(keep->empty() ? &nothing : keep->data(), shape, owner));
 }
 
 TermKind term_kind(const std::string& name) {
@@ -202,6 +195,7 @@ class BoundExecutor {
     }
 
     std::string isa() const { return executor_.kernels->isa; }
+    nb::capsule capsule() const { return nb::capsule(&executor_, kExecutorCapsule); }
 
   private:
     template <typename A>
@@ -550,7 +544,9 @@ NB_MODULE(_native, m) {
         .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
              nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(),
              nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("class0") = 0)
-        .def_prop_ro("isa", &BoundExecutor::isa);
+        .def_prop_ro("isa", &BoundExecutor::isa)
+        .def_prop_ro("capsule", &BoundExecutor::capsule);
+    bind_experts(m);
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));

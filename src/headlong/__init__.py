@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headlong.errors import HeadlongError as HeadlongError
     from headlong.layers.bands import BandsLayer as BandsLayer
     from headlong.layers.blocks import BlocksLayer as BlocksLayer
+    from headlong.layers.experts import ExpertsLayer as ExpertsLayer
     from headlong.layers.matrix import Layer as Layer
     from headlong.layers.tree import TreeLayer as TreeLayer
     from headlong.links import Affine as Affine
@@ -38,6 +39,7 @@ _HOMES = {
     "BandsLayer": "layers.bands",
     "BlocksLayer": "layers.blocks",
     "Cost": "answers",
+    "ExpertsLayer": "layers.experts",
     "Gss": "links",
     "HeadlongError": "errors",
     "Layer": "layers.matrix",
@@ -58,6 +60,7 @@ __all__ = [
     "BandsLayer",
     "BlocksLayer",
     "Cost",
+    "ExpertsLayer",
     "Gss",
     "HeadlongError",
     "Layer",

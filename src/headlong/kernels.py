@@ -136,6 +136,11 @@ def executor(
     return native
 
 
+def experts(gate: Floats, ids: Array, starts: Array, executors: list[Executor], constant: bool, scaled: bool) -> Any:
+    """A gate ``[experts, width]`` over native executors, one for each expert, whose classes are a run of ``ids``."""
+    return _loaded().Experts(gate, ids, starts, executors, constant, scaled)
+
+
 def row_norms(weight: Array, thread_count: int = 1) -> Floats:
     """``‖w_i‖`` rounded up, ``[vocab]``; NaN for a row that holds NaN or infinity."""
     if isa() != REFERENCE:

@@ -92,6 +92,11 @@ class Engine:
         """How the layer is read, in one word."""
         return self.method.name
 
+    @property
+    def executor(self) -> kernels.Executor:
+        """What answers; for engines that are made of others."""
+        return self._executor
+
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
 

@@ -12,6 +12,7 @@ from headlong.heads.base import Head as Head
 from headlong.heads.base import HeadOutput as HeadOutput
 from headlong.heads.dense import DenseHead as DenseHead
 from headlong.heads.differentiated import DifferentiatedHead as DifferentiatedHead
+from headlong.heads.experts import ExpertsHead as ExpertsHead
 from headlong.heads.hierarchical import TreeHead as TreeHead
 from headlong.heads.hierarchical import TwoLevelHead as TwoLevelHead
 
@@ -21,6 +22,7 @@ HEADS: dict[str, type[Head]] = {
     "differentiated": DifferentiatedHead,
     "tree": TreeHead,
     "two-level": TwoLevelHead,
+    "experts": ExpertsHead,
 }
 
 
