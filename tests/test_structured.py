@@ -119,7 +119,7 @@ def chi_square(counts: Doubles, expected: Doubles) -> float:
     """The statistic in units of its standard deviation from its mean; cells of fewer than five go together."""
     order = np.argsort(expected)
     cells = np.searchsorted(np.cumsum(expected[order]), np.arange(5.0, expected.sum(), 5.0))
-    starts = np.unique(np.concatenate([[0], cells]))
+    starts = np.unique(np.concatenate([[0], cells[cells < len(expected)]]))
     found, wanted = (np.add.reduceat(part[order], starts) for part in (counts, expected))
     keep = wanted > 0
     assert found[~keep].sum() == 0
