@@ -163,8 +163,9 @@ def test_freeze_is_a_copy_that_gives_the_same_logits() -> None:
 def test_pieces_keep_logits_under_the_limit() -> None:
     assert DenseHead(2, 33_278)._rows() == 256
     assert DenseHead(2, 10)._rows() * 10 <= 1 << 24
-    with pytest.raises(OptionError, match="chunk=-1"):
-        DenseHead(2, 3, chunk=-1)
+    for options, fault in [({"chunk": -1}, "chunk=-1"), ({"chunk": True}, "chunk=True"), ({"bias": "no"}, "bias='no'")]:
+        with pytest.raises(OptionError, match=fault):
+            DenseHead(2, 3, **options)  # type: ignore[arg-type]  # what a recipe may say
 
 
 def test_logits_are_never_held() -> None:

@@ -195,6 +195,15 @@ def test_a_typo_is_no_default(tmp_path: Path) -> None:
         ({"training.optimiser": "rmsprop"}, "expected one of adam, sgd, nt-asgd"),
         ({"training.epochs": 0}, "epochs, batch, window and save_steps of 1 or more"),
         ({"models.kind": "lstm"}, r"\['models'\]"),
+        ({"training": 3}, "training = 3; expected a table"),
+        ({"model": "gpt"}, "model = 'gpt'; expected a table, such as model.KEY=VALUE"),
+        ({"training.seed": -1}, r"training\.seed = -1; expected a number from 0"),
+        ({"training.decay": -0.1}, r"training\.decay = -0\.1"),
+        ({"training.clip": math.nan}, r"training\.clip = nan"),
+        ({"training.patience": -1}, r"training\.patience = -1"),
+        ({"training.rate": math.nan}, "a rate above 0"),
+        ({"training.rate": math.inf}, "a rate above 0"),
+        ({"training.bend": "twist"}, "expected one of none, shift, turn"),
         ({"model.kind": 3}, "names no model"),
     ]:
         with pytest.raises(OptionError, match=fault):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -23,10 +24,10 @@ from headlong.errors import DataError, MalformedFileError, NonFiniteError, Optio
 from headlong.layers.matrix import Layer
 from headlong.models.evaluate import evaluate
 from headlong.models.harvest import Wish, harvest, trained
-from headlong.models.jobs import build_job
-from headlong.models.recipe import Recipe, from_dict, read_recipe
+from headlong.models.jobs import build_job, harvested_feed
+from headlong.models.recipe import Recipe, Training, from_dict, read_recipe
 from headlong.models.run import train
-from headlong.models.train import BEST, LAST, Moment, Run
+from headlong.models.train import BEST, LAST, Moment, Run, _seed
 from headlong.store import open_file
 
 WORDS = 40
@@ -210,6 +211,31 @@ def test_nothing_to_learn_is_refused(tmp_path: Path) -> None:
         build_job(recipe(tmp_path), data=alone)
 
 
+def test_any_seed_seeds_every_step() -> None:
+    seeds = [0, 1, 2000, 2**31 - 1]
+    steps = {_seed(seed, epoch, step, rank) for seed in seeds for epoch in (0, 9) for step in (0, 7) for rank in (0, 1)}
+    assert len(steps) == 8 * len(seeds)
+    for step in steps:
+        torch.manual_seed(step)
+
+
+def test_a_held_out_part_that_is_too_short_is_named(text: Path) -> None:
+    with pytest.raises(DataError, match=r"the valid split: a text of \d+ tokens in 1 columns is shorter than the window"):
+        build_job(recipe(text, window=400, batch=2))
+
+
+def test_a_part_of_a_harvest_stands_for_the_whole() -> None:
+    from headlong.data.images import Images
+    from headlong.data.images import Split as Pictures
+
+    labels = np.repeat(np.arange(10), 30)
+    split = Pictures(np.zeros((300, 4, 4, 1), np.uint8), labels)
+    pictures = Images(tuple("0123456789"), split, split, split)
+    some = harvested_feed(pictures, "train", Training(), 20).batch(0, 0).target
+    assert sorted(set(some.tolist())) == list(range(10)) and len(some) == 20
+    assert len(harvested_feed(pictures, "train", Training(), 0).batch(0, 1).target) == 300 - 256
+
+
 def test_models_and_data_have_to_fit(text: Path) -> None:
     wrong = from_dict({"data": str(text), "model": {"kind": "cnn"}}, "wrong")
     with pytest.raises(OptionError, match=r"the model cnn reads images, text\.txt is text"):
@@ -230,10 +256,11 @@ def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
     )
     alone = train(read_recipe(str(file)), tmp_path / "alone")
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words += ["-m", "headlong.models.run", str(file), str(tmp_path / "two")]
+    words += ["-m", "headlong.cli", "train", str(file), "--out", str(tmp_path / "two")]
     known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(words, env=known, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("test perplexity") == 1, "only the first process speaks"
     two = json.loads((tmp_path / "two" / "run.json").read_text())
     assert two["environment"]["processes"] == 2
     assert two["test"]["perplexity"] == pytest.approx(alone["test"]["perplexity"], rel=1e-4)
@@ -354,3 +381,17 @@ def test_a_hugging_face_model_is_harvested(text: Path, tmp_path: Path) -> None:
         first = plain.encode(" ".join(text.read_text().split("\n")[216].split()[:1])).ids
         logits = model(torch.tensor([[*first, *ids.tolist()]])).logits[0]
     np.testing.assert_allclose(hidden[:16] @ layer.weight.T, logits.numpy(), atol=1e-4)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_what_takes_time_and_no_half_told_line(text: Path, tmp_path: Path) -> None:
+    shown, plain = Terminal(), io.StringIO()
+    train(recipe(text, epochs=1), tmp_path, shown)
+    assert shown.getvalue().startswith(f"\r\x1b[Kreading {text}") and "valid perplexity" in shown.getvalue()
+    assert shown.getvalue().endswith("\r\x1b[K")
+    train(recipe(text, epochs=1), tmp_path, plain)
+    assert plain.getvalue() == "", "a finished run has nothing to tell"

@@ -361,9 +361,11 @@ def train(
     as_json: JsonFlag = False,
 ) -> None:
     """Train a small model, or go on after a kill; writes best.safetensors and run.json into its folder."""
-    settled(threads)
+    import os
     import sys
 
+    # torchrun starts one of these for each process, and wants one thread in each unless told otherwise
+    settled(1 if threads is None and "WORLD_SIZE" in os.environ else threads)
     from headlong.models import recipe, run
     from headlong.terminal import say_json
 
@@ -372,6 +374,8 @@ def train(
         return
     settings = choices(option or []) | ({} if seed is None else {"training.seed": seed})
     record = run.train(run.chosen_recipe(config, model, data, head, settings), out, sys.stderr)
+    if os.environ.get("RANK", "0") != "0":
+        return  # the first process speaks for all
     if as_json:
         say_json(record)
     else:
@@ -392,9 +396,12 @@ def harvest(
     """Write a trained model's output layer and the hidden vectors that it was asked about, with their targets."""
     settled(threads)
     from headlong.models.harvest import Wish, harvest_any
+    from headlong.terminal import bars
 
     wish = Wish(tuple(split.strip() for split in splits.split(",")), rows, dtype)
-    typer.echo(f"wrote {harvest_any(model, out, data, wish)}", err=True)
+    with bars() as stage:
+        folder = harvest_any(model, out, data, wish, stage)
+    typer.echo(f"wrote {folder}", err=True)
 
 
 if __name__ == "__main__":  # python -m headlong.cli, where no script was installed

@@ -34,23 +34,28 @@ NUMBER = 20
 def bars() -> Iterator[Stage]:
     """``stage(label)`` adds a bar; its callback ``(done, total)`` moves it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
+    progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
 
-        def stage(label: str) -> Callable[[int, int], None]:
-            task = progress.add_task(label, total=None)
-            progress.refresh()
-            drawn = time.monotonic()
+    def stage(label: str) -> Callable[[int, int], None]:
+        progress.start()  # not before: what fails without a bar leaves no empty line
+        task = progress.add_task(label, total=None)
+        progress.refresh()
+        drawn = time.monotonic()
 
-            def move(done: int, total: int) -> None:
-                nonlocal drawn
-                progress.update(task, completed=done, total=total)
-                if done >= total or time.monotonic() - drawn > REDRAW:
-                    progress.refresh()
-                    drawn = time.monotonic()
+        def move(done: int, total: int) -> None:
+            nonlocal drawn
+            progress.update(task, completed=done, total=total)
+            if done >= total or time.monotonic() - drawn > REDRAW:
+                progress.refresh()
+                drawn = time.monotonic()
 
-            return move
+        return move
 
+    try:
         yield stage
+    finally:
+        if progress.tasks:
+            progress.stop()
 
 
 def show(table: Table) -> None:

@@ -37,8 +37,10 @@ class DenseHead(Head):
             raise MissingPackageError(f"torch {torch.__version__} has no linear_cross_entropy; install torch 2.13 or later")
         if weight is not None and weight.shape != (vocab, dim):
             raise ShapeError(f"the tied weight has shape {list(weight.shape)}; expected [{vocab}, {dim}]")
-        if chunk is not None and chunk < 0:
-            raise OptionError(f"chunk={chunk}; expected a number of rows, 0 (all at once) or None")
+        if chunk is not None and (type(chunk) is not int or chunk < 0):
+            raise OptionError(f"chunk={chunk!r}; expected a number of rows, 0 (all at once) or None")
+        if type(bias) is not bool:
+            raise OptionError(f"bias={bias!r}; expected true or false")
         self.weight = nn.Parameter(torch.empty(vocab, dim).uniform_(-0.1, 0.1)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
         self.chunk = chunk

@@ -6,12 +6,15 @@ perplexity = exp(-sum(output) / targets)          accuracy = 100 * sum(predict(h
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from headlong.models.base import Model, State
 from headlong.models.feeds import Feed
+
+Tell = Callable[[int, int], None]
 
 
 class Figures(NamedTuple):
@@ -34,14 +37,17 @@ class Figures(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: Model, feed: Feed, predict: bool = True) -> Figures:
-    """One pass over the feed's first epoch; ``predict`` off saves the second reading of the weights."""
+def evaluate(model: Model, feed: Feed, predict: bool = True, tell: Tell | None = None) -> Figures:
+    """One pass over the feed's first epoch; ``predict`` off saves the second reading of the weights.
+
+    ``tell(step, steps)`` is called after each batch.
+    """
     was_training = model.training
     model.eval()
     total, right, count = 0.0, 0, 0
     state: State = ()
     try:
-        for step in range(feed.steps(0)):
+        for step in range(steps := feed.steps(0)):
             batch = feed.batch(0, step)
             features = model.backbone(batch.inputs, state)
             state = features.state
@@ -49,6 +55,8 @@ def evaluate(model: Model, feed: Feed, predict: bool = True) -> Figures:
             if predict:
                 right += int((model.head.predict(features.hidden) == batch.target).sum())
             count += len(batch.target)
+            if tell is not None:
+                tell(step + 1, steps)
     finally:
         model.train(was_training)
     return Figures(total / count, 100 * right / count if predict else math.nan, count)

@@ -5,15 +5,15 @@
                                        # out/vocab.txt            the classes, one a line
 
 which is what ``compile``, ``bench`` and training of heads alone read. The vectors are those of the very model that the
-layer was cut from, in the order of the text; they are stored in float16 unless told otherwise. Hugging Face models are
-the business of ``harvest_hf.py``.
+layer was cut from, in the order of the text (of pictures and sentence pairs a sample where ``rows`` is less than all);
+they are stored in float16 unless told otherwise. Hugging Face models are the business of ``harvest_hf.py``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +25,9 @@ from headlong.errors import OptionError, StoreError
 from headlong.layers.matrix import FORMAT, VERSION, Layer
 from headlong.models.base import Model, State
 from headlong.models.checkpoint import load_weights, open_checkpoint
+from headlong.models.evaluate import Tell
 from headlong.models.feeds import Feed
-from headlong.models.jobs import Job, build_job, measured_feed
+from headlong.models.jobs import Job, build_job, harvested_feed, size_of
 from headlong.models.recipe import from_dict
 from headlong.models.train import BEST
 from headlong.store import replacing, write_file
@@ -34,6 +35,7 @@ from headlong.store import replacing, write_file
 SPLITS = ("train", "valid", "test")
 STORED = {"float16": np.float16, "float32": np.float32}
 Vectors = NDArray[Any]
+Stage = Callable[[str], Tell]
 Pieces = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -45,8 +47,17 @@ class Wish(NamedTuple):
     dtype: str = "float16"
 
 
-def harvest(source: str | os.PathLike[str], out: str | os.PathLike[str], data: str | None = None, wish: Wish = Wish()) -> Path:  # noqa: B008
-    """Cut the layer and its hidden vectors from a trained model: a run's folder or a checkpoint of ``headlong train``."""
+def harvest(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    data: str | None = None,
+    wish: Wish = Wish(),  # noqa: B008
+    stage: Stage | None = None,
+) -> Path:
+    """Cut the layer and its hidden vectors from a trained model: a run's folder or a checkpoint of ``headlong train``.
+
+    ``stage(split)`` gives a callback ``(done, total)`` that counts its rows.
+    """
     _check(wish)
     folder = Path(out)
     job = trained(source, data)
@@ -55,23 +66,30 @@ def harvest(source: str | os.PathLike[str], out: str | os.PathLike[str], data: s
         raise OptionError(f"the head {job.recipe.head} freezes to a {type(layer).__name__}; harvest writes one matrix")
     tensors: dict[str, Vectors] = {}
     for split in wish.splits:
-        feed = measured_feed(job.data.content, split, job.recipe.training)
-        tensors |= collected(split, vectors(job.model, feed), wish)
+        feed = harvested_feed(job.data.content, split, job.recipe.training, wish.rows)
+        count_to = counted(stage, split, wish.rows, size_of(job.data.content, split))
+        tensors |= collected(split, vectors(job.model, feed), wish, count_to)
     write(folder, layer, tensors, f"{job.recipe.name} on {job.data.name}")
     with replacing(folder / "vocab.txt") as file:
         file.write("".join(f"{name}\n" for name in job.classes).encode())
     return folder
 
 
-def harvest_any(source: str | os.PathLike[str], out: str | os.PathLike[str], data: str | None, wish: Wish) -> Path:
+def harvest_any(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    data: str | None = None,
+    wish: Wish = Wish(),  # noqa: B008
+    stage: Stage | None = None,
+) -> Path:
     """One of ours or Hugging Face's: a folder with ``config.json`` is theirs."""
     from headlong.models.harvest_hf import harvest_hf, is_hf
 
     if not is_hf(source):
-        return harvest(source, out, data, wish)
+        return harvest(source, out, data, wish, stage)
     if data is None:
         raise OptionError(f"{os.fspath(source)} is a Hugging Face model; name the text that it reads with --data")
-    return harvest_hf(source, out, data, wish)
+    return harvest_hf(source, out, data, wish, stage=stage)
 
 
 def trained(source: str | os.PathLike[str], data: str | None = None) -> Job:
@@ -96,7 +114,7 @@ def vectors(model: Model, feed: Feed) -> Pieces:
         yield features.hidden, batch.target
 
 
-def collected(split: str, pieces: Pieces, wish: Wish) -> dict[str, Vectors]:
+def collected(split: str, pieces: Pieces, wish: Wish, count_to: Callable[[int], None]) -> dict[str, Vectors]:
     """The first ``wish.rows`` rows of a split, as they will be stored."""
     hidden: list[Vectors] = []
     targets: list[Vectors] = []
@@ -105,12 +123,20 @@ def collected(split: str, pieces: Pieces, wish: Wish) -> dict[str, Vectors]:
         hidden.append(vector.detach().float().numpy().astype(STORED[wish.dtype]))
         targets.append(target.numpy().astype(np.int32))
         count += len(target)
+        count_to(count)
         if wish.rows and count >= wish.rows:
             break
     if not count:
         raise OptionError(f"the {split} split has no text to read; choose another with --splits")
     most = wish.rows or count
     return {f"{split}_hidden": np.concatenate(hidden)[:most], f"{split}_target": np.concatenate(targets)[:most]}
+
+
+def counted(stage: Stage | None, split: str, rows: int, there: int) -> Callable[[int], None]:
+    """A bar for ``split`` with its total filled in: ``rows`` of what is ``there``, or all of it."""
+    total = min(rows, there) if rows else there
+    tell = None if stage is None else stage(f"{split} vectors")
+    return lambda count: None if tell is None else tell(min(count, total), total)
 
 
 def write(folder: Path, layer: Layer, tensors: Mapping[str, Vectors], source: str) -> None:

@@ -20,7 +20,7 @@ from headlong.data import load
 from headlong.data.text import END, Corpus
 from headlong.errors import DataError, MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.models.harvest import Pieces, Vectors, Wish, collected, write
+from headlong.models.harvest import Pieces, Stage, Vectors, Wish, collected, counted, write
 
 WINDOW = 256
 CHECKED = 4
@@ -34,7 +34,12 @@ def is_hf(source: str | os.PathLike[str]) -> bool:
 
 
 def harvest_hf(
-    source: str | os.PathLike[str], out: str | os.PathLike[str], data: str, wish: Wish, window: int = WINDOW
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    data: str,
+    wish: Wish,
+    window: int = WINDOW,
+    stage: Stage | None = None,
 ) -> Path:
     """As ``harvest``; ``data`` is text that the model's own tokenizer reads, a registered corpus or a file."""
     try:
@@ -55,7 +60,7 @@ def harvest_hf(
     for split in wish.splits:
         ids = _tokens(corpus.content, split, tokenizer, wish.rows)
         _check_match(model, layer, ids[: min(window, len(ids))])
-        tensors |= collected(split, _vectors(model, ids, window), wish)
+        tensors |= collected(split, _vectors(model, ids, window), wish, counted(stage, split, wish.rows, len(ids) - 1))
     folder = Path(out)
     write(folder, layer, tensors, f"{Path(source).name} on {corpus.name}")
     return folder

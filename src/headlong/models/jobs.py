@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from headlong.data import Loaded, load
+from headlong.data.images import Images
+from headlong.data.images import Split as Pictures
 from headlong.data.text import END, Corpus
 from headlong.data.translation import START, Pairs
 from headlong.errors import DataError, OptionError
@@ -125,10 +128,33 @@ def measured_feed(content: Any, split: str, training: Training) -> Feed:
     part = getattr(content, split)
     if isinstance(content, Corpus):
         columns = max(1, min(EVALUATION_COLUMNS, len(part) // (2 * training.window)))
-        return TextFeed(part, columns, training.window)
+        try:
+            return TextFeed(part, columns, training.window)
+        except DataError as error:
+            raise DataError(f"the {split} split: {error}") from error
     if isinstance(content, Pairs):
         return PairFeed(part, training.batch, content.target.ids[START])
     return ImageFeed(part, max(training.batch, 256))
+
+
+def harvested_feed(content: Any, split: str, training: Training, rows: int) -> Feed:
+    """As ``measured_feed``, but such that its first ``rows`` rows stand for all: pictures come in order of their class
+    and pairs in order of their length, so of pictures every so manieth is taken, and pairs come shuffled."""
+    part = getattr(content, split)
+    if isinstance(content, Pairs):
+        return PairFeed(part, training.batch, content.target.ids[START], seed=training.seed)
+    if isinstance(content, Images) and 0 < rows < len(part.labels):
+        chosen = np.linspace(0, len(part.labels), rows, endpoint=False).astype(np.int64)
+        return ImageFeed(Pictures(part.pixels[chosen], part.labels[chosen]), max(training.batch, 256))
+    return measured_feed(content, split, training)
+
+
+def size_of(content: Any, split: str) -> int:
+    """How many rows a split has at most: words, or pictures."""
+    part = getattr(content, split)
+    if isinstance(content, Corpus):
+        return len(part)
+    return sum(map(len, part.target)) if isinstance(content, Pairs) else len(part.labels)
 
 
 def sentence_ends(pairs: Pairs) -> tuple[int, int]:

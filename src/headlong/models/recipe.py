@@ -9,6 +9,7 @@ Unknown keys and values of the wrong type are refused: a typo is no default.
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -18,6 +19,11 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from headlong.errors import OptionError
 
 Options = TypeVar("Options")
+KNOWN = {
+    "optimiser": ("adam", "sgd", "nt-asgd"),
+    "schedule": ("constant", "onecycle", "plateau"),
+    "bend": ("none", "shift", "turn"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +57,12 @@ class Training:
     save_steps: int = 500
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch, self.window, self.save_steps) < 1 or self.rate <= 0:
+        if min(self.epochs, self.batch, self.window, self.save_steps) < 1 or not 0 < self.rate < math.inf:
             raise OptionError(f"{self}; expected epochs, batch, window and save_steps of 1 or more and a rate above 0")
-        for name, known in (("optimiser", ("adam", "sgd", "nt-asgd")), ("schedule", ("constant", "onecycle", "plateau"))):
+        for name in ("seed", "decay", "clip", "patience", "nonmono"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
+        for name, known in KNOWN.items():
             if getattr(self, name) not in known:
                 raise OptionError(f"training.{name} = {getattr(self, name)!r}; expected one of {', '.join(known)}")
 
@@ -118,14 +127,17 @@ def from_dict(data: Mapping[str, Any], name: str, overrides: Mapping[str, Any] |
             tables[table] = value
         elif isinstance(tables.setdefault(table, {}), dict):
             tables[table][field] = value
+    for table in ("model", "head", "training"):
+        if not isinstance(tables.setdefault(table, {}), dict):
+            raise OptionError(f"recipe {name}: {table} = {tables[table]!r}; expected a table, such as {table}.KEY=VALUE")
     extra = tables.keys() - {"data", "model", "head", "training"}
     if extra or not isinstance(tables.get("data"), str):
         raise OptionError(f'recipe {name}: {sorted(extra) or "no data"}; expected data = "...", [model], [head], [training]')
-    model, head = (dict(tables.get(table) or {}) for table in ("model", "head"))
+    model, head = dict(tables["model"]), dict(tables["head"])
     kind = model.pop("kind", None)
     if not isinstance(kind, str):
         raise OptionError(f'recipe {name} names no model; expected [model] with kind = "lstm", say')
-    training = options_from(Training, tables.get("training") or {}, "training")
+    training = options_from(Training, tables["training"], "training")
     return Recipe(name, tables["data"], kind, str(head.pop("kind", "dense")), model, head, training)
 
 

@@ -50,11 +50,15 @@ def chosen_recipe(
 def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, show: TextIO | None = None) -> dict[str, Any]:
     """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote."""
     beside = processes()
-    job = build_job(recipe, beside.share)
+    display = Display(sys.stderr if show is None else show, shown=show is not None and beside.share.rank == 0)
     folder = Path(out) if out is not None else Path("runs") / recipe.name
-    run = Run(job, folder, None if show is None else Display(show), beside)
-    figures = run.fit()
-    record = describe(job, run, figures)
+    with display:
+        display.note(f"reading {recipe.data}")
+        job = build_job(recipe, beside.share)
+        run = Run(job, folder, display, beside, display.note)
+        figures = run.fit()
+        display.note("writing the record")
+        record = describe(job, run, figures)
     if beside.share.rank == 0:
         text = json.dumps(record, indent=1, ensure_ascii=False)
         with replacing(folder / RECORD) as file:
@@ -125,19 +129,35 @@ def summary(record: Mapping[str, Any]) -> str:
 class Display:
     """One line that is rewritten on a terminal; elsewhere a line now and then, and one for each epoch."""
 
-    def __init__(self, stream: TextIO = sys.stderr, every: float = 15.0) -> None:
-        self._stream, self._live = stream, stream.isatty()
+    def __init__(self, stream: TextIO, every: float = 15.0, shown: bool = True) -> None:
+        self._stream, self._live, self._shown = stream, stream.isatty(), shown
         self._every = 0.5 if self._live else every
         self._next = 0.0
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *fault: object) -> None:
+        """Leave no half-told line behind."""
+        if self._live and self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
     def __call__(self, moment: Moment) -> None:
+        self._write(line(moment), lasting=moment.valid is not None)
+
+    def note(self, text: str) -> None:
+        """What takes time besides training; on a terminal only, where the next line takes its place."""
+        if self._live:
+            self._write(text)
+
+    def _write(self, text: str, lasting: bool = False) -> None:
         now = time.monotonic()
-        if moment.valid is None and now < self._next:
+        if not self._shown or (now < self._next and not lasting):
             return
         self._next = now + self._every
-        text = line(moment)
         if self._live:
-            self._stream.write("\r\x1b[K" + text + ("\n" if moment.valid is not None else ""))
+            self._stream.write("\r\x1b[K" + text + ("\n" if lasting else ""))
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
@@ -151,7 +171,3 @@ def line(moment: Moment) -> str:
         f"rate {moment.rate:.2g}  {moment.targets_per_second:,.0f}/s  left {minutes // 60}:{minutes % 60:02}:{seconds:02}"
     )
     return text if moment.valid is None else f"{text}  valid {moment.metric} {moment.valid:.2f}"
-
-
-if __name__ == "__main__":  # for torchrun, which starts a file or a module
-    train(read_recipe(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None, sys.stderr)

@@ -21,7 +21,7 @@ import torch
 from headlong.errors import NonFiniteError, StoreError
 from headlong.models.base import Batch, State
 from headlong.models.checkpoint import Progress, load_weights, open_checkpoint, resume, save_checkpoint
-from headlong.models.evaluate import Figures, evaluate
+from headlong.models.evaluate import Figures, Tell, evaluate
 from headlong.models.jobs import Job
 from headlong.models.optimisers import AveragedSgd, build_optimiser, is_triggered, rate_at, set_rate
 from headlong.models.processes import Alone, Processes
@@ -48,14 +48,22 @@ class Moment:
 
 
 Report = Callable[[Moment], None]
+Note = Callable[[str], None]
 
 
 class Run:
     """A job in its folder."""
 
-    def __init__(self, job: Job, folder: Path, report: Report | None = None, beside: Processes | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        report: Report | None = None,
+        beside: Processes | None = None,
+        note: Note | None = None,
+    ) -> None:
         self.job, self.folder, self.training = job, folder, job.recipe.training
-        self._report, self._beside = report, beside or Alone()
+        self._report, self._beside, self._note = report, beside or Alone(), note
         self._optimiser = build_optimiser(job.model.parameters(), self.training)
         self._is_text = job.metric == "perplexity"
         try:
@@ -95,7 +103,13 @@ class Run:
             self._epoch(model)
         self._beside.wait()
         load_weights(open_checkpoint(self.folder / BEST)[0], self.job.model)
-        return evaluate(self.job.model, self.job.test)
+        return evaluate(self.job.model, self.job.test, tell=self._measuring("test"))
+
+    def _measuring(self, split: str) -> Tell | None:
+        note = self._note
+        if note is None or not self._is_first:
+            return None
+        return lambda step, steps: note(f"measuring on {split}: {step}/{steps}")
 
     def _epoch(self, model: torch.nn.Module) -> None:
         progress, feed = self.progress, self.job.train
@@ -144,7 +158,7 @@ class Run:
     def _close_epoch(self, steps: int, started: float, cpu: float) -> None:
         progress, job = self.progress, self.job
         with self._averaged():
-            figures = evaluate(job.model, job.valid, predict=not self._is_text)
+            figures = evaluate(job.model, job.valid, not self._is_text, self._measuring("valid"))
             cost = figures.cost(job.metric)
             if self._is_first and cost < min(self._costs(), default=math.inf):
                 save_checkpoint(self.folder / BEST, job.recipe, job.model, None, (), progress)
@@ -201,5 +215,5 @@ class Run:
 
 
 def _seed(seed: int, epoch: int, step: int, rank: int) -> int:
-    """Different for every step (below 2^24 in an epoch), epoch (below 2^20) and process."""
-    return (((seed * 1009 + rank) << 20) + epoch) << 24 | step
+    """Different for every step (below 2^24 in an epoch), epoch (below 2^20) and process; of large seeds the low bits."""
+    return (((seed * 1009 + rank) % (1 << 19) << 20) + epoch) << 24 | step
