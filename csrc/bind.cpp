@@ -19,6 +19,10 @@
 namespace nb = nanobind;
 using namespace headlong;
 
+namespace headlong {
+void bind_adaptive(nb::module_& m);  // adaptive_bind.cpp
+}
+
 namespace {
 
 using AnyArray = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
@@ -550,5 +554,6 @@ NB_MODULE(_native, m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
+    bind_adaptive(m);
     m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
 }

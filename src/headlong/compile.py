@@ -15,7 +15,7 @@ import numpy as np
 from headlong import kernels
 from headlong.answers import Promise
 from headlong.arrays import hidden64
-from headlong.engines import bands, blocks, cascade, experts, full, svd, tree
+from headlong.engines import bandit, bands, blocks, cascade, experts, full, svd, tree
 from headlong.engines.base import METHODS, Engine, Method
 from headlong.engines.calls import LARGEST, checked_eps
 from headlong.engines.options import real, whole
@@ -27,7 +27,7 @@ from headlong.errors import InputError, MalformedFileError, NonFiniteError, Opti
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 
-BUILT_IN = (full.Full, cascade.Cascade, svd.Svd)
+BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
 STRUCTURED = (tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine)
 
 
@@ -74,6 +74,8 @@ def compile(
         raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
     name, reason = choose(layer, vectors is not None) if method == "auto" else (method, "asked for")
     reader = configured(name, options)
+    if hasattr(reader, "aimed"):
+        reader = reader.aimed(eps, delta)
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason)
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}"

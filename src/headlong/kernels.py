@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -126,7 +126,7 @@ def executor(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
 ) -> Executor:
     """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
-    mean, rotation, base, centre, looks, budget, dense = plan
+    mean, rotation, base, centre, looks, budget, dense, _ = plan
     if base is None:
         base = np.zeros(padded(len(weight)), np.float32)
     native: Executor = _loaded().Executor(
@@ -139,6 +139,18 @@ def executor(
 def experts(gate: Floats, ids: Array, starts: Array, executors: list[Executor], constant: bool, scaled: bool) -> Any:
     """A gate ``[experts, width]`` over native executors, one for each expert, whose classes are a run of ``ids``."""
     return _loaded().Experts(gate, ids, starts, executors, constant, scaled)
+
+
+def columns(
+    weight: Array, bias: Floats | None, norms: Floats, link: tuple[str, float, float], arrays: Mapping[str, Array], level: str
+) -> Any:
+    """The native reader of a layer laid out by coordinates; ``arrays`` as ``engines/bandit_columns.py`` makes them."""
+    lost = float(arrays["lost"][0]) if "lost" in arrays else 0.0
+    race = (arrays.get("size"), arrays.get("peak"), arrays.get("squares"))
+    return _loaded().Columns(
+        bits(weight), weight.dtype.name, bias, norms, link, arrays["columns"], arrays["column_weight"], arrays["base"], *race,
+        lost, level,
+    )  # fmt: skip
 
 
 def row_norms(weight: Array, thread_count: int = 1) -> Floats:

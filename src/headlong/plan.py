@@ -12,6 +12,7 @@ Building plans is the business of ``previews/``; running them that of ``engines/
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +93,7 @@ class Plan(NamedTuple):
     ``centre``    ``[dim]`` float64 or None: <centre, hidden> joins every estimate before any link
     ``levels``    coarse to fine; none: every query is read densely
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
+    ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
     """
 
     mean: Array | None
@@ -101,6 +103,7 @@ class Plan(NamedTuple):
     levels: tuple[Level, ...]
     budget: int | None = None
     dense: Dense = Dense()
+    arrays: Mapping[str, Array] | None = None
 
 
 def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from headlong import kernels
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
+from headlong.engines.bandit_parts import EngineParts
 from headlong.engines.calls import COLDEST, Asked, asked, check_some_left, checked_eps, checked_filters, checked_k
 from headlong.engines.few import Few, few, listed, lse_of, sample_of, topk_of
 from headlong.engines.options import real
@@ -86,6 +87,8 @@ class Engine:
             if level == kernels.REFERENCE
             else kernels.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
+        if plan.arrays is not None and hasattr(method, "reader"):  # a method that reads in a way of its own
+            self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
 
     @property
     def name(self) -> str:

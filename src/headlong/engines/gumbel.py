@@ -34,7 +34,7 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 
 def gumbels(seed: int, row: int, draw: int, classes: NDArray[np.int64]) -> NDArray[np.float64]:
     """``-log(-log(u))`` for each of ``classes``; ``seed`` and ``row`` are 64-bit, ``draw`` is 31-bit."""
-    high, low = (_words(seed, row, number, classes) for number in (draw, draw | _SECOND))
+    high, low = (words(seed, row, number, classes) for number in (draw, draw | _SECOND))
     near_zero = high.astype(np.float64) * 2.0**32 + low.astype(np.float64) + 0.5
     near_one = (_LOW - high).astype(np.float64) * 2.0**32 + (2.0**32 - low.astype(np.float64)) - 0.5
     # Near one u itself would round to 1, so there its distance from one goes into log1p.
@@ -45,7 +45,7 @@ def gumbels(seed: int, row: int, draw: int, classes: NDArray[np.int64]) -> NDArr
     return -np.log(negative_log)
 
 
-def _words(seed: int, row: int, draw: int, classes: NDArray[np.int64]) -> Words:
+def words(seed: int, row: int, draw: int, classes: NDArray[np.int64]) -> Words:
     """The word of each class: output ``class & 3`` of the block at counter ``(class >> 2, draw, row)``."""
     blocks, place = np.unique(classes >> 2, return_inverse=True)
     fixed = (draw, row & 0xFFFFFFFF, row >> 32)

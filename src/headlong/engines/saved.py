@@ -29,6 +29,7 @@ MOST_LEVELS, MOST_TERMS, MOST_ROWS = 8, 64, 8
 TERMS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
 LARGEST = 2**40
 MOST = float(np.finfo(np.float32).max)
+ARRAYS = "plan.arrays."
 
 
 class Saved(NamedTuple):
@@ -53,6 +54,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     for depth, level in enumerate(plan.levels):
         for name in ("codes", "scale", "slack"):
             tensors[f"plan.levels.{depth}.{name}"] = getattr(level, name)
+    tensors |= {f"plan.arrays.{name}": array for name, array in (plan.arrays or {}).items()}
     if with_layer:
         tensors |= {"layer.weight": layer.weight, "layer.bias": layer.bias}
     record = {
@@ -148,6 +150,7 @@ class _Record:
             tuple(self._level(depth, entry, layer.vocab, width) for depth, entry in enumerate(entries)),
             None if budget is None else _whole(budget, LARGEST),
             Dense(_number(batch), _number(share)),
+            {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
         )
 
     def _level(self, depth: int, entry: dict[str, Any], vocab: int, width: int) -> Level:

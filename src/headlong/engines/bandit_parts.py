@@ -1,0 +1,22 @@
+"""What an engine hands to a method that reads in a way of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headlong import kernels
+from headlong.answers import Promise
+from headlong.kernels import Floats
+from headlong.layers.matrix import Layer
+from headlong.plan import Plan
+
+
+class EngineParts(NamedTuple):
+    """The engine's parts, and the plain executor for all that the method's reader does not do itself."""
+
+    layer: Layer
+    plan: Plan
+    norms: Floats
+    promise: Promise
+    seed: int
+    rows: kernels.Executor

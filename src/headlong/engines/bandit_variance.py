@@ -1,0 +1,73 @@
+"""How well a few coordinates say what a dot product is: the estimators that AdaptiveSoftmax compares, and their variances.
+
+    z = sum_j w_j x_j      from m of its D summands t_j = w_j x_j
+
+One function each, vectorised over rows ``terms [rows, m]`` (the summands that were drawn): ``(estimate, variance)``, both
+``[rows]``. Uniform draws scale by D / m; importance-sampled ones divide by the probability of being drawn.
+
+    uniform, replaced     D mean(t)                 D^2 s^2 / m
+    uniform, kept         D mean(t)                 D^2 s^2 / m * (1 - m / D)          finite population
+    uniform, naive        D mean(t)                 D^2 s^2 / m                        the same draws, the correction left out
+    importance, replaced  mean(t / p)               var(t / p) / m
+    importance, kept      sum(t / q)                sum(t^2 (1 - q) / q^2)             Horvitz-Thompson; the paper's own
+
+``p`` is a summand's share of the weights, ``q`` the chance that it is among the first m of the shared order, given the
+(m + 1)-th key: ``q = 1 - exp(-exp(log p - kappa))`` (priority sampling by Gumbel keys). Only the last variance falls to 0
+as m goes to D with unequal weights (Baharav et al., 2024, the variance figure). :func:`serfling` is the allowance that
+none of them has: what an empirical variance may be off by itself (Bardenet and Maillard, 2015, theorem 4.3).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headlong.kernels import Doubles
+
+KAPPA = 7 / 3 + 3 / math.sqrt(2)
+
+
+def uniform(terms: Doubles, dim: int, corrected: bool = False) -> tuple[Doubles, Doubles]:
+    """``D mean(t)`` of ``terms`` drawn evenly; ``corrected``: without replacement, and the variance knows it."""
+    m = terms.shape[1]
+    spread = terms.var(axis=1, ddof=1) if m > 1 else np.full(len(terms), np.inf)
+    share = 1 - m / dim if corrected else 1.0
+    return dim * terms.mean(axis=1), np.asarray(dim * dim * spread / m * share)
+
+
+def importance(terms: Doubles, shares: Doubles) -> tuple[Doubles, Doubles]:
+    """``mean(t / p)`` of ``terms`` drawn with replacement in proportion to ``shares [m]`` (their p)."""
+    scaled = terms / shares
+    m = scaled.shape[1]
+    spread = scaled.var(axis=1, ddof=1) if m > 1 else np.full(len(scaled), np.inf)
+    return scaled.mean(axis=1), np.asarray(spread / m)
+
+
+def chances(log_shares: Doubles, kappa: float) -> Doubles:
+    """``q``, for the prefix that ends before the key ``kappa`` (-inf: the prefix is everything)."""
+    if kappa == -math.inf:
+        return np.ones_like(log_shares)
+    return np.asarray(-np.expm1(-np.exp(np.minimum(log_shares - kappa, 700.0))))
+
+
+def horvitz_thompson(terms: Doubles, q: Doubles) -> tuple[Doubles, Doubles]:
+    """``sum(t / q)`` of the first m summands of the shared order, and its unbiased variance estimate."""
+    scaled = terms / q
+    return scaled.sum(axis=1), np.asarray((scaled * scaled) @ (1 - q))
+
+
+def serfling(spread: Doubles, span: Doubles, m: int, population: int, rate: float) -> Doubles:
+    """How far the mean of ``m`` of ``population`` numbers may be off: two sides, wrong with probability ``rate``.
+
+    s sqrt(2 rho ln(10 / rate) / m) + kappa R ln(10 / rate) / m,      kappa = 7/3 + 3/sqrt(2)
+
+    with ``spread`` s the sample's standard deviation (ddof 0), ``span`` R the length of an interval that holds all
+    numbers, ``rho = 1 - (m - 1) / N`` up to half of them and ``(1 - m / N) (1 + 1 / m)`` beyond. Each side takes half the
+    rate, and the theorem's side fails five times as often as its logarithm says.
+    """
+    if m >= population:
+        return np.zeros_like(spread)
+    rho = 1 - (m - 1) / population if 2 * m <= population else (1 - m / population) * (1 + 1 / m)
+    odds = math.log(10 / rate)
+    return np.asarray(spread * math.sqrt(2 * rho * odds / m) + KAPPA * span * odds / m)
