@@ -142,7 +142,7 @@ def experts(gate: Floats, ids: Array, starts: Array, executors: list[Executor], 
 
 
 def columns(
-    weight: Array, bias: Floats | None, norms: Floats, link: tuple[str, float, float], arrays: Mapping[str, Array], level: str
+    weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], arrays: Mapping[str, Array], level: str
 ) -> Any:
     """The native reader of a layer laid out by coordinates; ``arrays`` as ``engines/bandit_columns.py`` makes them."""
     lost = float(arrays["lost"][0]) if "lost" in arrays else 0.0

@@ -16,10 +16,10 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.engines.bandit_columns import Arrays, pieces, published_arrays, race_arrays
-from headlong.engines.bandit_published import Rules
-from headlong.engines.bandit_race import WIDTHS, tail_scores
 from headlong.engines.bandit_fit import fit_multipliers, parts_for
 from headlong.engines.bandit_parts import EngineParts
+from headlong.engines.bandit_published import Rules
+from headlong.engines.bandit_race import WIDTHS, tail_scores
 from headlong.engines.bandit_reader import PublishedReader, RaceReader
 from headlong.engines.base import register
 from headlong.engines.options import flag, real
@@ -120,7 +120,8 @@ class Adaptive:
             if calibration is None:
                 raise OptionError("widths='calibrated' takes calibration vectors; pass calibration=hidden")
             calibration, queries = split(calibration, rate)
-        arrays = race_arrays(layer, calibration)
+        # A link given as a table is the plain executor's business; so are columns that float32 cannot hold.
+        arrays = None if layer.link.lowered()[0] == "table" else race_arrays(layer, calibration)
         if arrays is None or queries is None:
             return arrays
         factor = conformal(tail_scores(arrays, queries, exact_logits(layer, queries)), rate)

@@ -158,7 +158,7 @@ class PublishedReader:
         rules = self.rules if rules is None else rules
         x = turned(hidden, self.arrays["signs"]) if "signs" in self.arrays else hidden
         x = np.ascontiguousarray(x)
-        widths = float(self.arrays["spread"][0]) * np.abs(x).sum(axis=1) ** 2 * self.layer.link.lowered()[1] ** 2
+        widths = float(self.arrays["spread"][0]) * np.abs(x).sum(axis=1) ** 2 * self._affine()[0] ** 2
         if self._native is None:
             return self._slow(hidden, x, k, mask, rules, widths, estimates)
         given = (rules.eps, rules.delta, rules.warm, rules.exact, rules.arm, rules.sum, np.ascontiguousarray(widths))
@@ -169,7 +169,7 @@ class PublishedReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         values, ids, lse, _, _, rows, read, _ = self.search(hidden, k, mask, threads)
-        _, slope, shift = self.layer.link.lowered()
+        slope, shift = self._affine()
         batch, flags = len(hidden), np.zeros(len(hidden), bool)
         logits = np.where(ids < 0, -np.inf, (values - shift) / slope)
         return logits, ids, values - lse[:, None], lse, np.full(batch, np.inf), flags, rows, read, flags
@@ -199,11 +199,16 @@ class PublishedReader:
         flags = np.zeros(batch, bool)
         return won, logits, score, np.zeros(won.shape, bool), found[5], found[6], flags
 
+    def _affine(self) -> tuple[float, float]:
+        """``(scale, shift)`` of the link; the method refuses other links."""
+        _, slope, shift, *_ = self.layer.link.lowered()
+        return slope, shift
+
     def _slow(
         self, hidden: Doubles, x: Doubles, k: int, mask: Mask, rules: published.Rules, widths: Doubles, estimates: bool
     ) -> Answer:
         layer, arrays = self.layer, self.arrays
-        _, slope, shift = layer.link.lowered()
+        slope, shift = self._affine()
         base = arrays["base"][: layer.vocab].astype(np.float64) * slope + shift
         out = []
         kept = np.empty((len(hidden) if estimates else 0, layer.vocab))
