@@ -1,0 +1,67 @@
+"""Score any number of hidden vectors with a saved engine: a Ray Data and a Spark function.
+
+::
+
+    dataset.map_batches(Scorer, fn_constructor_kwargs={"engine": "head.safetensors", "k": 10}, concurrency=2)
+    frame.mapInPandas(in_pandas("head.safetensors", k=10), schema=spark_schema(frame.schema))
+
+Both read the column ``hidden`` (a vector in each row) and add ``ids``, ``log_probs``, ``error`` and ``proved``. Workers
+map the engine's file, so it is in memory once per machine. Neither Ray nor Spark is imported here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import headlong
+from headlong.errors import InputError
+
+Columns = dict[str, Any]
+
+
+class Scorer:
+    """``batch -> batch`` with the ``k`` likeliest classes of each row of ``column``; ``engine`` is a path or an engine."""
+
+    def __init__(self, engine: Any, k: int = 10, column: str = "hidden", threads: int | None = None) -> None:
+        self.engine = loaded(str(engine), threads) if not hasattr(engine, "topk") else engine
+        self.k, self.column = k, column
+
+    def __call__(self, batch: Mapping[str, Any]) -> Columns:
+        """A batch of columns, as Ray's ``batch_format="numpy"`` hands it over."""
+        if self.column not in batch:
+            raise InputError(f"the batch has the columns {', '.join(batch)}; expected {self.column!r}, a vector in each row")
+        rows = [np.asarray(row, np.float32) for row in batch[self.column]]
+        hidden = np.stack(rows) if rows else np.empty((0, self.engine.layer.dim), np.float32)
+        top = self.engine.topk(hidden, k=self.k)
+        found = {"ids": top.ids, "log_probs": top.log_probs, "error": top.error, "proved": top.proved}
+        return {**batch, **found}
+
+
+def in_pandas(engine: str, k: int = 10, column: str = "hidden", threads: int = 1) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for Spark's ``mapInPandas``: lists in the columns ``ids`` and ``log_probs``."""
+
+    def scored(frames: Iterator[Any]) -> Iterator[Any]:
+        scorer = Scorer(engine, k, column, threads)
+        for frame in frames:
+            found = scorer({column: frame[column]})
+            yield frame.assign(
+                ids=list(found["ids"]), log_probs=list(found["log_probs"]), error=found["error"], proved=found["proved"]
+            )
+
+    return scored
+
+
+def spark_schema(schema: Any) -> Any:
+    """A ``StructType`` with what :func:`in_pandas` adds."""
+    added = "ids array<bigint>, log_probs array<double>, error double, proved boolean"
+    return ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields), added])
+
+
+@functools.lru_cache(maxsize=4)
+def loaded(path: str, threads: int | None) -> Any:
+    """One engine for each file and process."""
+    return headlong.load(path, threads=threads)
