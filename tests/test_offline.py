@@ -62,8 +62,7 @@ def test_the_examples_run_on_one_machine(name: str, package: str) -> None:
     if package == "pyspark" and shutil.which("java") is None:
         pytest.skip("Spark runs on Java 17, which is not installed")
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, timeout=280, env=environment, check=False
-    )
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "the ids of a local engine" in done.stdout
