@@ -12,11 +12,10 @@
 #include <memory>
 #include <stdexcept>
 
-#include "bind.h"
+#include "binding.h"
 #include "executor.h"
 #include "pool.h"
 
-namespace nb = nanobind;
 using namespace headlong;
 
 namespace headlong {
@@ -24,29 +23,6 @@ void bind_adaptive(nb::module_& m);  // adaptive_bind.cpp
 }
 
 namespace {
-
-using AnyArray = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
-
-void check(bool good, const char* what) {
-    if (!good) throw std::invalid_argument(what);
-}
-
-Kind kind_of(const std::string& name) {
-    if (name == "float32") return Kind::f32;
-    if (name == "float16") return Kind::f16;
-    check(name == "bfloat16", "kind must be float32, float16 or bfloat16");
-    return Kind::bf16;
-}
-
-const void* weight_of(const AnyArray& array, Kind kind) {
-    check(array.ndim() == 2, "weight must be [vocab, dim]");
-    check(array.itemsize() == (kind == Kind::f32 ? 4u : 2u), "weight's item size does not fit its kind");
-    return array.data();
-}
 
 TermKind term_kind(const std::string& name) {
     if (name == "norm") return TermKind::norm;
@@ -551,6 +527,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("isa", &BoundExecutor::isa)
         .def_prop_ro("capsule", &BoundExecutor::capsule);
     bind_experts(m);
+    bind_descent(m);
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));

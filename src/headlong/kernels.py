@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -151,6 +151,15 @@ def columns(
         bits(weight), weight.dtype.name, bias, norms, link, arrays["columns"], arrays["column_weight"], arrays["base"], *race,
         lost, level,
     )  # fmt: skip
+
+
+def descent(dim: int, parts: Sequence[tuple[Array, Floats | None, Array | None]], nodes: Sequence[Any], level: str) -> Any:
+    """The native descent at ``level``: ``parts`` of weight, bias, projection; ``nodes`` as ``engines/descent.py`` has them."""
+    named = [
+        (bits(weight), weight.dtype.name, bias, *((None, "") if turn is None else (bits(turn), turn.dtype.name)))
+        for weight, bias, turn in parts
+    ]
+    return _loaded().Descent(dim, named, *nodes, level)
 
 
 def row_norms(weight: Array, thread_count: int = 1) -> Floats:

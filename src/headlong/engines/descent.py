@@ -13,6 +13,7 @@ branches' for a many-way one. Everything is float64; equal log-probabilities are
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -184,14 +185,31 @@ def _rows_of(part: Part, hidden: Doubles) -> Doubles:
     return values if part.bias is None else values + part.bias
 
 
-def rounding(steps: Steps, hidden: Doubles) -> Doubles:
-    """``[batch]``: how far float64 can have carried a log-probability: its path's logits, normalisers and sums."""
-    length, most, spread = np.linalg.norm(hidden, axis=1), np.zeros(len(hidden)), 1
+class Rounding(NamedTuple):
+    """How far float64 can carry a log-probability: ``slope * ‖hidden‖ + shift``."""
+
+    slope: float
+    shift: float
+
+    def __call__(self, hidden: Doubles) -> Doubles:
+        return np.asarray(self.slope * np.linalg.norm(hidden, axis=1) + self.shift)
+
+
+def rounding(steps: Steps) -> Rounding:
+    """Along the longest path: the logits, their normalisers, the sums. One pass over the weights."""
+    slope, shift, rows = 0.0, 0.0, 1
     for part in steps.parts:
-        norm = float(np.sqrt((part.weight.astype(np.float64) ** 2).sum(axis=1)).max())
+        norm = float(np.max([np.linalg.norm(piece, axis=1).max() for piece in _wide(part.weight)]))  # NaN stays
         turned = 1.0 if part.projection is None else float(np.linalg.norm(part.projection.astype(np.float64)))
         bias = 0.0 if part.bias is None else float(np.abs(part.bias).max())
-        terms = 2 * part.weight.shape[1] + (0 if part.projection is None else 2 * part.projection.shape[1])
-        most = np.maximum(most, (terms + 24) * (norm * turned * length + bias))
-        spread = max(spread, len(part.weight))
-    return np.asarray(steps.depth * (most + (0 if steps.two_way else spread) + 32) * UNIT)
+        terms = 2 * part.weight.shape[1] + (0 if part.projection is None else 2 * part.projection.shape[1]) + 24
+        slope, shift = float(np.maximum(slope, terms * norm * turned)), max(shift, terms * bias)
+        rows = max(rows, len(part.weight))
+    size = steps.depth * UNIT
+    return Rounding(size * slope, size * (shift + (0 if steps.two_way else rows) + 32))
+
+
+def _wide(weight: NDArray[Any]) -> Iterator[Doubles]:
+    """The rows in float64, some at a time."""
+    for start in range(0, len(weight), ROWS):
+        yield weight[start : start + ROWS].astype(np.float64)

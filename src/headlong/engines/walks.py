@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from headlong import kernels
 from headlong.answers import Promise
 from headlong.engines.descent import Reading, Reference, Steps, rounding
 from headlong.engines.few import Filters
@@ -26,6 +27,25 @@ from headlong.kernels import Doubles
 from headlong.layers.structured import StructuredLayer
 
 
+class Walks(Protocol):
+    """What both executors do."""
+
+    def topk(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]: ...
+
+    def log_probs(self, hidden: Doubles, ids: Ids, threads: int) -> tuple[Doubles, Ids, Doubles]: ...
+
+
+def native(reference: Reference, dim: int, level: str) -> Walks:
+    """The native twin of the NumPy executor."""
+    steps = reference.steps
+    nodes = (steps.part, steps.first, steps.starts, steps.children, steps.two_way)
+    tables = (np.ascontiguousarray(table, np.int64) for table in (reference.owner, reference.above, reference.leaf))
+    arrays = [part if isinstance(part, bool) else np.ascontiguousarray(part, np.int64) for part in nodes]
+    parts = [(part.weight, part.bias, part.projection) for part in steps.parts]
+    walks: Walks = kernels.descent(dim, parts, [*arrays, *tables], level)
+    return walks
+
+
 class WalkingEngine(StructuredEngine):
     """Proves everything: no promise has a probability."""
 
@@ -34,11 +54,12 @@ class WalkingEngine(StructuredEngine):
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, Promise(promise.eps, 0.0, 0.0), **about)
         self.steps = self._steps()
-        for part in self.steps.parts:
-            if not np.isfinite(part.weight.astype(np.float32).sum(dtype=np.float64)):
-                raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
+        self._rounding = rounding(self.steps)
+        if not np.isfinite(self._rounding.slope):
+            raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
         self._reference = Reference(self.steps)
-        self._executor = self._reference
+        slow = self.isa == kernels.REFERENCE
+        self._executor: Walks = self._reference if slow else native(self._reference, layer.dim, self.isa)
 
     @abstractmethod
     def _steps(self) -> Steps:
@@ -48,19 +69,19 @@ class WalkingEngine(StructuredEngine):
         log_probs, ids, rows, read = self._executor.topk(hidden, k, self._count)
         zero = np.zeros(len(hidden))
         spent = Spent(rows, read, np.zeros(len(hidden), bool))
-        return Best(log_probs, ids, np.ones(len(hidden), bool), zero, rounding(self.steps, hidden), zero, spent)
+        return Best(log_probs, ids, np.ones(len(hidden), bool), zero, self._rounding(hidden), zero, spent)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         log_probs, rows, read = self._executor.log_probs(hidden, ids, self._count)
         zero = np.zeros(len(hidden))
-        return Scored(log_probs, zero, rounding(self.steps, hidden), zero, Spent(rows, read, np.zeros(len(hidden), bool)))
+        return Scored(log_probs, zero, self._rounding(hidden), zero, Spent(rows, read, np.zeros(len(hidden), bool)))
 
     def _everything(self, hidden: Doubles) -> Scored:
         batch, zero = len(hidden), np.zeros(len(hidden))
         rows = sum(len(part.weight) for part in self.steps.parts)
         read = float(sum(part.weight.nbytes for part in self.steps.parts))
         spent = Spent(np.full(batch, rows), np.full(batch, read), np.ones(batch, bool))
-        return Scored(self._reference.everything(hidden), zero, rounding(self.steps, hidden), zero, spent)
+        return Scored(self._reference.everything(hidden), zero, self._rounding(hidden), zero, spent)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
         shape = len(hidden), filters.n

@@ -30,7 +30,10 @@ ROUNDS = 8
 
 
 class Paths(NamedTuple):
-    """``nodes, signs [V, longest]``: the nodes on the way to each class and the branch taken: 1 first, -1 second, 0 none."""
+    """``nodes, signs [V, longest]``: the nodes from each class up to the root, and the branch taken there.
+
+    1 is the first branch, -1 the second; 0 fills the rest of a row.
+    """
 
     nodes: Ids
     signs: Floats
@@ -176,7 +179,7 @@ def two_means(points: Floats, weights: Doubles) -> Doubles:
 
 
 def paths(children: Ids) -> Paths:
-    """The way to every class, from the root down."""
+    """The way from every class up to the root."""
     vocab = len(children) + 1
     above, branch = np.full(2 * vocab - 1, -1), np.zeros(2 * vocab - 1, np.float32)  # nodes first, then leaves
     for side, sign in enumerate((1.0, -1.0)):

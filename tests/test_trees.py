@@ -1,0 +1,263 @@
+"""Trees, classes and bands: how they are built, what is refused, and the operations that their losses and engines rest on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import headlong as hl
+from headlong import kernels
+from headlong.engines.descent import Reference
+from headlong.engines.walks import native
+from headlong.errors import NonFiniteError, OptionError, ShapeError
+from headlong.heads import BandsHead, DifferentiatedHead, TreeHead, TwoLevelHead, build_head, classes, trees
+from headlong.heads.grouped import grouped_log_prob
+from headlong.layers.bands import Band, BandsLayer
+from headlong.layers.blocks import Block, BlocksLayer
+from headlong.layers.tree import TreeLayer, check_tree
+
+Ids = NDArray[np.int64]
+FEATURES = np.random.default_rng(0).standard_normal((37, 5)).astype(np.float32)
+
+
+def depths(children: Ids) -> Ids:
+    return (trees.paths(children).signs != 0).sum(axis=1)
+
+
+def built(vocab: int, seed: int) -> dict[str, Ids]:
+    rng = np.random.default_rng(seed)
+    counts = rng.zipf(1.5, vocab).astype(float)
+    features = rng.standard_normal((vocab, 3))
+    learned = {f"learned, {balance}": trees.learned(features, counts, balance) for balance in trees.BALANCES}
+    return {"balanced": trees.balanced(rng.permutation(vocab)), "huffman": trees.huffman(counts), **learned}
+
+
+@given(vocab=st.integers(2, 70), seed=st.integers(0, 99))
+def test_every_tree_has_every_class_once_and_its_paths_are_codes(vocab: int, seed: int) -> None:
+    for children in built(vocab, seed).values():
+        check_tree(children.reshape(-1), 2 * np.arange(vocab))
+        assert np.isclose((0.5 ** depths(children).astype(float)).sum(), 1.0)  # Kraft's sum of a full code
+        paths = trees.paths(children)
+        codes = np.concatenate([paths.nodes * (paths.signs != 0), paths.signs], axis=1)
+        assert len(np.unique(codes, axis=0)) == vocab
+
+
+def test_depths_are_what_the_names_say() -> None:
+    assert depths(trees.balanced(np.arange(1000))).max() == 10
+    counts = np.array([8.0, 4, 2, 1, 1])
+    assert depths(trees.huffman(counts)).tolist() == [1, 2, 3, 4, 4]
+    p = counts / counts.sum()
+    assert (p * depths(trees.huffman(counts))).sum() == pytest.approx(-(p * np.log2(p)).sum())
+    assert depths(trees.huffman([5.0, 0.0, 5.0])).max() == 2  # never seen is not infinitely deep
+    even = trees.learned(FEATURES, balance="classes")
+    assert depths(even).max() == 6
+
+
+def test_a_learned_tree_keeps_alike_classes_together() -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((2, 8)) * 10
+    features = centres[np.arange(40) % 2] + rng.standard_normal((40, 8))
+    paths = trees.paths(trees.learned(features))
+    side = ((paths.nodes == 0) * paths.signs).sum(axis=1)  # at the root
+    assert (side[::2] == side[0]).all() and (side[1::2] == -side[0]).all()
+    same = trees.learned(np.ones((9, 3)))  # nothing to tell apart: still a tree
+    check_tree(same.reshape(-1), 2 * np.arange(9))
+
+
+@pytest.mark.parametrize(
+    ("children", "words"),
+    [
+        ([[1, ~0], [~1, ~1]], "misses class 2 and has class 1 2 times"),
+        ([[1, ~0], [~1, ~3]], "class 3, with 3 leaves: a class is missing"),
+        ([[1, 1], [~0, ~1]], "2 branches lead to node 1"),
+        ([[0, ~0], [~1, ~2]], "1 branches lead to node 0"),
+        ([[2, ~0], [~1, ~2]], "node 2 of 2"),
+        ([[~0, ~1], [2, ~2], [1, ~3]], "node 1 cannot be reached from the root"),
+    ],
+)
+def test_what_is_no_tree_is_named(children: list[list[int]], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        TreeHead(3, len(children) + 1, tree=np.array(children))
+    with pytest.raises(OptionError, match=words):
+        TreeLayer(np.zeros((len(children), 3), np.float32), None, np.array(children))
+
+
+def test_bad_configurations_are_named() -> None:
+    cases: list[tuple[type[Exception], str, Any]] = [
+        (OptionError, "tree is 'oak'", lambda: TreeHead(3, 5, tree="oak")),
+        (ShapeError, r"expected integers \[4, 2\]", lambda: TreeHead(3, 5, tree=np.zeros((3, 2), int))),
+        (OptionError, r"class 1 has no word", lambda: TwoLevelHead(3, 5, classes=[0, 0, 2, 2, 2])),
+        (ShapeError, r"expected \[5\]", lambda: TwoLevelHead(3, 5, classes=[0, 0])),
+        (OptionError, "classes is 'best'", lambda: TwoLevelHead(3, 5, classes="best")),
+        (OptionError, "whole number of classes from 1 to 5", lambda: TwoLevelHead(3, 5, count=6)),
+        (OptionError, r"cutoffs \[3, 2\]; expected rising", lambda: BandsHead(16, 5, cutoffs=[3, 2])),
+        (OptionError, r"cutoffs \[5\]", lambda: BandsHead(16, 5, cutoffs=[5])),
+        (OptionError, r"widths \[4, 0\].*from 8 to 56", lambda: BandsHead(56, 9, cutoffs=[2, 5], widths=[4, 0])),
+        (OptionError, r"counts is zero", lambda: BandsHead(16, 5, counts=np.zeros(5))),
+        (NonFiniteError, r"counts\[1\] is -1", lambda: TreeHead(3, 2, counts=[1, -1])),
+        (ShapeError, r"counts has shape \[4\]", lambda: BandsHead(16, 5, counts=np.ones(4))),
+        (OptionError, "adding up to 9", lambda: DifferentiatedHead(4, 9, sizes=[4, 4], widths=[4, 2])),
+        (OptionError, "none larger than the one before", lambda: DifferentiatedHead(4, 9, sizes=[4, 5], widths=[2, 4])),
+        (OptionError, "add up to 6", lambda: DifferentiatedHead(4, 9, sizes=[4, 5], widths=[4, 2], columns="split")),
+        (NonFiniteError, "1 classes have no context vector, class 3", lambda: trees.learned(_unseen())),
+        (OptionError, "balance is 'weight'", lambda: trees.learned(FEATURES, balance="weight")),
+    ]
+    for kind, words, make in cases:
+        with pytest.raises(kind, match=words):
+            make()
+
+
+def _unseen() -> Any:
+    hidden, target = np.ones((6, 2)), np.array([0, 1, 2, 4, 4, 2])
+    with pytest.raises(NonFiniteError):
+        trees.learned(trees.contexts(hidden, target, 5))
+    assert np.isfinite(trees.contexts(hidden, target, 5, unseen=np.zeros((5, 2)))).all()
+    return trees.contexts(hidden, target, 5)
+
+
+def test_layers_refuse_parts_that_do_not_fit() -> None:
+    plain, capped = hl.Layer(np.ones((4, 3), np.float32)), hl.Layer(np.ones((4, 3), np.float32), link=hl.SoftCap(3.0))
+    wide, turn = hl.Layer(np.ones((4, 5), np.float32)), np.ones((3, 4), np.float32)
+    cases: list[tuple[type[Exception], str, Any]] = [
+        (OptionError, "has a link", lambda: BandsLayer(plain, [Band(capped)])),
+        (ShapeError, "band 0 reads 3 numbers", lambda: BandsLayer(wide, [Band(plain)])),
+        (ShapeError, r"expected \[3, 5\]", lambda: BandsLayer(wide, [Band(plain, turn)])),
+        (OptionError, "one row for each band", lambda: BandsLayer(plain, [])),
+        (OptionError, "block 0 has the link", lambda: BlocksLayer([Block(capped)], 3)),
+        (OptionError, "start at 0 to 1", lambda: BlocksLayer([Block(plain, 2)], 4)),
+        (OptionError, "starts has to rise", lambda: TreeLayer(np.ones((3, 2), np.float32), None, [~0, ~1, ~2], [0, 2])),
+    ]
+    for kind, words, make in cases:
+        with pytest.raises(kind, match=words):
+            make()
+    broken = np.full((4, 3), np.nan, np.float32)
+    with pytest.raises(NonFiniteError, match="NaN"):
+        hl.compile(BandsLayer(plain, [Band(hl.Layer(broken))]))
+
+
+def test_classes_are_equal_in_what_their_names_say() -> None:
+    counts = 1000.0 / np.arange(1, 401)
+    group = classes.by_frequency(counts, 400, 20)
+    mass = np.bincount(group, np.sqrt(counts))
+    assert len(mass) == 20 and mass.max() < 2 * mass.mean() and (np.diff(group) >= 0).all()
+    assert len(np.bincount(classes.by_frequency([1e9, 1, 1, 1], 4, 4))) == 4
+    for equal in (classes.at_random(401, 20), classes.clustered(np.random.default_rng(0).standard_normal((401, 4)), 20)):
+        sizes = np.bincount(equal)
+        assert len(sizes) == 20 and sizes.max() - sizes.min() <= 2
+    assert (classes.at_random(401, 20) == classes.at_random(401, 20)).all()
+
+
+def test_brown_finds_the_classes_of_a_class_bigram_text() -> None:
+    """Words of class c are followed by words of class c + 1: the likelihood is best where classes are those."""
+    rng = np.random.default_rng(0)
+    text = (np.arange(20_000) % 4) * 6 + rng.integers(0, 6, 20_000)
+    group = classes.brown(text, 24, 4, rounds=20)
+    assert all(len(set(group[c * 6 : c * 6 + 6])) == 1 for c in range(4)) and len(set(group)) == 4
+
+
+def test_grouped_is_the_log_softmax_of_each_group_and_ignores_the_rest() -> None:
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(9, 4, dtype=torch.float64), torch.randn(11, 4, dtype=torch.float64), torch.randn(11)
+    starts, group = torch.tensor([0, 3, 7, 11]), torch.tensor([2, 0, -1, 2, 2, 0, 0, -1, 2])
+    place = torch.tensor([3, 2, 0, 0, 1, 1, 0, 0, 3])
+    out = grouped_log_prob(hidden, group, place, weight, bias.double(), starts)
+    for n in range(9):
+        part = slice(int(starts[group[n]]), int(starts[group[n] + 1]))
+        expected = (weight[part] @ hidden[n] + bias[part]).log_softmax(0)[place[n]] if group[n] >= 0 else torch.zeros(())
+        torch.testing.assert_close(out[n], expected, check_dtype=False)
+
+
+@pytest.mark.parametrize("kind", ["bands", "two-level", "tree", "differentiated"])
+def test_a_step_compiles_to_one_graph(kind: str) -> None:
+    """``fullgraph=True`` raises where the graph breaks; the eager backend keeps the test quick."""
+    torch.manual_seed(0)
+    head, hidden = build_head(kind, 16, 65), torch.randn(12, 16)
+    target = torch.randint(65, (12,))
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return head(x, y).loss
+
+    torch._dynamo.reset()
+    found = torch.compile(loss, fullgraph=True, backend="aot_eager")(hidden, target)
+    torch.testing.assert_close(found, loss(hidden, target))
+    found.backward()
+    mine = [parameter.grad.clone() for parameter in head.parameters() if parameter.grad is not None]
+    head.zero_grad()
+    loss(hidden, target).backward()
+    for one, other in zip(mine, (p.grad for p in head.parameters() if p.grad is not None), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_bands_are_torchs_own_with_the_same_weights() -> None:
+    """``torch.nn.AdaptiveLogSoftmaxWithLoss``, whose bands have no bias, and whose ids are sorted by frequency."""
+    torch.manual_seed(0)
+    theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(32, 60, [10, 30], div_value=2.0, head_bias=True)
+    ours = BandsHead(32, 60, cutoffs=[10, 30], widths=[16, 8])
+    with torch.no_grad():
+        ours.head_weight.copy_(theirs.head.weight)
+        ours.head_bias.copy_(theirs.head.bias)
+        for number, (turn, tail) in enumerate(theirs.tail):
+            ours.projections[number].copy_(turn.weight)
+            ours.weights[number].copy_(tail.weight)
+    hidden, target = torch.randn(50, 32), torch.randint(60, (50,))
+    torch.testing.assert_close(ours(hidden, target).loss, theirs(hidden, target).loss)
+    torch.testing.assert_close(ours.log_prob(hidden), theirs.log_prob(hidden))
+    top = hl.compile(ours.freeze()).topk(hidden.numpy(), k=7)
+    values, ids = theirs.log_prob(hidden).topk(7)
+    assert (top.ids == ids.numpy()).mean() > 0.99
+    np.testing.assert_allclose(top.log_probs, values.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("kind", ["bands", "two-level", "tree"])
+def test_the_native_descent_is_its_numpy_twin(kind: str, level: str) -> None:
+    torch.manual_seed(1)
+    head = build_head(kind, 33, 300)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.mul_(20)
+    engine = hl.compile(head.freeze())
+    reference = Reference(engine.steps)  # type: ignore[attr-defined]
+    twin, hidden = native(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
+    for k in (1, 10, 300):
+        for mine, other in zip(reference.topk(hidden, k, 1), twin.topk(hidden, k, 2), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)
+    ids = np.random.default_rng(1).integers(0, 300, (9, 12))
+    for mine, other in zip(reference.log_probs(hidden, ids, 1), twin.log_probs(hidden, ids, 2), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        np.take_along_axis(reference.everything(hidden), ids, 1), reference.log_probs(hidden, ids, 1)[0], atol=1e-11
+    )
+
+
+def test_ties_go_by_class_and_a_search_opens_no_more_than_it_must() -> None:
+    """All log-probabilities equal: ids come in order. One class has nearly all: one path is opened."""
+    head = TreeHead(4, 64, tree="balanced")
+    with torch.no_grad():
+        head.weight.zero_()
+    flat = hl.compile(head.freeze()).topk(np.ones((1, 4), np.float32), k=9)
+    assert flat.ids.tolist() == [list(range(9))] and flat.cost.rows[0] == 63
+    with torch.no_grad():
+        path = head.nodes[17], head.signs[17]
+        head.bias[path[0]] = 30 * path[1]
+    peaked = hl.compile(head.freeze()).topk(np.ones((1, 4), np.float32), k=1)
+    assert peaked.ids[0, 0] == 17 and peaked.cost.rows[0] == 6
+
+
+def test_a_closed_band_is_not_read() -> None:
+    head = BandsHead(16, 400, cutoffs=[20, 100])
+    with torch.no_grad():
+        head.head_bias[20:] = -20
+        head.head_bias[:20] = torch.arange(20) * 1.0
+    engine = hl.compile(head.freeze())
+    hidden = np.zeros((1, 16), np.float32)
+    top = engine.topk(hidden, k=10)
+    assert top.ids[0].tolist() == list(range(19, 9, -1)) and top.cost.rows[0] == 22
+    assert engine.topk(hidden, k=25).cost.rows[0] > 22
+    assert engine.sample(hidden, seed=1).cost.rows[0] == 22
