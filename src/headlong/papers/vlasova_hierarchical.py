@@ -172,7 +172,7 @@ def spread(rows: Vectors, most: int) -> Vectors:
 
 def svd_row(layer: Layer, data: Data) -> Row:
     """SVD-softmax on the full softmax just trained, W = D/8 and N = V/10: exact logits for N classes, previews for the rest."""
-    hidden, target = (spread(part, PREVIEWED).astype(kind) for part, kind in ((data.test_hidden, float), (data.test_target, int)))
+    hidden, target = spread(data.test_hidden, PREVIEWED).astype(np.float64), spread(data.test_target, PREVIEWED)
     plan, count = svd_plan(layer, layer.dim // 8, 1, None), layer.vocab // 10
     assert plan.rotation is not None
     loss, same, overlap = 0.0, 0.0, 0.0
