@@ -37,7 +37,7 @@ WIDTHS = (32, 64, 96, 128, 192, 256)
 BATCHES = (2, 4, 8, 16, 32, 64)
 NEAR = 0.97
 """A challenger has to be this much faster: what is alike stays with what was tried first."""
-MOST, FIRST = 9, 96
+MOST, FIRST = 11, 96
 """Plans that are usually tried, and the width that prefixes start from."""
 TIE = 1e-9
 """Log-probabilities this near are equal: ids may differ."""
@@ -180,18 +180,24 @@ def _tournament(task: Task, progress: Progress) -> _Contest:
         width = best.options["width"]
         contest.meet(f"prefix {width}, no int8 level", width=width, deeper=False)
         contest.meet(f"prefix {width}, not whitened", width=width, whiten=False)
-        if _may_fail(task):
+        contest.meet("2.5 bits where the energy is", bits=2.5)
+        if _may_fail(task, learned=True):
             contest.climb("calibrated", width, widths="calibrated")
+    if task.layer.dim >= WIDTHS[0]:
+        contest.meet("4 bits, random rotation", bits=4)
+        if _may_fail(task):
+            contest.meet("4 bits over the rotation", bits=4, widths="rotation")
+            contest.meet("2 bits over the rotation", bits=2, widths="rotation")
     contest.meet("full", "full")
     progress(len(contest.trials), len(contest.trials))
     return contest
 
 
-def _may_fail(task: Task) -> bool:
-    """Whether the promise leaves room for widths learned from the vectors, and there are enough of them."""
+def _may_fail(task: Task, learned: bool = False) -> bool:
+    """Whether the promise leaves room for radii that may fail, and for learned ones whether there are enough vectors."""
     asked = task.compiled
     rate = asked["delta_ids"] if math.isinf(asked["eps"]) else min(asked["delta_ids"], asked["delta"] / 2)
-    return rate > 0 and len(task.calibration) - len(task.calibration) // 2 >= enough(rate)
+    return rate > 0 and (not learned or len(task.calibration) - len(task.calibration) // 2 >= enough(rate))
 
 
 def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, float]:
