@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headlong import bench, rivals
+from headlong import bench, rivals, synthetic
 from headlong.bench import Settings, Truth, true_log_probs
 from headlong.errors import MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
@@ -105,6 +105,46 @@ def test_torch_answers_as_numpy_does(rng: np.random.Generator) -> None:
             np.testing.assert_allclose(np.asarray(answers[name].log_probs), true, atol=slack)
         np.testing.assert_array_equal(answers["numpy fp32"].ids, truth.ids)
         np.testing.assert_array_equal(np.asarray(answers["torch fp32"].ids), truth.ids)
+
+
+@pytest.mark.parametrize("name", [name for name in rivals.RIVALS if "torch" not in name and "numpy" not in name])
+def test_searches_find_most_of_the_best(rng: np.random.Generator, name: str) -> None:
+    """Ids only, the bias included; what each reads and keeps is said."""
+    if not rivals.RIVALS[name].installed():
+        pytest.skip(f"{name} is an extra that is not installed")
+    weight, bias = rng.standard_normal((4000, 24)).astype(np.float32), rng.standard_normal(4000).astype(np.float32)
+    layer, hidden = Layer(weight, bias), rng.standard_normal((20, 24)).astype(np.float32)
+    one = rivals.contestant(name, layer, 5, 1)
+    found = one.answer(one.call(one.prepare(hidden)))
+    ids = Truth.of(layer, hidden, 5).ids
+    hits = np.mean([len(set(a) & set(b)) for a, b in zip(np.asarray(found.ids).tolist(), ids.tolist(), strict=True)]) / 5
+    assert found.log_probs is None and one.about["reads"] and hits > 0.5
+    assert np.asarray(one.answer(one.call(one.prepare(hidden[:1]))).ids).shape == (1, 5)
+
+
+def test_int8_weights_of_torch(rng: np.random.Generator) -> None:
+    pytest.importorskip("torch", reason="torch is an extra")
+    layer, hidden = made(rng)
+    one = rivals.contestant("torch int8", layer, 3, 1)
+    found = one.answer(one.call(one.prepare(hidden)))
+    truth = Truth.of(layer, hidden, 3)
+    true = true_log_probs(layer, hidden, np.asarray(found.ids), truth.lse)
+    np.testing.assert_allclose(np.asarray(found.log_probs), true, atol=0.2)
+
+
+def test_synthetic_layers_have_their_spectrum() -> None:
+    for power in (0.0, 2.0):
+        made_up = synthetic.synthetic(6000, 32, power, 50, 0, ignore)
+        logits = made_up.hidden.astype(np.float64) @ made_up.layer.weight.astype(np.float64).T
+        top = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
+        assert 0.1 < np.median(top) < 0.6
+        energy = np.linalg.svd(made_up.layer.weight.astype(np.float64), compute_uv=False) ** 2
+        assert (energy[0] / energy[-1] < 1.5) if power == 0 else (20 < energy[0] / energy[-1] < 60)
+        assert made_up.calibration.shape == (4096, 32)
+    assert synthetic.shape("262144,640,1") == (262144, 640, 1.0)
+    for wrong in ("", "1,2", "a,b,c", "0,5,1", "5,5,-1"):
+        with pytest.raises(OptionError, match="expected VOCAB,DIM,POWER"):
+            synthetic.shape(wrong)
 
 
 def test_unknown_and_uninstalled_rivals(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,8 @@ LAW: dict[str, set[str]] = {
     "nextword": {*CORE, "data"},
     "measure": {"errors", "numpy"},
     "report": {"errors", "numpy", "matplotlib"},
-    "rivals": {*CORE, "measure", "torch", "faiss", "hnswlib", "usearch"},
+    "rivals": {*CORE, "measure", "torch", "faiss", "hnswlib", "usearch", "scann"},
+    "synthetic": {*CORE, "measure"},
     "integrations": {
         *READING, DOOR, "compile", "heads", "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
     },
@@ -48,11 +49,12 @@ LAW: dict[str, set[str]] = {
     "tune": {*SHOWING, "bench"},
     "papers": {*SHOWING, *TRAINING, "bench", "inspection", "models"},
     "demo": {*SHOWING, "bench", "inspection"},
-    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "tune", "demo"}
+    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "synthetic", "tune", "demo"}
     | {"papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }
-OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "sacrebleu", "accelerate", "transformers"}
+OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
+OPTIONAL |= {"sacrebleu", "accelerate", "transformers"}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}, "integrations": {"torch", "transformers", "sklearn"}}
 """...but for these, which are nothing without them."""
@@ -126,7 +128,7 @@ def test_who_may_import_whom() -> None:
         ("previews/bits.py", "import headlong.engines.base"),
         ("engines/full.py", "import headlong"),
         ("engines/full.py", "from headlong import Layer"),
-        ("rivals.py", "import faiss"),
+        ("rivals/search.py", "import faiss"),
         ("cli.py", "import headlong.compile"),
         ("engines/full.py", "import importlib\nimportlib.import_module('headlong._native')"),
         ("attic/old.py", "import math"),

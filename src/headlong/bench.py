@@ -12,6 +12,7 @@ the float64 logits of the stored weights, computed here in blocks of classes and
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -68,6 +69,12 @@ def engines(settings: Settings) -> dict[str, Entry]:
         "calibrated, ids only": Entry("cascade", promise, {"eps": math.inf}),
         "calibrated, default promise": Entry("cascade", {}, {}),
         "calibrated, proved within 0.05": Entry("cascade", {"eps": 0.05, "delta": 0.0}, {}),
+        "calibrated widths, ids but for 0.01": Entry(
+            "cascade", {"eps": math.inf, "delta_ids": 0.01, "widths": "calibrated"}, {"eps": math.inf}
+        ),
+        "4 bits over the rotation, ids but for 0.01": Entry(
+            "cascade", {"eps": math.inf, "delta_ids": 0.01, "widths": "rotation", "bits": 4}, {"eps": math.inf}
+        ),
         "svd": Entry("svd", {}, {}),
         "auto": Entry("auto", promise, {}),
     }
@@ -89,6 +96,7 @@ def contestants(
     compiled: dict[str, Any] = {}
     built = []
     for done, name in enumerate(wanted):
+        start = time.perf_counter()
         if name in entries:
             entry = entries[name]
             key = f"{entry.method} {sorted(entry.compiled.items())} {calibrated(name)}"
@@ -97,18 +105,22 @@ def contestants(
             if key not in compiled:
                 options = {**entry.compiled, "threads": settings.threads, "seed": settings.seed}
                 options |= {"calibration": calibration} if calibrated(name) else {}
-                compiled[key] = headlong.compile(layer, method=entry.method, **options)
-            built.append(engine_contestant(name, compiled[key], settings.k, entry.asked))
+                engine = headlong.compile(layer, method=entry.method, **options)
+                compiled[key] = engine, time.perf_counter() - start
+            built.append(engine_contestant(name, compiled[key][0], settings.k, entry.asked, compiled[key][1]))
         else:
-            built.append(rivals.contestant(name, layer, settings.k, settings.threads))
+            one = rivals.contestant(name, layer, settings.k, settings.threads)
+            built.append(replace(one, about={**one.about, "build": round(time.perf_counter() - start, 3)}))
         progress(done + 1, len(wanted))
     return built
 
 
-def engine_contestant(name: str, engine: Any, k: int, asked: Mapping[str, Any]) -> Contestant:
+def engine_contestant(name: str, engine: Any, k: int, asked: Mapping[str, Any], build: float = 0.0) -> Contestant:
     """``engine.topk(hidden, k, **asked)``."""
+    arrays = [getattr(level, part) for level in engine.plan.levels for part in ("codes", "scale", "slack")]
+    kept = sum(array.nbytes for array in [*arrays, engine.plan.rotation, engine.plan.base] if array is not None)
     promise = engine.promise._replace(eps=asked["eps"]) if "eps" in asked else engine.promise
-    about = {"engine": repr(engine), "promise": str(promise)}
+    about = {"engine": repr(engine), "promise": str(promise), "memory": kept, "build": round(build, 3)}
     return Contestant(name, lambda hidden: engine.topk(hidden, k=k, **asked), about=about)
 
 

@@ -262,7 +262,7 @@ def topk(
 @app.command()
 @reported
 def bench(
-    layer: LayerFile,
+    layer: Annotated[str | None, typer.Argument(metavar="[LAYER]", help="As everywhere; none with --synthetic.")] = None,
     hidden: HiddenFile = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
     k: K = 10,
@@ -278,6 +278,9 @@ def bench(
     threads: Threads = None,
     calibration: CalibrationFile = None,
     seed: Seed = 0,
+    synthetic: Annotated[
+        str | None, typer.Option(help="VOCAB,DIM,POWER: a layer whose logit energy falls as j^-POWER; calibrates too.")
+    ] = None,
     raw: JsonFile = None,
     html: HtmlFile = None,
 ) -> None:
@@ -285,18 +288,28 @@ def bench(
     count = settled(threads)
     from headlong import bench as contest
     from headlong import inputs, inspection
+    from headlong import synthetic as spectra
     from headlong.measure import write_run
     from headlong.report.page import bench_page
     from headlong.report.tables import comparison, engines
     from headlong.terminal import bars, show, write_text
 
-    subject = inputs.layer(layer, weight, bias)
-    rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden)
-    names = [name.strip() for name in only.split(";")] if only else contest.default_names(calibration is not None)
-    seen = None if calibration is None else inputs.hidden(calibration)
+    if (layer is None) == (synthetic is None):
+        got = "neither" if layer is None else "both"
+        raise OptionError(f"bench takes a layer or --synthetic VOCAB,DIM,POWER; got {got}: pass one of them")
     chosen = contest.Settings(k, contest.batches(batch), eps, delta, count, queries, rounds, seed=seed)
+    rows: Any
+    seen: Any
     with bars() as stage:
+        if synthetic is not None:
+            subject, rows, seen = spectra.synthetic(*spectra.shape(synthetic), queries, seed, stage("synthetic layer"))
+        else:
+            subject = inputs.layer(str(layer), weight, bias)
+            rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden)
+            seen = None if calibration is None else inputs.hidden(calibration)
+        names = [name.strip() for name in only.split(";")] if only else contest.default_names(seen is not None)
         record = contest.run(subject, rows, names, chosen, stage, seen)
+    layer = layer or f"synthetic {synthetic}"
     record["layer"] |= {"name": Path(layer).name, "hidden": "synthetic" if hidden is None else Path(hidden).name}
     show(comparison(record))
     show(engines(record))
