@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -381,6 +382,32 @@ def test_a_hugging_face_model_is_harvested(text: Path, tmp_path: Path) -> None:
         first = plain.encode(" ".join(text.read_text().split("\n")[216].split()[:1])).ids
         logits = model(torch.tensor([[*first, *ids.tolist()]])).logits[0]
     np.testing.assert_allclose(hidden[:16] @ layer.weight.T, logits.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gpt", "seq2seq"])
+def test_the_plain_twin_is_the_same_model(kind: str) -> None:
+    """The rival of the throughput measurement: same loss, same gradients, written with PyTorch's own parts."""
+    from headlong.models import costs
+    from headlong.models.plain import like, plain_step
+
+    model, training = costs.MODELS[kind]
+    small = model | {"dropout": 0.0, "dim": 16} | ({"heads": 2} if kind == "gpt" else {})
+    recipe = from_dict({"data": "random", "model": small, "training": training}, "twin")
+    job = build_job(recipe, data=costs.random_data(kind, 300))
+    twin, batch = like(job.model), job.train.batch(0, 1)
+    before = {name: value.detach().clone() for name, value in twin.named_parameters()}
+    found, _ = plain_step(twin, torch.optim.SGD(twin.parameters(), 1.0), batch, (), math.inf)
+    loss, _, _ = job.model(batch)
+    assert found == pytest.approx(float(loss.detach()), rel=1e-6)
+    loss.backward()
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            assert parameter.grad is not None
+            parameter -= parameter.grad
+    stepped = dict(like(job.model).named_parameters())
+    for name, value in twin.named_parameters():
+        torch.testing.assert_close(value, stepped[name], atol=1e-5, rtol=1e-4)
+        assert not torch.equal(value, before[name])
 
 
 class Terminal(io.StringIO):

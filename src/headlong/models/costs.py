@@ -3,12 +3,13 @@
     python -m headlong.models.costs results/training-costs.json
 
 Memory: the rise of the resident set over one step of a softmax layer (V = 33,278, N = 2,240), each path in a process of
-its own. Time: the same paths in turn in one process. Throughput: tokens a second of this package's loop and of a loop
-written out with ``nn.Embedding``, ``nn.LSTM`` and ``cross_entropy``, in turn in one process, same model, same numbers.
+its own. Time: the same paths in turn in one process. Throughput: training steps of this package's loop and of the plain
+twins in ``plain.py``, in turn in one process, same models, same batches, in float32 and under autocast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import subprocess
@@ -21,21 +22,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.data import Loaded
 from headlong.data.text import Corpus, Vocabulary
+from headlong.data.translation import RESERVED, Pairs, Split
 from headlong.heads import DenseHead
 from headlong.measure import environment
+from headlong.models.base import State
 from headlong.models.jobs import build_job
+from headlong.models.optimisers import build_optimiser
+from headlong.models.plain import like, plain_step
 from headlong.models.recipe import from_dict
 from headlong.models.train import Run
 from headlong.store import replacing
 
 VOCAB, ROWS, DIM = 33_278, 2_240, 200
-BATCH, WINDOW = 20, 35
-TOKENS = BATCH * WINDOW
 PATHS = ("naive", "whole", "chunked")
 Step = Callable[[], float]
 
@@ -97,63 +99,66 @@ def ratio(seconds: dict[str, list[float]], name: str, base: str) -> float:
     return statistics.median(one / other for one, other in zip(seconds[name], seconds[base], strict=True))
 
 
-class Plain(nn.Module):
-    """The same language model as ``Lstm`` and ``DenseHead``, written with PyTorch's own parts."""
-
-    def __init__(self, vocab: int, dim: int) -> None:
-        super().__init__()
-        self.embedding, self.dropout = nn.Embedding(vocab, dim), nn.Dropout(0.2)
-        self.lstm, self.out = nn.LSTM(dim, dim, 2, dropout=0.2), nn.Linear(dim, vocab)
-        self.out.weight = self.embedding.weight
-
-    def forward(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        hidden, state = self.lstm(self.dropout(self.embedding(ids)), state)
-        return self.out(self.dropout(hidden)), state
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "lstm": ({"kind": "lstm", "dim": 200}, {"optimiser": "sgd", "rate": 1.0, "batch": 20, "window": 35}),
+    "gpt": ({"kind": "gpt", "dim": 256, "blocks": 2, "heads": 8}, {"rate": 1e-4, "batch": 12, "window": 64}),
+    "seq2seq": ({"kind": "seq2seq", "dim": 256}, {"rate": 1e-4, "batch": 64}),
+}
+VOCAB_OF_MODELS = 10_000
 
 
-def language_model_steps(
-    folder: Path, vocab: int = 10_000, dim: int = 200, batch: int = 20, window: int = 35
-) -> dict[str, Step]:
-    """One training step of this package's loop, and of the plain one, on the same random text."""
-    torch.manual_seed(0)
-    plain = Plain(vocab, dim)
-    optimiser = torch.optim.SGD(plain.parameters(), 1.0)
-    ids = np.random.default_rng(0).integers(0, vocab, 400 * TOKENS, np.int32)
-    corpus = Corpus(Vocabulary(map(str, range(vocab))), ids, ids[:2000], ids[:2000])
-    fields = {"optimiser": "sgd", "rate": 1.0, "schedule": "constant", "batch": BATCH, "window": WINDOW}
-    recipe = from_dict({"data": "random", "model": {"kind": "lstm", "dim": dim}, "training": fields}, "costs")
-    run = Run(build_job(recipe, data=Loaded("random", "text", corpus, "none")), folder)
-    feed, model = run.job.train, run.job.model.train()
-    at, state = 0, None
+def random_data(kind: str, vocab: int = VOCAB_OF_MODELS) -> Loaded:
+    """Text, or sentence pairs of 8 to 16 words, of no meaning."""
+    random = np.random.default_rng(0)
+    words = Vocabulary([*RESERVED, *map(str, range(vocab - len(RESERVED)))])
+    if kind != "seq2seq":
+        ids = random.integers(0, vocab, 400_000, np.int32)
+        return Loaded("random", "text", Corpus(words, ids, ids[:2000], ids[:2000]), "none")
+    sides = [[random.integers(3, vocab, length).astype(np.int32) for length in random.integers(8, 17, 4000)] for _ in "st"]
+    split = Split(sides[0], sides[1], ["" for _ in sides[0]])
+    return Loaded("random", "pairs", Pairs(words, words, split, split, split), "none")
 
-    def ours() -> float:
+
+def model_steps(kind: str, bf16: bool, folder: Path) -> dict[str, Step]:
+    """One training step of this package's loop, and of the plain model's, on the same batches; dropout in both."""
+    model, training = MODELS[kind]
+    fields = training | {"schedule": "constant", "clip": 0.25, "bf16": bf16}
+    recipe = from_dict({"data": "random", "model": model, "training": fields}, "costs")
+    run = Run(build_job(recipe, data=random_data(kind)), folder)
+    ours, feed = run.job.model.train(), run.job.train
+    twin = like(ours).train()
+    optimiser = build_optimiser(twin.parameters(), run.training)
+    at, state = 0, State()
+
+    def headlong() -> float:
         nonlocal at
         at += 1
         run.progress.step = at
-        return run.step_once(model, feed.batch(0, at), 1.0)
+        return run.step_once(ours, feed.batch(0, at), run.training.rate)
 
-    def theirs() -> float:
+    def plain() -> float:
         nonlocal state
-        given = feed.batch(0, at)
-        optimiser.zero_grad()
-        logits, after = plain(given.inputs[0], state)
-        state = tuple(part.detach() for part in after)
-        loss = functional.cross_entropy(logits.flatten(0, 1), given.target)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.25)
-        optimiser.step()
-        return float(loss.detach())
+        with torch.autocast("cpu", torch.bfloat16) if bf16 else contextlib.nullcontext():
+            loss, state = plain_step(twin, optimiser, feed.batch(0, at), state, run.training.clip)
+        return loss
 
-    return {"headlong": ours, "plain": theirs}
+    return {"headlong": headlong, "plain": plain}
+
+
+def timed(kind: str, bf16: bool, rounds: int) -> dict[str, Any]:
+    """Raw seconds of both, and how many times the plain model's speed ours trains at."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = in_turn(model_steps(kind, bf16, Path(folder)), rounds)
+    model, training = MODELS[kind]
+    return {"model": model, "training": training, "step_seconds": seconds, "speed": ratio(seconds, "plain", "headlong")}
 
 
 def measure(rounds: int = 9) -> dict[str, Any]:
     """The record: raw seconds and bytes, and the ratios that are claimed of them."""
     rises = {path: fresh_memory_rise(path) for path in PATHS}
     seconds = in_turn({path: layer_step(path) for path in PATHS}, rounds)
-    with tempfile.TemporaryDirectory() as folder:
-        throughput = in_turn(language_model_steps(Path(folder)), 6 * rounds)
-    tokens = {name: TOKENS / statistics.median(times) for name, times in throughput.items()}
+    types = {"float32": False, "bfloat16": True}
+    models = {f"{kind}-{name}": timed(kind, bf16, 3 * rounds) for kind in MODELS for name, bf16 in types.items()}
     return {
         "format": "headlong-costs",
         "version": 1,
@@ -164,9 +169,7 @@ def measure(rounds: int = 9) -> dict[str, Any]:
         "memory_ratio": rises["chunked"] / rises["naive"],
         "seconds": seconds,
         "time_ratio": {path: ratio(seconds, path, "naive") for path in PATHS},
-        "step_seconds": throughput,
-        "tokens_per_second": tokens,
-        "throughput_ratio": ratio(throughput, "plain", "headlong"),
+        "models": models,
     }
 
 
