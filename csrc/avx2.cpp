@@ -13,6 +13,7 @@ namespace {
 #define LANES 8
 #define GATHER(table, at) _mm256_i32gather_ps(table, (__m256i)(at), 4)
 #include "epilogue.inl"
+#include "loss.inl"
 
 // Half a block (32 classes) of one query: 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
 // Codes of fewer bits are taken out of their words first, and fit the 8-bit instruction.
@@ -228,7 +229,7 @@ const Kernels* avx2_kernels() {
     static const Kernels table = {
         "avx2", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes_of, radius_of, largest_of,
         interval_sums_of, interval_exps_of, proposal_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
-        encode_row_of, row_norm_of, read_of};
+        encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }
 

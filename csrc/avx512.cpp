@@ -13,6 +13,7 @@ namespace {
 #define LANES 16
 #define GATHER(table, at) _mm512_i32gather_ps((__m512i)(at), table, 4)
 #include "epilogue.inl"
+#include "loss.inl"
 
 // ---- int8 codes: 64 classes side by side, four coordinates of each in one 32-bit lane ----
 
@@ -381,7 +382,7 @@ const Kernels* avx512_kernels() {
     static const Kernels table = {
         "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes, radius_of, largest_of,
         interval_sums_of, interval_exps_of, proposal_of, lower_above, survivors, noise_of, gumbel_keys_of,
-        encode_row_of, row_norm_of, read_of};
+        encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }
 

@@ -14,6 +14,7 @@
 
 #include "binding.h"
 #include "executor.h"
+#include "loss.h"
 #include "pool.h"
 
 using namespace headlong;
@@ -471,6 +472,74 @@ nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
     return owned(std::move(out), {n});
 }
 
+using Rows = nb::ndarray<float, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+// A link as heads train it, its arrays borrowed: ("affine", a, b), ("softcap", cap, 0), ("gss", centre, power),
+// ("table", start, step, base, slope) with the cells of kernels.h.
+Link training_link(const nb::tuple& link) {
+    check(nb::len(link) == 3 || nb::len(link) == 5, "a link is (form, a, b) or (\"table\", start, step, base, slope)");
+    const std::string form = nb::cast<std::string>(link[0]);
+    const double a = nb::cast<double>(link[1]), b = nb::cast<double>(link[2]);
+    const float fa = static_cast<float>(a), fb = static_cast<float>(b);
+    if (form != "table") {
+        check(nb::len(link) == 3 && (form == "affine" || form == "softcap" || form == "gss"),
+              "a link is affine, softcap, gss or table");
+        check(std::isfinite(fa) && std::isfinite(fb), "a link's numbers are finite");
+        return {form == "affine" ? 0 : form == "softcap" ? 1 : 3, fa, fb};
+    }
+    check(nb::len(link) == 5, "a table has start, step, base, slope");
+    const Floats base = nb::cast<Floats>(link[3]), slope = nb::cast<Floats>(link[4]);
+    check(base.ndim() == 1 && slope.ndim() == 1 && base.size() == slope.size() && base.size() >= 3 && base.size() < (1 << 22),
+          "a table has 3 to 2^22 cells");
+    check(std::isfinite(fa) && fb > 0 && std::isfinite(1 / fb), "a table has a start and a step above 0");
+    Link out{2, 1.f, 0.f};
+    out.base = base.data();
+    out.slope = slope.data();
+    out.start = fa;
+    out.step = fb;
+    out.inverse = static_cast<float>(1 / b);
+    out.cells = static_cast<float>(base.size() - 2);
+    return out;
+}
+
+void check_rows(const Rows& logits, const Ids& target) {
+    check(logits.ndim() == 2 && target.ndim() == 1 && target.shape(0) == logits.shape(0), "logits [rows, vocab], target [rows]");
+    for (size_t i = 0; i < target.size(); ++i)
+        check(target.data()[i] >= 0 && target.data()[i] < static_cast<int64_t>(logits.shape(1)), "target out of range");
+}
+
+nb::tuple link_losses_of(Rows logits, Ids target, nb::tuple link, int threads, const std::string& isa) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    check_rows(logits, target);
+    const Link rule = training_link(link);
+    const size_t rows = target.size();
+    std::vector<double> lse(rows), at(rows);
+    {
+        nb::gil_scoped_release release;
+        link_losses(*kernels, logits.data(), rows, logits.shape(1), target.data(), rule, thread_count(threads), lse.data(),
+                    at.data());
+    }
+    return nb::make_tuple(owned(std::move(lse), {rows}), owned(std::move(at), {rows}));
+}
+
+nb::object link_gradients_of(Rows logits, Ids target, Doubles lse, Floats scale, nb::tuple link, int threads,
+                             const std::string& isa) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    check_rows(logits, target);
+    check(lse.size() == target.size() && scale.size() == target.size(), "lse [rows], scale [rows]");
+    const Link rule = training_link(link);
+    std::vector<double> sums;
+    {
+        nb::gil_scoped_release release;
+        sums = link_gradients(*kernels, logits.data(), target.size(), logits.shape(1), target.data(), lse.data(),
+                              scale.data(), rule, thread_count(threads));
+    }
+    const size_t cells = sums.size() / 2;
+    return owned(std::move(sums), {2, cells});
+}
+
 // GB/s of plain reads of `bytes` bytes by all threads at once: the median of `repeats`.
 double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa) {
     const Kernels* kernels = kernels_for(isa.c_str());
@@ -532,5 +601,9 @@ NB_MODULE(_native, m) {
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
     bind_adaptive(m);
+    m.def("link_losses", &link_losses_of, nb::arg("logits"), nb::arg("target"), nb::arg("link"), nb::arg("threads") = 0,
+          nb::arg("isa") = "");
+    m.def("link_gradients", &link_gradients_of, nb::arg("logits"), nb::arg("target"), nb::arg("lse"), nb::arg("scale"),
+          nb::arg("link"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
 }

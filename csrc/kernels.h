@@ -113,6 +113,13 @@ struct Kernels {
     // ‖row‖ rounded up; NaN where an entry is not finite.
     float (*row_norm)(const void* row, Kind kind, int64_t dim);
 
+    // log sum exp(link(z)) of a row; link(z); and the row's gradient in its place: see loss.inl. Any n; form 3 too:
+    // k (z - c) + c - (k - 1) softplus(z - c), a = c, b = k.
+    double (*link_lse)(const float* z, int64_t n, const Link& link);
+    float (*link_at)(float z, const Link& link);
+    void (*link_gradient)(float* z, int64_t n, const Link& link, double lse, int64_t target, float scale,
+                          double* const* sums);
+
     // A plain read of n bytes (for the bandwidth of the machine): the xor of all words.
     uint64_t (*read)(const void* data, int64_t bytes);
 };

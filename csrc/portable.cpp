@@ -9,6 +9,7 @@ namespace {
 
 #define LANES 4
 #include "epilogue.inl"
+#include "loss.inl"
 
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
@@ -85,7 +86,7 @@ const Kernels* portable_kernels() {
     static const Kernels table = {
         "portable", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes_of, radius_of, largest_of,
         interval_sums_of, interval_exps_of, proposal_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
-        encode_row_of, row_norm_of, read_of};
+        encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }
 

@@ -32,6 +32,8 @@ from oracle import check_topk, check_within, logsumexp
 Doubles = NDArray[np.float64]
 
 STRUCTURED = [kind for kind in sorted(HEADS) if isinstance(build_head(kind, 4, 9).freeze(), StructuredLayer)]
+SHARING = ("moc", "mos")
+"""Heads whose rows may be the embedding's."""
 SHAPES = [(1, 2), (3, 7), (16, 65), (33, 257)]
 TOLERANCE = 1e-10
 """Several float64 roundings of numbers below a hundred."""
@@ -267,6 +269,9 @@ def test_bad_calls_are_named(kind: str) -> None:
         hl.compile(case.layer, width=3)
     with pytest.raises(OptionError, match="eps"):
         hl.compile(case.layer, eps=0)
+    if kind in SHARING:
+        assert build_head(kind, 3, 7, torch.zeros(7, 3)).weight.shape == (7, 3)
+        return
     with pytest.raises(OptionError, match=r"tied=false|no \[vocab, dim\] matrix"):
         build_head(kind, 3, 7, torch.zeros(7, 3))
 

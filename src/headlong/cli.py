@@ -329,6 +329,7 @@ def reproduce(
     ] = False,
     out: Annotated[Path, typer.Option(help="The folder for the results, one JSON-lines file per table.")] = Path("results"),
     queries: Annotated[int | None, typer.Option(help="At most this many queries; default: all.")] = None,
+    rows: Annotated[str, typer.Option(help="Of a study, only rows that hold this text, such as 'seed=1'.")] = "",
     threads: Threads = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -347,10 +348,13 @@ def reproduce(
         if target is None and (reason := papers.missing(table)):
             typer.echo(f"{table.name} is not run: {reason}", err=True)
             continue
-        with bars() as stage:
-            lines = list(papers.results(table, stage, queries))
         path = out / f"{table.paper}.{table.table}.jsonl"
-        papers.write(path, lines, environment(count))
+        with bars() as stage:
+            if table.planned is not None:
+                lines = papers.study(table, path, environment(count), stage, rows)
+            else:
+                lines = list(papers.results(table, stage, queries))
+                papers.write(path, lines, environment(count))
         if as_json:
             for line in lines:
                 say_json(line)

@@ -89,6 +89,8 @@ class StructuredEngine(ABC):
     """A frozen dataclass: the options and their defaults."""
     draws_tempered: ClassVar[bool] = False
     """Whether :meth:`_draw` knows temperatures other than 1."""
+    exact_at: ClassVar[float] = np.inf
+    """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class StructuredEngine(ABC):
         if call.mask is None and plain and (temperature == 1 or self.draws_tempered):
             drawn = self._draw(call.hidden, filters)
         elif call.mask is None and 0 < filters.top_k <= self.layer.vocab // 4:
-            drawn = _drawn(*_few_of(self._best(call.hidden, filters.top_k, np.inf)), filters)
+            drawn = _drawn(*_few_of(self._best(call.hidden, filters.top_k, self.exact_at)), filters)
         elif call.mask is None and not plain and not filters.top_k and temperature == 1:
             drawn = self._nuclei(call.hidden, filters)
         else:
@@ -221,7 +223,7 @@ class StructuredEngine(ABC):
         assert call.mask is not None
         if call.few:
             ids = listed(call.mask, len(call.hidden))
-            scored = self._score(call.hidden, np.maximum(ids, 0), np.inf)
+            scored = self._score(call.hidden, np.maximum(ids, 0), self.exact_at)
             yield _few(ids, scored.logits), scored
             return
         for part in self._blocks(len(call.hidden)):
@@ -259,7 +261,7 @@ class StructuredEngine(ABC):
         """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
         k, done = min(FIRST, self.layer.vocab), False
         while not done:
-            best = self._best(hidden, k, self.promise.eps)
+            best = self._best(hidden, k, min(self.promise.eps, self.exact_at))
             there = best.ids[0] >= 0
             log_probs = best.logits[0, there] - best.lse[0]
             mass = np.exp(log_probs)

@@ -15,7 +15,10 @@ from headlong.heads.differentiated import DifferentiatedHead as DifferentiatedHe
 from headlong.heads.experts import ExpertsHead as ExpertsHead
 from headlong.heads.hierarchical import TreeHead as TreeHead
 from headlong.heads.hierarchical import TwoLevelHead as TwoLevelHead
+from headlong.heads.links import GssHead, LinkHead, MonotoneHead, PlifHead, SigSoftmaxHead, SoftCapHead, TemperatureHead
+from headlong.heads.mixture import MixedContextsHead, MixtureHead
 
+LINK_HEADS: tuple[type[LinkHead], ...] = (TemperatureHead, SoftCapHead, SigSoftmaxHead, GssHead, MonotoneHead, PlifHead)
 HEADS: dict[str, type[Head]] = {
     "dense": DenseHead,
     "bands": BandsHead,
@@ -23,6 +26,9 @@ HEADS: dict[str, type[Head]] = {
     "tree": TreeHead,
     "two-level": TwoLevelHead,
     "experts": ExpertsHead,
+    "moc": MixedContextsHead,
+    "mos": MixtureHead,
+    **{head.name: head for head in LINK_HEADS},
 }
 
 

@@ -22,18 +22,31 @@ from typing import Any, NamedTuple
 from headlong.errors import DataError, OptionError, StoreError
 from headlong.measure import Progress
 
-FILES = ("vlasova_softmax", "vlasova_hierarchical",)
+FILES = ("vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models")
 
 Setting = tuple[tuple[str, str], ...]
 """What a row was run with, such as ``(("width", "D/8"), ("rows", "V/10"), ("rotation", "plain"))``."""
 
 
 class Context(NamedTuple):
-    """What a run is given: the data folder, progress by stage, and the most queries to evaluate (None: all)."""
+    """What a run is given: the data folder, progress by stage, and the most queries to evaluate (None: all).
+
+    A study (a table with ``planned`` rows) is also told which rows are ``done``, and ``only`` which text a row must hold.
+    """
 
     data: Path
     stage: Callable[[str], Progress]
     queries: int | None = None
+    done: frozenset[Setting] = frozenset()
+    only: str = ""
+
+    def wants(self, setting: Setting) -> bool:
+        return self.only in words(setting)
+
+
+def words(setting: Setting) -> str:
+    """``head=softmax seed=1``: what ``--rows`` looks in."""
+    return " ".join(f"{name}={value}" for name, value in setting)
 
 
 class Row(NamedTuple):
@@ -65,6 +78,8 @@ class PaperTable:
     needs: tuple[str, ...]
     run: Callable[[Context], Iterator[Row]]
     expected: Mapping[Setting, Mapping[str, Expected]] = field(default_factory=dict)
+    planned: Callable[[], list[Setting]] | None = None
+    """The rows of a study, which is run row by row: those that the results hold are not run again."""
 
     @property
     def name(self) -> str:
@@ -92,17 +107,25 @@ def tables(target: str | None = None) -> list[PaperTable]:
 def missing(table: PaperTable) -> str:
     """Why the table cannot be run here; empty where it can."""
     root = os.environ.get("HEADLONG_DATA", "")
+    if not table.needs:
+        return ""
     if not root:
         return f"HEADLONG_DATA is not set: it names the folder with {' and '.join(table.needs)}"
     absent = [need for need in table.needs if not Path(root, need).is_file()]
     return f"{' and '.join(absent)} not found in the folder that HEADLONG_DATA names" if absent else ""
 
 
-def results(table: PaperTable, stage: Callable[[str], Progress], queries: int | None = None) -> Iterator[dict[str, Any]]:
+def results(
+    table: PaperTable,
+    stage: Callable[[str], Progress],
+    queries: int | None = None,
+    done: frozenset[Setting] = frozenset(),
+    only: str = "",
+) -> Iterator[dict[str, Any]]:
     """One JSON-ready result per row: setting, numbers, what was published, and the verdict on each."""
     if reason := missing(table):
         raise DataError(f"{table.name} is not run: {reason}")
-    for row in table.run(Context(Path(os.environ["HEADLONG_DATA"]), stage, queries)):
+    for row in table.run(Context(Path(os.environ.get("HEADLONG_DATA", "")), stage, queries, done, only)):
         published = table.expected.get(row.setting, {})
         yield {
             "paper": table.paper,
@@ -114,6 +137,37 @@ def results(table: PaperTable, stage: Callable[[str], Progress], queries: int | 
                 name: published[name].verdict(got) if name in published else "no figure" for name, got in row.got.items()
             },
         }
+
+
+def study(
+    table: PaperTable, path: Path, environment: Mapping[str, Any], stage: Callable[[str], Progress], only: str = ""
+) -> list[dict[str, Any]]:
+    """Run the rows of a study that ``path`` does not hold, each written as soon as it is there; returns all rows."""
+    lines = read(path)
+    done = frozenset(tuple(line["setting"].items()) for line in lines)
+    for line in results(table, stage, None, done, only):
+        lines.append({**line, "environment": environment})
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(lines[-1], allow_nan=False) + "\n")
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {error}") from error
+    return lines
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a results file; none where there is no file. A last line that was cut short is dropped from the file."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise StoreError(f"{path} is no file of results: {error}; move it away") from error
 
 
 def write(path: Path, lines: list[dict[str, Any]], environment: Mapping[str, Any]) -> None:

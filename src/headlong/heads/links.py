@@ -1,0 +1,91 @@
+"""Heads that put an increasing curve between the logits and the softmax (Ganea et al. 2019, "LMS")::
+
+    log_prob = log_softmax(f(hidden @ weight.T + bias))            one scalar f for all classes and contexts
+
+Ranking is that of the raw logits, always; the loss is :mod:`headlong.heads.lean`'s: a step holds no more than the dense
+head's. ``freeze()`` gives a plain layer whose link is the finished curve, which every engine reads with its proofs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from headlong.heads.base import HeadOutput
+from headlong.heads.curves import build_curve
+from headlong.heads.dense import DenseHead
+from headlong.heads.lean import Problem, mean_loss, row_losses
+from headlong.layers.matrix import Layer
+
+
+class LinkHead(DenseHead):
+    """``weight [vocab, dim]`` (its own or the embedding's), ``bias [vocab]``, and the curve ``name``; ``options`` are its."""
+
+    name: ClassVar[str] = "identity"
+
+    def __init__(
+        self, dim: int, vocab: int, weight: Tensor | None = None, *, bias: bool = True, chunk: int | None = None, **options: Any
+    ) -> None:
+        super().__init__(dim, vocab, weight, bias=bias, chunk=chunk)
+        self.curve = build_curve(self.name, **options)
+
+    def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+        problem = Problem(
+            hidden, self.weight, self.bias, None, target, self.curve, self._rows(), product_type(hidden, self.weight)
+        )
+        return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        found: Tensor = self.curve(self.logits(hidden).float() if self.weight.dtype != torch.float64 else self.logits(hidden))
+        return found.log_softmax(-1)
+
+    def freeze(self) -> Layer:
+        bias = None if self.bias is None else self.bias.detach().cpu().clone()
+        return Layer(self.weight.detach().cpu().clone(), bias, self.curve.freeze())
+
+
+def product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    """The type that products of the two run in: autocast's where it is on."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+class TemperatureHead(LinkHead):
+    """``f(y) = e^a y``, one learned number: the control of every learned curve."""
+
+    name = "temperature"
+
+
+class SoftCapHead(LinkHead):
+    """``f(y) = cap tanh(y / cap)``; option ``cap``."""
+
+    name = "softcap"
+
+
+class SigSoftmaxHead(LinkHead):
+    """``p ~ exp(y) sigmoid(y)`` (Kanai et al. 2018)."""
+
+    name = "sigsoftmax"
+
+
+class GssHead(LinkHead):
+    """The generalised SigSoftmax (Parthiban et al. 2021); options ``centre``, ``power``."""
+
+    name = "gss"
+
+
+class MonotoneHead(LinkHead):
+    """A monotone network of one hidden layer (Ganea et al. 2019); options ``units``, ``gain``."""
+
+    name = "monotone"
+
+
+class PlifHead(LinkHead):
+    """A piecewise-linear increasing function (Ganea et al. 2019); ``knots``, ``reach``, ``start``, ``gain``, ``frozen``.
+
+    The defaults are ours: 256 knots from the identity. As published: ``knots=100_000, start="random", gain=1.0``.
+    """
+
+    name = "plif"

@@ -1,0 +1,140 @@
+"""Mixtures of softmaxes (Yang, Dai, Salakhutdinov, Cohen, ICLR 2018)::
+
+    h_k = tanh(U_k g + c_k)        pi = softmax(Q g)                            g the hidden vector
+    MoS   p(x) = sum_k pi_k softmax_x(f(weight h_k + bias))                     not bounded by the rank of one matrix
+    MoC   p(x) = softmax_x(weight (sum_k pi_k h_k) + bias)                      the control: as many parameters, one softmax
+
+``f`` is any curve of ``curves.py``: with SigSoftmax this is MoSS, with PLIF the paper's MoS+PLIF. The loss is taken in log
+space from one cross-entropy per component (``lean.py``): memory grows with ``N K``, never with ``N K vocab``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headlong.errors import OptionError, ShapeError
+from headlong.heads.base import Head, HeadOutput
+from headlong.heads.curves import Identity, build_curve
+from headlong.heads.dense import PIECE
+from headlong.heads.lean import Problem, mean_loss, row_losses
+from headlong.heads.links import product_type
+from headlong.layers.matrix import Layer
+from headlong.layers.mixture import MixtureLayer
+
+
+class _Components(Head):
+    """What both have: ``weight [vocab, latent]``, ``bias``, the projections ``U_k, c_k`` and the prior ``Q``."""
+
+    def __init__(
+        self, dim: int, vocab: int, weight: Tensor | None = None, *, components: int = 5, latent: int | None = None,
+        dropout: float = 0.0, bias: bool = True, chunk: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(dim, vocab)
+        latent = dim if latent is None else latent
+        if components < 1 or latent < 1 or not 0 <= dropout < 1:
+            raise OptionError(f"components={components}, latent={latent}, dropout={dropout}; expected 1 or more and [0, 1)")
+        if chunk is not None and chunk < 0:
+            raise OptionError(f"chunk={chunk}; expected a number of rows, 0 (all at once) or None")
+        if weight is not None and weight.shape != (vocab, latent):
+            raise ShapeError(f"the tied weight has shape {list(weight.shape)}; expected [{vocab}, {latent}]: set latent")
+        self.components, self.latent, self.chunk = components, latent, chunk
+        self.weight = nn.Parameter(torch.empty(vocab, latent).uniform_(-0.1, 0.1)) if weight is None else weight
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+        self.project = nn.Linear(dim, components * latent)
+        self.prior = nn.Linear(dim, components, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def contexts(self, hidden: Tensor) -> Tensor:
+        """``h [N, components, latent]``."""
+        made: Tensor = self.dropout(torch.tanh(self.project(hidden.to(self.project.weight.dtype))))
+        return made.view(-1, self.components, self.latent)
+
+    def log_prior(self, hidden: Tensor) -> Tensor:
+        """``log pi [N, components]``."""
+        logits: Tensor = self.prior(hidden.to(self.prior.weight.dtype))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+
+    def _rows(self) -> int:
+        if self.chunk is not None:
+            return self.chunk
+        most: int = max(16, PIECE // self.vocab)
+        return 1 << (most.bit_length() - 1)
+
+    def logits(self, contexts: Tensor) -> Tensor:
+        """``weight h + bias``, in float32 at the least."""
+        weight: Tensor = self.weight
+        z = nn.functional.linear(contexts.to(weight.dtype), weight, self.bias)
+        return z.to(torch.promote_types(z.dtype, torch.float32))
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        rows = max(1, (self._rows() or len(hidden)) // self.components)
+        return torch.cat([self.log_prob(piece).argmax(-1) for piece in torch.split(hidden, rows)])
+
+    def _frozen(self, layer: Layer, pooled: bool) -> MixtureLayer:
+        parts = (self.project.weight, self.project.bias, self.prior.weight)
+        project, offset, prior = (part.detach().cpu().float().numpy().copy() for part in parts)
+        return MixtureLayer(layer, project, offset, prior, pooled=pooled)
+
+    def _matrix(self, link: Any = None) -> Layer:
+        bias = None if self.bias is None else self.bias.detach().cpu().clone()
+        return Layer(self.weight.detach().cpu().clone(), bias, link)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, components={self.components}, latent={self.latent}"
+
+
+class MixtureHead(_Components):
+    """MoS. ``components`` K, ``latent`` the length of ``h_k`` (None: ``dim``), ``dropout`` on ``h_k``, ``curve``, its options.
+
+    ``chunk``  rows of logits (contexts times components) in one piece; None: a power of two with at most 2^24 logits
+    """
+
+    def __init__(
+        self, dim: int, vocab: int, weight: Tensor | None = None, *, components: int = 5, latent: int | None = None,
+        dropout: float = 0.0, curve: str = "identity", bias: bool = True, chunk: int | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        shared = {"components": components, "latent": latent, "dropout": dropout, "bias": bias, "chunk": chunk}
+        super().__init__(dim, vocab, weight, **shared)  # type: ignore[arg-type]  # each as declared above
+        self.curve = build_curve(curve, **options)
+
+    def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+        kind = product_type(hidden, self.weight)
+        contexts, prior = self.contexts(hidden).flatten(0, 1), self.log_prior(hidden)
+        problem = Problem(contexts, self.weight, self.bias, prior, target, self.curve, self._rows(), kind)
+        return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """Added up over components one by one: nothing is ``[N, components, vocab]``."""
+        contexts, prior = self.contexts(hidden), self.log_prior(hidden)
+        total: Tensor | None = None
+        for k in range(self.components):
+            one = self.curve(self.logits(contexts[:, k])).log_softmax(-1) + prior[:, k, None]
+            total = one if total is None else torch.logaddexp(total, one)
+        assert total is not None
+        return total
+
+    def freeze(self) -> MixtureLayer:
+        return self._frozen(self._matrix(self.curve.freeze()), pooled=False)
+
+
+class MixedContextsHead(_Components):
+    """MoC, the control: the contexts are mixed before one softmax, so the rank stays that of one matrix."""
+
+    def pooled(self, hidden: Tensor) -> Tensor:
+        """``sum_k pi_k h_k``, ``[N, latent]``."""
+        contexts = self.contexts(hidden)
+        return torch.einsum("nk,nkd->nd", self.log_prior(hidden).exp().to(contexts.dtype), contexts)
+
+    def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+        pooled, kind = self.pooled(hidden), product_type(hidden, self.weight)
+        problem = Problem(pooled, self.weight, self.bias, None, target, Identity(), self._rows(), kind)
+        return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        return self.logits(self.pooled(hidden)).log_softmax(-1)
+
+    def freeze(self) -> MixtureLayer:
+        return self._frozen(self._matrix(), pooled=True)
