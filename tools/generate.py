@@ -200,7 +200,7 @@ def clock(model: Any, settings: Any) -> dict[str, Any]:
     record: dict[str, Any] = {"engine": repr(head.engine), "head_and_sampler": [], "decode_steps": []}
     for batch in (1, 8):
         entries = [Contestant(name, call) for name, call in pairs.items()]
-        for timing in race(entries, hidden, batch, Schedule(rounds=9, calls=3, settle=1, seconds=35.0)):
+        for timing in race(entries, hidden, batch, Schedule(rounds=9, calls=3, settle=1, seconds=settings.seconds)):
             record["head_and_sampler"].append(timing._asdict())
     steps: dict[str, list[float]] = {"stock": [], "headlong": []}
     options = {**plain(model), "max_new_tokens": 16, "do_sample": True, "top_p": TOP_P}
@@ -248,6 +248,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the timing at each batch size")
     parser.add_argument("--method", default="cascade")
     settings = parser.parse_args()
     claim_threads(settings.threads)

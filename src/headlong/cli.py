@@ -322,6 +322,21 @@ def bench(
 
 @app.command()
 @reported
+def report(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="Files (.json, .jsonl) or folders of them.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where the HTML page goes.")] = Path("headlong-report.html"),
+) -> None:
+    """One self-contained HTML page from stored results: tables that sort, plots that name their points."""
+    from headlong import inputs
+    from headlong.report.sections import Source
+    from headlong.report.sections import report as written
+    from headlong.terminal import write_text
+
+    write_text(out, written([Source(*pair) for pair in inputs.results(results)]))
+
+
+@app.command()
+@reported
 def reproduce(
     target: Annotated[str | None, typer.Argument(metavar="[PAPER[:TABLE]]", help="Default: everything.")] = None,
     listed: Annotated[

@@ -6,6 +6,7 @@ or an ``.npy``. An engine's file is told from a layer's by its metadata. Everyth
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,28 @@ from headlong.store import open_file
 PLAIN = "weight"
 """The tensor of a file that holds one layer and no model; looked for after the names that models use."""
 HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states")
+
+
+def results(paths: list[Path]) -> list[tuple[str, Any]]:
+    """``(name, content)`` of every .json file (an object) and .jsonl file (a list of objects); folders are opened."""
+    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    found = []
+    for file in files:
+        if file.suffix not in (".json", ".jsonl"):
+            if file in paths:
+                raise MalformedFileError(f"{file} is no .json or .jsonl; expected results, or a folder of them")
+            continue
+        try:
+            text = file.read_text(encoding="utf-8")
+            lines = [json.loads(line) for line in text.splitlines() if line.strip()] if file.suffix == ".jsonl" else None
+            found.append((file.name, json.loads(text) if lines is None else lines))
+        except OSError as error:
+            raise StoreError(f"{file} cannot be read: {error}") from error
+        except ValueError as error:
+            raise MalformedFileError(f"{file} is no JSON: {error}") from error
+    if not found:
+        raise MalformedFileError("no .json or .jsonl file was given; expected results of bench, inspect --json or reproduce")
+    return found
 
 
 def split(text: str, most: int) -> list[str]:

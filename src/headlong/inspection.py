@@ -33,6 +33,8 @@ from headlong.report.tables import Table, percent
 Doubles = NDArray[np.float64]
 
 QUERIES = 64
+RANKED = 16
+"""Queries whose ranks in a low-rank preview are counted: every class is scored several times for each."""
 SYNTHETIC_TOP = 0.3
 CLASSES = 1 << 16
 BLOCK = 1 << 23
@@ -40,7 +42,10 @@ PERCENTILES = (0, 5, 50, 95, 100)
 
 
 class Facts(NamedTuple):
-    """``norms [vocab]``, ``singular [dim]`` falling, ``widths [queries, up to CLASSES]`` in nats, ``candidates [queries]``."""
+    """``norms [vocab]``, ``singular [dim]`` falling, ``widths [queries, up to CLASSES]`` in nats, ``candidates [queries]``.
+
+    ``ranks``  for widths of a low-rank preview: how many classes it puts before the likeliest one, ``[queries]``
+    """
 
     layer: Layer
     norms: Doubles
@@ -51,12 +56,14 @@ class Facts(NamedTuple):
     candidates: NDArray[np.int64]
     read: float
     k: int
+    ranks: dict[int, NDArray[np.int64]]
 
 
 def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress) -> Facts:
     """Everything the tables below are made of. ``hidden`` None: synthetic ones."""
     norms, gram = _norms_and_gram(layer, progress)
-    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
+    energies, directions = np.linalg.eigh(gram)
+    singular = np.sqrt(np.maximum(energies[::-1], 0.0))
     queries = synthetic_hidden(layer, QUERIES) if hidden is None else np.asarray(_some(hidden, QUERIES), np.float64)
     engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
     plan = int8_plan(layer, Dense(), threads=threads)
@@ -65,7 +72,20 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     costs = [engine.topk(row[None], k=min(k, layer.vocab), eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in costs])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in costs])
-    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k)
+    ranks = preview_ranks(layer, queries[:RANKED], directions[:, ::-1])
+    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks)
+
+
+def preview_ranks(layer: Layer, hidden: Doubles, directions: Doubles) -> dict[int, NDArray[np.int64]]:
+    """``{width: [queries]}``: how many classes a look along the first ``width`` singular directions puts before the best."""
+    widths = sorted({max(1, layer.dim // part) for part in (16, 8, 4)})
+    views = np.stack([hidden, *((hidden @ directions[:, :width]) @ directions[:, :width].T for width in widths)])
+    bias = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float64)
+    scores = np.concatenate([views @ rows.T for rows in _blocks(layer)], axis=2) + bias
+    best = scores[0].argmax(axis=1)
+    chosen = np.take_along_axis(scores[1:], best[None, :, None], axis=2)
+    counts = (scores[1:] > chosen).sum(axis=2)
+    return {width: counts[place] for place, width in enumerate(widths)}
 
 
 def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
@@ -173,6 +193,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "int8_widths": np.percentile(facts.widths, PERCENTILES).tolist(),
         "candidates": np.percentile(facts.candidates, PERCENTILES).tolist(),
         "read_share": facts.read,
+        "preview_ranks": {str(width): np.percentile(found, PERCENTILES).tolist() for width, found in facts.ranks.items()},
         "advice": [list(line) for line in advice(facts)],
     }
 

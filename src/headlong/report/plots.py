@@ -31,6 +31,13 @@ class Point(NamedTuple):
     note: str
 
 
+class Series(NamedTuple):
+    """A named line: ``(x, y, note)`` from left to right."""
+
+    label: str
+    points: tuple[tuple[float, float, str], ...]
+
+
 def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str]) -> str:
     """One line for each row, on a logarithmic axis."""
     axis = Axis.over([end for row in rows for end in (row.low, row.high)], LEFT, WIDTH - RIGHT)
@@ -99,6 +106,35 @@ def curve(title: str, values: Sequence[float], names: tuple[str, str], show: Cal
     marks.append(f'<text class="soft" x="{WIDTH - RIGHT}" y="{bottom + 18}" text-anchor="end">{_text(ends)}</text>')
     marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
     return _svg(f"{title}. From {show(values[0])} down to {show(values[-1])}", height, marks)
+
+
+def lines(
+    title: str, series: Sequence[Series], show: tuple[Callable[[float], str], Callable[[float], str]], names: tuple[str, str]
+) -> str:
+    """Lines on two logarithmic axes, each named at its right end."""
+    height, bottom, right = 360, 320, WIDTH - 210
+    across = Axis.over([x for one in series for x, _, _ in one.points], 80, right)
+    up = Axis.over([y for one in series for _, y, _ in one.points], bottom, 24)
+    marks = [_grid(across.at(x), 14, bottom, show[0](x)) for x in sorted({x for one in series for x, _, _ in one.points})]
+    for tick in up.ticks():
+        y = up.at(tick)
+        marks.append(f'<path class="grid" d="M80 {y:.1f}H{right}"/>')
+        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show[1](tick))}</text>')
+    taken: list[tuple[float, float]] = []
+    for one in sorted(series, key=lambda one: one.points[-1][1]):
+        path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y, _ in one.points)
+        marks.append(f'<polyline class="span" points="{path}"/>')
+        for x, y, note in one.points:
+            spot = f'<circle class="mark" cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="4"/>'
+            marks.append(f"<g><title>{_text(one.label)}: {_text(note)}</title>{spot}</g>")
+        x, y = across.at(one.points[-1][0]), up.at(one.points[-1][1])
+        level = _free(x, y, taken)
+        taken.append((x, level))
+        marks.append(f'<text x="{x + 9:.1f}" y="{level + 4:.1f}">{_text(one.label)}</text>')
+    marks.append(f'<text class="soft" x="{right}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>')
+    marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
+    words = "; ".join(f"{one.label}: {', '.join(note for _, _, note in one.points)}" for one in series)
+    return _svg(f"{title}. {words}", height, marks)
 
 
 class Axis(NamedTuple):
