@@ -222,6 +222,30 @@ def tune(
 
 @app.command()
 @reported
+def shortlist(
+    layer: LayerFile,
+    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="Calibration vectors: file.npy, file.safetensors[:tensor].")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="A file (.safetensors); for centroid-head, a folder.")],
+    kind: Annotated[str, typer.Option(help="tokens, learned, clusters or centroid-head.")] = "tokens",
+    size: Annotated[int, typer.Option(help="tokens: how many.")] = 32000,
+    clusters: Annotated[int, typer.Option(help="Of the screens; 0: 100 learned ones, or V/16 of equal size.")] = 0,
+    budget: Annotated[float, typer.Option(help="learned: classes that a query reads on average.")] = 400.0,
+    probes: Annotated[int, typer.Option(help="clusters: how many are read; 0: for 99 % of the top ids.")] = 0,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    seed: Seed = 0,
+) -> None:
+    """Build a token map or a screen for a trained layer from calibration vectors, and say what it misses."""
+    settled(threads)
+    from headlong import inputs
+    from headlong.previews.screens import build
+
+    typer.echo(build(kind, inputs.layer(layer, weight, bias), inputs.hidden(hidden), out, size, clusters, budget, probes, seed))
+
+
+@app.command()
+@reported
 def topk(
     source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, or an engine that compile saved.")],
     hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],

@@ -15,7 +15,7 @@ import numpy as np
 from headlong import kernels
 from headlong.answers import Promise
 from headlong.arrays import hidden64
-from headlong.engines import bandit, bands, blocks, cascade, experts, full, mixture, svd, tree
+from headlong.engines import bandit, bands, blocks, cascade, experts, full, mixture, screens, svd, tree
 from headlong.engines.base import METHODS, Engine, Method
 from headlong.engines.calls import LARGEST, checked_eps
 from headlong.engines.options import real, whole
@@ -28,7 +28,9 @@ from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
-STRUCTURED = (tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine)
+STRUCTURED = (
+    tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
+)  # fmt: skip
 
 
 @overload

@@ -41,7 +41,7 @@ class ExpertsLayer(StructuredLayer):
     ) -> None:
         self.gate: NDArray[np.float32] = _frozen(stored_matrix(gate, "gate").astype(np.float32))
         self.weight = stored_matrix(weight)
-        self.ids, self.starts = _whole(ids, "ids"), _whole(starts, "starts")
+        self.ids, self.starts = whole_numbers(ids, "ids"), whole_numbers(starts, "starts")
         if type(vocab) is not int or type(constant) is not bool or type(scaled) is not bool:
             raise OptionError(f"vocab={vocab!r}, constant={constant!r}, scaled={scaled!r}; expected a number and two flags")
         self.vocab, self.constant, self.scaled = vocab, constant, scaled
@@ -118,7 +118,8 @@ def _frozen(array: Any) -> Any:
     return array
 
 
-def _whole(value: Any, name: str) -> NDArray[np.int64]:
+def whole_numbers(value: Any, name: str) -> NDArray[np.int64]:
+    """``value`` as a read-only list of int64."""
     array = as_numpy(value, name)
     if array.dtype not in (np.int32, np.int64) or array.ndim != 1:
         raise DtypeError(f"{name} is {array.dtype} of shape {list(array.shape)}; expected a list of int64 numbers")

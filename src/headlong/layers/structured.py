@@ -30,7 +30,7 @@ from headlong.layers.matrix import Layer
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong structured layer", 1
-FILES = ("tree", "bands", "blocks", "experts", "mixture")
+FILES = ("tree", "bands", "blocks", "experts", "mixture", "screens")
 """The kinds there are; each has a file of that name here and one in ``engines/``."""
 
 Ids = NDArray[np.int64]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from headlong.errors import DataError, OptionError, StoreError
 from headlong.measure import Progress
 
-FILES = ("vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models")
+FILES = ("vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models", "liao2019")
 
 Setting = tuple[tuple[str, str], ...]
 """What a row was run with, such as ``(("width", "D/8"), ("rows", "V/10"), ("rotation", "plain"))``."""
