@@ -26,7 +26,8 @@ from headlong.report import readme
 from headlong.report.tables import Table, comparison, markdown, paper_table
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ("README.md", "docs/cli.md", "docs/data.md", "docs/training.md", "results/README.md")
+PAGES = ("cli", "data", "training", "hierarchical", "bands")
+FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in PAGES))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
 
@@ -186,7 +187,52 @@ def model_speeds(models: dict[str, Any]) -> Table:
     return Table("", ("model", "headlong", "plain PyTorch", "speed, of plain"), tuple(rows))
 
 
+def hierarchical() -> str:
+    """Every head that was trained on one frozen backbone."""
+    file = ROOT / "results/vlasova-softmax.hierarchical.jsonl"
+    if not file.is_file():
+        return "No committed run yet."
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        (
+            line["setting"]["head"],
+            f"{line['got']['perplexity']:.1f}",
+            f"{line['got']['top1']:.3f}",
+            f"{line['got']['top10']:.2f}",
+            f"{line['got']['rows']:,.0f}",
+            f"{line['got']['read']:.1%}",
+        )
+        for line in lines
+    ]
+    titles = ("head", "perplexity", "same best class", "of the best ten", "exact rows", "read")
+    return markdown(Table("", titles, tuple(rows)))
+
+
+def band_costs() -> str:
+    """Our bands beside torch's: medians of one run."""
+    file = ROOT / "results/band-costs.json"
+    if not file.is_file():
+        return "No committed run yet."
+    record = json.loads(file.read_text(encoding="utf-8"))
+    made, shape, names = record["environment"], record["shape"], ("ours", "torch")
+    rows = [("loss after the last step", *(f"{record['losses'][name][-1]:.4f}" for name in names))]
+    rows += [(f"a training step, {shape['rows']:,} rows", *(_milliseconds(record["step"][name]) for name in names))]
+    for batch, seconds in record["topk"].items():
+        rows += [(f"top-10, {batch} at once", *(_milliseconds(seconds[name]) for name in names))]
+    for word, said in record.get("tried", {}).items():
+        rows.append((f"loss under {word}", *(said[name].replace("|", " ") for name in names)))
+    table = _left(Table("", ("", "headlong", "torch"), tuple(rows)))
+    about = f"{shape['vocab']:,} classes x {shape['dim']}, cutoffs {record['cutoffs']}, {made['threads']} threads"
+    return f"{table}\n\n{about}, {made['cpu']}, torch {made['versions']['torch']}, {made['date']}."
+
+
+def _milliseconds(seconds: list[float]) -> str:
+    return f"{1e3 * statistics.median(seconds):.3g} ms"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "hierarchical": hierarchical,
+    "band-costs": band_costs,
     "headline": headline,
     "which-one": which_one,
     "batches": batches,
