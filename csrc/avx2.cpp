@@ -183,6 +183,7 @@ void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const f
     for (int q = 0; q < padded; q += 16) {
         int64_t r = 0;
         for (; r + 6 <= count; r += 6) tile_some<6>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
+        for (; r + 4 <= count; r += 4) tile_some<4>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
         for (; r < count; ++r) tile_some<1>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
     }
 }
@@ -196,11 +197,39 @@ double dot_one(const char* row, int64_t dim, const double* x) {
         a = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(w)), _mm256_loadu_pd(x + j), a);
         b = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)), _mm256_loadu_pd(x + j + 4), b);
     }
-    double part[4];
-    _mm256_storeu_pd(part, _mm256_add_pd(a, b));
-    double sum = (part[0] + part[2]) + (part[1] + part[3]);
-    for (; j < dim; ++j) sum += static_cast<double>(one_float(row, K, j)) * x[j];
-    return sum;
+    if (j < dim) {
+        float w[8] = {};
+        double y[8] = {};
+        for (int64_t i = 0; j + i < dim; ++i) w[i] = one_float(row, K, j + i), y[i] = x[j + i];
+        a = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(w)), _mm256_loadu_pd(y), a);
+        b = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(w + 4)), _mm256_loadu_pd(y + 4), b);
+    }
+    D sum;
+    const __m256d all = _mm256_add_pd(a, b);
+    std::memcpy(&sum, &all, sizeof sum);
+    return fold(sum);
+}
+
+template <Kind K>
+void widen64(const void* row, int64_t dim, int64_t wide, double* out) {
+    int64_t j = 0;
+    for (; j + 8 <= dim; j += 8) {
+        __m256 w = load8<K>(row, j);
+        _mm256_storeu_pd(out + j, _mm256_cvtps_pd(_mm256_castps256_ps128(w)));
+        _mm256_storeu_pd(out + j + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)));
+    }
+    for (; j < wide; ++j) out[j] = j < dim ? static_cast<double>(one_float(row, K, j)) : 0.0;
+}
+
+void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const double* x, int n, double* scratch, double* out,
+               int64_t stride) {
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide;
+    for (int64_t r = 0; r < count; ++r) {
+        if (kind == Kind::f32) widen64<Kind::f32>(row_at<Kind::f32>(rows, dim, r), dim, wide, scratch + r * wide);
+        else if (kind == Kind::f16) widen64<Kind::f16>(row_at<Kind::f16>(rows, dim, r), dim, wide, scratch + r * wide);
+        else widen64<Kind::bf16>(row_at<Kind::bf16>(rows, dim, r), dim, wide, scratch + r * wide);
+    }
+    dot_block_wide(scratch, wide, count, x, n, out, stride);
 }
 
 template <Kind K>
@@ -227,8 +256,8 @@ const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
     static const Kernels table = {
-        "avx2", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes_of, radius_of, largest_of,
-        interval_sums_of, interval_exps_of, proposal_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
+        "avx2", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, dot_codes_of, radius_of, largest_of,
+        interval_sums_of, interval_exps_of, proposal_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
         encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }

@@ -282,6 +282,7 @@ template <int R, int N>
 void tile_all(const float* rows, int64_t dim, int64_t count, const float* xt, float* out) {
     int64_t r = 0;
     for (; r + R <= count; r += R) tile_some<R, N>(rows + r * dim, dim, xt, out + r * N * 16);
+    for (; r + 4 <= count; r += 4) tile_some<4, N>(rows + r * dim, dim, xt, out + r * N * 16);  // 64 = 10 x 6 + 4
     for (; r < count; ++r) tile_some<1, N>(rows + r * dim, dim, xt, out + r * N * 16);
 }
 
@@ -310,16 +311,43 @@ double dot_one(const char* row, int64_t dim, const double* x) {
         c = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(w1)), _mm512_loadu_pd(x + j + 16), c);
         d = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(w1, 1)), _mm512_loadu_pd(x + j + 24), d);
     }
-    for (; j < dim; j += 16) {
-        int64_t left = dim - j < 16 ? dim - j : 16;
-        __mmask16 mask = static_cast<__mmask16>((1u << left) - 1);
-        __m512 w = load_tail<K>(row, j, mask);
-        a = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(w)),
-                            _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask), x + j), a);
-        b = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(w, 1)),
-                            _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask >> 8), x + j + 8), b);
+    for (bool second = false; j < dim; j += 16, second = true) {
+        const int64_t left = dim - j < 16 ? dim - j : 16;
+        const __mmask16 mask = static_cast<__mmask16>((1u << left) - 1);
+        const __m512 w = load_tail<K>(row, j, mask);
+        __m512d &near = second ? c : a, &far = second ? d : b;
+        near = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(w)),
+                               _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask), x + j), near);
+        far = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(w, 1)),
+                              _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask >> 8), x + j + 8), far);
     }
-    return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(a, b), _mm512_add_pd(c, d)));
+    D sum;
+    const __m512d all = _mm512_add_pd(_mm512_add_pd(a, b), _mm512_add_pd(c, d));
+    std::memcpy(&sum, &all, sizeof sum);
+    return fold(sum);
+}
+
+// One row in float64, zeros up to `wide`.
+template <Kind K>
+void widen64(const void* row, int64_t dim, int64_t wide, double* out) {
+    for (int64_t j = 0; j < wide; j += 16) {
+        const int64_t left = dim - j;
+        const __m512 w = left >= 16 ? load16<K>(row, j)
+                                    : load_tail<K>(row, j, static_cast<__mmask16>(left > 0 ? (1u << left) - 1 : 0));
+        _mm512_storeu_pd(out + j, _mm512_cvtps_pd(_mm512_castps512_ps256(w)));
+        _mm512_storeu_pd(out + j + 8, _mm512_cvtps_pd(_mm512_extractf32x8_ps(w, 1)));
+    }
+}
+
+void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const double* x, int n, double* scratch, double* out,
+               int64_t stride) {
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide;
+    for (int64_t r = 0; r < count; ++r) {
+        if (kind == Kind::f32) widen64<Kind::f32>(row_at<Kind::f32>(rows, dim, r), dim, wide, scratch + r * wide);
+        else if (kind == Kind::f16) widen64<Kind::f16>(row_at<Kind::f16>(rows, dim, r), dim, wide, scratch + r * wide);
+        else widen64<Kind::bf16>(row_at<Kind::bf16>(rows, dim, r), dim, wide, scratch + r * wide);
+    }
+    dot_block_wide(scratch, wide, count, x, n, out, stride);
 }
 
 template <Kind K>
@@ -341,7 +369,10 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
     else dot_all<Kind::bf16>(weight, dim, ids, n, x, out);
 }
 
-// ---- compressing stores, where the compiler's vector types have no word for them ----
+// ---- compressing, where the compiler's vector types have no word for it ----
+//
+// In registers: some processors take a hundred cycles to compress into memory. A whole vector is stored, never beyond the
+// n that the output holds, because no more lanes came before than were read.
 
 int64_t lower_above(const float* est, const float* rad, int64_t n, float floor, float* out) {
     int64_t count = 0;
@@ -350,7 +381,7 @@ int64_t lower_above(const float* est, const float* rad, int64_t n, float floor, 
         __m512 low = _mm512_sub_ps(_mm512_loadu_ps(est + i), _mm512_loadu_ps(rad + i));
         __mmask16 mask = _mm512_cmp_ps_mask(low, least, _CMP_GT_OQ);
         if (mask == 0) continue;
-        _mm512_mask_compressstoreu_ps(out + count, mask, low);
+        _mm512_storeu_ps(out + count, _mm512_maskz_compress_ps(mask, low));
         count += __builtin_popcount(mask);
     }
     return count;
@@ -366,9 +397,9 @@ int64_t survivors(const float* est, const float* rad, int64_t n, float tau, int3
         __mmask16 mask = _mm512_cmp_ps_mask(high, least, _CMP_GE_OQ);
         if (mask == 0) continue;
         __m512i id = _mm512_add_epi32(steps, _mm512_set1_epi32(first + static_cast<int32_t>(i)));
-        _mm512_mask_compressstoreu_epi32(ids + count, mask, id);
-        _mm512_mask_compressstoreu_ps(kept + count, mask, e);
-        _mm512_mask_compressstoreu_ps(upper + count, mask, high);
+        _mm512_storeu_si512(ids + count, _mm512_maskz_compress_epi32(mask, id));
+        _mm512_storeu_ps(kept + count, _mm512_maskz_compress_ps(mask, e));
+        _mm512_storeu_ps(upper + count, _mm512_maskz_compress_ps(mask, high));
         count += __builtin_popcount(mask);
     }
     return count;
@@ -380,8 +411,8 @@ const uint64_t avx512_features = compiled_features();
 
 const Kernels* avx512_kernels() {
     static const Kernels table = {
-        "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes, radius_of, largest_of,
-        interval_sums_of, interval_exps_of, proposal_of, lower_above, survivors, noise_of, gumbel_keys_of,
+        "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, dot_codes, radius_of, largest_of,
+        interval_sums_of, interval_exps_of, proposal_of, split_of, lower_above, survivors, noise_of, gumbel_keys_of,
         encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }

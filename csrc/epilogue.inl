@@ -310,27 +310,149 @@ void gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, i
     }
 }
 
+// ---- float64: rows against several queries, and sums of exponentials ----
+
+typedef double D __attribute__((vector_size(LANES * 4)));
+typedef int64_t L __attribute__((vector_size(LANES * 4)));
+constexpr int kHalf = LANES / 2, kSums = LANES == 16 ? 4 : 2;
+
+inline D load(const double* p) {
+    D v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+// The sum of all lanes, halves onto halves.
+inline double fold(D v) {
+    double part[kHalf];
+    std::memcpy(part, &v, sizeof v);
+    for (int width = kHalf / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) part[i] += part[i + width];
+    return part[0];
+}
+inline double fold(const D* sum) { return fold(kSums == 4 ? (sum[0] + sum[1]) + (sum[2] + sum[kSums - 1]) : sum[0] + sum[1]); }
+
+template <int R, int N>
+void block_some(const double* rows, int64_t wide, const double* x, double* out, int64_t stride) {
+    D sum[R][N][kSums] = {};
+    for (int64_t j = 0; j < wide; j += kSums * kHalf)
+#pragma GCC unroll 4
+        for (int s = 0; s < kSums; ++s) {
+            D row[R];
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) row[r] = load(rows + r * wide + j + s * kHalf);
+#pragma GCC unroll 4
+            for (int q = 0; q < N; ++q) {
+                D v = load(x + q * wide + j + s * kHalf);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; ++r) sum[r][q][s] += row[r] * v;
+            }
+        }
+    for (int q = 0; q < N; ++q)
+        for (int r = 0; r < R; ++r) out[q * stride + r] = fold(sum[r][q]);
+}
+
+template <int R, int N>
+void block_all(const double* rows, int64_t wide, int64_t count, const double* x, double* out, int64_t stride) {
+    int64_t r = 0;
+    for (; r + R <= count; r += R) block_some<R, N>(rows + r * wide, wide, x, out + r, stride);
+    for (; r < count; ++r) block_some<1, N>(rows + r * wide, wide, x, out + r, stride);
+}
+
+// `rows` as widened to float64, with zeros beyond dim.
+inline void dot_block_wide(const double* rows, int64_t wide, int64_t count, const double* x, int n, double* out, int64_t stride) {
+    int q = 0;
+    for (; q + 3 <= n; q += 3) block_all<2, 3>(rows, wide, count, x + q * wide, out + q * stride, stride);
+    if (n - q == 2) block_all<3, 2>(rows, wide, count, x + q * wide, out + q * stride, stride);
+    if (n - q == 1) block_all<4, 1>(rows, wide, count, x + q * wide, out + q * stride, stride);
+}
+
+// exp for x <= 0, its series to x^13 on |r| <= log(2) / 2.
+inline D vexp64(D x) {
+    const D low = D{} - 700.0;
+    L off = x < low;
+    D y;
+    L chosen = (off & reinterpret_cast<L>(low)) | (~off & reinterpret_cast<L>(x));
+    std::memcpy(&y, &chosen, sizeof y);
+    D shifted = y * 1.4426950408889634 + 6755399441055744.0;  // the integer sits in the low mantissa bits
+    D n = shifted - 6755399441055744.0;
+    D r = (y - n * 6.93145751953125e-1) - n * 1.42860682030941723212e-6;
+    D p = D{} + 1.6059043836821613e-10;
+    p = p * r + 2.08767569878681e-9;
+    p = p * r + 2.505210838544172e-8;
+    p = p * r + 2.7557319223985893e-7;
+    p = p * r + 2.7557319223985893e-6;
+    p = p * r + 2.48015873015873e-5;
+    p = p * r + 1.984126984126984e-4;
+    p = p * r + 1.3888888888888889e-3;
+    p = p * r + 8.333333333333333e-3;
+    p = p * r + 4.1666666666666664e-2;
+    p = p * r + 1.6666666666666666e-1;
+    p = p * r + 0.5;
+    p = p * r * r + r + 1.0;
+    L out = reinterpret_cast<L>(p) + (reinterpret_cast<L>(shifted) << 52);
+    out &= ~off;
+    D value;
+    std::memcpy(&value, &out, sizeof value);
+    return value;
+}
+
+double sum_exps_of(const double* f, int64_t n, double shift) {
+    D sum = D{};
+    int64_t i = 0;
+    for (; i + kHalf <= n; i += kHalf) sum += vexp64(load(f + i) - shift);
+    if (i < n) {
+        double last[kHalf];
+        for (int64_t j = 0; j < kHalf; ++j) last[j] = i + j < n ? f[i + j] - shift : -1e9;
+        sum += vexp64(load(last));
+    }
+    return fold(sum);
+}
+
+int64_t split_of(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums) {
+    typedef float H __attribute__((vector_size(LANES * 2)));
+    int64_t count = 0;
+    for (int64_t start = 0; start < n; start += kRun) {
+        D sum = D{};
+        for (int64_t i = start; i < start + kRun; i += LANES) {
+            F v = load(u + i);
+            I heavy = v >= splat(edge);
+            if (any(heavy)) {
+                for (int j = 0; j < LANES; ++j)
+                    if (heavy[j]) ids[count++] = first + static_cast<int32_t>(i) + j;
+                v = pick(heavy, F{}, v);
+                store(u + i, v);
+            }
+            H half[2];
+            std::memcpy(half, &v, sizeof v);
+            sum += __builtin_convertvector(half[0], D);
+            sum += __builtin_convertvector(half[1], D);
+        }
+        sums[start / kRun] = fold(sum);
+    }
+    return count;
+}
+
 template <int Q>
 void rotate_some(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride,
                  double* out, int64_t out_stride) {
-    typedef double D __attribute__((vector_size(LANES * 4)));
     typedef float H __attribute__((vector_size(LANES * 2)));
-    constexpr int kWide = LANES / 2, kSums = 16 / Q;
+    constexpr int kColumns = LANES / 2, kParts = 16 / Q;
     int64_t i = 0;
-    for (; i + kWide * kSums <= n; i += kWide * kSums) {
-        D sum[Q][kSums] = {};
+    for (; i + kColumns * kParts <= n; i += kColumns * kParts) {
+        D sum[Q][kParts] = {};
         for (int64_t j = 0; j < dim; ++j) {
-            D column[kSums];
+            D column[kParts];
 #pragma GCC unroll 16
-            for (int s = 0; s < kSums; ++s) {
+            for (int s = 0; s < kParts; ++s) {
                 H half;
-                std::memcpy(&half, matrix + j * stride + i + s * kWide, sizeof half);
+                std::memcpy(&half, matrix + j * stride + i + s * kColumns, sizeof half);
                 column[s] = __builtin_convertvector(half, D);
             }
 #pragma GCC unroll 16
             for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 16
-                for (int s = 0; s < kSums; ++s) sum[q][s] += column[s] * x[q * x_stride + j];
+                for (int s = 0; s < kParts; ++s) sum[q][s] += column[s] * x[q * x_stride + j];
         }
         for (int q = 0; q < Q; ++q) std::memcpy(out + q * out_stride + i, sum[q], sizeof sum[q]);
     }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "scratch.h"
 
 namespace headlong {
 
@@ -87,10 +88,16 @@ struct Prepared {
     std::vector<DeeperQuery> deeper;  // [query][level]
 };
 
+// Sums of exp(link(z) * beta - shift) over some classes.
+struct Masses {
+    double shift = -kInf;
+    Kernels::Sums sums{0, 0, 0, 0};
+
+    void join(double other_shift, const Kernels::Sums& more);
+};
+
 // What one thread gathered for one query.
 struct Part {
-    double shift = -kInf;
-    Kernels::Sums sums{0, 0, 0, 0};  // of exp(link(z) * beta - shift)
     std::vector<float> best;                  // heap: the k largest lower ends
     std::vector<int32_t> ids;                 // classes whose upper end reaches the threshold of their time
     std::vector<float> est, upper;
@@ -121,10 +128,14 @@ struct Look {
     const Source* source;
     Prepared prepared;
     std::vector<int64_t> rows;      // which queries of the batch
-    std::vector<double> hidden;     // [query][dim]
+    Scratch<double> hidden;         // [query][dim]
     std::vector<Part> parts;        // [query][thread]
-    std::vector<float> est;         // kept estimates [query][padded vocab], or empty
+    Scratch<float> est;             // kept estimates [query][padded vocab], or empty
     std::vector<std::atomic<int>> dear;
+    std::vector<std::atomic<float>> threshold;  // what a class has to reach
+    std::vector<Masses> pieces;     // [query][piece]: sums that are joined in this order, whichever thread took them
+    std::vector<Masses> masses;     // [query]
+    int64_t piece_count = 0;
     std::vector<double> bytes;      // read so far for each query
     int threads = 1;
 };
@@ -167,6 +178,12 @@ struct Keyed {
 // Mass of the classes better than one, from below and from above, in units of exp(shift).
 struct Mass {
     double low, high;
+};
+
+// What a bet on the normaliser takes: draws, the least proposal that is scored instead, the largest ratio.
+struct Wager {
+    float ceiling = 0, edge = std::numeric_limits<float>::infinity();
+    double most = 0, needed = 0, cost = kInf;  // rows in all
 };
 
 class Executor {
@@ -220,7 +237,7 @@ class Executor {
     }
 
     using Resolve = std::function<Status(Look&, int, int, Answer&)>;  // look, query, threads it may use, answer
-    using Finish = std::function<void(const double*, int64_t, int, Answer&)>;
+    using Finish = std::function<void(const std::vector<int64_t>&)>;  // the rows of the batch that are left
 
     // query.cpp: looking at all classes
     void run(const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
@@ -228,8 +245,8 @@ class Executor {
     void look_at_all(Look& look, const Question& question) const;
     void scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const;
     bool gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
-                std::atomic<float>& threshold, float* scratch) const;
-    void seed(Look& look, int q, const Question& question, std::atomic<float>& threshold) const;
+                Masses& masses, float* scratch) const;
+    void seed(Look& look, int q, const Question& question) const;
     double bearable(const Look& look, int64_t seen, int64_t k) const;
     void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
     void hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const;
@@ -241,6 +258,12 @@ class Executor {
     std::vector<double> turn(const Source& source, const Look& look) const;
     void prepare_one(const Source& source, int q, const double* turned, Look& look) const;
 
+    // dense.cpp: every row in float64
+    using Visit = std::function<void(int64_t piece, int q, int64_t first, int64_t n, const double* z)>;
+    void every_logit(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                     const Visit& visit) const;
+    int64_t pieces() const;
+
     // topk.cpp: ids
     Status resolve(Look& look, int q, const Question& question, int threads, Answer& answer) const;
     std::vector<Scored> spend_budget(Look& look, int q, const Question& question, int threads, Interval& lse) const;
@@ -248,22 +271,25 @@ class Executor {
     bool best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best, std::vector<Scored>& scored,
                  std::vector<float>& est, std::vector<float>& upper, Answer& answer) const;
     void look_deeper(const Look& look, int q, int level, const std::vector<int32_t>& ids, float* est, float* rad) const;
-    void finish(const double* hidden, int64_t row, const Question& question, int threads, Answer& answer) const;
+    void finish(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                std::vector<Answer>& answers) const;
 
     // lse.cpp: the normaliser
     Interval normaliser(const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
                         const std::vector<float>& est, const std::vector<float>& upper) const;
     Status refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
                   Answer& answer) const;
+    Scratch<float> radii(const Look& look, int q, int threads) const;
+    void read_deeper(Look& look, int q, int level, const std::vector<int32_t>& ids, int threads, Scratch<float>& rad,
+                     Answer& answer) const;
+
+    // bet.cpp: the normaliser from a sample
     Status bet(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
                Answer& answer) const;
-    std::vector<float> radii(const Look& look, int q, int threads) const;
-    void read_deeper(Look& look, int q, int level, const std::vector<int32_t>& ids, int threads, std::vector<float>& rad,
-                     Answer& answer) const;
-    Kernels::Sums sums_of(const Look& look, int q, double beta, float shift, const std::vector<float>& rad,
-                          int threads) const;
+    Wager wager_for(const Look& look, int q, double beta, float shift, double known, double aim, double odds, double fixed,
+                int threads, const Scratch<float>& rad) const;
     std::vector<int32_t> widest(const Look& look, int q, const Question& question, float shift, double known, int threads,
-                                const std::vector<float>& rad) const;
+                                const Scratch<float>& rad) const;
     double float_error(double shift, double beta) const;
     double dot_error(const double* hidden) const;
 
@@ -278,8 +304,8 @@ class Executor {
                    const std::vector<Scored>& scored, std::vector<Keyed>& best, Answer& answer) const;
     Mass mass_above(const Look& look, int q, double beta, double shift, const Scored& of,
                     const std::vector<Scored>& scored) const;
-    void finish_sample(const double* hidden, int64_t row, const Question& question, const SampleRule& rule, int threads,
-                       Draw* draws, Answer& answer) const;
+    void finish_samples(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                        const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers) const;
     std::vector<Scored> filtered(std::vector<Scored> sorted, const SampleRule& rule) const;
     Draw pick(const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) const;
 

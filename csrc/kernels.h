@@ -15,6 +15,8 @@ constexpr int64_t kBlock = 64;     // classes of one interleaved block of codes
 constexpr int kMaxTerms = 8;       // summands of a radius
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
 constexpr int kTileQueries = 64;   // queries that dense_tile takes at once
+constexpr int64_t kRun = 16;       // classes of one sum of split
+constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
 constexpr int kTileChunk = 128;    // coordinates accumulated in a register before they join the sum
 
 // An increasing map on logits: 0: a * z + b ; 1: a * tanh(z / a) ; 2: a table, straight between knots, a the steepest slope.
@@ -59,6 +61,14 @@ struct Kernels {
     void (*dot_rows)(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x,
                      double* out);
 
+    // out[q * stride + r] = <row r, x_q> for rows x n, each to the bit what dot_rows says. wide = dim rounded up to a multiple
+    // of kWide, x = [n][wide] with zeros beyond dim; scratch holds [count][wide].
+    void (*dot_block)(const void* rows, Kind kind, int64_t dim, int64_t count, const double* x, int n, double* scratch,
+                      double* out, int64_t stride);
+
+    // sum_i exp(f[i] - shift) in float64, each term within 2^-50 relatively, those below exp(-700) taken for 0.
+    double (*sum_exps)(const double* f, int64_t n, double shift);
+
     // out[q * out_stride + i] = sum_j x[q * x_stride + j] * matrix[j * stride + i] for i < n, in float64.
     void (*rotate)(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride,
                    int count, double* out, int64_t out_stride);
@@ -90,6 +100,10 @@ struct Kernels {
     // out[i] = exp(max(link(est), link(est + rad) - ceiling / beta) * beta - shift): within exp(ceiling) of the upper end.
     void (*proposal)(const float* est, const float* rad, int64_t n, Link link, float beta, float ceiling, float shift,
                      float* out);
+
+    // Takes the classes with u >= edge out: their ids (first + position) are returned, their u becomes 0. sums[g] is what is
+    // left in the g-th run of kRun classes, in float64.
+    int64_t (*split)(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums);
 
     // Values of est - rad above `floor`.
     int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);

@@ -80,12 +80,19 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
     }
 }
 
+// The reference: one query after the other, as dot_rows.
+void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const double* x, int n, double*, double* out,
+               int64_t stride) {
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide;
+    for (int q = 0; q < n; ++q) dot_rows(rows, kind, dim, nullptr, count, x + q * wide, out + q * stride);
+}
+
 }  // namespace
 
 const Kernels* portable_kernels() {
     static const Kernels table = {
-        "portable", scan_u8, dense_rows, dense_tile, dot_rows, rotate_of, dot_codes_of, radius_of, largest_of,
-        interval_sums_of, interval_exps_of, proposal_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
+        "portable", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, dot_codes_of, radius_of, largest_of,
+        interval_sums_of, interval_exps_of, proposal_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
         encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }

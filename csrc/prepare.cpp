@@ -128,7 +128,9 @@ void Executor::prepare(const Source& source, Look& look) const {
 std::vector<double> Executor::turn(const Source& source, const Look& look) const {
     if (!source.rotated || rotation == nullptr) return {};
     const int64_t n = static_cast<int64_t>(look.rows.size());
-    std::vector<double> x(look.hidden), turned(n * rotated_dim);
+    Scratch<double> x(n * dim);
+    std::copy_n(look.hidden.data(), n * dim, x.data());
+    std::vector<double> turned(n * rotated_dim);
     if (mean != nullptr)
         for (int64_t i = 0; i < n * dim; ++i) x[i] -= mean[i % dim];
     const int64_t piece = 128, pieces = (rotated_dim + piece - 1) / piece;

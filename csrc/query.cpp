@@ -23,24 +23,27 @@ std::vector<int64_t> spread(int64_t chunks, int64_t n) {
     return order;
 }
 
-// Sums of exponentials on a common shift, the larger of the two.
-void join(Part& part, double shift, const Kernels::Sums& more) {
-    const double top = std::max(part.shift, shift);
-    const double fade = std::exp(part.shift - top), here = std::exp(shift - top);
-    part.sums.low = part.sums.low * fade + more.low * here;
-    part.sums.high = part.sums.high * fade + more.high * here;
-    part.sums.centre = part.sums.centre * fade + more.centre * here;
-    part.sums.moved = part.sums.moved * fade + more.moved * here;
-    part.shift = top;
-}
-
 void raise(std::atomic<float>& threshold, float value) {
     float now = threshold.load(std::memory_order_relaxed);
     while (value > now && !threshold.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
     }
 }
 
+constexpr int64_t kMostPieces = 256;  // of the classes: sums are joined piece by piece
+
 }  // namespace
+
+// Sums on a common shift, the larger of the two.
+void Masses::join(double other_shift, const Kernels::Sums& more) {
+    const double top = std::max(shift, other_shift);
+    if (top == -kInf) return;
+    const double fade = std::exp(shift - top), here = std::exp(other_shift - top);
+    sums.low = sums.low * fade + more.low * here;
+    sums.high = sums.high * fade + more.high * here;
+    sums.centre = sums.centre * fade + more.centre * here;
+    sums.moved = sums.moved * fade + more.moved * here;
+    shift = top;
+}
 
 void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) const {
@@ -59,7 +62,7 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
         look.hidden.resize(n * dim);
         for (int q = 0; q < n; ++q) std::memcpy(&look.hidden[q * dim], hidden + look.rows[q] * dim, sizeof(double) * dim);
         look.threads = threads;
-        if (keep) look.est.resize(n * padded);
+        if (keep) look.est.resize(static_cast<size_t>(n) * padded);
         prepare(source, look);
         look_at_all(look, question);
         std::vector<Status> status(n, Status::dear);
@@ -96,10 +99,8 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
         run(hidden, dear, question, true, resolve, finish, answers);
         return;
     }
-    for (int64_t row : dear) {
-        answers[row].dense = true;
-        finish(hidden + row * dim, row, threads, answers[row]);
-    }
+    for (int64_t row : dear) answers[row].dense = true;
+    finish(dear);
 }
 
 void Executor::scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const {
@@ -148,56 +149,69 @@ void Executor::look_at_all(Look& look, const Question& question) const {
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
     // Dense rows are dear to read twice, and their radii need no good threshold: a small sample tells ties all over.
     // Loose radii (a level that others follow) need the best threshold.
-    const int64_t sample = look.source == &dense ? 32 : deeper.empty() ? 16 : 8;
+    const int64_t sample = look.source == &dense ? 32 : deeper.empty() ? 32 : 8;
     const std::vector<int64_t> order = spread(chunks, sample);
-    std::vector<std::atomic<float>> threshold(n);
-    for (auto& t : threshold) t.store(-std::numeric_limits<float>::max());
+    look.threshold = std::vector<std::atomic<float>>(n);
+    for (auto& t : look.threshold) t.store(-std::numeric_limits<float>::max());
+    const int64_t length = (chunks + kMostPieces - 1) / kMostPieces, pieces = (chunks + length - 1) / length;
+    look.piece_count = pieces;
+    look.pieces.assign(static_cast<size_t>(n) * pieces, Masses{});
     std::atomic<int64_t> next{0}, read{0};
     const bool keep = !look.est.empty();
     const bool tiled = look.source->codes == nullptr && look.prepared.padded > 0;
-    const auto pass = [&](int64_t stop, bool warm) {
-        run_parallel(static_cast<int>(std::min<int64_t>(look.threads, chunks)), [&](int thread) {
-            std::vector<float> own(keep ? 0 : n * kChunk), work(2 * kChunk);
-            std::vector<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
-            for (int64_t c = next++; c < stop; c = next++) {
-                const int64_t first = order[c] * kChunk, count = std::min<int64_t>(kChunk, padded - first);
-                float* est = keep ? look.est.data() + first : own.data();
-                const int64_t stride = keep ? padded : kChunk;
-                scan(look, first, count, est, stride, scratch.data());
-                read += count;
-                bool wanted = false;
-                for (int q = 0; q < n; ++q) {
-                    if (look.dear[q].load(std::memory_order_relaxed) != 0) continue;
-                    const Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
-                    if (!gather(look, question, q, thread, first, count, est + q * stride, threshold[q], work.data()) ||
-                        (warm && static_cast<double>(part.ids.size()) > bearable(look, part.seen, question.k)))
-                        look.dear[q].store(1);
-                    wanted = true;
+    const auto wanted = [&] {
+        for (int q = 0; q < n; ++q)
+            if (look.dear[q].load(std::memory_order_relaxed) == 0) return true;
+        return false;
+    };
+    // Chunks come in runs of one piece each, so that its sums are added up by one thread, in order.
+    const auto pass = [&](int64_t stop) {
+        run_parallel(static_cast<int>(std::min<int64_t>(look.threads, pieces)), [&](int thread) {
+            Scratch<float> own(keep ? 0 : n * kChunk), work(2 * kChunk);
+            Scratch<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
+            for (int64_t piece = next++; piece < stop && wanted(); piece = next++)
+                for (int64_t c = piece * length; c < std::min(chunks, (piece + 1) * length); ++c) {
+                    const int64_t first = order[c] * kChunk, count = std::min<int64_t>(kChunk, padded - first);
+                    float* est = keep ? look.est.data() + first : own.data();
+                    const int64_t stride = keep ? padded : kChunk;
+                    scan(look, first, count, est, stride, scratch.data());
+                    read += count;
+                    for (int q = 0; q < n; ++q)
+                        if (look.dear[q].load(std::memory_order_relaxed) == 0 &&
+                            !gather(look, question, q, thread, first, count, est + q * stride, look.pieces[q * pieces + piece],
+                                    work.data()))
+                            look.dear[q].store(1);
                 }
-                if (!wanted) break;
-            }
         });
         next.store(stop);
     };
     // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
     // ends of intervals, and the share of it that stays open says early whether a query is better read densely.
-    const int64_t first_pass = (chunks + sample - 1) / sample;
-    pass(first_pass, false);
+    const int64_t sampled = (chunks + sample - 1) / sample;
+    pass((sampled + length - 1) / length);
     if (question.k > 0 && !by_budget(look)) {
         std::atomic<int> turn{0};
         run_parallel(std::min(look.threads, n), [&](int) {
-            for (int q = turn++; q < n; q = turn++) seed(look, q, question, threshold[q]);
+            for (int q = turn++; q < n; q = turn++) seed(look, q, question);
         });
     }
-    pass(chunks, true);
+    if (wanted()) pass(pieces);
     const double share_read = static_cast<double>(read.load()) / static_cast<double>(padded);
-    for (int q = 0; q < n; ++q) look.bytes[q] = look.source->bytes * share_read / n;
+    look.masses.assign(n, Masses{});
+    for (int q = 0; q < n; ++q) {
+        look.bytes[q] = look.source->bytes * share_read / n;
+        for (int64_t piece = 0; piece < pieces; ++piece) {
+            const Masses& one = look.pieces[q * pieces + piece];
+            look.masses[q].join(one.shift, one.sums);
+        }
+    }
 }
 
 // Takes one chunk of estimates into a query's part. False: the query is dear here and is better read densely.
 bool Executor::gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
-                      std::atomic<float>& threshold, float* scratch) const {
+                      Masses& masses, float* scratch) const {
     Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
+    std::atomic<float>& threshold = look.threshold[q];
     float *rad = scratch, *lower = scratch + kChunk;
     bool finite = true;
     for (int64_t i = std::max<int64_t>(0, vocab - first); i < n; ++i) est[i] = 0.f;  // padding is not an estimate
@@ -213,7 +227,7 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     const float shift = static_cast<float>(linked(top) * question.beta);
     Kernels::Sums here{0, 0, 0, 0};
     kernels->interval_sums(est, rad, n, most, link, static_cast<float>(question.beta), shift, &here);
-    join(part, shift, here);
+    masses.join(shift, here);
 
     const size_t k = by_budget(look) ? 0 : static_cast<size_t>(question.k);
     part.seen += n;
@@ -250,19 +264,37 @@ double Executor::bearable(const Look& look, int64_t seen, int64_t k) const {
 }
 
 // Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
-void Executor::seed(Look& look, int q, const Question& question, std::atomic<float>& threshold) const {
+// What counts is what reaches the threshold now: which thread came when decides nothing.
+void Executor::seed(Look& look, int q, const Question& question) const {
     if (look.dear[q].load() != 0) return;
+    std::atomic<float>& threshold = look.threshold[q];
+    const float so_far = threshold.load();
     Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
-    std::vector<std::pair<float, int32_t>> best;
+    const size_t k = static_cast<size_t>(question.k);
     int64_t seen = 0;
+    size_t total = 0, n = 0;
     for (int t = 0; t < look.threads; ++t) {
         seen += parts[t].seen;
-        for (size_t i = 0; i < parts[t].ids.size(); ++i) best.emplace_back(parts[t].est[i], parts[t].ids[i]);
+        total += parts[t].ids.size();
     }
-    if (static_cast<int64_t>(best.size()) < question.k) return;
-    std::nth_element(best.begin(), best.begin() + (question.k - 1), best.end(), std::greater<>());
+    Scratch<float> est(total);
+    for (int t = 0; t < look.threads; ++t)
+        for (size_t i = 0; i < parts[t].ids.size(); ++i)
+            if (parts[t].upper[i] >= so_far) est[n++] = parts[t].est[i];
+    if (n < k) return;
+    std::nth_element(est.data(), est.data() + (k - 1), est.data() + n, std::greater<float>());
+    const float least = est[k - 1];
     std::vector<Scored> rows;
-    for (int64_t i = 0; i < question.k; ++i) rows.push_back({best[i].second, 0});
+    std::vector<int64_t> equal;  // to the k-th: the smallest ids of them
+    for (int t = 0; t < look.threads; ++t)
+        for (size_t i = 0; i < parts[t].ids.size(); ++i) {
+            if (parts[t].upper[i] < so_far || parts[t].est[i] < least) continue;
+            if (parts[t].est[i] > least) rows.push_back({parts[t].ids[i], 0});
+            else equal.push_back(parts[t].ids[i]);
+        }
+    const size_t more = k - rows.size();
+    std::nth_element(equal.begin(), equal.begin() + (more - 1), equal.end());
+    for (size_t i = 0; i < more; ++i) rows.push_back({equal[i], 0});
     score(&look.hidden[q * dim], rows, 1);
     double worst = kInf;
     for (const Scored& s : rows) worst = std::min(worst, s.z);

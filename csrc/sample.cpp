@@ -39,9 +39,7 @@ std::vector<Answer> Executor::sample(const double* hidden, int64_t count, const 
         [&](Look& look, int q, int threads, Answer& answer) {
             return resolve_sample(look, q, asked, rule, threads, draws->data() + look.rows[q] * rule.n, answer);
         },
-        [&](const double* h, int64_t row, int threads, Answer& answer) {
-            finish_sample(h, row, asked, rule, threads, draws->data() + row * rule.n, answer);
-        },
+        [&](const std::vector<int64_t>& left) { finish_samples(hidden, left, asked, rule, *draws, answers); },
         answers);
     if (budget > 0 && has_preview && !dense_only)
         for (Draw& draw : *draws) draw.proved = false;
@@ -271,25 +269,6 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
         }
     }
     return Status::done;
-}
-
-// Every row in float64, the nucleus by sorting.
-void Executor::finish_sample(const double* hidden, int64_t row, const Question& question, const SampleRule& rule,
-                             int threads, Draw* draws, Answer& answer) const {
-    const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * vocab : 0);
-    std::vector<Scored> all;
-    all.reserve(vocab);
-    for (int64_t id = 0; id < vocab; ++id)
-        if (mask == nullptr || mask[id] != 0) all.push_back({id, 0});
-    score(hidden, all, threads);
-    if (rule.top_k > 0 || rule.top_p < 1 || rule.min_p > 0) {
-        std::sort(all.begin(), all.end(), better);
-        if (rule.top_k > 0 && static_cast<int64_t>(all.size()) > rule.top_k) all.resize(rule.top_k);
-        all = filtered(std::move(all), rule);
-    }
-    for (int i = 0; i < rule.n; ++i) draws[i] = pick(all, rule, row, i);
-    answer.rows += vocab;
-    answer.bytes += static_cast<double>(vocab * row_bytes());
 }
 
 }  // namespace headlong

@@ -23,7 +23,7 @@ std::vector<Answer> Executor::ask(const double* hidden, int64_t count, const Que
             return by_budget(look) ? resolve_budget(look, q, question, threads, answer)
                              : resolve(look, q, question, threads, answer);
         },
-        [&](const double* h, int64_t row, int threads, Answer& answer) { finish(h, row, question, threads, answer); },
+        [&](const std::vector<int64_t>& left) { finish(hidden, left, question, answers); },
         answers);
     return answers;
 }
@@ -69,10 +69,12 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
         lowers.insert(lowers.end(), part.best.begin(), part.best.end());
         total += part.ids.size();
     }
-    float floor = -std::numeric_limits<float>::infinity();
+    // The threshold of the look and the k-th lower end: their maximum is the same whichever thread came first, and so is
+    // what reaches it.
+    float floor = look.threshold[q].load();
     if (static_cast<int64_t>(lowers.size()) >= k) {
         std::nth_element(lowers.begin(), lowers.begin() + (k - 1), lowers.end(), std::greater<float>());
-        floor = lowers[k - 1];
+        floor = std::max(floor, lowers[k - 1]);
     }
     std::vector<Candidate> all;
     all.reserve(total);
@@ -97,8 +99,9 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
         std::sort(best.begin(), best.end(), better);
         if (static_cast<int64_t>(best.size()) > k) best.resize(k);
     };
-    std::nth_element(all.begin(), all.begin() + (sure - 1), all.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.est > b.est; });
+    const auto by_est = [](const Candidate& a, const Candidate& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); };
+    std::nth_element(all.begin(), all.begin() + (sure - 1), all.end(), by_est);
+    std::sort(all.begin(), all.begin() + sure, by_est);
     score_range(0, sure);
     auto open = std::partition(all.begin() + sure, all.end(), [&](const Candidate& c) { return c.upper >= best.back().z; });
     for (size_t level = 0; look.source == &preview && level < deeper.size(); ++level) {
@@ -121,8 +124,10 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
     }
     const int64_t left = open - (all.begin() + sure);
     if (left > std::max<int64_t>(static_cast<int64_t>(share * vocab), 2 * k)) return false;
-    std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) { return a.closer > b.closer; });
-    const size_t stop = static_cast<size_t>(open - all.begin()), grain = threads > 1 ? 64 : 16;
+    std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) {
+        return a.closer > b.closer || (a.closer == b.closer && a.id < b.id);
+    });
+    const size_t stop = static_cast<size_t>(open - all.begin()), grain = 32;
     for (size_t at = sure; at < stop && all[at].closer >= best.back().z;) {
         size_t to = at;
         while (to < stop && to < at + grain && all[to].closer >= best.back().z) ++to;
@@ -215,64 +220,6 @@ Status Executor::resolve_budget(Look& look, int q, const Question& question, int
     answer.error = lse.error;
     answer.proved = false;
     return Status::done;
-}
-
-// Every row in float64: what is left when intervals cannot help (ties all over, logits beyond float32).
-void Executor::finish(const double* hidden, int64_t row, const Question& question, int threads, Answer& answer) const {
-    struct Own {
-        double shift = -kInf, sum = 0;
-        std::vector<Scored> best;
-    };
-    std::vector<Own> each(threads);
-    std::atomic<int64_t> next{0};
-    const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * vocab : 0);
-    const int64_t k = question.k, row_bytes = dim * (kind == Kind::f32 ? 4 : 2);
-    run_parallel(threads, [&](int t) {
-        Own& own = each[t];
-        double z[kBlock];
-        for (int64_t first = kBlock * next++; first < vocab; first = kBlock * next++) {
-            const int64_t n = std::min<int64_t>(kBlock, vocab - first);
-            kernels->dot_rows(static_cast<const char*>(weight) + first * row_bytes, kind, dim, nullptr, n, hidden, z);
-            for (int64_t i = 0; i < n; ++i) {
-                const int64_t id = first + i;
-                if (mask != nullptr && mask[id] == 0) continue;
-                const Scored s{id, exact(z[i], id)};
-                const double f = linked(s.z) * question.beta;
-                if (f > own.shift) {
-                    own.sum = own.sum * std::exp(own.shift - f) + 1;
-                    own.shift = f;
-                } else {
-                    own.sum += std::exp(f - own.shift);
-                }
-                if (k == 0) continue;
-                // A heap with the worst of the best at its front.
-                if (static_cast<int64_t>(own.best.size()) == k) {
-                    if (!better(s, own.best.front())) continue;
-                    std::pop_heap(own.best.begin(), own.best.end(), better);
-                    own.best.back() = s;
-                } else {
-                    own.best.push_back(s);
-                }
-                std::push_heap(own.best.begin(), own.best.end(), better);
-            }
-        }
-    });
-    double shift = -kInf, sum = 0;
-    answer.best.clear();
-    for (const Own& own : each) {
-        shift = std::max(shift, own.shift);
-        answer.best.insert(answer.best.end(), own.best.begin(), own.best.end());
-    }
-    for (const Own& own : each)
-        if (own.shift > -kInf) sum += own.sum * std::exp(own.shift - shift);
-    std::sort(answer.best.begin(), answer.best.end(), better);
-    if (static_cast<int64_t>(answer.best.size()) > k) answer.best.resize(k);
-    answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
-    // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
-    answer.error = dot_error(hidden) + 0x1p-52 * (static_cast<double>(vocab) + 16 + 4 * std::fabs(shift));
-    answer.proved = true;
-    answer.rows += vocab;
-    answer.bytes += static_cast<double>(vocab * row_bytes);
 }
 
 }  // namespace headlong

@@ -387,6 +387,25 @@ def test_bad_calls(method: str, call: Any, error: type[HeadlongError], message: 
         call(engine, hidden)
 
 
+@pytest.mark.parametrize("rows", ["random", "equal", "zeros"])
+def test_threads_change_no_digit(level: str, rows: str) -> None:
+    """Sums are joined in the same order whichever thread took them; also where every row is finished in float64."""
+    rng = np.random.default_rng(11)
+    weight = {"random": rng.standard_normal((9000, 37)), "equal": np.tile(rng.standard_normal((1, 37)), (9000, 1))}
+    layer = hl.Layer(weight.get(rows, np.zeros((9000, 37))).astype(np.float16))
+    hidden = rng.standard_normal((11, 37))
+    count = 3 if level == kernels.REFERENCE else 11
+    for method in ("full", "cascade"):
+        first, *others = (hl.compile(layer, method, eps=0.05, delta=0.0, threads=n).topk(hidden[:count], 7) for n in (1, 2, 5))
+        loop = [hl.compile(layer, method, eps=0.05, delta=0.0, threads=2).topk(hidden[b : b + 1], 7) for b in (0, count - 1)]
+        for other in others:
+            assert all((a == b).all() for a, b in zip(first[:5], other[:5], strict=True))
+        for b, one in zip((0, count - 1), loop, strict=True):
+            assert (one.ids[0] == first.ids[b]).all() and (one.logits[0] == first.logits[b]).all()
+        if rows != "random":
+            assert (first.ids == np.arange(7)).all()
+
+
 @pytest.mark.parametrize("size", [3e38, 1e30, 1e-30, 1e-40, 1e-45, 1e-160, 1e-300, 5e-324])
 def test_hidden_vectors_of_every_size(level: str, method: str, size: float) -> None:
     """float64 entries whose squares, or which themselves, float32 cannot hold."""
