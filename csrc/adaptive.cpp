@@ -93,7 +93,7 @@ struct Search {
     void pull(const std::vector<int32_t>& arms, int64_t m) {
         weigh(m);
         const int64_t padded = reader.padded;
-        if (static_cast<int64_t>(arms.size()) * 8 >= reader.vocab) {
+        if (static_cast<int64_t>(arms.size()) * 32 >= reader.vocab) {
             std::vector<float> e(padded), v(padded);
             over_strips(padded, threads, [&](int64_t first, int64_t n) {
                 reader.column->moments(reader.columns, padded, ids.data(), c.data(), d.data(), m, first, n, &e[first],

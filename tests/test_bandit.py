@@ -288,6 +288,7 @@ def test_a_basis_keeps_products(layer: hl.Layer, hidden: NDArray[np.float32], rn
     rows, centre = layer.weight.astype(np.float64), layer.weight.astype(np.float64).mean(axis=0)
     for calibration in (None, rng.standard_normal((500, 96)) * np.linspace(0.01, 3, 96)):
         forth, back, lost = basis(layer, centre, calibration)
+        assert forth is not None and back is not None
         gap = np.abs(rows @ hidden.T - (rows @ forth) @ (hidden @ back).T)
         assert (gap <= lost * np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(hidden, axis=1)).all()
 

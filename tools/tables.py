@@ -26,8 +26,20 @@ from headlong.report import readme
 from headlong.report.tables import Table, comparison, markdown, paper_table
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("cli", "data", "training", "hierarchical", "bands")
-FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in PAGES))
+PAGES = (
+    "cli",
+    "data",
+    "training",
+    "hierarchical",
+    "bands",
+    "README.md",
+    "results/README.md",
+    "docs/adaptive.md",
+    "docs/kernel-density.md",
+    "docs/cli.md",
+    "docs/data.md",
+    "docs/training.md",
+)
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
 
@@ -229,6 +241,40 @@ def band_costs() -> str:
 def _milliseconds(seconds: list[float]) -> str:
     return f"{1e3 * statistics.median(seconds):.3g} ms"
 
+def plain(name: str, columns: dict[str, str]) -> Callable[[], str]:
+    """Chosen fields of ``results/NAME.json``, a row for each of its rows; where it was measured below."""
+
+    def made() -> str:
+        file = ROOT / "results" / f"{name}.json"
+        if not file.is_file():
+            return f"No committed run yet: results/{name}.json is not there."
+        record = json.loads(file.read_text(encoding="utf-8"))
+        rows = tuple(tuple(_field(row.get(key)) for key in columns) for row in record["rows"])
+        where, facts = record["environment"], ", ".join(f"{key} {_field(value)}" for key, value in record["facts"].items())
+        caption = f"{facts}. {where['cpu']}, {where['threads']} threads, NumPy {where['versions']['numpy']}, {where['date']}."
+        return markdown(Table("", tuple(columns.values()), rows, caption))
+
+    return made
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+ADAPTIVE_TIME = {
+    "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
+    "against_full": "of full's time", "bytes": "bytes", "memory": "memory", "failures": "failures", "queries": "of",
+    "dense": "finished densely", "promise": "promise",
+}  # fmt: skip
+COVERAGE = {
+    "layer": "layer", "widths": "widths", "pairs": "pairs", "outside": "outside", "queries_with_any": "queries with any",
+    "queries": "of", "allowed_rate": "allowed rate",
+}  # fmt: skip
+DENSITY = {
+    "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error", "eps": "asked", "build_s": "build, s",
+}  # fmt: skip
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "hierarchical": hierarchical,
@@ -244,6 +290,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "paper-rows": paper_rows,
     "step-costs": step_costs,
     "trainings": trainings,
+    "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
+    "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
+    "adaptive-coverage": plain("adaptive-coverage", COVERAGE),
+    "kernel-density": plain("kernel-density", DENSITY),
 }
 
 

@@ -40,7 +40,7 @@ def race_arrays(layer: Layer, calibration: Doubles | None) -> Arrays | None:
         columns, squares = np.zeros((dim, padded(vocab)), np.float32), np.zeros((blocks, padded(vocab)))
         size = np.zeros(padded(vocab))
         for part, rows in pieces(layer):
-            turned = ((rows - centre) @ forth).astype(np.float32)
+            turned = (rows - centre if forth is None else (rows - centre) @ forth).astype(np.float32)
             columns[:, part] = turned.T
             wide = np.zeros((len(rows), blocks * BLOCK))
             wide[:, :dim] = turned
@@ -51,7 +51,8 @@ def race_arrays(layer: Layer, calibration: Doubles | None) -> Arrays | None:
     if not fits:
         return None
     down = squares.astype(np.float32)
-    return {
+    arrays: Arrays = {} if back is None else {"back": np.ascontiguousarray(back)}
+    return arrays | {
         "columns": columns,
         "column_weight": np.sqrt(squares[:, :vocab].mean(axis=1)),
         "base": _base(layer),
@@ -59,7 +60,6 @@ def race_arrays(layer: Layer, calibration: Doubles | None) -> Arrays | None:
         "peak": round_up(np.sqrt(squares.max(axis=0)) * (1 + 1e-12)),
         "squares": np.where(down > squares, np.nextafter(down, np.float32(0)), down).astype(np.float32),
         "centre": centre,
-        "back": np.ascontiguousarray(back),
         "lost": np.array([lost]),
     }
 
@@ -96,6 +96,11 @@ def turned(rows: Doubles, signs: Doubles) -> Doubles:
     return np.asarray(wide / np.sqrt(len(signs)))
 
 
+def coordinates(hidden: Doubles, arrays: Arrays) -> Doubles:
+    """``x = T^-1 hidden`` of one vector or a batch."""
+    return np.ascontiguousarray(hidden @ arrays["back"]) if "back" in arrays else np.ascontiguousarray(hidden)
+
+
 def pieces(layer: Layer) -> Iterator[tuple[slice, Doubles]]:
     """The rows as float64, some at a time."""
     step = max(1, PIECE // layer.dim)
@@ -104,12 +109,12 @@ def pieces(layer: Layer) -> Iterator[tuple[slice, Doubles]]:
         yield part, layer.weight[part].astype(np.float64)
 
 
-def basis(layer: Layer, centre: Doubles, calibration: Doubles | None) -> tuple[Doubles, Doubles, float]:
-    """``T``, ``T^-T`` and what their rounding loses: |<a, h> - <a T, h T^-T>| <= lost |a| |h|."""
+def basis(layer: Layer, centre: Doubles, calibration: Doubles | None) -> tuple[Doubles | None, Doubles | None, float]:
+    """``T``, ``T^-T`` and what their rounding loses, |<a, h> - <a T, h T^-T>| <= lost |a| |h|; None: none is worth while."""
     dim = layer.dim
     gram = _gram(layer, centre) if 1 < dim <= MOST_DIM else None
     if gram is None or not np.isfinite(gram).all() or not gram.any():
-        return np.eye(dim), np.eye(dim), 0.0
+        return None, None, 0.0
     factor = np.eye(dim)
     if calibration is not None and np.abs(calibration).max(initial=0.0) > 0:
         scaled = calibration / np.abs(calibration).max()

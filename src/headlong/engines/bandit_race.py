@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headlong.engines.bandit_columns import BLOCK, Arrays
+from headlong.engines.bandit_columns import BLOCK, Arrays, coordinates
 from headlong.engines.bandit_variance import KAPPA
 from headlong.engines.gumbel import words
 from headlong.engines.query import Doubles, Flags, Ids, Matrix, Query
@@ -67,7 +67,7 @@ class RaceQuery(Query):
     ) -> None:
         super().__init__(matrix, hidden, live)
         self.arrays, self.widths = arrays, widths
-        self.x = hidden @ arrays["back"]
+        self.x = coordinates(hidden, arrays)
         self.shared = float(arrays["centre"] @ hidden)
         self.lengths = np.sqrt(np.add.reduceat(self.x**2, np.arange(0, len(self.x), BLOCK)))
         self.order, self.heavy = order_of(arrays["column_weight"], self.lengths, widths.kind, seed, key)
@@ -131,13 +131,14 @@ def tail_scores(arrays: Arrays, queries: Doubles, logits: Doubles) -> Doubles:
     size = arrays["size"][:vocab].astype(np.float64)
     scores = np.zeros(len(queries))
     for number, (hidden, exact) in enumerate(zip(queries, logits, strict=True)):
-        x = hidden @ arrays["back"]
+        x = coordinates(hidden, arrays)
         lengths = np.sqrt(np.add.reduceat(x**2, np.arange(0, len(x), BLOCK)))
         order, _ = order_of(arrays["column_weight"], lengths, "calibrated", 0, 0)
         value = arrays["base"][:vocab] + float(arrays["centre"] @ hidden)
         read, done = np.zeros(vocab), 0
         for m in looks_of(len(order)):
-            ids = np.concatenate([np.arange(b * BLOCK, min(len(x), (b + 1) * BLOCK)) for b in order[done:m]])
+            ids = (np.sort(order[done:m])[:, None] * BLOCK + np.arange(BLOCK)).ravel()
+            ids = ids[ids < len(x)]
             value = value + x[ids].astype(np.float32) @ columns[ids]
             read += squares[order[done:m]].sum(axis=0)
             sure = np.sqrt(np.maximum(0.0, size**2 - read)) * float(np.linalg.norm(lengths[order[m:]]))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headlong import kernels
 from headlong.engines import bandit_published as published
-from headlong.engines.bandit_columns import Arrays, turned
+from headlong.engines.bandit_columns import Arrays, coordinates, turned
 from headlong.engines.bandit_parts import EngineParts
 from headlong.engines.bandit_race import RaceQuery, Widths, odds_of
 from headlong.engines.few import Few, Filters, sample_of
@@ -114,7 +114,7 @@ class RaceReader:
         """``delta`` is the engine's chance for the normaliser: a radius that may fail has taken its half already."""
         kind = {"sure": 0, "calibrated": 1, "bernstein": 2}[self.widths.kind]
         half = delta / 2 if self.widths.kind == "bernstein" else delta
-        x = np.ascontiguousarray(hidden @ self.arrays["back"])
+        x = coordinates(hidden, self.arrays)
         shared = np.asarray(hidden @ self.arrays["centre"])
         rules = (eps, half, kind, self.widths.factor, self.widths.odds, self.share)
         assert self._native is not None

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from headlong.arrays import Array, bits, stored_bias, stored_matrix
 from headlong.errors import OptionError
 from headlong.layers.checkpoint import EMBEDDINGS, HEADS, Checkpoint
+from headlong.layers.density import gaussian_kernel
 from headlong.links import IDENTITY, Link, link_from_dict
 from headlong.store import check_version, json_object, write_file
 
@@ -67,6 +68,14 @@ class Layer:
             link = _saved_link(checkpoint, is_head=name in HEADS or name in EMBEDDINGS)
         offset = checkpoint.read(bias) if bias else None
         return cls(checkpoint.read(name), offset, link, name=name)
+
+    @classmethod
+    def gaussian_kernel(cls, points: Any, bandwidth: float) -> Layer:
+        """The layer whose normaliser is the Gaussian kernel density of ``points [n, d]``; see ``layers/density.py``::
+
+            log_density = engine.lse(x).lse - |x|^2 / 2 h^2 - ln n - (d / 2) ln(2 pi h^2)
+        """
+        return cls(*gaussian_kernel(points, bandwidth), name="gaussian kernel")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the layer, its link included, where :meth:`load` finds it without further names."""

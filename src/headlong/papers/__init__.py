@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 from headlong.errors import DataError, OptionError, StoreError
 from headlong.measure import Progress
 
-FILES = ("vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models", "liao2019")
+FILES = (
+    "vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models", "liao2019", "baharav2024", "baharav2024_synthetic",
+)  # fmt: skip
 
 Setting = tuple[tuple[str, str], ...]
 """What a row was run with, such as ``(("width", "D/8"), ("rows", "V/10"), ("rotation", "plain"))``."""
