@@ -26,20 +26,8 @@ from headlong.report import readme
 from headlong.report.tables import Table, comparison, markdown, paper_table
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (
-    "cli",
-    "data",
-    "training",
-    "hierarchical",
-    "bands",
-    "README.md",
-    "results/README.md",
-    "docs/adaptive.md",
-    "docs/kernel-density.md",
-    "docs/cli.md",
-    "docs/data.md",
-    "docs/training.md",
-)
+PAGES = ("cli", "data", "training", "hierarchical", "bands", "adaptive", "kernel-density")
+FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in PAGES))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
 

@@ -23,7 +23,8 @@ from headlong.errors import DataError, OptionError, StoreError
 from headlong.measure import Progress
 
 FILES = (
-    "vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models", "liao2019", "baharav2024", "baharav2024_synthetic",
+    "vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models", "liao2019",
+    "baharav2024", "baharav2024_synthetic",
 )  # fmt: skip
 
 Setting = tuple[tuple[str, str], ...]

@@ -65,7 +65,7 @@ class Drawn(Search):
         rest = self.rng.standard_normal(CLASSES) * SCALE[self.panel] / self.dim * np.sqrt(left)
         if left[0]:
             rest[0] = self.summands(0, int(left[0])).sum()
-        return z + rest
+        return np.asarray(z + rest)
 
 
 def trial(panel: str, dim: int, seed: int) -> tuple[float, bool]:
