@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from headlong.errors import MissingPackageError
@@ -62,7 +61,7 @@ class Accelerated:
             raise MissingPackageError(
                 "training in several processes needs Accelerate: pip install 'headlong[train]'"
             ) from error
-        self._accelerator: Any = Accelerator(cpu=not torch.cuda.is_available())
+        self._accelerator: Any = Accelerator(cpu=True)  # batches and models stay on the CPU here
         self.share = Share(self._accelerator.process_index, self._accelerator.num_processes)
 
     def prepare(self, model: nn.Module) -> nn.Module:
