@@ -179,7 +179,7 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
     const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
     const double aim = question.eps - fixed, odds = 2 / question.delta;
     if (aim <= 0) return refine(look, q, question, threads, scored, lse, answer);
-    Scratch<float> rad = radii(look, q, threads);
+    Scratch<float> rad = radii(look, q, threads, true);
     Wager wager;
     for (size_t level = 0;; ++level) {
         wager = wager_for(look, q, question.beta, shift, exact, aim, odds, fixed, threads, rad);

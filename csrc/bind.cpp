@@ -337,7 +337,9 @@ class BoundExecutor {
             const int64_t row = named < 0 ? static_cast<int64_t>(terms.size()) : named;
             check(name == "one" || (0 <= start && start <= stop && stop <= width), "a term lies outside the coordinates");
             check(0 <= row && row < rows, "a term names a row of the slack that is not there");
-            terms.push_back({term_kind(name), start, stop, factor, static_cast<int>(row)});
+            const double likely = nb::len(term) > 5 ? nb::cast<double>(term[5]) : 1;
+            check(likely >= 0 && likely <= 1, "a term's likely part is at most all of it");
+            terms.push_back({term_kind(name), start, stop, factor, static_cast<int>(row), likely});
         }
         return static_cast<double>(slack.nbytes());
     }

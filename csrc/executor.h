@@ -28,6 +28,7 @@ struct Term {
     int64_t start, stop;
     double factor;
     int row;
+    double likely = 1;  // for the bet on the normaliser alone
 };
 
 // A run of coordinates: where its codes are (32-bit words of each class side by side, or bytes of a row) and where the
@@ -84,7 +85,7 @@ struct Prepared {
     std::vector<float> step;      // [segment][query]
     std::vector<float> x;         // [query][width], or [width][padded] for a large block
     std::vector<float> add;       // [query]: <centre, hidden>
-    std::vector<Radius> radius;   // [query]
+    std::vector<Radius> radius, likely;  // [query]
     std::vector<DeeperQuery> deeper;  // [query][level]
 };
 
@@ -279,7 +280,7 @@ class Executor {
                         const std::vector<float>& est, const std::vector<float>& upper) const;
     Status refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
                   Answer& answer) const;
-    Scratch<float> radii(const Look& look, int q, int threads) const;
+    Scratch<float> radii(const Look& look, int q, int threads, bool likely = false) const;
     void read_deeper(Look& look, int q, int level, const std::vector<int32_t>& ids, int threads, Scratch<float>& rad,
                      Answer& answer) const;
 

@@ -81,11 +81,11 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
     return {shift + point, error};
 }
 
-Scratch<float> Executor::radii(const Look& look, int q, int threads) const {
+Scratch<float> Executor::radii(const Look& look, int q, int threads, bool likely) const {
     Scratch<float> rad(padded);
     over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        const float most = kernels->radius(look.prepared.radius[q], first, n, &rad[first]);
+        const float most = kernels->radius(likely ? look.prepared.likely[q] : look.prepared.radius[q], first, n, &rad[first]);
         // A class that is not there has no width: -inf plus an infinite radius would be no number.
         for (int64_t i = first; i < first + n && !(most < std::numeric_limits<float>::infinity()); ++i)
             if (look.est[q * padded + i] == -std::numeric_limits<float>::infinity()) rad[i] = 0;

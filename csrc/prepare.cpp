@@ -75,7 +75,7 @@ Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>
 }
 
 void set_radius(const std::vector<Term>& terms, const std::vector<const float*>& slack, const std::vector<double>& x,
-                const std::vector<double>& lost, double hidden, Radius& radius) {
+                const std::vector<double>& lost, double hidden, Radius& radius, bool likely = false) {
     radius.terms = static_cast<int>(slack.size());
     std::vector<double> sum(slack.size(), 0.0);
     for (const Term& term : terms) {
@@ -88,7 +88,7 @@ void set_radius(const std::vector<Term>& terms, const std::vector<const float*>&
             split_peaks(x, term.start, term.stop, &rest, &peaks);
             value = term.kind == TermKind::rest ? rest : peaks;
         }
-        sum[term.row] += value * term.factor;
+        sum[term.row] += value * term.factor * (likely ? term.likely : 1);
     }
     for (size_t r = 0; r < slack.size(); ++r) {
         radius.slack[r] = slack[r];
@@ -104,6 +104,7 @@ void Executor::prepare(const Source& source, Look& look) const {
     to.n = n;
     to.add.assign(n, 0.f);
     to.radius.assign(n, Radius{});
+    to.likely.assign(n, Radius{});
     to.deeper.resize(source.rotated ? n * deeper.size() : 0);
     look.parts.resize(static_cast<size_t>(n) * look.threads);
     look.dear = std::vector<std::atomic<int>>(n);
@@ -197,7 +198,8 @@ void Executor::prepare_one(const Source& source, int q, const double* turned, Lo
     // Every product that float32 flushes towards zero is far below this.
     const float constant = radius.constant + 0x1p-100f;
     set_radius(source.terms, source.slack, x, lost, norm, radius);
-    radius.constant = constant;
+    set_radius(source.terms, source.slack, x, lost, norm, to.likely[q], true);
+    radius.constant = to.likely[q].constant = constant;
     for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
         to.deeper[q * deeper.size() + level].radius.constant = constant;
 }

@@ -14,7 +14,8 @@ from headlong import kernels
 from headlong.engines.base import Engine
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.previews.learned import conformal, enough, split, tail_factor
+from headlong.previews.learned import conformal, enough, likely_factor, split, tail_factor
+from headlong.previews.prefix import tail_of
 from headlong.previews.whitening import whiten
 from oracle import truth
 from test_prefix import decaying, state, strangers
@@ -130,7 +131,7 @@ def test_narrower_reads_less(tmp_path: Path) -> None:
         ({"delta_ids": 0.1, "delta": 0.1, "width": 0}, "takes calibration vectors and a prefix"),
         ({"delta_ids": 0.1, "delta": 0.1, "calibration": None}, "takes calibration vectors and a prefix"),
         ({"delta_ids": 0.1, "delta": 0.001}, r"takes 3,998 calibration vectors.*got 400"),
-        ({"widths": "narrow"}, "widths is 'narrow'; expected 'sure' or 'calibrated'"),
+        ({"widths": "narrow"}, "widths is 'narrow'; expected 'sure', 'calibrated', 'likely' or 'rotation'"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
@@ -151,3 +152,39 @@ def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
     check_rate(int((np.abs(found.lse - exact.lse) > 0.01).sum()), len(asked), 4e-3)
     read = np.mean([engine.topk(row[None], 10).cost.bytes[0] for row in asked[:64]])
     assert read <= 0.09 * trained.vocab * trained.dim * 4
+
+
+def test_a_likely_radius_serves_the_normaliser_alone(tmp_path: Path) -> None:
+    """Ids stay proved by the sure radius; the estimate is right at its rate, for fewer rows, and the plan is saved with it."""
+    layer, hidden = decaying(6000, 64, 2.0)
+    options: dict[str, Any] = {"calibration": hidden[:300], "eps": 0.05, "delta": 0.1, "threads": 2, "width": 8}
+    sure = hl.compile(layer, "cascade", **options)
+    likely = hl.compile(layer, "cascade", widths="likely", **options)
+    assert likely.promise == hl.Promise(0.05, 0.1, 0.0, frozenset({"calibration", "query"}))
+    factors = {term.likely for term in likely.plan.levels[0].terms if term.row < 3}
+    assert min(factors) < 0.9 and {term.likely for term in sure.plan.levels[0].terms} == {1.0}
+    exact = truth(layer, hidden[300:])
+    found = likely.topk(hidden[300:], 10)
+    assert found.proved.all() and (found.ids == np.argsort(-exact.logits, axis=1, kind="stable")[:, :10]).all()
+    check_rate(int((np.abs(found.lse - exact.lse) > found.error).sum()), 100, 0.1)
+    assert found.cost.rows.sum() <= sure.topk(hidden[300:], 10).cost.rows.sum()
+    likely.save(tmp_path / "likely.safetensors")
+    assert hl.load(tmp_path / "likely.safetensors").plan.levels[0].terms == likely.plan.levels[0].terms
+
+
+def test_likely_shares_cover_all_classes_at_once() -> None:
+    layer, hidden = decaying(700, 40, 1.5)
+    basis, tail = whiten(layer.weight, hidden[:150].astype(np.float64)), tail_of(8, 40)
+    share = likely_factor(layer.weight, basis, tail, hidden[150:300].astype(np.float64), 0.1)
+    rows, vectors = (layer.weight - basis.centre) @ basis.back, (hidden[300:] - basis.mean) @ basis.rotation.astype(np.float64)
+    sure = sum(np.outer(np.linalg.norm(rows[:, a:b], axis=1), np.linalg.norm(vectors[:, a:b], axis=1)) for a, b in tail)
+    failures = (np.abs(rows[:, 8:] @ vectors[:, 8:].T) > share * sure).any(axis=0)
+    check_rate(int(failures.sum()), 100, 0.1)
+    assert share < 0.9 and likely_factor(layer.weight, basis, (), hidden[:9].astype(np.float64), 0.5) == 1.0
+
+
+def test_likely_widths_are_for_normalisers_that_may_fail() -> None:
+    layer, hidden = decaying(300, 30)
+    for options in ({"eps": math.inf}, {"delta": 0.0}):
+        with pytest.raises(OptionError, match="widths='likely' narrows a normaliser that may fail"):
+            hl.compile(layer, "cascade", calibration=hidden, widths="likely", **options)

@@ -68,6 +68,7 @@ def engines(settings: Settings) -> dict[str, Entry]:
         "cascade, ids only": Entry("cascade", promise, {"eps": math.inf}),
         "calibrated, ids only": Entry("cascade", promise, {"eps": math.inf}),
         "calibrated, default promise": Entry("cascade", {}, {}),
+        "calibrated, likely normaliser": Entry("cascade", {"widths": "likely"}, {}),
         "calibrated, proved within 0.05": Entry("cascade", {"eps": 0.05, "delta": 0.0}, {}),
         "calibrated widths, ids but for 0.01": Entry(
             "cascade", {"eps": math.inf, "delta_ids": 0.01, "widths": "calibrated"}, {"eps": math.inf}

@@ -31,6 +31,9 @@ ESTIMATE_ROUNDING = 2.0**-20
 class Term(NamedTuple):
     """The query's half of one summand of the radius; ``row`` of the slack is the other (-1: the term's own position).
 
+    Times ``likely`` (at most 1) it holds but for a rate that the plan's promise names: only the normaliser that is
+    estimated from sampled rows may count on that.
+
     ``kind`` names a number computed from ``x[start:stop]``:
 
     ``"norm"``       ‖x‖
@@ -51,6 +54,7 @@ class Term(NamedTuple):
     stop: int
     factor: float = 1.0
     row: int = -1
+    likely: float = 1.0
 
 
 class Level(NamedTuple):

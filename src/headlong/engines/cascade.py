@@ -25,9 +25,9 @@ from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
 from headlong.previews.bits import better_centred, int8_plan, mean_row
-from headlong.previews.learned import split, tail_factor
+from headlong.previews.learned import likely_factor, split, tail_factor
 from headlong.previews.planes import Planes, filled, planes_of, planes_plan
-from headlong.previews.prefix import prefix_plan
+from headlong.previews.prefix import prefix_plan, tail_of
 from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import whiten
 from headlong.previews.width import CANDIDATES, best_width
@@ -35,6 +35,7 @@ from headlong.previews.width import CANDIDATES, best_width
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
 
+LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
 
 
@@ -47,6 +48,7 @@ class Cascade:
     ``width``   coordinates of the prefix; None: as calibration vectors say; 0: int8 codes of all coordinates
     ``widths``  "sure": radii that hold for every query; "calibrated": narrower ones, learned from half of the calibration
               vectors, that hold for queries like them but for ``delta_ids`` (and half of ``delta``), both above 0
+              "likely": sure ones for ids, which stay proved, and learned ones for the normaliser that is estimated
               "rotation": those of ``bits`` codes but for the draw of the rotation, with the same rates
     ``bits``    1, 2, 3, 4 or 8 of every coordinate on a random rotation, or, with calibration vectors and a fraction, that many
               on average in the whitened basis, where the energy is; None: a prefix, or int8 as the rows are
@@ -76,8 +78,8 @@ class Cascade:
         flag(self.whiten, "whiten")
         if self.width is not None:
             whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
-        if self.widths not in ("sure", "calibrated", "rotation"):
-            raise OptionError(f"widths is {self.widths!r}; expected 'sure', 'calibrated' or 'rotation'")
+        if self.widths not in ("sure", "calibrated", "likely", "rotation"):
+            raise OptionError(f"widths is {self.widths!r}; expected 'sure', 'calibrated', 'likely' or 'rotation'")
         if self.bits is not None:
             real(self.bits, "bits", 0.0, 8.0)
         if self.widths == "rotation" and self.bits not in WHOLE_BITS:
@@ -91,13 +93,17 @@ class Cascade:
         if self._may_prefix(layer, calibration):
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
             rate, queries = _rate(promise), None
-            if self.widths == "calibrated":
+            if self.widths in LEARNED:
                 vectors, queries = split(vectors, rate)
             basis = whiten(layer.weight, vectors, plain=not self.whiten)
             width = best_width(layer, basis, vectors, promise, self.share) if self.width is None else self.width
             if width is not None:
-                factor = None if queries is None else tail_factor(layer.weight, basis, width, queries, rate)
-                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper)
+                factor, likely = None, 1.0
+                if queries is not None and self.widths == "likely":
+                    likely = likely_factor(layer.weight, basis, tail_of(width, layer.dim), queries, rate)
+                elif queries is not None:
+                    factor = tail_factor(layer.weight, basis, width, queries, rate)
+                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely)
         centred = self.centre
         if centred is None:
             centred = calibration is not None and better_centred(layer, calibration)
@@ -121,6 +127,13 @@ class Cascade:
 
     def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
         delta = 0.0 if math.isinf(eps) else delta
+        if self.widths == "likely":
+            if math.isinf(eps) or not 0 < delta < 1:
+                raise OptionError(
+                    f"widths='likely' narrows a normaliser that may fail; eps={eps:g} and delta={delta:g} ask for none: "
+                    "pass eps below infinity and delta between 0 and 1, or use widths='sure'"
+                )
+            return Promise(eps, delta, 0.0, frozenset({"calibration", "query"}))
         if self.widths != "sure":
             if not (0 < delta_ids < 1 and (math.isinf(eps) or 0 < delta < 1)):
                 raise OptionError(
@@ -133,9 +146,9 @@ class Cascade:
         return Promise(eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
 
     def _may_prefix(self, layer: Layer, calibration: Doubles | None) -> bool:
-        if self.widths == "calibrated" and (calibration is None or self.width == 0):
+        if self.widths in LEARNED and (calibration is None or self.width == 0):
             raise OptionError(
-                "widths='calibrated' takes calibration vectors and a prefix; pass calibration=hidden and no width=0"
+                f"widths={self.widths!r} takes calibration vectors and a prefix; pass calibration=hidden and no width=0"
             )
         if self.width is None:
             return calibration is not None and min(CANDIDATES) < layer.dim <= min(MOST_DIM, layer.vocab)
@@ -151,4 +164,6 @@ class Cascade:
 
 def _rate(promise: Promise) -> float:
     """How often a calibrated radius may fail: as ids may, and half as often as the normaliser, whose sample has the rest."""
+    if promise.delta_ids == 0:
+        return promise.delta / 2
     return promise.delta_ids if math.isinf(promise.eps) else min(promise.delta_ids, promise.delta / 2)

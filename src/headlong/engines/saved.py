@@ -158,8 +158,8 @@ class _Record:
         if not layout or any(start >= stop for start, stop, _ in layout):
             raise ValueError(f"level {depth} has the layout {layout}")
         terms = tuple(
-            Term(str(kind), _whole(a, width), _whole(b, width), _number(c), _whole(row + 1, MOST_ROWS) - 1)
-            for kind, a, b, c, row in entry["terms"]
+            Term(str(kind), _whole(a, width), _whole(b, width), _number(c), _whole(row + 1, MOST_ROWS) - 1, *map(_number, more))
+            for kind, a, b, c, row, *more in entry["terms"]
         )
         if len(terms) > MOST_TERMS or any(term.kind not in TERMS or term.start > term.stop for term in terms):
             raise ValueError(f"level {depth} has the terms {terms}")

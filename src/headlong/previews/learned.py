@@ -56,6 +56,27 @@ def tail_factor(weight: Array, basis: Basis, width: int, queries: Doubles, delta
     return float(min(1.0, conformal(largest, delta) + (rotation.shape[1] + 8) * 2.0**-23))
 
 
+def likely_factor(
+    weight: Array, basis: Basis, tail: tuple[tuple[int, int], ...], queries: Doubles, delta: float
+) -> float:
+    """The share of ``sum_s ‖B_i[s]‖ ‖x'[s]‖`` over the segments of the tail that no class exceeds, but for ``delta``."""
+    if not tail:
+        return 1.0
+    width = tail[0][0]
+    vectors = ((queries - basis.mean) @ basis.rotation[:, width:].astype(np.float64)).astype(np.float32)
+    lengths = np.stack([np.linalg.norm(vectors[:, start - width : stop - width], axis=1) for start, stop in tail])
+    largest, back = np.zeros(len(queries), np.float32), basis.back[:, width:].astype(np.float32)
+    for _, rows in pieces(weight):
+        lines = (rows - basis.centre).astype(np.float32) @ back
+        sizes = np.stack([np.linalg.norm(lines[:, start - width : stop - width], axis=1) for start, stop in tail], axis=1)
+        for start in range(0, len(vectors), QUERIES_AT_ONCE):
+            part = slice(start, start + QUERIES_AT_ONCE)
+            sure = sizes @ lengths[:, part]
+            share = np.divide(np.abs(lines @ vectors[part].T), sure, out=np.zeros_like(sure), where=sure > 0)
+            largest[part] = np.maximum(largest[part], share.max(axis=0))
+    return float(min(1.0, conformal(largest, delta) + (2 * len(back) + 16) * 2.0**-23))
+
+
 def conformal(scores: Array, delta: float) -> float:
     """The ``ceil((n + 1) (1 - delta))``-th smallest score: the next one is larger with probability delta at most."""
     # The division by 1e9 keeps a rank that is whole, as of n = 99 and delta = 0.01, from being rounded up.

@@ -48,17 +48,19 @@ def prefix_plan(
     threads: int = 1,
     factor: float | None = None,
     deeper: bool = True,
+    likely: float = 1.0,
 ) -> Plan:
     """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored.
 
     ``factor``  of the tail's Cauchy-Schwarz, as learned (``learned.py``); None: sure, segment by segment
     ``deeper``  False: no level 1; exact rows follow the prefix
+    ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
     """
     builder = _Builder(layer, basis, width, deeper)
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(builder.take, parts(layer.weight)):
             pass
-    return builder.plan(dense, factor)
+    return builder.plan(dense, factor, likely)
 
 
 def spread(start: int, first: int, factor: int, stop: int) -> Segments:
@@ -70,6 +72,11 @@ def spread(start: int, first: int, factor: int, stop: int) -> Segments:
     return tuple(itertools.pairwise(edges))
 
 
+def tail_of(width: int, dim: int) -> Segments:
+    """The segments of the coordinates behind the prefix, each with its own Cauchy-Schwarz."""
+    return spread(width, 2 * width, 2, dim)
+
+
 class _Builder:
     """Collects the codes, and per class what they lose, from blocks of centred rows."""
 
@@ -77,7 +84,7 @@ class _Builder:
         dim = layer.dim
         self.layer, self.basis, self.width, self.deeper = layer, basis, width, deeper
         self.head = spread(0, FIRST, 4, width)
-        self.tail = spread(width, 2 * width, 2, dim)
+        self.tail = tail_of(width, dim)
         count = padded(layer.vocab)
         self.quads = [-(-(stop - start) // 4) for start, stop in self.head]
         self.codes = np.full((count // CLASS_BLOCK, sum(self.quads), CLASS_BLOCK, 4), 128, np.uint8)
@@ -158,9 +165,9 @@ class _Builder:
     def _encode(values: Array) -> Codes:
         return encode_int8(np.ascontiguousarray(values, np.float32))
 
-    def plan(self, dense: Dense, factor: float | None) -> Plan:
+    def plan(self, dense: Dense, factor: float | None, likely: float) -> Plan:
         basis, dim = self.basis, self.layer.dim
-        tail = tuple(Term("norm", start, stop, 1.0, row) for row, (start, stop) in enumerate(self.tail))
+        tail = tuple(Term("norm", start, stop, 1.0, row, likely) for row, (start, stop) in enumerate(self.tail))
         if factor is not None and self.tail:
             tail = (Term("norm", self.width, dim, factor, 0),)
             self.norms = np.sqrt((self.norms**2).sum(axis=0, keepdims=True))

@@ -80,26 +80,27 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | None, promise: Promise
     dim, item = layer.dim, layer.weight.itemsize
     fine = _radii(seen, ((0, dim),), CODE_LOSS)
     if width is None:
-        coarse, first, deeper = fine, 6 * 4 + dim, dim * item
+        coarse, likely, first, deeper = fine, fine, 6 * 4 + dim, dim * item
     else:
         head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
-        if "calibration" in promise.over:
-            tail = ((width, dim),)
-        loss = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
-        coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, loss)
+        learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
+        coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
+        likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
+        coarse = likely if promise.delta_ids > 0 else coarse
         first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
     rotation = 0 if width is None else 4 * dim * dim
     every = layer.vocab * dim * item
-    gathered = [_gathered(layer, promise, seen, judge, (coarse, fine), deeper, share) for judge in range(len(seen.best))]
+    radii = coarse, likely, fine
+    gathered = [_gathered(layer, promise, seen, judge, radii, deeper, share) for judge in range(len(seen.best))]
     return rotation + layer.vocab * first + float(np.mean(np.minimum(GATHERED * np.array(gathered), every)))
 
 
 def _gathered(
-    layer: Layer, promise: Promise, seen: Seen, judge: int, radii: tuple[Doubles, Doubles], deeper: int, share: float
+    layer: Layer, promise: Promise, seen: Seen, judge: int, radii: tuple[Doubles, Doubles, Doubles], deeper: int, share: float
 ) -> float:
     """Bytes that one query gathers beyond the look at all classes; infinite where it is read densely."""
     vocab, row = layer.vocab, layer.dim * layer.weight.itemsize
-    coarse, fine = (radius[judge] for radius in radii)
+    coarse, likely, fine = (radius[judge] for radius in radii)
     candidates = float(np.mean(seen.logits[judge] + coarse >= seen.best[judge]))
     if candidates > DEAR * share:
         return math.inf
@@ -107,10 +108,10 @@ def _gathered(
     if math.isinf(promise.eps):
         return total
     mass = seen.share[judge]
-    opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (coarse, fine))
+    opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (likely, fine))
     if promise.delta == 0:
         return total + opened * deeper + scored * row
-    at_once, after = (row * rows_to_bet(seen.lightest[judge], 1.1 * float(mass @ wide), promise) for wide in (coarse, fine))
+    at_once, after = (row * rows_to_bet(seen.lightest[judge], 1.1 * float(mass @ wide), promise) for wide in (likely, fine))
     return total + min(at_once, opened * deeper + after)
 
 
