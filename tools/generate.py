@@ -68,22 +68,23 @@ def check(model: Any, settings: Any) -> dict[str, Any]:
     asked = prompts(model, settings.prompts)
     greedy = {**plain(model), "max_new_tokens": settings.tokens, "do_sample": False}
     noisy = {**plain(model), "max_new_tokens": 8, "do_sample": True, "top_p": TOP_P}
-    blocks = asked.split(25)
+    blocks = asked.split(100)
     expected = torch.cat([model.generate(block, **greedy) for block in blocks])
     same_noise = model.generate(asked[:8], custom_generate=dense_with_noise(5), **noisy)
-    dense = model(asked[:3]).logits[:, -1].double()
+    dense = model(asked[:3, :2]).logits[:, -1].double()
     head = accelerate(model, method=settings.method)
     found = torch.cat([model.generate(block, custom_generate=headlong_generate, **greedy) for block in blocks])
     ours = model.generate(asked[:8], custom_generate=headlong_generate, headlong_seed=5, **noisy)
+    length = asked.shape[1]
     differ = (found != expected).any(1)
     record = {
         "greedy": {
-            "prompts": len(asked), "tokens": settings.tokens, "equal_tokens": int((found == expected)[:, 12:].sum()),
-            "all_tokens": int(found[:, 12:].numel()), "prompts_that_differ": int(differ.sum()),
+            "prompts": len(asked), "tokens": settings.tokens, "equal_tokens": int((found == expected)[:, length:].sum()),
+            "all_tokens": int(found[:, length:].numel()), "prompts_that_differ": int(differ.sum()),
             "first_gaps": [first_gap(model, expected[row], found[row]) for row in differ.nonzero()[:, 0].tolist()],
         },
-        "same_noise": {"tokens": int(ours[:, 12:].numel()), "equal": int((ours == same_noise)[:, 12:].sum())},
-        "chi_square": [frequencies(model, asked[row], dense[row], settings.draws) for row in range(len(dense))],
+        "same_noise": {"tokens": int(ours[:, length:].numel()), "equal": int((ours == same_noise)[:, length:].sum())},
+        "chi_square": [frequencies(model, asked[row, :2], dense[row], settings.draws) for row in range(len(dense))],
         "paths": dict(head.paths),
     }  # fmt: skip
     entropy = -(dense.softmax(-1) * dense.log_softmax(-1)).sum(-1)
