@@ -6,7 +6,7 @@
 
 Rows of one group meet in one matrix product. How many rows a group has is data, so this is an operation of its own to
 PyTorch (``headlong::grouped_log_prob``): ``torch.compile(fullgraph=True)`` sees one node, autocast's type is decided here,
-and the backward pass computes the logits again instead of keeping them.
+and the backward pass computes the logits again instead of keeping them. One group alone needs no such care outside a graph.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def grouped_log_prob(
@@ -26,10 +27,23 @@ def grouped_log_prob(
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
     parts = [None if part is None else part.to(kind) for part in (hidden, weight, projection)]
     with torch.autocast(device, enabled=False):
+        if len(starts) == 2 and not torch.compiler.is_compiling():
+            return _one_group(parts, group, place, bias.to(wide(kind)))
         found: Tensor = torch.ops.headlong.grouped_log_prob(
             parts[0], group, place, parts[1], bias.to(wide(kind)), starts, parts[2]
         )
     return found
+
+
+def _one_group(parts: list[Any], group: Tensor, place: Tensor, bias: Tensor) -> Tensor:
+    """The same for one group by PyTorch's own gradients: its logits are kept, which is quicker than computing them again."""
+    hidden, weight, projection = parts
+    rows = (group == 0).nonzero()[:, 0]
+    x = hidden[rows] if projection is None else functional.linear(hidden[rows], projection)
+    same = weight.dtype == bias.dtype
+    logits = functional.linear(x, weight, bias) if same else functional.linear(x, weight).to(bias.dtype) + bias
+    found = -functional.cross_entropy(logits, place[rows], reduction="none")
+    return bias.new_zeros(len(hidden)).index_copy(0, rows, found)
 
 
 def wide(kind: torch.dtype) -> torch.dtype:
