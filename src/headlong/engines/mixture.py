@@ -89,6 +89,7 @@ class MixtureEngine(StructuredEngine):
         self.promise = promise._replace(over=frozenset({"query"} if promise.delta > 0 or promise.delta_ids > 0 else ()))
         self._project, self._prior = (np.asarray(part, np.float64) for part in (layer.project, layer.prior))
         self._row_bytes = layer.latent * layer.matrix.weight.itemsize
+        self._stretch = float(np.abs(self._project).sum(axis=1).max())
         self._longest = float(self.part.norms.max())
 
     def _contexts(self, row: Doubles) -> tuple[Doubles, Doubles]:
@@ -132,10 +133,9 @@ class MixtureEngine(StructuredEngine):
             else:
                 break
         chosen = order[:k]
-        values = box
-        if eps < float(box.radius.max()):
-            share = self._share(self.promise.delta, len(prior), 0)
-            values = self._narrower(contexts, box, eps * (1 - 2.0**-20), share, tally)
+        values, aim = box, self._aim(row, eps)
+        if aim < float(box.radius.max()):
+            values = self._narrower(contexts, box, aim, self._share(self.promise.delta, len(prior), 0), tally)
         found = self._mix(z[:, chosen], prior, values)
         proved = chance == 0 or len(prior) == 1 or bool((box.radius <= 2 * NARROWER[-1]).all())
         return found, ids[chosen], proved, float(values.radius.max()) + self._rounding(row, found), tally
@@ -203,7 +203,7 @@ class MixtureEngine(StructuredEngine):
             tally, (contexts, prior) = Tally(), self._contexts(row)
             chance = self._share(self.promise.delta, len(prior), 0)
             nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
-            wanted = eps if np.isinf(eps) else eps * (1 - 2.0**-20)
+            wanted = self._aim(row, eps)
             if np.isinf(wanted):
                 lse, radius, *cost = self.part.executor.lse(contexts, wanted, None, False, self._count, chance, self.seed)
                 tally.add(*cost)
@@ -262,10 +262,14 @@ class MixtureEngine(StructuredEngine):
         """One component's part of ``chance`` at one of the looks that may follow each other."""
         return min(chance, MOST_DELTA) / (components * 2.0 ** (step + 1))
 
+    def _aim(self, row: Doubles, eps: float) -> float:
+        """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""
+        return max(eps - 2 * self._rounding(row, np.zeros(1)), eps / 2)
+
     def _rounding(self, row: Doubles, values: NDArray[np.float64]) -> float:
         """How far float64 can have carried a log-probability: contexts, logits, link, sums."""
         layer, link = self.mixture, self.mixture.matrix.link
-        context = (layer.dim + 8) * (1 + float(np.abs(self._project).sum(axis=1).max() * np.abs(row).max()))
+        context = (layer.dim + 8) * (1 + self._stretch * float(np.abs(row).max(initial=0.0)))
         logit = self._longest * np.sqrt(layer.latent) * (layer.latent + context)
         bias = 0.0 if layer.matrix.bias is None else float(np.abs(layer.matrix.bias).max())
         size = link.steepest * (logit + 8 * bias) + 8 * link.offset + 16 * layer.components
