@@ -1,37 +1,28 @@
-"""What a training step of an expressive head costs beside the dense head's, and what reading its finished layer costs::
+"""What a training step of an expressive head costs beside the dense head's,::
 
     python -m headlong.models.head_costs steps results/head-steps.json
     python -m headlong.models.head_costs memory results/head-memory.json
-    python -m headlong.models.head_costs reading DATA/heads/wikitext2-gpt512 results/link-reading.json
-    python -m headlong.models.head_costs exact DATA/heads/wikitext2-gpt512 results/link-exact.json
 
 Steps: V = 33,278, N = 2,240, D = 200, float32, forward and backward, in turn in one process; "eager" is the same head
 without its native kernels. Memory: the rise of the resident set over one step, each in a process of its own.
-Reading: the trained layer with a link, by the cascade, ids alone and at the default promise, beside the linear layer in the
-same round; every answer is held against float64.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from headlong.heads import build_head
-from headlong.layers.matrix import Layer
-from headlong.links import Gss, Link, Table
 from headlong.measure import environment
 from headlong.models.costs import DIM, ROWS, VOCAB, _status, in_turn, ratio
-from headlong.store import open_file, replacing
+from headlong.store import replacing
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),
@@ -62,7 +53,7 @@ def head_step(name: str, vocab: int = VOCAB, rows: int = ROWS, dim: int = DIM, e
         loss = head(hidden, target).loss
         if eager:
             os.environ.pop("HEADLONG_ISA") if level is None else os.environ.update(HEADLONG_ISA=level)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss.backward()
         return float(loss.detach())
 
     return step
@@ -102,89 +93,14 @@ def memory() -> dict[str, Any]:
     return {"shape": SHAPE, "memory_rise": rises, "memory_ratio": {name: rise / rises["dense"] for name, rise in rises.items()}}
 
 
-def links() -> dict[str, Link]:
-    """The linear layer, SigSoftmax, and a PLIF of 256 knots whose slopes lie between 0.6 and 1.6."""
-    from headlong.links import IDENTITY
-
-    slopes = np.exp(np.random.default_rng(7).uniform(np.log(0.6), np.log(1.6), 256))
-    values = np.concatenate([[0.0], np.cumsum(slopes) * 40 / 256])
-    plif = Table(-20.0, 40 / 256, values, float(slopes[0]), float(slopes[-1]))
-    return {"linear": IDENTITY, "SigSoftmax": Gss(), "PLIF": plif}
-
-
-def reading(prefix: str, queries: int = 64, rounds: int = 9, threads: int = 2) -> dict[str, Any]:
-    """Time per query of each link at batch 1, and how every hidden vector's answer compares with float64."""
-    import headlong as hl
-
-    plain = Layer.load(f"{prefix}.safetensors", weight="weight")
-    file = open_file(f"{prefix}.hidden.safetensors")
-    hidden, calibration = file.read("valid_hidden").astype(np.float32), file.read("train_hidden").astype(np.float32)
-    engines = {
-        f"{name}, {kind}": hl.compile(
-            Layer(plain.weight, plain.bias, link), "cascade", threads=threads, calibration=vectors
-        )
-        for name, link in links().items()
-        for kind, vectors in (("int8", None), ("calibrated", calibration))
-    }  # fmt: skip
-    chosen = hidden[:: max(1, len(hidden) // queries)][:queries]
-
-    def timed(engine: Any, eps: float | None) -> Step:
-        def call() -> float:
-            for row in chosen:
-                engine.topk(row[None], 10, eps=eps)
-            return 0.0
-
-        return call
-
-    asked = {"ids": np.inf, "default": None}
-    calls = {f"{name}, {what}": timed(engine, eps) for name, engine in engines.items() for what, eps in asked.items()}
-    seconds = in_turn(calls, rounds)
-    return {
-        "queries": len(chosen),
-        "seconds": seconds,
-        "speed_of_linear": {name: ratio(seconds, f"linear, {name.split(', ', 1)[1]}", name) for name in seconds},
-        "microseconds": {name: 1e6 * statistics.median(times) / len(chosen) for name, times in seconds.items()},
-    }
-
-
-def exactness(prefix: str, rows: int = 5120, threads: int = 2) -> dict[str, Any]:
-    """Top 10 of every hidden vector against float64: ids, proofs, and the normaliser within its stated error."""
-    import headlong as hl
-
-    plain = Layer.load(f"{prefix}.safetensors", weight="weight")
-    hidden = open_file(f"{prefix}.hidden.safetensors").read("valid_hidden").astype(np.float64)[:rows]
-    weight, bias = plain.weight.astype(np.float64), 0.0 if plain.bias is None else plain.bias.astype(np.float64)
-    layers = {name: Layer(plain.weight, plain.bias, link) for name, link in links().items()}
-    engines = {name: hl.compile(layer, "cascade", threads=threads) for name, layer in layers.items()}
-    counts: dict[str, dict[str, Any]] = {
-        name: {"queries": 0, "same_ids": 0, "proved": 0, "lse_within": 0, "worst_lse": 0.0} for name in engines
-    }
-    for start in range(0, len(hidden), 64):
-        part = hidden[start : start + 64]
-        z = part @ weight.T + bias
-        best = np.argsort(-z, axis=1, kind="stable")[:, :10]
-        for name, engine in engines.items():
-            f = layers[name].link(z)
-            most = f.max(1)
-            lse = most + np.log(np.exp(f - most[:, None]).sum(1))
-            top, count = engine.topk(part, 10), counts[name]
-            off = np.abs(top.lse - lse)
-            count["queries"] += len(part)
-            count["same_ids"] += int((top.ids == best).all(1).sum())
-            count["proved"] += int(top.proved.sum())
-            count["lse_within"] += int((off <= top.error + 1e-9).sum())
-            count["worst_lse"] = max(count["worst_lse"], float(off.max()))
-    return {"eps": 0.01, "delta": 1e-3, "k": 10, **counts}
-
-
-WHAT: dict[str, Callable[..., dict[str, Any]]] = {"steps": steps, "memory": memory, "reading": reading, "exact": exactness}
+WHAT: dict[str, Callable[[], dict[str, Any]]] = {"steps": steps, "memory": memory}
 
 
 def main() -> None:
-    what, *given, path = sys.argv[1:]
-    command = f"python -m headlong.models.head_costs {' '.join([what, *given])} results/{Path(path).name}"
-    about = {"format": f"headlong-head-{what}", "version": 1, "command": re.sub(r"\S*/heads/", "DATA/heads/", command)}
-    record = about | {"environment": environment(torch.get_num_threads())} | WHAT[what](*given)
+    what, path = sys.argv[1:]
+    command = f"python -m headlong.models.head_costs {what} results/{Path(path).name}"
+    about = {"format": f"headlong-head-{what}", "version": 1, "command": command}
+    record = about | {"environment": environment(torch.get_num_threads())} | WHAT[what]()
     with replacing(path) as file:
         file.write(json.dumps(record, indent=1).encode() + b"\n")
     sys.stdout.write(f"wrote {path}\n")
