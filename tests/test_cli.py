@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong import nextword
+from headlong import nextword, papers
 from headlong.cli import app
 from headlong.measure import read_run
 from headlong.store import write_file
@@ -148,9 +148,10 @@ def test_reproduce_lists_and_explains(monkeypatch: pytest.MonkeyPatch) -> None:
     said = call("reproduce", "--list")
     assert "vlasova-softmax:svd" in said
     assert "HEADLONG_DATA is not set" in said
-    assert call("reproduce") == ""  # nothing can run here: said on stderr
     assert "is not run: HEADLONG_DATA is not set" in fails("reproduce", "vlasova-softmax:svd")
     assert "there is no table 'nope'" in fails("reproduce", "nope")
+    monkeypatch.setattr(papers, "TABLES", {table.name: table for table in papers.tables("vlasova-softmax") if table.needs})
+    assert call("reproduce") == ""  # nothing can run here: said on stderr
 
 
 def test_reproduce_runs_a_table(data: Path, tmp_path: Path) -> None:

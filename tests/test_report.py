@@ -11,6 +11,7 @@ import pytest
 
 from headlong.report import readme
 from headlong.report.page import bench_page, page
+from headlong.report.papers import paper_table
 from headlong.report.plots import Axis, Point, Row, curve, dot_plot, scatter
 from headlong.report.tables import (
     Table,
@@ -21,7 +22,6 @@ from headlong.report.tables import (
     duration,
     markdown,
     nats,
-    paper_table,
     percent,
     percentile,
     round_duration,

@@ -23,7 +23,8 @@ from headlong.cli import app
 from headlong.data import DATA_SETS
 from headlong.measure import read_run
 from headlong.report import readme
-from headlong.report.tables import Table, comparison, markdown, paper_table
+from headlong.report.papers import paper_table, verdicts
+from headlong.report.tables import Table, comparison, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("cli", "data", "training", "hierarchical", "bands", "adaptive", "kernel-density")
@@ -91,37 +92,32 @@ def _left(table: Table) -> str:
 
 
 def paper_tables() -> str:
-    """Every registered table: what was published, what we got, or why it was not run."""
+    """Every registered table: how many published figures we compared with, and how it went."""
     rows = []
     for table in papers.tables():
-        file = ROOT / "results" / f"{table.paper}.{table.table}.jsonl"
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
-        rows += [row for line in lines for row in _paper_rows(table.name, line)] or [
-            (table.name, "", "", "", "not run: " + (f"{file.name} is not in results/" if not lines else "nothing published"))
-        ]
-    return _left(Table("", ("table", "setting", "published", "ours", "verdict"), tuple(rows)))
+        lines = _paper_lines(table)
+        counts = verdicts(lines)
+        compared = f"{counts['matched']} of {sum(counts.values())}" if counts else "nothing published" if lines else ""
+        rows.append((f"`{table.name}`", table.claim, f"{len(lines):,}" if lines else "not run", compared))
+    return _left(Table("", ("table", "claim", "rows run", "figures matched"), tuple(rows)))
 
 
 def paper_rows() -> str:
     """Every row of every table that was run, with and without a published figure."""
     parts = []
     for table in papers.tables():
-        file = ROOT / "results" / f"{table.paper}.{table.table}.jsonl"
-        if file.is_file():
-            lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = _paper_lines(table)
+        if lines:
             made = lines[0]["environment"]
-            rows = markdown(paper_table(lines, "", f"{table.source}. Run {made['date']}, NumPy {made['versions']['numpy']}"))
-            parts.append(f"### {table.name}\n\n{table.claim}.\n\n{rows}")
+            source = f"{table.source}. Run {made['date']}, NumPy {made['versions']['numpy']}"
+            shown = markdown(paper_table(lines, "", source))
+            parts.append(f"### {table.name}\n\n{table.claim}.\n\n{shown}")
     return "\n\n".join(parts) or "No committed run yet."
 
 
-def _paper_rows(name: str, line: dict[str, Any]) -> list[tuple[str, ...]]:
-    setting = ", ".join(f"{key} {value}" for key, value in line["setting"].items())
-    rows: list[tuple[str, ...]] = []
-    for metric, (low, high, *_) in line["expected"].items():
-        published = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        rows.append((name, f"{setting}: {metric}", published, f"{line['got'][metric]:.5g}", line["verdict"][metric]))
-    return rows
+def _paper_lines(table: papers.PaperTable) -> list[dict[str, Any]]:
+    file = ROOT / "results" / f"{table.paper}.{table.table}.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
 
 
 def data_sets() -> str:
@@ -228,6 +224,7 @@ def band_costs() -> str:
 
 def _milliseconds(seconds: list[float]) -> str:
     return f"{1e3 * statistics.median(seconds):.3g} ms"
+
 
 def plain(name: str, columns: dict[str, str]) -> Callable[[], str]:
     """Chosen fields of ``results/NAME.json``, a row for each of its rows; where it was measured below."""

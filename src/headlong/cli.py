@@ -376,7 +376,8 @@ def reproduce(
     count = settled(threads)
     from headlong import papers
     from headlong.measure import environment
-    from headlong.report.tables import paper_list, paper_table
+    from headlong.report.papers import paper_table
+    from headlong.report.tables import paper_list
     from headlong.terminal import bars, say_json, show
 
     found = papers.tables(target)

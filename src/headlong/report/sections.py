@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from headlong.report.browse import browsable
 from headlong.report.page import Figure, page, speed_and_error, times_figure
+from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.tables import (
     Table,
     comparison,
     duration,
     engines,
-    paper_table,
     percent,
     round_duration,
     summaries,

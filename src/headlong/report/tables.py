@@ -229,19 +229,3 @@ def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> Table:
 def paper_list(entries: Sequence[tuple[str, str, str]]) -> Table:
     """Every table of every paper, and whether it can run here."""
     return Table("Tables of papers", ("table", "claim", "here"), tuple(entries))
-
-
-def paper_table(lines: Sequence[Mapping[str, Any]], title: str, source: str) -> Table:
-    """A row for each setting; where something was published, the range and the verdict stand beside our number."""
-    settings, names = list(lines[0]["setting"]), list(lines[0]["got"])
-    rows = [(*map(str, line["setting"].values()), *(_paper_cell(line, name) for name in names)) for line in lines]
-    return Table(title, (*settings, *names), tuple(rows), f"Published: {source}.")
-
-
-def _paper_cell(line: Mapping[str, Any], name: str) -> str:
-    got = f"{line['got'][name]:.5g}"
-    if name not in line["expected"]:
-        return got
-    low, high, *_ = line["expected"][name]
-    published = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-    return f"{got}, {line['verdict'][name]} ({published})"
