@@ -11,7 +11,7 @@ import pytest
 
 from headlong.report import readme
 from headlong.report.page import bench_page, page
-from headlong.report.papers import paper_table
+from headlong.report.papers import paper_table, verdicts
 from headlong.report.plots import Axis, Point, Row, curve, dot_plot, scatter
 from headlong.report.tables import (
     Table,
@@ -283,3 +283,19 @@ def test_labels_of_near_points_do_not_overlap() -> None:
     heights = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)">[a-f]</text>', svg)]
     assert len(heights) == 6
     assert min(abs(a - b) for i, a in enumerate(heights) for b in heights[:i]) >= 13
+
+
+def test_rows_that_differ_in_the_seed_are_one_row() -> None:
+    lines = [
+        {
+            "setting": {"head": "a", "seed": str(seed)},
+            "got": {"x": float(seed), "y": 3.0},
+            "expected": {"x": (0, 1, 0.0)},
+            "verdict": {"x": "matched" if seed == 1 else "differs", "y": "unpublished"},
+        }
+        for seed in (1, 2, 3)
+    ]
+    table = paper_table(lines, "t", "s")
+    assert table.columns == ("head", "seeds", "x", "y")
+    assert table.rows == (("a", "3", "2 ± 1, matched in 1 of 3 (0 to 1)", "3"),)
+    assert verdicts(lines) == {"matched": 1, "differs": 2}

@@ -28,7 +28,7 @@ def joined(lines: Sequence[Line]) -> list[Group]:
 
 def verdicts(lines: Sequence[Line]) -> Counter[str]:
     """How many published figures matched and how many differ."""
-    return Counter(verdict for line in lines for verdict in line["verdict"].values())
+    return Counter(line["verdict"][metric] for line in lines for metric in line["expected"])
 
 
 def paper_table(lines: Sequence[Line], title: str, source: str) -> Table:
