@@ -27,7 +27,7 @@ from headlong.report.papers import paper_table, verdicts
 from headlong.report.tables import Table, comparison, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("cli", "data", "training", "hierarchical", "bands", "adaptive", "kernel-density")
+PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "kernel-density")
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in PAGES))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
@@ -113,6 +113,17 @@ def paper_rows() -> str:
             shown = markdown(paper_table(lines, "", source))
             parts.append(f"### {table.name}\n\n{table.claim}.\n\n{shown}")
     return "\n\n".join(parts) or "No committed run yet."
+
+
+def one_paper_table(name: str) -> Callable[[], str]:
+    """The rows of one table, on its own page."""
+
+    def made() -> str:
+        (table,) = papers.tables(name)
+        lines = _paper_lines(table)
+        return markdown(paper_table(lines, "", table.source)) if lines else "No committed run yet."
+
+    return made
 
 
 def _paper_lines(table: papers.PaperTable) -> list[dict[str, Any]]:
@@ -242,6 +253,22 @@ def plain(name: str, columns: dict[str, str]) -> Callable[[], str]:
     return made
 
 
+def runs(name: str, columns: dict[str, str], facts: str = "") -> Callable[[], str]:
+    """Chosen fields of the ``runs`` of ``results/NAME.json``; where they were measured below."""
+
+    def made() -> str:
+        file = ROOT / "results" / f"{name}.json"
+        if not file.is_file():
+            return f"No committed run yet: results/{name}.json is not there."
+        record = json.loads(file.read_text(encoding="utf-8"))
+        rows = tuple(tuple(_field(run.get(key, run.get("layer", {}).get(key))) for key in columns) for run in record["runs"])
+        where = record["environment"]
+        caption = f"{facts}{where['cpu']}, {where['threads']} threads, NumPy {where['versions']['numpy']}, {where['date']}."
+        return markdown(Table("", tuple(columns.values()), rows, caption))
+
+    return made
+
+
 def _field(value: Any) -> str:
     if value is None:
         return "–"
@@ -261,6 +288,19 @@ DENSITY = {
     "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error", "eps": "asked", "build_s": "build, s",
 }  # fmt: skip
 
+VERIFIED = {
+    "contestant": "engine", "rows": "hidden vectors", "violations": "violations", "worst_off": "worst error, nats",
+    "mean_bytes": "bytes a query", "dense_rows": "finished densely",
+}  # fmt: skip
+BANDWIDTH = {
+    "query": "query", "vocab": "classes", "dim": "dimensions", "gigabytes_per_second": "GB/s",
+    "plain_gigabytes_per_second": "plain read, GB/s", "share": "share",
+}  # fmt: skip
+FLAT = {
+    "kind": "layer", "vocab": "classes", "dim": "dimensions", "batch": "at once", "full_seconds": "full, s",
+    "cascade_seconds": "cascade, s", "over": "cascade over full", "dense": "finished densely",
+}  # fmt: skip
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "hierarchical": hierarchical,
     "band-costs": band_costs,
@@ -278,6 +318,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
     "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
     "adaptive-coverage": plain("adaptive-coverage", COVERAGE),
+    "verified": runs("verify-wikitext2", VERIFIED),
+    "bandwidth": runs("bandwidth", BANDWIDTH),
+    "flat": runs("flat", FLAT),
+    "svd": one_paper_table("vlasova-softmax:svd"),
     "kernel-density": plain("kernel-density", DENSITY),
 }
 
