@@ -352,7 +352,7 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
 
 template <Kind K>
 void dot_all(const void* weight, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
-    constexpr int64_t kAhead = 2;  // rows fetched ahead of their use: gathered rows are not foreseen by the hardware
+    constexpr int64_t kAhead = 4;  // rows fetched ahead of their use: gathered rows are not foreseen by the hardware
     const int64_t bytes = dim * (K == Kind::f32 ? 4 : 2);
     for (int64_t i = 0; i < n; ++i) {
         if (ids != nullptr && i + kAhead < n) {
@@ -412,7 +412,7 @@ const uint64_t avx512_features = compiled_features();
 const Kernels* avx512_kernels() {
     static const Kernels table = {
         "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, dot_codes, radius_of, largest_of,
-        interval_sums_of, interval_exps_of, proposal_of, split_of, lower_above, survivors, noise_of, gumbel_keys_of,
+        interval_sums_of, interval_exps_of, gaps_of, split_of, lower_above, survivors, noise_of, gumbel_keys_of,
         encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }

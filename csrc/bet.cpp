@@ -1,8 +1,11 @@
-// The normaliser by a bet: the heaviest rows are scored, and a sample of the rest in proportion to their estimates. The ratio
-// of a sampled term to its proposal lies in a known range, so a bet against every other mean of the ratios wins quickly
-// (Waudby-Smith and Ramdas 2023, "Estimating means of bounded random variables by betting").
+// The normaliser by a bet. Every class has a middle b = exp(estimate) and a gap u that its term is no further away from b:
 //
-// How many rows to score, and whether a deeper level pays, is guessed from every fourth chunk; what is drawn, with which
+//     sum of terms = exact + sum b + (sum u) * E[X],    X = (term - b) / u in [-1, 1] of a class drawn in proportion to u
+//
+// The classes with the widest gaps are scored or looked at more closely; the others are sampled, and a bet against every
+// other mean of X wins quickly (Waudby-Smith and Ramdas 2023, "Estimating means of bounded random variables by betting").
+//
+// How many rows to score, and whether a deeper level pays, is guessed from every eighth chunk; what is drawn, with which
 // probability, and what the bet decides is exact.
 #include <algorithm>
 #include <numeric>
@@ -12,28 +15,29 @@
 namespace headlong {
 namespace {
 
+constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
+constexpr double kSpread = 0.02;       // the mean of X^2 that is expected before anything is drawn
+constexpr double kCloser = 1.3;        // what a byte of codes gathered costs in bytes of rows
+
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
 
-// Whether a mixture of stakes on factors 1 + stake * factor(ratio) multiplies its wealth by `odds`. A product of many factors
+// Whether a mixture of stakes on factors 1 + stake * factor(x) multiplies its wealth by `odds`. A product of many factors
 // near one may leave the range of a double in neither direction that matters: 0 loses the bet, infinity wins it.
 template <typename Factor>
-bool wins(const std::vector<double>& ratios, double odds, const Factor& factor) {
+bool wins(const std::vector<double>& drawn, double odds, const Factor& factor) {
     constexpr int kStakes = 6;
-    constexpr double stakes[kStakes] = {0.95, 0.7, 0.45, 0.25, 0.12, 0.05};
-    double wealth[kStakes] = {1, 1, 1, 1, 1, 1};
-    for (double ratio : ratios) {
-        const double gain = factor(ratio);
+    constexpr double stakes[kStakes] = {0.98, 0.7, 0.45, 0.25, 0.12, 0.05};
+    double wealth[kStakes] = {0.5, 0.2, 0.12, 0.08, 0.06, 0.04};  // where gaps are wide and terms seldom use them, it is all or nothing
+    for (double x : drawn) {
+        const double gain = factor(x);
         for (int s = 0; s < kStakes; ++s) wealth[s] *= 1 + stakes[s] * gain;
     }
-    return std::accumulate(wealth, wealth + kStakes, 0.0) / kStakes >= odds;
+    return std::accumulate(wealth, wealth + kStakes, 0.0) >= odds;
 }
-
-// Which chunks stand for all of them in a guess.
-int64_t stride_of(int64_t chunks) { return chunks < 32 ? 1 : 4; }
 
 // `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
 std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {
@@ -59,60 +63,54 @@ std::vector<T> joined(const std::vector<std::vector<T>>& each) {
     return all;
 }
 
+// Draws until both sides of a mean that is off by `e` are refuted, when the mean of X^2 is `spread`.
+double draws_for(double odds, double e, double spread) {
+    return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
+}
+
 }  // namespace
 
-// What a bet would cost with the radii at hand. Rows are proposed by their estimate, wider ones than most by exp(ceiling)
-// below their upper end: no ratio of a term to its proposal is above exp(ceiling).
-Wager Executor::wager_for(const Look& look, int q, double beta, float shift, double known, double aim, double odds, double fixed,
-                      int threads, const Scratch<float>& rad) const {
+// The middles and gaps of all classes, and the sums of the middles chunk by chunk.
+void Executor::weigh(const Look& look, int q, double beta, int threads, Weighed& w) const {
     const float* est = look.est.data() + q * padded;
-    const int64_t chunks = (padded + kChunk - 1) / kChunk, stride = stride_of(chunks), some = (chunks + stride - 1) / stride;
+    const int64_t chunks = (padded + kChunk - 1) / kChunk;
+    w.middle.resize(padded);
+    w.gap.resize(padded);
+    std::vector<double> sums(chunks);
+    over_chunks(chunks, threads, [&](int, int64_t c) {
+        float rad[kChunk];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        kernels->radius(look.prepared.likely[q], first, n, rad);
+        sums[c] = kernels->gaps(est + first, rad, n, link, static_cast<float>(beta), w.shift, w.slop, &w.middle[first],
+                                &w.gap[first]);
+    });
+    w.sum = std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+// Which classes to take out, the widest gaps first, when `price` rows are paid for each, `left` of its gap stays, and the rest
+// is sampled. Guessed.
+Wager Executor::cheapest(const Weighed& w, double known, double aim, double odds, double price, double left) const {
+    const int64_t chunks = (padded + kChunk - 1) / kChunk, stride = chunks < 32 ? 1 : 8, some = (chunks + stride - 1) / stride;
     const double weight = static_cast<double>(chunks) / static_cast<double>(some);
-    std::vector<Kernels::Sums> sums(some, Kernels::Sums{0, 0, 0, 0});
-    over_chunks(some, threads, [&](int, int64_t c) {
-        const int64_t first = c * stride * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        bool finite = true;
-        const float most = kernels->largest(&rad[first], n, &finite);
-        kernels->interval_sums(est + first, &rad[first], n, most, link, static_cast<float>(beta), shift, &sums[c]);
-    });
-    double centre = 0, moved = 0;
-    for (const Kernels::Sums& one : sums) {
-        centre += one.centre;
-        moved += one.moved;
-    }
-    Wager wager;
-    wager.ceiling = static_cast<float>(std::max(0.02, centre > 0 ? 1.1 * moved / centre : 0));
-    wager.most = std::exp(static_cast<double>(wager.ceiling) + fixed) * (1 + 0x1p-18);
-    std::vector<Histogram> each(threads);
-    over_chunks(some, threads, [&](int t, int64_t c) {
-        float u[kChunk];
-        const int64_t first = c * stride * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        kernels->proposal(est + first, &rad[first], n, link, static_cast<float>(beta), wager.ceiling, shift, u);
-        if (each[t].empty()) each[t].resize(kBins);
-        for (int64_t i = 0; i < n; ++i) {
-            Bin& bin = each[t][bin_of(u[i])];
-            bin.count += u[i] > 0 ? weight : 0;
-            bin.low += u[i];
+    std::vector<double> count(kBins, 0.0), gaps(kBins, 0.0);
+    for (int64_t c = 0; c < chunks; c += stride)
+        for (int64_t i = c * kChunk; i < std::min(padded, (c + 1) * kChunk); ++i) {
+            const int bin = bin_of(w.gap[i]);
+            count[bin] += weight;
+            gaps[bin] += w.gap[i];
         }
-    });
-    const Histogram all = sum_up(each);
-    double rest = 0, rows = 0;
-    for (const Bin& bin : all) rest += bin.low;
-    // Every bin may be scored whole or left to the sample; take the cheapest cut. Betting all against a mean that is off
-    // by d of ratios up to `most` multiplies the stake by about 1 + d / most at every draw. Proposals that were brought near
-    // an upper end have ratios far below one: variance, paid for by 1 / aim^2.
-    const double spread = rest > 0 ? std::max(0.0, 1 - centre / rest) : 0;
-    wager.needed = 1.25 * (std::log(odds) + 2) * ((wager.most - 1 + 0.15) / std::expm1(aim) + 0.3 * spread / (aim * aim));
-    rest *= weight;
-    // Proposals that may have been clamped at exp(88) are always scored.
+    // Gaps that may have been clamped at exp(88) are always taken.
     const int clamped = bin_of(1e37f);
+    double rest = weight * std::accumulate(gaps.begin(), gaps.begin() + clamped, 0.0), rows = 0;
+    const double sum = known + w.sum;
+    Wager wager;
     for (int b = kBins; b > 0; --b) {
         if (b < kBins) {
-            rows += all[b].count;
-            rest -= all[b].low * weight;
-            known += all[b].low * weight;
+            if (w.gap.empty() || count[b] == 0) continue;
+            rows += count[b];
+            if (b < clamped) rest -= (1 - left) * gaps[b] * weight;
         }
-        const double cost = rows + wager.needed * std::max(0.0, rest) / (known + std::max(0.0, rest)) + 64;
+        const double cost = price * rows + draws_for(odds, aim * sum / std::max(rest, 1e-300), kSpread) + 64;
         if (b <= clamped && cost < wager.cost) {
             wager.cost = cost;
             wager.edge = edge_of(b);
@@ -121,107 +119,112 @@ Wager Executor::wager_for(const Look& look, int q, double beta, float shift, dou
     return wager;
 }
 
-// Classes that a deeper level should see before a bet: those with the widest gaps, until the others' matter little.
-std::vector<int32_t> Executor::widest(const Look& look, int q, const Question& question, float shift, double known,
-                                      int threads, const Scratch<float>& rad) const {
-    const float *est = look.est.data() + q * padded, beta = static_cast<float>(question.beta);
-    const int64_t chunks = (padded + kChunk - 1) / kChunk, stride = stride_of(chunks), some = (chunks + stride - 1) / stride;
-    const double weight = static_cast<double>(chunks) / static_cast<double>(some);
-    const auto ends = [&](int64_t c, float* low, float* gap) {
-        float high[kChunk];
+// Brings the classes with gaps from `edge` on to a deeper level.
+void Executor::look_closer(Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Answer& answer) const {
+    constexpr int64_t kGrain = 256;
+    const float none[kChunk] = {};
+    float* est = look.est.data() + q * padded;
+    std::vector<std::vector<int32_t>> wide(threads);
+    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+        float kept[kChunk], upper[kChunk];
+        int32_t ids[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        kernels->interval_exps(est + first, &rad[first], n, link, beta, shift, low, high);
-        for (int64_t i = 0; i < n; ++i) gap[i] = high[i] - low[i];
-        return n;
-    };
-    std::vector<Histogram> each(threads);
-    over_chunks(some, threads, [&](int t, int64_t c) {
-        float low[kChunk], gap[kChunk];
-        const int64_t n = ends(c * stride, low, gap);
-        if (each[t].empty()) each[t].resize(kBins);
+        const int64_t came = kernels->survivors(&w.gap[first], none, n, edge, static_cast<int32_t>(first), ids, kept, upper);
+        wide[t].insert(wide[t].end(), ids, ids + came);
+    });
+    const std::vector<int32_t> ids = joined(wide);
+    const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
+    std::vector<double> moved(groups, 0.0);
+    over_chunks(groups, threads, [&](int, int64_t g) {
+        const std::vector<int32_t> some(ids.begin() + g * kGrain, ids.begin() + std::min(count, (g + 1) * kGrain));
+        const int64_t n = static_cast<int64_t>(some.size()), whole = (n + kBlock - 1) / kBlock * kBlock;
+        float closer[kGrain], rad[kGrain], middle[kGrain], gap[kGrain];
+        std::fill(closer, closer + whole, -std::numeric_limits<float>::infinity());
+        std::fill(rad, rad + whole, 0.f);
+        for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
+        look_deeper(look, q, level, some, closer, rad);
+        kernels->gaps(closer, rad, whole, link, static_cast<float>(beta), w.shift, w.slop, middle, gap);
         for (int64_t i = 0; i < n; ++i) {
-            Bin& bin = each[t][bin_of(gap[i])];
-            bin.low += low[i];
-            bin.high += gap[i];
+            moved[g] += static_cast<double>(middle[i]) - w.middle[some[i]];
+            est[some[i]] = closer[i];
+            w.middle[some[i]] = middle[i];
+            w.gap[some[i]] = gap[i];
         }
     });
-    const Histogram all = sum_up(each);
-    double low = known / weight, open = 0;
-    for (const Bin& bin : all) {
-        low += bin.low;
-        open += bin.high;
+    w.sum += std::accumulate(moved.begin(), moved.end(), 0.0);
+    answer.bytes += static_cast<double>(count) * deeper[level].bytes;
+}
+
+// How much of a gap a deeper level leaves, by the classes that stand for all.
+double Executor::left_by(const Look& look, int q, size_t level) const {
+    const DeeperQuery& query = look.prepared.deeper[q * deeper.size() + level];
+    const Radius& radius = look.prepared.likely[q];
+    double now = 0, then = 0;
+    for (int64_t i = 0; i < 16; ++i) {
+        const int64_t id = vocab * i / 16;
+        float wide = radius.constant, narrow = query.radius.constant;
+        for (int r = 0; r < radius.terms; ++r) wide += radius.slack[r][id] * radius.term[r];
+        for (int r = 0; r < query.radius.terms; ++r) narrow += query.radius.slack[r][id] * query.radius.term[r];
+        if (!(wide < 20)) continue;
+        now += std::expm1(wide);
+        then += std::expm1(narrow);
     }
-    int cut = kBins;
-    while (cut > 1 && open > question.eps * low) open -= all[--cut].high;
-    const float edge = edge_of(cut), none[kChunk] = {};
-    std::vector<std::vector<int32_t>> wanted(threads);
-    over_chunks(chunks, threads, [&](int t, int64_t c) {
-        float lows[kChunk], gap[kChunk], kept[kChunk], upper[kChunk];
-        int32_t ids[kChunk];
-        const int64_t n = ends(c, lows, gap);
-        const int64_t came = kernels->survivors(gap, none, n, edge, static_cast<int32_t>(c * kChunk), ids, kept, upper);
-        wanted[t].insert(wanted[t].end(), ids, ids + came);
-    });
-    return joined(wanted);
+    return now > 0 ? std::min(1.0, then / now) : 1;
 }
 
 Status Executor::bet(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                      Interval& lse, Answer& answer) const {
     float* est = look.est.data() + q * padded;
-    const float none = -std::numeric_limits<float>::infinity(), beta = static_cast<float>(question.beta);
-    float shift = static_cast<float>(look.masses[q].shift);
-    for (const Scored& s : scored) shift = std::max(shift, static_cast<float>(linked(s.z) * question.beta));
+    const float none = -std::numeric_limits<float>::infinity();
+    Weighed w;
+    w.shift = static_cast<float>(look.masses[q].shift);
+    for (const Scored& s : scored) w.shift = std::max(w.shift, static_cast<float>(linked(s.z) * question.beta));
     double exact = 0;
     for (const Scored& s : scored) {
-        exact += std::exp(linked(s.z) * question.beta - shift);
+        exact += std::exp(linked(s.z) * question.beta - w.shift);
         est[s.id] = none;
     }
-    const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
-    const double aim = question.eps - fixed, odds = 2 / question.delta;
+    const double fixed = float_error(w.shift, question.beta) + dot_error(&look.hidden[q * dim]);
+    const double aim = question.eps - fixed, odds = 2 / question.delta, most = share * static_cast<double>(vocab);
     if (aim <= 0) return refine(look, q, question, threads, scored, lse, answer);
-    Scratch<float> rad = radii(look, q, threads, true);
-    Wager wager;
-    for (size_t level = 0;; ++level) {
-        wager = wager_for(look, q, question.beta, shift, exact, aim, odds, fixed, threads, rad);
-        const bool fair = wager.ceiling < 8 && wager.cost < share * static_cast<double>(vocab);
-        if (level < deeper.size() && look.source == &preview) {
-            const std::vector<int32_t> wanted = widest(look, q, question, shift, exact, threads, rad);
-            const double price = static_cast<double>(wanted.size()) * deeper[level].bytes;
-            if (!fair || price < 0.5 * wager.cost * row_bytes()) {
-                read_deeper(look, q, static_cast<int>(level), wanted, threads, rad, answer);
-                continue;
-            }
-        }
-        if (!fair) return Status::dear;
-        break;
+    w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
+    weigh(look, q, question.beta, threads, w);
+    Wager wager = cheapest(w, exact, aim, odds, 1, 0);
+    for (size_t level = 0; look.source == &preview && level < deeper.size(); ++level) {
+        const double price = kCloser * static_cast<double>(deeper[level].bytes) / row_bytes();
+        const Wager closer = cheapest(w, exact, aim, odds, price, left_by(look, q, level));
+        if (closer.cost > 0.8 * wager.cost || !(closer.cost < 0.8 * static_cast<double>(vocab))) continue;
+        look_closer(look, q, static_cast<int>(level), closer.edge, question.beta, threads, w, answer);
+        wager = cheapest(w, exact, aim, odds, 1, 0);
     }
+    if (!(wager.cost < most)) return Status::dear;
 
-    // Proposals of all classes; the heavy ones are taken out and scored.
+    // The wide ones are scored.
     const int64_t chunks = (padded + kChunk - 1) / kChunk, runs = padded / kRun;
-    Scratch<float> u(padded);
     Scratch<double> before(runs + 1);
-    std::vector<std::vector<Scored>> heavy_ids(threads);
+    std::vector<std::vector<Scored>> wide_ids(threads);
     over_chunks(chunks, threads, [&](int t, int64_t c) {
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
         int32_t ids[kChunk + kRun];
-        kernels->proposal(est + first, &rad[first], n, link, beta, wager.ceiling, shift, &u[first]);
-        const int64_t came = kernels->split(&u[first], n, wager.edge, static_cast<int32_t>(first), ids, &before[first / kRun + 1]);
-        for (int64_t i = 0; i < came; ++i) heavy_ids[t].push_back({ids[i], 0});
+        const int64_t came = kernels->split(&w.gap[first], n, wager.edge, static_cast<int32_t>(first), ids, &before[first / kRun + 1]);
+        for (int64_t i = 0; i < came; ++i) wide_ids[t].push_back({ids[i], 0});
     });
-    std::vector<Scored> heavy = joined(heavy_ids);
-    if (static_cast<double>(heavy.size()) > 2 * share * static_cast<double>(vocab) + 4096) return Status::dear;
-    score(&look.hidden[q * dim], heavy, threads);
-    for (const Scored& s : heavy) {
-        exact += std::exp(linked(s.z) * question.beta - shift);
+    std::vector<Scored> wide = joined(wide_ids);
+    if (static_cast<double>(wide.size()) > 2 * most + 4096) return Status::dear;
+    score(&look.hidden[q * dim], wide, threads);
+    for (const Scored& s : wide) {
+        exact += std::exp(linked(s.z) * question.beta - w.shift);
+        w.sum -= w.middle[s.id];
         est[s.id] = none;
     }
-    scored.insert(scored.end(), heavy.begin(), heavy.end());
+    scored.insert(scored.end(), wide.begin(), wide.end());
     before[0] = 0;
     for (int64_t r = 0; r < runs; ++r) before[r + 1] += before[r];
-    const double total = before[runs];
-    if (out_of_range(exact, exact + total)) return Status::dear;
+    w.sum = std::max(w.sum, 0.0);
+    const double total = before[runs], known = exact + w.sum;
+    if (out_of_range(exact, known)) return Status::dear;
     if (!(total > 0)) {
-        lse = {shift + std::log(exact), fixed};
+        lse = {w.shift + std::log(known), fixed};
         return Status::done;
     }
     uint64_t key = question.seed;
@@ -230,51 +233,64 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
         std::memcpy(&word, &look.hidden[q * dim + j], 8);
         key = mix(key ^ word) + 0x9E3779B97F4A7C15u;
     }
-    std::vector<double> ratios;
-    double share_of_rest = total / (exact + total), ratio_sum = 0;
-    int64_t draws = static_cast<int64_t>(wager.needed * share_of_rest) + 64;
-    for (uint32_t round = 0; round < 6; ++round) {
-        if (static_cast<double>(ratios.size()) + draws > share * static_cast<double>(vocab) + 4096) return Status::dear;
-        const std::vector<double> at = sorted_points(*kernels, key, round, draws, total);
-        std::vector<Scored> distinct;
-        std::vector<int32_t> times;
-        int64_t run = 0, place = 0;
-        double sum = 0;  // of the classes of the run before `place`, and those of the runs before
-        for (double point : at) {
-            for (; run + 1 < runs && before[run + 1] <= point; ++run) place = 0;
-            if (place == 0) sum = before[run];
-            int64_t last = -1;  // where roundings lead beyond the run, its last class that has any mass
-            for (int64_t i = run * kRun + place; i < (run + 1) * kRun; ++i) {
-                if (!(u[i] > 0)) continue;
-                last = i;
-                if (point < sum + u[i]) break;
-                if (i + 1 < (run + 1) * kRun) sum += u[i], place = i + 1 - run * kRun;
-            }
-            if (last < 0)
-                for (last = run * kRun + place; last > 0 && !(u[last] > 0);) --last;
-            if (distinct.empty() || distinct.back().id != last) distinct.push_back({last, 0}), times.push_back(0);
-            ++times.back();
+    std::vector<double> drawn;
+    double sum = 0, squares = 0, draws = 0.7 * draws_for(odds, aim * known / total, kSpread);
+    for (uint32_t round = 0; round < 16; ++round) {
+        if (static_cast<double>(drawn.size()) + draws > most + 4096) return Status::dear;
+        if (draws > 0) {
+            const std::vector<double> fresh =
+                sample_terms(look, q, question.beta, w, before, key, round, static_cast<int64_t>(draws) + 16, threads, answer);
+            drawn.insert(drawn.end(), fresh.begin(), fresh.end());
+            for (double x : fresh) sum += x, squares += x * x;
         }
-        score(&look.hidden[q * dim], distinct, threads);
-        answer.bytes += static_cast<double>(distinct.size()) * row_bytes();
-        answer.rows += static_cast<int64_t>(distinct.size());
-        for (size_t d = 0; d < distinct.size(); ++d) {
-            const double ratio = std::exp(linked(distinct[d].z) * question.beta - shift) / u[distinct[d].id];
-            ratios.insert(ratios.end(), times[d], ratio);
-            ratio_sum += ratio * times[d];
-        }
-        const double mean = ratio_sum / static_cast<double>(ratios.size()), middle = exact + total * mean;
-        const double above = (middle * std::exp(aim) - exact) / total, below = (middle * std::exp(-aim) - exact) / total;
-        const double most = wager.most, down = 1 / (most - above), up = 1 / below;
-        const bool not_above = above >= most || wins(ratios, odds, [&](double v) { return (above - v) * down; });
-        const bool not_below = below <= 0 || wins(ratios, odds, [&](double v) { return (v - below) * up; });
+        const double n = std::max(1.0, static_cast<double>(drawn.size())), middle = known + total * sum / n;
+        const double above = (middle * std::exp(aim) - known) / total, below = (middle * std::exp(-aim) - known) / total;
+        const double down = 1 / (kMost - above), up = 1 / (kMost + below);
+        const bool not_above = above >= kMost || wins(drawn, odds, [&](double x) { return (above - x) * down; });
+        const bool not_below = below <= -kMost || wins(drawn, odds, [&](double x) { return (x - below) * up; });
         if (not_above && not_below) {
-            lse = {shift + std::log(middle), question.eps};
+            lse = {w.shift + std::log(middle), question.eps};
             return Status::done;
         }
-        draws = std::max<int64_t>(64, static_cast<int64_t>(ratios.size()) / 2);
+        draws = std::max(1.1 * draws_for(odds, aim * middle / total, squares / n) - n, 16 + 0.2 * n);
     }
     return Status::dear;
+}
+
+// X of `count` classes drawn in proportion to their gaps, `before` being the sums of those of the runs of classes.
+std::vector<double> Executor::sample_terms(const Look& look, int q, double beta, const Weighed& w, const Scratch<double>& before,
+                                           uint64_t key, uint32_t round, int64_t count, int threads, Answer& answer) const {
+    const int64_t runs = padded / kRun;
+    std::vector<Scored> distinct;
+    std::vector<int32_t> times;
+    int64_t run = 0, place = 0;
+    double sum = 0;  // of the classes of the run before `place`, and those of the runs before
+    for (double point : sorted_points(*kernels, key, round, count, before[runs])) {
+        for (; run + 1 < runs && before[run + 1] <= point; ++run) place = 0;
+        if (place == 0) sum = before[run];
+        int64_t last = -1;  // where roundings lead beyond the run, its last class that has any mass
+        for (int64_t i = run * kRun + place; i < (run + 1) * kRun; ++i) {
+            if (!(w.gap[i] > 0)) continue;
+            last = i;
+            if (point < sum + w.gap[i]) break;
+            if (i + 1 < (run + 1) * kRun) sum += w.gap[i], place = i + 1 - run * kRun;
+        }
+        if (last < 0)
+            for (last = run * kRun + place; last > 0 && !(w.gap[last] > 0);) --last;
+        if (distinct.empty() || distinct.back().id != last) distinct.push_back({last, 0}), times.push_back(0);
+        ++times.back();
+    }
+    score(&look.hidden[q * dim], distinct, threads);
+    answer.bytes += static_cast<double>(distinct.size()) * row_bytes();
+    answer.rows += static_cast<int64_t>(distinct.size());
+    std::vector<double> drawn;
+    drawn.reserve(count);
+    for (size_t d = 0; d < distinct.size(); ++d) {
+        const int64_t id = distinct[d].id;
+        const double x = (std::exp(linked(distinct[d].z) * beta - w.shift) - w.middle[id]) / w.gap[id];
+        drawn.insert(drawn.end(), times[d], x);
+    }
+    return drawn;
 }
 
 }  // namespace headlong

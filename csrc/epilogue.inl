@@ -196,12 +196,29 @@ void interval_sums_of(const float* est, const float* rad, int64_t n, float most,
     sums->moved += moved;
 }
 
-void proposal_of(const float* est, const float* rad, int64_t n, Link link, float beta, float ceiling, float shift,
-                 float* out) {
-    for (int64_t i = 0; i < n; i += LANES) {
-        F e = load(est + i), r = load(rad + i);
-        store(out + i, vexp(vmax(vlink(link, e) * beta, vlink(link, e + r) * beta - ceiling) - shift));
+// No term is further from the middle than its gap: the exponential is convex, so that upwards is farther than downwards,
+// but where a soft cap flattens out. `slop` of the upper end covers what float32 makes of all this.
+double gaps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop, float* middle,
+               float* gap) {
+    double sum = 0;
+    for (int64_t start = 0; start < n; start += kPiece) {
+        const int64_t stop = start + kPiece < n ? start + kPiece : n;
+        F all = F{};
+        for (int64_t i = start; i < stop; i += LANES) {
+            F e = load(est + i), r = load(rad + i), at = vlink(link, e) * beta, lower, upper;
+            if (link.form == 1) lower = vlink(link, e - r) * beta, upper = vlink(link, e + r) * beta;
+            else lower = at, upper = at + r * (link.a * beta);
+            F term = vexp(at - shift), high = vexp(upper - shift), wide = high - term;
+            if (link.form == 1) wide = vmax(wide, term - vexp(lower - shift));
+            I there = e > splat(-kInfinity);
+            term = pick(there, term, F{});
+            all += term;
+            store(middle + i, term);
+            store(gap + i, pick(there, wide + high * slop, F{}));
+        }
+        sum += sum_lanes(all);
     }
+    return sum;
 }
 
 void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float* low,

@@ -181,10 +181,17 @@ struct Mass {
     double low, high;
 };
 
-// What a bet on the normaliser takes: draws, the least proposal that is scored instead, the largest ratio.
+// What a bet on the normaliser takes: the least gap that is scored instead, and the rows that this costs in all.
 struct Wager {
-    float ceiling = 0, edge = std::numeric_limits<float>::infinity();
-    double most = 0, needed = 0, cost = kInf;  // rows in all
+    float edge = std::numeric_limits<float>::infinity();
+    double cost = kInf;
+};
+
+// For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see bet.cpp.
+struct Weighed {
+    Scratch<float> middle, gap;
+    double sum = 0;
+    float shift = 0, slop = 0;
 };
 
 class Executor {
@@ -287,10 +294,12 @@ class Executor {
     // bet.cpp: the normaliser from a sample
     Status bet(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
                Answer& answer) const;
-    Wager wager_for(const Look& look, int q, double beta, float shift, double known, double aim, double odds, double fixed,
-                int threads, const Scratch<float>& rad) const;
-    std::vector<int32_t> widest(const Look& look, int q, const Question& question, float shift, double known, int threads,
-                                const Scratch<float>& rad) const;
+    void weigh(const Look& look, int q, double beta, int threads, Weighed& w) const;
+    Wager cheapest(const Weighed& w, double known, double aim, double odds, double price, double left) const;
+    void look_closer(Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Answer& answer) const;
+    double left_by(const Look& look, int q, size_t level) const;
+    std::vector<double> sample_terms(const Look& look, int q, double beta, const Weighed& w, const Scratch<double>& before,
+                                     uint64_t key, uint32_t round, int64_t count, int threads, Answer& answer) const;
     double float_error(double shift, double beta) const;
     double dot_error(const double* hidden) const;
 

@@ -97,9 +97,10 @@ struct Kernels {
     void (*interval_exps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,
                           float* low, float* high);
 
-    // out[i] = exp(max(link(est), link(est + rad) - ceiling / beta) * beta - shift): within exp(ceiling) of the upper end.
-    void (*proposal)(const float* est, const float* rad, int64_t n, Link link, float beta, float ceiling, float shift,
-                     float* out);
+    // middle[i] = exp(link(est) * beta - shift), whose sum is returned; gap[i]: no less than the distance from there to either
+    // end of the interval, and more by `slop` of its upper end. 0 and 0 for a class at -inf; n a multiple of 64.
+    double (*gaps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
+                   float* middle, float* gap);
 
     // Takes the classes with u >= edge out: their ids (first + position) are returned, their u becomes 0. sums[g] is what is
     // left in the g-th run of kRun classes, in float64.

@@ -320,7 +320,7 @@ void Executor::seed(Look& look, int q, const Question& question) const {
 }
 
 void Executor::score(const double* hidden, std::vector<Scored>& rows, int threads) const {
-    const int64_t n = static_cast<int64_t>(rows.size()), grain = 16;
+    const int64_t n = static_cast<int64_t>(rows.size()), grain = 32;
     const bool small = n * dim < 65536;
     std::atomic<int64_t> next{0};
     run_parallel(small ? 1 : threads, [&](int) {

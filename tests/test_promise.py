@@ -14,8 +14,8 @@ from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
 
-STAKES = (0.95, 0.7, 0.45, 0.25, 0.12, 0.05)
-"""Of csrc/lse.cpp: the shares of its capital that a bet puts on every draw."""
+STAKES = {0.98: 0.5, 0.7: 0.2, 0.45: 0.12, 0.25: 0.08, 0.12: 0.06, 0.05: 0.04}
+"""Of csrc/bet.cpp: the shares of its capital that a bet puts on every draw, and how much of the first capital goes to each."""
 SEEDS = 7
 
 
@@ -44,10 +44,11 @@ def test_the_tail_of_a_binomial() -> None:
 
 
 def wealth(ratios: np.ndarray, mean: float, most: float) -> tuple[np.ndarray, np.ndarray]:
-    """Capital after all ``ratios [trials, draws]`` of who bets that their mean is below ``mean``, and above it."""
+    """Capital after all ``ratios [trials, draws]`` in 0..most of who bets that their mean is below ``mean``, and above it."""
     gain = (mean - ratios) / (most - mean), (ratios - mean) / mean
     lower, upper = (
-        np.mean([np.exp(np.minimum(np.log1p(stake * side).sum(axis=1), 700)) for stake in STAKES], axis=0) for side in gain
+        sum(part * np.exp(np.minimum(np.log1p(stake * side).sum(axis=1), 700)) for stake, part in STAKES.items())
+        for side in gain
     )
     return lower, upper
 

@@ -111,16 +111,17 @@ def _gathered(
     opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (likely, fine))
     if promise.delta == 0:
         return total + opened * deeper + scored * row
-    at_once, after = (row * rows_to_bet(seen.lightest[judge], 1.1 * float(mass @ wide), promise) for wide in (likely, fine))
+    at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
     return total + min(at_once, opened * deeper + after)
 
 
 def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
-    """The heaviest classes exactly, the rest drawn until ratios up to ``exp(half_width)`` have told their mean apart."""
+    """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/bet.cpp."""
     if half_width > 8:
         return math.inf
-    needed = 1.25 * (math.log(2 / promise.delta) + 2) * (math.exp(half_width) - 0.85) / math.expm1(promise.eps)
-    return float(np.min(np.arange(len(lightest), 0, -1) - 1 + needed * lightest))
+    e = promise.eps / np.maximum(lightest * math.expm1(half_width), 1e-300)
+    drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (0.02 + 0.5 * e) / e**2, 0.0)
+    return float(np.min(np.arange(len(lightest), 0, -1) - 1 + drawn))
 
 
 def _open(gaps: Doubles, eps: float) -> float:
