@@ -14,6 +14,8 @@ from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
 SEED = 20261121
+if not any(Path("/dev").glob("nvidia*")):  # before anything imports triton: kernels for a GPU run in its interpreter
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 TRAINED = "heads/wikitext2-gpt512"
 
 settings.register_profile("headlong", deadline=None, derandomize=True, print_blob=True)

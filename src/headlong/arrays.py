@@ -1,8 +1,8 @@
 """The one place that knows kinds of arrays: NumPy, torch on the CPU, and bfloat16 as ``ml_dtypes`` spells it.
 
 torch is looked at only where the caller has imported it already. What comes in leaves as a NumPy view (copied only
-where the type or the strides have to change), and answers leave as the kind that came in. Layers on a GPU, sparse and
-quantised tensors are not read here: they are refused with advice.
+where the type or the strides have to change), and answers leave as the kind that came in. Sparse and quantised tensors are
+not read here: they are refused with advice, as are hidden vectors on a GPU by engines that read on the CPU.
 """
 
 from __future__ import annotations
@@ -66,6 +66,17 @@ def _tensor_view(tensor: Any, name: str) -> Array:
     except (RuntimeError, TypeError) as error:
         raise DtypeError(f"{name} ({tensor.dtype}) has no NumPy view: {error}; pass {name}.float()") from error
     return array
+
+
+def resident(value: Any) -> Any | None:
+    """The tensor itself where it lies in a GPU's memory, else None."""
+    return value.detach() if kind_of(value) == "torch" and value.device.type == "cuda" else None
+
+
+def to_host(value: Any) -> Any:
+    """A tensor in a GPU's memory copied to the CPU's; everything else as it is."""
+    tensor = resident(value)
+    return value if tensor is None else tensor.cpu()
 
 
 def answer_as(answer: Answer, kind: Kind) -> Answer:

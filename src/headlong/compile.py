@@ -18,6 +18,8 @@ from headlong.arrays import hidden64
 from headlong.engines import bandit, bands, blocks, cascade, experts, full, mixture, screens, svd, tree
 from headlong.engines.base import METHODS, Engine, Method
 from headlong.engines.calls import LARGEST, checked_eps
+from headlong.engines.device import place_of
+from headlong.engines.device_engine import DeviceEngine, device_choice, on_device
 from headlong.engines.options import real, whole
 from headlong.engines.parts import choose, first_look, reading
 from headlong.engines.saved import read_engine
@@ -36,12 +38,17 @@ STRUCTURED = (
 @overload
 def compile(
     layer: Layer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ..., calibration: Any = ...,
-    threads: int | None = ..., seed: int = ..., **options: Any,
+    threads: int | None = ..., seed: int = ..., device: None = ..., **options: Any,
 ) -> Engine: ...  # fmt: skip
 @overload
 def compile(
+    layer: Layer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ..., calibration: Any = ...,
+    threads: int | None = ..., seed: int = ..., *, device: str, **options: Any,
+) -> DeviceEngine: ...  # fmt: skip
+@overload
+def compile(
     layer: StructuredLayer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ...,
-    calibration: Any = ..., threads: int | None = ..., seed: int = ..., **options: Any,
+    calibration: Any = ..., threads: int | None = ..., seed: int = ..., device: None = ..., **options: Any,
 ) -> StructuredEngine: ...  # fmt: skip
 def compile(
     layer: Layer | StructuredLayer,
@@ -52,20 +59,25 @@ def compile(
     calibration: Any = None,
     threads: int | None = None,
     seed: int = 0,
+    device: str | None = None,
     **options: Any,
-) -> Engine | StructuredEngine:
+) -> Engine | StructuredEngine | DeviceEngine:
     """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
 
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
     ``calibration``  ``[n, dim]`` hidden vectors as the engine will see them, some thousands: they decide how little has to be
                      read (``cascade``) or what is (``svd``); what is promised holds for every vector
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
+    ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, whose answers are tensors there; "interpreter": its
+                     kernels in Triton's interpreter, for tests; None: the CPU, or the GPU that the layer's weight lies on
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
     A structured layer has one engine, that of its kind.
     """
     wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
     whole(seed, "seed", 0, 2**64 - 1)
     if isinstance(layer, StructuredLayer):
+        if device is not None:
+            raise OptionError(f"device is {device!r}; a {layer.kind} layer is read on the CPU: leave device out")
         return _structured(layer, method, wanted, calibration, threads, seed, options)
     if not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
@@ -74,14 +86,18 @@ def compile(
         raise NonFiniteError(f"calibration reaches {np.abs(vectors).max():.3g}, beyond float32's range; rescale the vectors")
     if vectors is not None and not len(vectors):
         raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
-    name, reason = choose(layer, vectors is not None) if method == "auto" else (method, "asked for")
+    place = device or (None if layer.resident is None else str(layer.resident.device))
+    if place is not None:
+        place_of(place)
+    choice = choose if place is None else device_choice
+    name, reason = choice(layer, vectors is not None) if method == "auto" else (method, "asked for")
     reader = configured(name, options)
     if hasattr(reader, "aimed"):
         reader = reader.aimed(eps, delta)
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason)
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}"
-    return engine
+    return engine if place is None else on_device(engine, place)
 
 
 def _structured(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits, stored_bias, stored_matrix
+from headlong.arrays import Array, bits, resident, stored_bias, stored_matrix, to_host
 from headlong.errors import OptionError
 from headlong.layers.checkpoint import EMBEDDINGS, HEADS, Checkpoint
 from headlong.layers.density import gaussian_kernel
@@ -35,12 +35,14 @@ class Layer:
     """``weight [vocab, dim]``, ``bias [vocab]`` or None, ``link`` (None: identity); NumPy or torch on the CPU.
 
     float32, float16 and bfloat16 weights are kept without a copy (rows that are not contiguous are copied). They are
-    shared with the caller: do not write to them while an engine reads them.
+    shared with the caller: do not write to them while an engine reads them. A weight in a GPU's memory stays there for
+    engines on that GPU, and is copied once to the CPU's, where plans are made and rows are measured.
     """
 
     def __init__(self, weight: Any, bias: Any = None, link: Link | None = None, *, name: str = "") -> None:
-        self._weight = stored_matrix(weight)
-        self._bias = None if bias is None else stored_bias(bias, self.vocab)
+        self._resident = resident(weight)
+        self._weight = stored_matrix(to_host(weight))
+        self._bias = None if bias is None else stored_bias(to_host(bias), self.vocab)
         if link is not None and not isinstance(link, Link):
             raise OptionError(f"link is a {type(link).__name__}; expected Affine(scale, shift), SoftCap(cap), Gss() or a Table")
         self._link = IDENTITY if link is None else link
@@ -95,6 +97,11 @@ class Layer:
     @property
     def link(self) -> Link:
         return self._link
+
+    @property
+    def resident(self) -> Any | None:
+        """The weight as a tensor in a GPU's memory, where it came as one."""
+        return self._resident
 
     @property
     def name(self) -> str:

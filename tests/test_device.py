@@ -1,0 +1,202 @@
+"""Engines on a device: on the GPU where there is one, else the same kernels in Triton's interpreter, against the oracle."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from adversarial import CASES, Case, build
+from headlong.engines.device import CAPACITY
+from headlong.engines.gumbel import gumbels
+from headlong.errors import DtypeError, InputError, OptionError, ShapeError
+from oracle import check_draw, check_topk, check_within, truth
+
+torch = pytest.importorskip("torch")
+GPU = torch.cuda.is_available()
+if not GPU:
+    pytest.importorskip("triton", reason="triton is not made for this platform: kernels run on Linux on x86-64")
+PLACE = "cuda" if GPU else "interpreter"
+# a GPU's inf - inf is silent; the interpreter's is NumPy's, which warns
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plain_interpreter() -> Iterator[None]:
+    """Philox wraps around on purpose: the interpreter's check of each sum for overflow is half of its time."""
+    if GPU:
+        yield
+        return
+    from triton.runtime import interpreter
+
+    options = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    yield
+    interpreter.interpreter_builder.options = options
+
+
+def tensor(array: Any) -> Any:
+    return torch.from_numpy(np.array(array)).to("cuda" if GPU else "cpu")
+
+
+def layer_of(rng: np.random.Generator, vocab: int, dim: int, dtype: str = "float32", **more: Any) -> hl.Layer:
+    weight = torch.from_numpy(rng.standard_normal((vocab, dim)) / np.sqrt(dim) * 4).to(getattr(torch, dtype))
+    return hl.Layer(weight, rng.standard_normal(vocab).astype(np.float32), **more)
+
+
+def check_answer(case: Case, answer: Any, live: Any = None) -> None:
+    """Ids against float64 to the last tie, the normaliser within its stated error."""
+    reference = truth(case.layer, case.hidden, live)
+    tolerance = np.where(case.exact, 0.0, reference.rounding)
+    for row, (ids, logits) in enumerate(zip(answer.ids.cpu().numpy(), answer.logits.cpu().numpy(), strict=True)):
+        check_topk(reference.logits[row], ids, logits, float(tolerance[row]))
+    error = answer.error.cpu().numpy()
+    check_within(answer.lse.cpu().numpy(), reference.lse, error, reference.rounding * case.layer.link.steepest + 1e-12)
+    finished = answer.cost.rows.cpu().numpy() > case.layer.vocab  # in float64, which says what it can
+    assert ((error <= 0.01) | finished).all(), f"error {error.max():.3g} is more than was promised"
+    assert answer.proved.all()
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_full_on_hard_layers(name: str) -> None:
+    dtype = ("float32", "float16", "bfloat16")[sorted(CASES).index(name) % 3]
+    case = build(name, dtype)
+    engine = hl.compile(case.layer, "full", device=PLACE)
+    check_answer(case, engine.topk(tensor(case.hidden), min(7, case.layer.vocab)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("batch", [1, 17])
+def test_full_in_every_type_and_at_both_kinds_of_product(dtype: str, batch: int, rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 300, 65, dtype)
+    engine = hl.compile(layer, "full", device=PLACE)
+    hidden = torch.from_numpy(rng.standard_normal((batch, 65))).to(getattr(torch, dtype))
+    case = Case(layer, hidden.double().numpy())
+    check_answer(case, engine.topk(hidden.to("cuda" if GPU else "cpu"), 3))
+
+
+def test_more_ties_than_there_is_room_for_are_settled_densely() -> None:
+    layer = hl.Layer(np.ones((2 * CAPACITY + 90, 3), np.float32))
+    engine = hl.compile(layer, "full", device=PLACE)
+    answer = engine.topk(tensor(np.ones((2, 3), np.float32)), 4)
+    assert answer.ids.tolist() == [[0, 1, 2, 3]] * 2 and answer.cost.rows.tolist() == [2 * layer.vocab] * 2
+    check_answer(Case(layer, np.ones((2, 3), np.float32), True), answer)
+    drawn = engine.sample(tensor(np.zeros((1, 3), np.float32)), seed=3)
+    assert drawn.ids.item() == int(np.argmax(gumbels(3, 0, 0, np.arange(layer.vocab))))
+
+
+def test_all_classes_in_order(rng: np.random.Generator) -> None:
+    case = build("duplicates", "float32")
+    engine = hl.compile(case.layer, "full", device=PLACE)
+    answer = engine.topk(tensor(case.hidden[:2]), case.layer.vocab)
+    check_answer(case._replace(hidden=case.hidden[:2]), answer)
+
+
+def test_samples_are_those_of_the_cpu(rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 300, 24, link=hl.SoftCap(6.0))
+    hidden = rng.standard_normal((2, 24)).astype(np.float32)
+    engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
+    wish = {"n": 3, "temperature": 0.7, "seed": 2**63 + 5, "row0": 2**40}
+    drawn, expected = engine.sample(tensor(hidden), **wish), cpu.sample(hidden, **wish)
+    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
+    np.testing.assert_allclose(drawn.score.cpu(), expected.score, rtol=1e-12)
+    reference = truth(layer, hidden)
+    for row in range(2):
+        for n in range(3):
+            noise = gumbels(2**63 + 5, 2**40 + row, n, np.arange(300))
+            exponents = reference.exponents[row] / 0.7
+            winner, score = int(drawn.ids[row, n]), float(drawn.score[row, n])
+            check_draw(reference.logits[row], exponents, noise, (0, 1.0, 0.0), winner, score)
+
+
+@pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.6}, {"top_k": 40, "top_p": 0.9, "min_p": 0.01}])
+def test_filtered_samples_are_those_of_the_cpu(filters: dict[str, Any], rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 300, 24)
+    hidden = rng.standard_normal((2, 24)).astype(np.float32)
+    engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
+    drawn, expected = (reader.sample(hidden, 2, 1.3, seed=8, **filters) for reader in (engine, cpu))
+    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
+
+
+def test_a_nucleus_wider_than_the_first_look(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headlong.engines.device_engine.NUCLEUS", 4)
+    layer = layer_of(rng, 200, 9)
+    hidden = (rng.standard_normal((2, 9)) * 0.1).astype(np.float32)
+    engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
+    drawn, expected = (reader.sample(hidden, top_p=0.95, seed=8) for reader in (engine, cpu))
+    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all() and drawn.cost.dense.all()
+
+
+def test_masks_given_ids_and_the_normaliser(rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 300, 24)
+    hidden = rng.standard_normal((2, 24)).astype(np.float32)
+    engine = hl.compile(layer, "full", device=PLACE)
+    live = np.zeros((2, 300), bool)
+    live[0, [3, 5, 299]], live[1, 7] = True, True
+    answer = engine.topk(tensor(hidden), 4, allowed=[[3, 5, 299], [7]])
+    check_answer(Case(layer, hidden), answer, live)
+    reference = truth(layer, hidden)
+    scored = engine.log_prob(tensor(hidden), tensor(np.array([[0, 299], [5, 5]])))
+    expected = np.take_along_axis(reference.log_probs, np.array([[0, 299], [5, 5]]), 1)
+    check_within(scored.log_probs.cpu().numpy(), expected, scored.error.cpu().numpy()[:, None], 1e-12)
+    tight = engine.lse(tensor(hidden), eps=1e-9)
+    check_within(tight.lse.cpu().numpy(), reference.lse, tight.error.cpu().numpy(), 1e-12)
+    assert tight.cost.dense.all() and (tight.error < 1e-9).all()
+    assert isinstance(engine.lse(hidden).lse, np.ndarray)
+
+
+def test_rows_that_are_no_numbers_prove_nothing(rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 70, 8)
+    hidden = rng.standard_normal((2, 8)).astype(np.float32)
+    hidden[1, 3] = np.nan
+    engine = hl.compile(layer, "full", device=PLACE)
+    answer = engine.topk(tensor(hidden), 2)
+    assert answer.proved.tolist() == [True, False] and answer.ids[1].tolist() == [-1, -1]
+    assert torch.isnan(answer.lse[1]) and torch.isinf(answer.error[1]) and torch.isfinite(answer.log_probs[0]).all()
+    assert engine.topk(tensor(hidden[:0]), 2).ids.shape == (0, 2)
+
+
+def test_what_is_refused(rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 70, 8)
+    engine = hl.compile(layer, device=PLACE)
+    assert "DeviceEngine(full: vocab=70, dim=8" in repr(engine) and engine.reason
+    with pytest.raises(ShapeError, match=r"expected \[batch, 8\]"):
+        engine.topk(tensor(np.zeros((2, 9), np.float32)))
+    with pytest.raises(DtypeError, match="hidden is torch.int64"):
+        engine.topk(tensor(np.zeros((2, 8), np.int64)))
+    with pytest.raises(OptionError, match="device is 'tpu'; expected 'cuda'"):
+        hl.compile(layer, device="tpu")
+    with pytest.raises(OptionError, match="on a device choose 'full'"):
+        hl.compile(layer, "adaptive", device=PLACE)
+    with pytest.raises(InputError, match="no class is left"):
+        engine.sample(tensor(np.zeros((1, 8), np.float32)), allowed=[[]])
+    if not GPU:
+        with pytest.raises(OptionError, match="finds no GPU here; leave device out"):
+            hl.compile(layer, device="cuda")
+
+
+def test_the_interpreter_is_asked_for_by_name() -> None:
+    code = "import headlong as hl, numpy as np; hl.compile(hl.Layer(np.eye(3, dtype=np.float32)), device='interpreter')"
+    plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain, check=False, timeout=120)
+    assert "takes TRITON_INTERPRET=1" in result.stderr
+
+
+@pytest.mark.skipif(not GPU, reason="a CUDA graph takes a GPU: python -m pytest tests/test_device.py on a machine with one")
+def test_a_captured_graph_answers_new_vectors(rng: np.random.Generator) -> None:
+    layer = hl.Layer(tensor(rng.standard_normal((5000, 64)).astype(np.float32)))
+    engine = hl.compile(layer)
+    static = tensor(rng.standard_normal((2, 64)).astype(np.float32))
+    engine.topk(static, 5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = engine.topk(static, 5)
+    static.copy_(tensor(rng.standard_normal((2, 64)).astype(np.float32)))
+    graph.replay()
+    assert answer.ids.equal(engine.topk(static, 5).ids)
