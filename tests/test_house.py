@@ -53,9 +53,10 @@ LAW: dict[str, set[str]] = {
     | {"papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }
-FILES = {f"engines/{name}.py": {package} for name, package in {
-    "device": "torch", "device_maths": "triton", "device_kernels": "triton", "device_finish": "triton",
-}.items()}  # fmt: skip
+FILES = {
+    "engines/device.py": {"torch", "triton"},
+    **{f"engines/device_{name}.py": {"triton"} for name in ("maths", "kernels", "finish", "codes")},
+}
 """Files with a package of their own: a GPU's memory, and kernels in Triton, which are imported by name where one is used."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
 OPTIONAL |= {"sacrebleu", "accelerate", "transformers"}
