@@ -14,6 +14,7 @@ GPU. A process that dies or hangs is a PeerError on all others within ``timeout`
 
 from __future__ import annotations
 
+import time
 import zlib
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -77,14 +78,16 @@ class Exchange(NamedTuple):
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(self.group) == "nccl" else None
         mine = torch.from_numpy(sent.copy()).to(device or "cpu")
         parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
+        start = time.monotonic()
         try:
             work = dist.all_gather(parts, mine, group=self.group, async_op=True)
             work.wait(timedelta(seconds=self.timeout))
         except (RuntimeError, ValueError) as error:
             rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
+            waited = time.monotonic() - start
             raise PeerError(
-                f"rank {rank} of {size} got no answer from the others within {self.timeout:g} s: a process has died or hangs "
-                f"({str(error).splitlines()[0]}); restart the group"
+                f"rank {rank} of {size} got no answer from the others and waited {waited:.1f} s (timeout {self.timeout:g} s): "
+                f"a process has died or hangs ({str(error).splitlines()[0].partition('. ')[0]}); restart the group"
             ) from error
         return [part.cpu().numpy() for part in parts]
 
