@@ -1,7 +1,11 @@
 #include "pool.h"
 
+#if defined(__linux__)
 #include <sched.h>
+#endif
+#if !defined(_WIN32)
 #include <unistd.h>
+#endif
 
 #include <atomic>
 #include <condition_variable>
@@ -20,6 +24,15 @@ namespace {
 // spinning thread slows down everyone else on a small machine. Who waits for a started worker soon gives way instead: on
 // a busy machine that worker may be waiting for this very processor.
 constexpr int kIdleSpins = 20000, kWaitSpins = 500;
+
+// A forked child has none of its parent's threads. Windows does not fork.
+inline int process() {
+#if defined(_WIN32)
+    return 1;
+#else
+    return static_cast<int>(getpid());
+#endif
+}
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -94,7 +107,7 @@ class Pool {
 
 std::mutex busy;
 Pool* pool = nullptr;  // never destroyed: its threads may outlive main
-pid_t owner = 0;
+int owner = 0;
 
 }  // namespace
 
@@ -102,9 +115,9 @@ void run_parallel(int n, const std::function<void(int)>& work) {
     if (n > 1 && n < 1024) {
         std::unique_lock<std::mutex> lock(busy, std::try_to_lock);
         if (lock.owns_lock()) {
-            if (owner != getpid()) {
+            if (owner != process()) {
                 pool = new Pool;
-                owner = getpid();
+                owner = process();
             }
             pool->run(n, work);
             return;
@@ -115,8 +128,10 @@ void run_parallel(int n, const std::function<void(int)>& work) {
 
 int thread_count(int asked) {
     if (asked > 0) return asked;
+#if defined(__linux__)  // the processors that this process may run on, where the system says
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
     unsigned n = std::thread::hardware_concurrency();
     return n == 0 ? 1 : static_cast<int>(n);
 }

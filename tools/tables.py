@@ -246,7 +246,8 @@ def plain(name: str, columns: dict[str, str]) -> Callable[[], str]:
             return f"No committed run yet: results/{name}.json is not there."
         record = json.loads(file.read_text(encoding="utf-8"))
         rows = tuple(tuple(_field(row.get(key)) for key in columns) for row in record["rows"])
-        where, facts = record["environment"], ", ".join(f"{key} {_field(value)}" for key, value in record["facts"].items())
+        plain_facts = {key: value for key, value in record["facts"].items() if not isinstance(value, dict | list)}
+        where, facts = record["environment"], ", ".join(f"{key} {_field(value)}" for key, value in plain_facts.items())
         caption = f"{facts}. {where['cpu']}, {where['threads']} threads, NumPy {where['versions']['numpy']}, {where['date']}."
         return markdown(Table("", tuple(columns.values()), rows, caption))
 

@@ -1,4 +1,4 @@
-"""One page from any mix of raw results: runs of ``bench``, ``inspect --json``, rows of ``reproduce``. Pure.
+"""One page from any mix of raw results: runs of ``bench``, ``inspect --json``, rows of ``reproduce``, other records. Pure.
 
 A file of another kind is named in the page's last table rather than dropped.
 """
@@ -12,6 +12,7 @@ from headlong.report.browse import browsable
 from headlong.report.page import Figure, page, speed_and_error, times_figure
 from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
+from headlong.report.records import record_tables
 from headlong.report.tables import (
     Table,
     comparison,
@@ -54,6 +55,8 @@ def _parts(source: Source) -> list[Part] | None:
         return _bench(source.name, content)
     if isinstance(content, Mapping) and "singular_values" in content:
         return _inspection(source.name, content)
+    if isinstance(content, Mapping) and (tables := record_tables(source.name, content)):
+        return list(tables)
     if isinstance(content, list) and content and all("setting" in line and "got" in line for line in content):
         return [paper_table(content, f"{source.name}: as published, and here", content[0].get("source", "see docs/papers"))]
     return None

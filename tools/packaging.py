@@ -1,0 +1,84 @@
+"""The package as a stranger gets it: an sdist, a wheel made of it with a C++ compiler, a fresh environment, an import.
+
+    python tools/packaging.py results/packaging.json PYTHON [PYTHON ...]
+
+For each interpreter: build the wheel from the sdist, install it into an empty environment with nothing but what it asks for,
+list what came, and time ``import headlong`` in fresh processes. Before 3.12 a wheel is of one version; from 3.12 on it is
+one wheel for all, which is installed into every later PYTHON.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from headlong.measure import environment, write_run
+
+STARTS = 21
+HEAVY = ("torch", "matplotlib", "transformers", "scikit-learn", "scipy", "pandas")
+TIMER = "import time; start = time.perf_counter(); import headlong; print(time.perf_counter() - start)"
+COUNT = "import sys, headlong; print(len(sys.modules))"
+USE = (
+    "import numpy as np, headlong as hl, sys; e = hl.compile(hl.Layer(np.eye(300, 8, dtype=np.float32)));"
+    "assert e.topk(np.ones((1, 8)), 3).ids.shape == (1, 3); assert 'torch' not in sys.modules"
+)
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def fresh(python: str, folder: Path, wheel: str | Path) -> dict[str, Any]:
+    """The row of one interpreter: what its environment holds, and seconds of each first import."""
+    run(python, "-m", "venv", folder)
+    inside = folder / "bin/python"
+    run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
+    listed = json.loads(run(inside, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"))
+    names = {part["name"].lower() for part in listed} - {"pip", "setuptools"}
+    run(inside, "-c", USE)
+    run(inside, "-c", TIMER)  # writes what Python compiles
+    seconds = [float(run(inside, "-c", TIMER)) for _ in range(STARTS)]
+    return {
+        "packages": len(names), "heavy": ", ".join(sorted(names & set(HEAVY))) or "none", "import s": statistics.median(seconds),
+        "modules": int(run(inside, "-c", COUNT)) - int(run(inside, "-c", "import sys; print(len(sys.modules))")),
+        "installed": ", ".join(sorted(names)), "seconds": seconds,
+    }  # fmt: skip
+
+
+def main() -> None:
+    out, pythons = Path(sys.argv[1]), sys.argv[2:]
+    root, rows = Path(__file__).resolve().parent.parent, []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(sys.executable, "-m", "build", "--sdist", "--outdir", folder / "sdist", root)
+        (sdist,) = (folder / "sdist").glob("*.tar.gz")
+        stable: Path | None = None
+        for number, python in enumerate(pythons):
+            version = run(python, "-c", "import platform; print(platform.python_version())").strip()
+            built = 0.0
+            wheel = stable
+            if wheel is None:
+                place = folder / f"wheel{number}"
+                start = time.perf_counter()
+                run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, sdist)
+                built = time.perf_counter() - start
+                (wheel,) = place.glob("headlong-*.whl")
+                stable = wheel if "abi3" in wheel.name else None
+            row = {"python": version, "wheel": wheel.name, "wheel bytes": wheel.stat().st_size, "build s": built or None}
+            rows.append(row | fresh(python, folder / f"venv{number}", wheel))
+        facts = {"sdist": sdist.name, "sdist bytes": sdist.stat().st_size}
+    write_run(out, {"facts": facts, "environment": environment(1), "rows": rows})
+    sys.stdout.write(out.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
