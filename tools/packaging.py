@@ -48,7 +48,8 @@ def fresh(python: str, folder: Path, wheel: str | Path) -> dict[str, Any]:
     run(inside, "-c", TIMER)  # writes what Python compiles
     seconds = [float(run(inside, "-c", TIMER)) for _ in range(STARTS)]
     return {
-        "packages": len(names), "heavy": ", ".join(sorted(names & set(HEAVY))) or "none", "import s": statistics.median(seconds),
+        "packages": len(names), "heavy": ", ".join(sorted(names & set(HEAVY))) or "none",
+        "import s": statistics.median(seconds),
         "modules": int(run(inside, "-c", COUNT)) - int(run(inside, "-c", "import sys; print(len(sys.modules))")),
         "installed": ", ".join(sorted(names)), "seconds": seconds,
     }  # fmt: skip

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tables_integrations as integrations
 import typer
 
 from headlong import papers
@@ -28,7 +29,7 @@ from headlong.report.tables import Table, comparison, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "kernel-density")
-FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in PAGES))
+FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in (*PAGES, *integrations.PAGES)))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
 
@@ -303,6 +304,7 @@ FLAT = {
 }  # fmt: skip
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    **integrations.BLOCKS,
     "hierarchical": hierarchical,
     "band-costs": band_costs,
     "headline": headline,

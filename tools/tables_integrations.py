@@ -1,0 +1,133 @@
+"""The tables of the pages on integrations: decoding, many processes, ten million rows, many classes, packaging."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headlong.report.records import field, measured_where
+from headlong.report.tables import Table, markdown
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+MODELS = {"gpt2": "GPT-2 (50,257 x 768)", "gemma": "Gemma 3 270m (262,144 x 640)"}
+
+
+def record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def missing(*names: str) -> str:
+    """What stands in the page until a run is committed; empty where all are there."""
+    gone = [name for name in names if not (RESULTS / f"{name}.json").is_file()]
+    return f"No committed run yet: {', '.join(f'results/{name}.json' for name in gone)}." if gone else ""
+
+
+def decoding() -> str:
+    """Times of both models, stock beside ours."""
+    if text := missing("generate-gpt2", "generate-gemma"):
+        return text
+    rows = [
+        (
+            MODELS[name], row["what"], f"{row['entropy']:.1f}", f"{row['nucleus']:,.0f}", str(row["batch"]),
+            f"{row['stock_ms']:.2f}", f"{row['headlong_ms']:.2f}", f"{row['times']:.1f}×",
+        )
+        for name in MODELS
+        for row in record(f"generate-{name}")["rows"]
+    ]  # fmt: skip
+    titles = ("model's shape", "what", "entropy, nats", "nucleus", "at once", "stock, ms a token", "headlong", "times faster")
+    facts = record("generate-gemma")
+    caption = f"{measured_where(facts['environment'])}; transformers {facts['facts']['transformers']}, float32, top-p 0.95."
+    return markdown(Table("", titles, tuple(rows), caption))
+
+
+def decoded() -> str:
+    """What was compared token for token, and the chi-squares."""
+    if text := missing("generate-gpt2", "generate-gemma"):
+        return text
+    rows = []
+    for name, label in MODELS.items():
+        facts = record(f"generate-{name}")["facts"]
+        greedy = f"{facts['greedy tokens equal']:,} of {facts['greedy tokens']:,} ({facts['greedy prompts']} prompts)"
+        noise = f"{facts['same noise, equal']} of {facts['same noise, tokens']}"
+        tests = ", ".join(f"{one['p']:.2f}" for one in facts["chi-square"])
+        draws = f"{tests} ({facts['chi-square'][0]['draws']:,} draws each)"
+        rows.append((label, greedy, noise, draws, str(sum(one["outside the nucleus"] for one in facts["chi-square"]))))
+    titles = ("model's shape", "greedy tokens equal", "same noise, equal", "chi-square, p", "outside the nucleus")
+    return markdown(Table("", titles, tuple(rows)))
+
+
+def chosen(name: str, columns: dict[str, str]) -> str:
+    """Fields of the rows, where they were measured below."""
+    if text := missing(name):
+        return text
+    found = record(name)
+    rows = tuple(tuple(_sized(key, row.get(key)) for key in columns) for row in found["rows"])
+    return markdown(Table("", tuple(columns.values()), rows, f"{measured_where(found['environment'])}."))
+
+
+def _sized(key: str, value: Any) -> str:
+    """Bytes as MiB where the field says bytes or a peak."""
+    if isinstance(value, int) and ("bytes" in key or "peak" in key) and value >= 2**20:
+        return f"{value / 2**20:,.0f} MiB"
+    return f"{value:.1%}" if key == "recall" else field(value)
+
+
+PROCESSES = {
+    "verb": "verb", "ids equal": "ids equal", "logits equal": "logits equal", "score equal": "keys equal",
+    "within error": "lse within error", "lse gap": "lse gap", "proved": "proved", "bytes a query": "bytes sent a query",
+    "exchanges": "exchanges",
+}  # fmt: skip
+TEN_MILLION = {
+    "contestant": "contestant", "classes": "classes", "build CPU s": "build, CPU s",
+    "build peak, anonymous": "own memory of the build", "build peak, with mapped pages": "with the file's pages",
+    "index bytes": "index", "recall": "recall of the 10",
+    "proved": "proved", "ms, batch 1": "ms, 1 query", "ms, batch 16": "ms each, 16 at once",
+}  # fmt: skip
+MANY_CLASSES = {
+    "classes": "classes", "coefficients": "coefficients", "way": "way", "at once": "rows at once", "µs a row": "µs a row",
+    "times dense's speed": "times dense's speed", "rows with equal labels": "rows with equal labels", "of": "of",
+}  # fmt: skip
+PACKAGING = {
+    "python": "Python", "wheel": "wheel", "wheel bytes": "size", "packages": "packages installed", "heavy": "heavy ones",
+    "import s": "import headlong, s", "modules": "modules it loads",
+}  # fmt: skip
+
+
+def processes() -> str:
+    return chosen("processes", PROCESSES)
+
+
+def killed() -> str:
+    """What the others said when one was killed."""
+    if text := missing("processes"):
+        return text
+    facts = record("processes")["facts"]["killed"]
+    lines = [f"- {name}, after {said['seconds']:.1f} s: {said['said']}" for name, said in facts.items()]
+    return "\n".join(lines)
+
+
+def ten_million() -> str:
+    return chosen("ten-million", TEN_MILLION)
+
+
+def many_classes() -> str:
+    """The times, and how much memory each way took for all rows at once."""
+    text = chosen("many-classes", MANY_CLASSES)
+    if missing("many-classes"):
+        return text
+    peaks = {key: value for key, value in record("many-classes")["facts"].items() if key.startswith("peak")}
+    lines = [f"- {key.removesuffix(', bytes')}: {value / 2**20:,.0f} MiB" for key, value in peaks.items()]
+    return "\n".join([text, "", *lines])
+
+
+def packaging() -> str:
+    return chosen("packaging", PACKAGING)
+
+
+BLOCKS = {
+    "decoding": decoding, "decoded": decoded, "processes": processes, "killed": killed, "ten-million": ten_million,
+    "many-classes": many_classes, "packaging": packaging,
+}  # fmt: skip
+PAGES = ("transformers", "distributed", "search", "sklearn", "install")
