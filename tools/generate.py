@@ -39,7 +39,7 @@ def check(model: Any, settings: Any) -> dict[str, Any]:
     from headlong.integrations.transformers import accelerate, restore
 
     facts: dict[str, Any] = uncertain(model, ENTROPIES[0])
-    asked, few = prompts(model, settings.prompts), prompts(model, settings.prompts)[:32]
+    asked, few = prompts(model, settings.prompts), prompts(model, settings.prompts)[: settings.noisy]
     greedy = {**plain(model), "max_new_tokens": settings.tokens, "do_sample": False}
     noisy = {**plain(model), "max_new_tokens": 16, "do_sample": True, "top_p": TOP_P}
     blocks, length = asked.split(50), asked.shape[1]
@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--noisy", type=int, default=32, help="prompts that are continued under the same noise")
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each timing")
     settings = parser.parse_args()

@@ -37,7 +37,7 @@ def decoding() -> str:
         for row in record(f"generate-{name}")["rows"]
     ]  # fmt: skip
     titles = ("model's shape", "what", "entropy, nats", "nucleus", "at once", "stock, ms a token", "headlong", "times faster")
-    facts = record("generate-gemma")
+    facts = record("generate-gpt2")
     caption = f"{measured_where(facts['environment'])}; transformers {facts['facts']['transformers']}, float32, top-p 0.95."
     return markdown(Table("", titles, tuple(rows), caption))
 
@@ -49,6 +49,8 @@ def decoded() -> str:
     rows = []
     for name, label in MODELS.items():
         facts = record(f"generate-{name}")["facts"]
+        if "greedy tokens" not in facts:
+            continue
         greedy = f"{facts['greedy tokens equal']:,} of {facts['greedy tokens']:,} ({facts['greedy prompts']} prompts)"
         noise = f"{facts['same noise, equal']} of {facts['same noise, tokens']}"
         tests = ", ".join(f"{one['p']:.2f}" for one in facts["chi-square"])
