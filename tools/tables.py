@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tables_integrations as integrations
 import typer
 
 from headlong import papers
@@ -28,6 +27,9 @@ from headlong.report.papers import paper_table, verdicts
 from headlong.report.tables import Table, comparison, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))  # for those who load this file by its path
+import tables_integrations as integrations  # noqa: E402
+
 PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "kernel-density")
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in (*PAGES, *integrations.PAGES)))
 BENCH = "results/bench-wikitext2.json"
