@@ -8,7 +8,10 @@ from headlong.report.sections import Source, report
 RECORD = {
     "facts": {"classes": 10_000, "killed": {"rank 0": {"said": "gone"}}, "tests": [{"p": 0.25}, {"p": 0.5}], "gaps": []},
     "environment": {"cpu": "a CPU", "threads": 2, "versions": {"numpy": "2.4"}, "date": "2026-11-21"},
-    "rows": [{"way": "ours", "ms": 1.23456, "seconds": [1.0, 2.0], "equal": True}, {"way": "theirs", "ms": None, "bytes": 4096}],
+    "rows": [
+        {"way": "ours", "ms": 1.23456, "seconds": [1.0, 2.0], "equal": True},
+        {"way": "theirs", "ms": None, "bytes": 4096},
+    ],
 }
 
 

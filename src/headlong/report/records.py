@@ -16,7 +16,7 @@ LISTS = ("rows", "runs")
 
 def record_tables(name: str, record: Mapping[str, Any]) -> list[Table] | None:
     """A table of the rows and one of the facts; None where the record has neither."""
-    listed = next((record[key] for key in LISTS if _objects(record.get(key))), [])
+    listed: Sequence[Mapping[str, Any]] = next((record[key] for key in LISTS if _objects(record.get(key))), [])
     rows = [dict(_flat(row)) for row in listed]
     facts = record.get("facts", {})
     if not rows and not facts:
