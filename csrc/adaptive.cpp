@@ -121,6 +121,12 @@ struct Search {
         bytes += static_cast<double>(arms.size()) * static_cast<double>(m) * 4;
     }
 
+    void restart() {
+        est.assign(base.begin(), base.end());
+        var.assign(reader.padded, size() > 0 ? std::numeric_limits<float>::infinity() : 0.f);
+        pulls.assign(reader.padded, 0);
+    }
+
     void together(const std::vector<int32_t>& arms, double target, double multiplier, int64_t most) {
         int64_t m = 0;
         for (int32_t i : arms) m = std::max<int64_t>(m, pulls[i]);
@@ -179,13 +185,20 @@ std::vector<int32_t> best_arms(Search& search, const PublishedRules& rules, std:
     return live;
 }
 
-void refine(Search& search, const PublishedRules& rules, const std::vector<int32_t>& live, double logs, double stage) {
-    std::vector<double> low(live.size()), targets(live.size());
-    double top = -kInf, alpha = 0, gamma = 0;
-    for (size_t a = 0; a < live.size(); ++a) {
+// What the warm-up says of every class: estimates less their confidence, from which the normaliser's targets are made.
+std::vector<double> lower_ends(const Search& search, const PublishedRules& rules, const std::vector<int32_t>& live,
+                               double logs) {
+    std::vector<double> low(live.size());
+    for (size_t a = 0; a < live.size(); ++a)
         low[a] = search.est[live[a]] - std::sqrt(2 * logs * rules.sum * search.var[live[a]]);
-        top = std::max(top, low[a]);
-    }
+    return low;
+}
+
+void refine(Search& search, const PublishedRules& rules, const std::vector<int32_t>& live, std::vector<double> low,
+            double logs, double stage) {
+    std::vector<double> targets(live.size());
+    double top = -kInf, alpha = 0, gamma = 0;
+    for (const double value : low) top = std::max(top, value);
     for (double& value : low) {
         value -= top;
         alpha += std::exp(value);
@@ -208,9 +221,7 @@ PublishedAnswer ColumnReader::published(const double* x, const double* hidden, c
     search.order(scaled.data(), seed, key);
     search.base.assign(padded, 0);
     for (int64_t i = 0; i < vocab; ++i) search.base[i] = link_a * base[i] + link_b;
-    search.est.assign(search.base.begin(), search.base.end());
-    search.var.assign(padded, search.size() > 0 ? std::numeric_limits<float>::infinity() : 0.f);
-    search.pulls.assign(padded, 0);
+    search.restart();
     std::vector<int32_t> live;
     for (int64_t i = 0; i < vocab; ++i)
         if (mask == nullptr || mask[i] != 0) live.push_back(static_cast<int32_t>(i));
@@ -220,8 +231,15 @@ PublishedAnswer ColumnReader::published(const double* x, const double* hidden, c
     const double stage = rules.delta / (rules.exact ? 2 : 3), eps = rules.exact ? rules.eps : rules.eps / 4;
     const double logs = std::log(6 * static_cast<double>(live.size()) / stage);
     const int64_t most = std::min(search.size(), std::max<int64_t>(1, static_cast<int64_t>(rules.warm * search.size())));
-    search.together(live, 1 / (17 * logs), rules.sum, most);
+    // The race and the normaliser share what is read, not what they take from it: each has a multiplier of its own.
     std::vector<int32_t> best = best_arms(search, rules, live, stage);
+    const std::vector<float> est = search.est, var = search.var;
+    const std::vector<int32_t> pulls = search.pulls;
+    search.restart();
+    search.together(live, 1 / (17 * logs), rules.sum, most);
+    std::vector<double> low = lower_ends(search, rules, live, logs);
+    for (int32_t i : live)
+        if (pulls[i] > search.pulls[i]) search.est[i] = est[i], search.var[i] = var[i], search.pulls[i] = pulls[i];
     std::vector<double> values;
     if (rules.exact) {
         for (int32_t i : best) {
@@ -234,7 +252,7 @@ PublishedAnswer ColumnReader::published(const double* x, const double* hidden, c
     } else {
         search.together(best, eps * eps / (32 * std::log(2 / stage)), rules.sum, search.size());
     }
-    refine(search, rules, live, logs, stage);
+    refine(search, rules, live, std::move(low), logs, stage);
     for (size_t a = 0; a < best.size(); ++a)
         answer.best.push_back({best[a], rules.exact ? values[a] : static_cast<double>(search.est[best[a]])});
     std::sort(answer.best.begin(), answer.best.end(), better);

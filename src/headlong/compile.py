@@ -15,7 +15,7 @@ import numpy as np
 from headlong import kernels
 from headlong.answers import Promise
 from headlong.arrays import hidden64
-from headlong.engines import bandit, bands, blocks, cascade, experts, full, mixture, screens, svd, tree
+from headlong.engines import bandit, bands, blocks, buckets, cascade, experts, full, mixture, screens, svd, tree
 from headlong.engines.base import METHODS, Engine, Method
 from headlong.engines.calls import LARGEST, checked_eps
 from headlong.engines.device import place_of
@@ -29,7 +29,7 @@ from headlong.errors import InputError, MalformedFileError, NonFiniteError, Opti
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 
-BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
+BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Buckets)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
 )  # fmt: skip

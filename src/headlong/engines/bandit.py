@@ -40,6 +40,7 @@ class Adaptive:
     ``exact``      published: score the winners exactly, as all of the paper's runs on real data do
     ``hadamard``   published: rotate by random signs and a Hadamard matrix first
     ``arm``, ``sum``  published: the multipliers on variances; None: fitted on calibration vectors, 1 without
+    ``arm_share``  published: the share of the allowed failures that the argmax's multiplier may use up; the paper's is 1
     ``aim``        published: ``(eps, delta)`` as asked for; ``compile`` fills it in
     """
 
@@ -51,6 +52,7 @@ class Adaptive:
     hadamard: bool = False
     arm: float | None = None
     sum: float | None = None
+    arm_share: float = 1.0
     aim: tuple[float, ...] | None = None
 
     name: ClassVar[str] = "adaptive"
@@ -58,7 +60,7 @@ class Adaptive:
     def __post_init__(self) -> None:
         for name in ("published", "exact", "hadamard"):
             flag(getattr(self, name), name)
-        for name in ("share", "warm"):
+        for name in ("share", "warm", "arm_share"):
             real(getattr(self, name), name, 1e-9, 1.0)
         for name in ("arm", "sum"):
             if getattr(self, name) is not None:
@@ -139,7 +141,8 @@ class Adaptive:
         else:
             eps, delta = self._aim
             rules = Rules(math.expm1(eps), delta, self.warm, self.exact)
-            found = fit_multipliers(parts_for(layer, arrays | {"multipliers": np.ones(2)}), calibration, rules, given)
+            parts = parts_for(layer, arrays | {"multipliers": np.ones(2)})
+            found = fit_multipliers(parts, calibration, rules, given, self.arm_share)
         return arrays | {"multipliers": np.array(found)}
 
 

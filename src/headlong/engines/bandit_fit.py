@@ -50,9 +50,12 @@ def parts_for(layer: Layer, arrays: Arrays) -> EngineParts:
 
 
 def fit_multipliers(
-    parts: EngineParts, calibration: Doubles, rules: Rules, given: tuple[float | None, float | None]
+    parts: EngineParts, calibration: Doubles, rules: Rules, given: tuple[float | None, float | None], share: float = 1.0
 ) -> tuple[float, float]:
-    """``(arm, sum)`` on the first 200 calibration vectors: for the argmax first, then for the normaliser given that."""
+    """``(arm, sum)`` on the first 200 calibration vectors: for the argmax first, then for the normaliser given that.
+
+    ``share`` of the failures that are allowed is what the argmax may use up; the paper's 1 often leaves none for the rest.
+    """
     hidden = np.ascontiguousarray(calibration[:TUNED_ON])
     reader = PublishedReader(parts, rules)
     layer = parts.layer
@@ -64,6 +67,6 @@ def fit_multipliers(
         values, ids, lse, *_ = reader.search(hidden, 1, None, kernels.threads(None), rules._replace(arm=arm, sum=total))
         return int(failed(values, ids, lse, exact, eps).sum())
 
-    arm = fitted(lambda f: failures(f, f, None), allowed) if given[0] is None else given[0]
+    arm = fitted(lambda f: failures(f, f, None), math.floor(share * allowed)) if given[0] is None else given[0]
     total = fitted(lambda f: failures(arm, f, rules.eps), allowed) if given[1] is None else given[1]
     return arm, total

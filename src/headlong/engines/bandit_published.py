@@ -2,10 +2,10 @@
 
 ::
 
-    0  warm-up     all classes together to variance 1 / (17 L), at most ``warm`` of the coordinates      L = ln(6 V / delta')
     1  best arm    rounds of half the variance; a class stays while estimate + ci >= best estimate - its ci
-    2  its logit   exactly, or to variance eps'^2 / (32 ln(2 / delta'))
-    3  normaliser  every class to the variance that its confidence-bounded weight asks for; logsumexp of the estimates
+    2  warm-up     all classes together to variance 1 / (17 L), at most ``warm`` of the coordinates      L = ln(6 V / delta')
+    3  its logit   exactly, or to variance eps'^2 / (32 ln(2 / delta'))
+    4  normaliser  every class to the variance that its weight after the warm-up asks for; logsumexp of the estimates
 
     delta' = delta / 2 (exact) or delta / 3;  eps' = eps or eps / 4;  ci = sqrt(2 var ln(6 V ln(D) / delta'))
 
@@ -84,10 +84,16 @@ class Search:
         vocab = columns.shape[1]
         self.size = len(self.ids)
         """Coordinates that can be drawn: D_eff."""
-        self.pulls = np.zeros(vocab, np.int64)
-        self.estimate = base.copy()
-        self.variance = np.full(vocab, np.inf if self.size else 0.0)
         self.bound = 0.0
+        self.pulls, self.estimate, self.variance = np.zeros(vocab, np.int64), base, np.zeros(vocab)
+        self.restart()
+
+    def restart(self) -> tuple[Doubles, Doubles, Ids]:
+        """Nothing read of any class; returns ``(estimate, variance, pulls)`` as they were."""
+        before = self.estimate, self.variance, self.pulls
+        self.pulls, self.estimate = np.zeros_like(self.pulls), self.base.copy()
+        self.variance = np.full(len(self.pulls), np.inf if self.size else 0.0)
+        return before
 
     def pull(self, arms: Ids, m: int) -> None:
         """The first ``m`` coordinates of ``arms``."""
@@ -127,20 +133,26 @@ def following(m: int, most: int) -> int:
 
 
 def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
-    """The three stages. ``exact [vocab]``: the logits the winners are scored from; ``width``: the first variance tried."""
+    """The four stages. ``exact [vocab]``: the logits the winners are scored from; ``width``: the first variance tried."""
     stage = rules.delta / (2 if rules.exact else 3)
     eps = rules.eps if rules.exact else rules.eps / 4
     search.bound = rules.bound
     log_classes = math.log(6 * len(live) / stage)
     most = min(search.size, max(1, int(rules.warm * search.size)))
-    search.together(live, 1 / (17 * log_classes), rules.sum, most)
     best = best_arms(search, rules, k, live, width, stage)
+    estimate, variance, before = search.restart()
+    search.together(live, 1 / (17 * log_classes), rules.sum, most)
+    # from the warm-up alone: beside a score that is exact, all other weights would be lower ends of wide intervals
+    low = search.estimate[live] - np.sqrt(2 * log_classes * rules.sum * search.variance[live])
+    further = before > search.pulls
+    search.estimate[further], search.variance[further] = estimate[further], variance[further]
+    search.pulls[further] = before[further]
     if rules.exact:
         assert exact is not None
         search.estimate[best], search.variance[best], search.pulls[best] = exact[best], 0.0, search.size
     else:
         search.together(best, eps**2 / (32 * math.log(2 / stage)), rules.sum, search.size)
-    refine(search, rules, live, log_classes, stage)
+    refine(search, rules, live, low, log_classes, stage)
     best = best[np.argsort(-search.estimate[best], kind="stable")]
     peak = float(search.estimate[live].max())
     lse = peak + math.log(float(np.exp(search.estimate[live] - peak).sum()))
@@ -164,10 +176,9 @@ def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, sta
     return live[np.argsort(-search.estimate[live], kind="stable")[:k]]
 
 
-def refine(search: Search, rules: Rules, live: Ids, log_classes: float, stage: float) -> None:
-    """Every class to ``min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i))``."""
-    low = search.estimate[live] - np.sqrt(2 * log_classes * rules.sum * search.variance[live])
-    low -= low.max()
+def refine(search: Search, rules: Rules, live: Ids, low: Doubles, log_classes: float, stage: float) -> None:
+    """Every class to ``min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i))``, weights from the warm-up's lower ends."""
+    low = low - low.max()
     alpha, gamma = np.exp(low), np.exp(low / 2)
     second = 16 * math.sqrt(2) * log_classes / rules.eps * gamma.sum() ** 2 / alpha.sum()
     first = 16 * math.log(12 / stage) / rules.eps**2

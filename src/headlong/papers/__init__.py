@@ -24,7 +24,7 @@ from headlong.measure import Progress
 
 FILES = (
     "vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models", "liao2019",
-    "baharav2024", "baharav2024_synthetic",
+    "baharav2024", "baharav2024_synthetic", "baharav2024_variance",
 )  # fmt: skip
 
 Setting = tuple[tuple[str, str], ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 WIDTH, LEFT, RIGHT, ROW = 600, 130, 40, 26
@@ -135,6 +135,78 @@ def lines(
     marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
     words = "; ".join(f"{one.label}: {', '.join(note for _, _, note in one.points)}" for one in series)
     return _svg(f"{title}. {words}", height, marks)
+
+
+class Range(NamedTuple):
+    """A measured value and the bar around it."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+def ranges(
+    title: str, series: Mapping[str, Sequence[Range]], show: tuple[Callable[[float], str], Callable[[float], str]],
+    names: tuple[str, str],
+) -> str:  # fmt: skip
+    """Lines with error bars on two logarithmic axes, each named at its right end."""
+    height, bottom, right = 360, 320, WIDTH - 190
+    every = [one for line in series.values() for one in line]
+    across = Axis.over([one.x for one in every], 80, right)
+    up = Axis.over([end for one in every for end in (one.y, one.low, one.high) if end > 0], bottom, 24)
+    marks = [_grid(across.at(tick), 14, bottom, show[0](tick)) for tick in across.ticks(6)]
+    for tick in up.ticks():
+        y = up.at(tick)
+        marks.append(f'<path class="grid" d="M80 {y:.1f}H{right}"/>')
+        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show[1](tick))}</text>')
+    taken: list[tuple[float, float]] = []
+    for label, line in sorted(series.items(), key=lambda pair: pair[1][-1].y):
+        path = " ".join(f"{across.at(one.x):.1f},{up.at(one.y):.1f}" for one in line)
+        marks.append(f'<polyline class="span" points="{path}"/>')
+        for one in line:
+            x, low, high = across.at(one.x), up.at(max(one.low, 1e-300)), up.at(one.high)
+            note = f"{label}: {show[1](one.y)} at {show[0](one.x)}"
+            spot = f'<circle class="mark" cx="{x:.1f}" cy="{up.at(one.y):.1f}" r="3"/>'
+            marks.append(f'<g><title>{_text(note)}</title><path class="span" d="M{x:.1f} {low:.1f}V{high:.1f}"/>{spot}</g>')
+        x, y = across.at(line[-1].x), up.at(line[-1].y)
+        level = _free(x, y, taken)
+        taken.append((x, level))
+        marks.append(f'<text x="{x + 9:.1f}" y="{level + 4:.1f}">{_text(label)}</text>')
+    marks.append(f'<text class="soft" x="{right}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>')
+    marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
+    ends = (f"{label}: from {show[1](line[0].y)} to {show[1](line[-1].y)}" for label, line in series.items())
+    return _svg(f"{title}. {'; '.join(ends)}", height, marks)
+
+
+def heat(title: str, shares: Sequence[Sequence[float]], edges: tuple[Axis, Axis], names: tuple[str, str]) -> str:
+    """A 2-D histogram: ``shares[row][column]`` from low to high on both axes, darker for more, its logarithm."""
+    height = 380
+    most = max((value for row in shares for value in row), default=0.0) or 1.0
+    wide = (edges[0].stop - edges[0].start) / len(shares[0])
+    tall = (edges[1].start - edges[1].stop) / len(shares)
+    marks = []
+    for number, row in enumerate(shares):
+        y = edges[1].start - tall * (number + 1)
+        for place, value in enumerate(row):
+            if value > 0:
+                depth = max(0.04, 1 + math.log10(value / most) / 4)
+                x = edges[0].start + wide * place
+                size = f'width="{wide:.1f}" height="{tall:.1f}" opacity="{depth:.2f}"'
+                box = f'<rect class="mark" x="{x:.1f}" y="{y:.1f}" {size}/>'
+                marks.append(f"<g><title>{value:.3%}</title>{box}</g>")
+    marks += [_grid(edges[0].at(tick), edges[1].stop, edges[1].start, f"{tick:g}") for tick in edges[0].ticks(6)]
+    for tick in edges[1].ticks(6):
+        y = edges[1].at(tick) + 4
+        marks.append(f'<text class="soft" x="{edges[0].start - 8:.1f}" y="{y:.1f}" text-anchor="end">{tick:g}</text>')
+    marks.append(f'<text class="soft" x="{edges[0].stop}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>')
+    marks.append(f'<text class="soft" x="{edges[0].start}" y="12">{_text(names[1])}</text>')
+    return _svg(f"{title}. The fullest cell holds {most:.2%}", height, marks)
+
+
+def standalone(svg: str, style: str) -> str:
+    """A plot as a file of its own, in the page's colours."""
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">\n", f">\n<style>{style}</style>\n", 1)
 
 
 class Axis(NamedTuple):
