@@ -1,8 +1,9 @@
-"""What AdaptiveSoftmax and its promise cost on real data: entries, bytes, memory, time; coverage; kernel density.
+"""What AdaptiveSoftmax and its promise cost on real data: entries, bytes, memory, time; coverage; low dimension.
 
     python tools/adaptive.py time LAYER HIDDEN:SPLIT OUT.json        one run, all contestants interleaved, batch 1
     python tools/adaptive.py coverage LAYER HIDDEN:SPLIT OUT.json    do intervals hold? spiky rows included
-    python tools/adaptive.py density OUT.json                        a million points in 16 dimensions, beside scikit-learn
+    python tools/adaptive.py lowdim LAYER HIDDEN:SPLIT OUT.json      the layer cut to 8, 16, 32 and 64 dimensions
+    python tools/adaptive.py questions LAYER HIDDEN:SPLIT OUT.json   top-k and nuclei: right ones, entries read
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import math
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from headlong.measure import claim_threads, environment, pinned
 
 THREADS = 2
 EPS, DELTA = math.log(1.3), 0.1
+COVERED = 200
 
 
 def _load(layer_file: str, source: str) -> tuple[Any, Any]:
@@ -68,19 +69,25 @@ def memory(engine: Any) -> int:
 
 
 def run_time(layer_file: str, source: str, out: str) -> None:
+    layer, hidden = _load(layer_file, source)
+    rows = timed(layer, hidden, 15, 60)
+    _write(out, {"vocab": layer.vocab, "dim": layer.dim, "eps": EPS, "delta": DELTA}, rows)
+
+
+def timed(layer: Any, hidden: Any, rounds: int, seconds: float, more: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Every contestant on the same queries, interleaved: medians, failures, what was read."""
     import numpy as np
 
     from headlong.measure import Contestant, Schedule, race
     from headlong.rivals import contestant
 
-    layer, hidden = _load(layer_file, source)
     tuning, queries, learning = _parts(hidden)
-    found = engines(layer, tuning, learning)
+    found = engines(layer, tuning, learning) | (more or {})
     exact = found["full"].topk(queries, 1)
     with pinned(THREADS):
         rivals = [contestant(name, layer, 1, THREADS) for name in ("torch fp32", "torch bf16")]
         ours = [Contestant(name, lambda rows, e=engine: e.topk(rows, 1)) for name, engine in found.items()]
-        timings = race([*rivals, *ours], queries, 1, Schedule(rounds=15, seconds=60))
+        timings = race([*rivals, *ours], queries, 1, Schedule(rounds=rounds, seconds=seconds))
     medians = {timing.contestant: statistics.median(timing.seconds) for timing in timings}
     rows = []
     for name, seconds in medians.items():
@@ -91,11 +98,85 @@ def run_time(layer_file: str, source: str, out: str) -> None:
             top = found[name].topk(queries, 1)
             off = np.abs(np.expm1(top.log_probs[:, 0] - exact.log_probs[:, 0])) > 0.3
             wrong = int((off | (top.ids[:, 0] != exact.ids[:, 0])).sum())
-            one = [found[name].topk(queries[i : i + 1], 1).cost.bytes[0] for i in range(50)]
+            one = [found[name].topk(queries[i : i + 1], 1).cost.bytes[0] for i in range(min(50, len(queries)))]
             row |= {"promise": str(found[name].promise), "failures": wrong, "queries": len(queries)}
+            row |= {"entries": round(float(entries(found[name], queries, top.cost)), 4)}
             row |= {"bytes": round(float(np.mean(one))), "memory": memory(found[name]), "dense": float(top.cost.dense.mean())}
         rows.append(row)
+    return rows
+
+
+def entries(engine: Any, queries: Any, cost: Any, k: int = 1) -> float:
+    """Entries of W looked at, as a share of all, by the paper's rule; a code of an entry counts as one."""
+    import numpy as np
+
+    from headlong.engines.bandit_reader import PublishedReader, RaceReader
+
+    layer, reader, plan = engine.layer, engine.executor, engine.plan
+    whole = layer.vocab * layer.dim
+    rows = queries.astype(np.float64)
+    if isinstance(reader, PublishedReader):
+        found = reader.search(rows, k, None, THREADS)
+        return float(np.mean(found[3] / np.maximum(found[4], 1)))
+    if isinstance(reader, RaceReader):
+        read, dear = reader.entries(rows, k, engine.promise.eps, engine._chance[0])  # noqa: SLF001 - the chance of a call
+        return float(np.mean(read + dear * whole)) / whole
+    if not plan.levels and plan.arrays is None:
+        return 1.0
+    first = sum(stop - start for start, stop, _ in plan.levels[0].layout) * layer.vocab if plan.levels else 0
+    scored = cost.rows.astype(np.float64) * layer.dim
+    return float(np.mean(scored + np.where(cost.dense, 0, first))) / whole
+
+
+def run_lowdim(layer_file: str, source: str, out: str) -> None:
+    """The leading principal coordinates of a trained layer: how few dimensions change who is fastest."""
+    import numpy as np
+
+    from headlong import Layer
+    from headlong import compile as compile_engine
+
+    layer, hidden = _load(layer_file, source)
+    weight = np.asarray(layer.weight, np.float64)
+    values, turn = np.linalg.eigh(np.cov(hidden.T.astype(np.float64)))
+    turn = turn[:, np.argsort(-values)]
+    rows = []
+    for dim in (8, 16, 32, 64):
+        part = Layer(np.ascontiguousarray(weight @ turn[:, :dim], np.float32), layer.bias)
+        vectors = np.ascontiguousarray(hidden @ turn[:, :dim], np.float32)
+        more = {"buckets": compile_engine(part, method="buckets", eps=EPS, delta=DELTA, threads=THREADS)}
+        rows += [{"dim": dim, **row} for row in timed(part, vectors, 7, 25, more)]
+    _write(out, {"vocab": layer.vocab, "eps": EPS, "delta": DELTA}, rows)
+
+
+def run_questions(layer_file: str, source: str, out: str) -> None:
+    """Top-k sets and nuclei of each engine beside the full softmax's, on the same queries and the same noise."""
+    import numpy as np
+
+    layer, hidden = _load(layer_file, source)
+    tuning, queries, learning = _parts(hidden)
+    found = engines(layer, tuning, learning)
+    rows = []
+    for name in ("cascade", "adaptive, proved", "adaptive, calibrated", "adaptive, published"):
+        engine = found[name]
+        for k in (1, 10, 100):
+            exact, top = found["full"].topk(queries, k), engine.topk(queries, k)
+            missed = (np.sort(exact.ids, axis=1) != np.sort(top.ids, axis=1)).any(axis=1)
+            read = entries(engine, queries, top.cost, k)
+            rows.append(_asked(name, f"top-{k}", missed, top.proved, read))
+        some = queries[:200]
+        draws = {"seed": 7, "top_p": 0.9}
+        exact, drawn = found["full"].sample(some, 4, **draws), engine.sample(some, 4, **draws)
+        rows.append(_asked(name, "nucleus 0.9, 4 draws", (exact.ids != drawn.ids).any(axis=1), drawn.proved.all(axis=1), None))
     _write(out, {"vocab": layer.vocab, "dim": layer.dim, "eps": EPS, "delta": DELTA}, rows)
+
+
+def _asked(name: str, question: str, missed: Any, proved: Any, read: float | None) -> dict[str, Any]:
+    from headlong.engines.bandit_tuning import clopper_pearson
+
+    wrong = int(missed.sum())
+    row = {"contestant": name, "question": question, "wrong": wrong, "queries": len(missed)}
+    row |= {"rate_below": round(clopper_pearson(wrong, len(missed)), 5), "proved": float(proved.mean())}
+    return row | ({} if read is None else {"entries": round(read, 4)})
 
 
 def run_coverage(layer_file: str, source: str, out: str) -> None:
@@ -113,7 +194,7 @@ def run_coverage(layer_file: str, source: str, out: str) -> None:
     rows = []
     for name, subject, vectors in (("trained", layer, hidden), ("spiky", Layer(spiky), peaks)):
         _, queries, learning = _parts(vectors)
-        rows += [{"layer": name, "widths": kind, **_covered(subject, kind, learning, queries[:25])} for kind in
+        rows += [{"layer": name, "widths": kind, **_covered(subject, kind, learning, queries[:COVERED])} for kind in
                  ("sure", "bernstein", "calibrated")]  # fmt: skip
     _write(out, {"delta": DELTA}, rows)
 
@@ -149,67 +230,6 @@ def _covered(layer: Any, kind: str, learning: Any, queries: Any) -> dict[str, An
     return {"pairs": pairs, "outside": outside, "queries": len(queries), "queries_with_any": failing, "allowed_rate": allowed}
 
 
-def run_density(out: str) -> None:
-    import numpy as np
-    from sklearn.neighbors import KernelDensity
-
-    from headlong import Layer
-    from headlong import compile as compile_engine
-    from headlong.layers.density import log_density, storage_error
-
-    rng = np.random.default_rng(0)
-    count, dim, eps, bandwidth = 1_000_000, 16, 0.05, 0.5
-    centres = rng.standard_normal((64, dim)) * 3
-
-    def draw(n: int) -> Any:
-        return centres[rng.integers(0, 64, n)] + rng.standard_normal((n, dim))
-
-    points, queries, learning = draw(count), draw(40), draw(4000)
-    layer = Layer.gaussian_kernel(points, bandwidth)
-    found: dict[str, Any] = {}
-    for name, options in (
-        ("cascade", {"method": "cascade"}),
-        ("cascade, calibrated", {"method": "cascade", "calibration": learning}),
-        ("full", {"method": "full"}),
-    ):
-        start = time.perf_counter()
-        engine = compile_engine(layer, eps=eps, delta=0.01, threads=THREADS, **options)
-        found[name] = (engine, time.perf_counter() - start)
-    truth = []
-    for x in queries:
-        power = ((points - x) ** 2).sum(axis=1) / (-2 * bandwidth**2)
-        truth.append(power.max() + math.log(np.exp(power - power.max()).sum()))
-    exact = np.array(truth) - math.log(count) - dim / 2 * math.log(2 * math.pi * bandwidth**2)
-    rows = []
-    for name, (engine, built) in found.items():
-        taken, values, error = [], [], []
-        for x in queries:
-            start = time.perf_counter()
-            answer = engine.lse(x[None])
-            values.append(log_density(answer.lse, x[None], count, bandwidth)[0])
-            taken.append(time.perf_counter() - start)
-            error.append(answer.error[0] + storage_error(layer.weight, layer.bias, x[None])[0])
-        off = np.abs(np.array(values) - exact)
-        rows.append({
-            "contestant": name, "build_s": round(built, 2), "median_ms": round(1e3 * statistics.median(taken), 3),
-            "worst_error": float(off.max()), "outside_own_error": int((off > np.array(error)).sum()), "eps": eps,
-        })  # fmt: skip
-    for leaf, rtol in ((40, math.expm1(eps)), (400, math.expm1(eps))):
-        start = time.perf_counter()
-        tree = KernelDensity(bandwidth=bandwidth, algorithm="kd_tree", rtol=rtol, leaf_size=leaf).fit(points)
-        built, taken, values = time.perf_counter() - start, [], []
-        for x in queries[:10]:
-            start = time.perf_counter()
-            values.append(tree.score_samples(x[None])[0])
-            taken.append(time.perf_counter() - start)
-        off = np.abs(np.array(values) - exact[:10])
-        rows.append({
-            "contestant": f"scikit-learn kd_tree, leaf {leaf}", "build_s": round(built, 2),
-            "median_ms": round(1e3 * statistics.median(taken), 3), "worst_error": float(off.max()), "eps": eps,
-        })  # fmt: skip
-    _write(out, {"points": count, "dim": dim, "bandwidth": bandwidth, "delta": 0.01}, rows)
-
-
 def _write(out: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     lines = ",\n".join(json.dumps(row) for row in rows)
     text = f'{{"facts": {json.dumps(facts)},\n"environment": {json.dumps(environment(THREADS))},\n"rows": [\n{lines}\n]}}\n'
@@ -219,7 +239,7 @@ def _write(out: str, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     claim_threads(THREADS)
-    commands = {"time": run_time, "coverage": run_coverage, "density": run_density}
+    commands = {"time": run_time, "coverage": run_coverage, "lowdim": run_lowdim, "questions": run_questions}
     if len(sys.argv) < 3 or sys.argv[1] not in commands:
         raise SystemExit(__doc__)
     commands[sys.argv[1]](*sys.argv[2:])

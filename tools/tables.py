@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))  # for those who load this file by its path
 import tables_integrations as integrations  # noqa: E402
 
-PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "kernel-density")
+PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density")
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in (*PAGES, *integrations.PAGES)))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
@@ -273,6 +273,22 @@ def runs(name: str, columns: dict[str, str], facts: str = "") -> Callable[[], st
     return made
 
 
+def adaptive_rates() -> str:
+    """Gain and failures of every variant on our own layers, with what the failures say of the rate."""
+    rows = []
+    for name in ("mnist", "eurosat", "ptb-lstm", "wikitext2-lstm", "wikitext2-gpt"):
+        file = ROOT / "results" / f"baharav2024.{name}.jsonl"
+        if not file.is_file():
+            rows.append((name, *["not run"] * 6))
+            continue
+        for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            got, asked = line["got"], line["setting"]
+            found = f"{got['gain']:.3g}", f"{got['success']:.1f}", f"{got['failures']:.0f}", f"{got['rate_below']:.4f}"
+            rows.append((name, asked["delta"], asked["variant"], *found))
+    titles = ("layer", "delta", "variant", "gain", "success, %", "failures of 800", "rate below, 95 %")
+    return markdown(Table("", titles, tuple(rows)))
+
+
 def _field(value: Any) -> str:
     if value is None:
         return "–"
@@ -281,7 +297,8 @@ def _field(value: Any) -> str:
 
 ADAPTIVE_TIME = {
     "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
-    "against_full": "of full's time", "bytes": "bytes", "memory": "memory", "failures": "failures", "queries": "of",
+    "against_full": "of full's time", "entries": "entries", "bytes": "bytes", "memory": "memory",
+    "failures": "failures", "queries": "of",
     "dense": "finished densely", "promise": "promise",
 }  # fmt: skip
 COVERAGE = {
@@ -289,7 +306,16 @@ COVERAGE = {
     "queries": "of", "allowed_rate": "allowed rate",
 }  # fmt: skip
 DENSITY = {
-    "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error", "eps": "asked", "build_s": "build, s",
+    "dim": "d", "bandwidth": "bandwidth", "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error",
+    "asked": "asked", "outside_own_error": "outside own error", "queries": "queries", "build_s": "build, s",
+}  # fmt: skip
+LOWDIM = {
+    "dim": "D", "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
+    "entries": "entries", "failures": "failures", "queries": "of", "dense": "finished densely",
+}  # fmt: skip
+QUESTIONS = {
+    "contestant": "contestant", "question": "question", "wrong": "wrong", "queries": "of", "rate_below": "rate below, 95 %",
+    "proved": "proved", "entries": "entries",
 }  # fmt: skip
 
 VERIFIED = {
@@ -327,6 +353,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "bandwidth": runs("bandwidth", BANDWIDTH),
     "flat": runs("flat", FLAT),
     "svd": one_paper_table("vlasova-softmax:svd"),
+
+
+    "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
+    "adaptive-questions": plain("adaptive-questions", QUESTIONS),
+    "adaptive-rates": adaptive_rates,
     "kernel-density": plain("kernel-density", DENSITY),
 }
 

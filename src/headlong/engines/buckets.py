@@ -208,7 +208,7 @@ class BucketQuery:
             stop, price = sure, float(rows[sure])
             if delta > 0 and bottom > 0:
                 with np.errstate(over="ignore"):
-                    prices = rows + 3.5 * math.log(3 * LOOKS / delta) * left / (likely * goal)
+                    prices = rows + 3.5 * math.log(3 * LOOKS / delta) * left / max(likely * goal, 1e-300)
                 cheapest = int(prices.argmin())
                 if prices[cheapest] < price:
                     stop, price = cheapest, float(prices[cheapest])
