@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
 constexpr double kSpread = 0.02;       // the mean of X^2 that is expected before anything is drawn
-constexpr double kCloser = 1.3;        // what a byte of codes gathered costs in bytes of rows
+constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
 
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -1,17 +1,17 @@
 """One step of next-token sampling, and queries under a mask: ours beside plain PyTorch, interleaved.
 
-    python tools/sampling_step.py LAYER --hidden HIDDEN --calibration HIDDEN --out results/sampling-step.jsonl
-    python tools/sampling_step.py 262144,640,1 --out results/sampling-step.jsonl
+    python tools/sampling_step.py LAYER --hidden HIDDEN --calibration HIDDEN --out results
+    python tools/sampling_step.py 262144,640,1 --out results
 
 A step is top-p 0.95 at temperature 0.8. PyTorch: bfloat16 ``linear``, softmax, sort, cumulative sum, ``multinomial``. Masks
-allow or exclude 10, 1,000 and vocab - 10 ids. One JSON line a layer: medians in seconds, nucleus sizes, answers checked.
+allow or exclude 10, 1,000 and vocab - 10 ids; their top-10 is compared with that of all logits in float64. Rows of the layer
+are added to ``sampling-step.json`` and ``masks.json``, in place of those of a run before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,30 +73,62 @@ def masks(vocab: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def study(layer: hl.Layer, hidden: np.ndarray, calibration: np.ndarray, threads: int, rounds: int) -> dict[str, Any]:
-    engine = hl.compile(layer, "cascade", calibration=calibration, eps=0.05, threads=threads)
-    rows = [hidden[i : i + 1] for i in range(QUERIES)]
+def sampling(layer: hl.Layer, rows: list[np.ndarray], calibration: np.ndarray, asked: argparse.Namespace) -> dict[str, Any]:
+    engine = hl.compile(layer, "cascade", calibration=calibration, eps=0.05, threads=asked.threads)
     narrow = [torch.from_numpy(row.astype(np.float32)).to(torch.bfloat16) for row in rows]
-    step = torch_step(layer)
-    asked = {"top_p": TOP_P, "temperature": TEMPERATURE}
+    step, how = torch_step(layer), {"top_p": TOP_P, "temperature": TEMPERATURE}
     times = race(
-        {"torch bf16": lambda i: step(narrow[i]), "headlong": lambda i: engine.sample(rows[i], **asked)}, rounds
+        {"torch bf16": lambda i: step(narrow[i]), "headlong": lambda i: engine.sample(rows[i], **how)}, asked.rounds
     )  # fmt: skip
-    ids = hl.compile(layer, "cascade", calibration=calibration, eps=np.inf, threads=threads)
-    masked = masks(layer.vocab)
-    calls: dict[str, Callable[[int], Any]] = {"no mask": lambda i: ids.topk(rows[i], K)}
-    for name, mask in masked.items():
-        calls[name] = lambda i, mask=mask: ids.topk(rows[i], min(K, 10), **mask)
-    costs = [engine.sample(row, **asked).cost for row in rows[:16]]
+    costs = [engine.sample(row, **how).cost for row in rows[:16]]
+    sizes = nucleus_sizes(layer, np.concatenate(rows))
     return {
-        "step": times,
-        "speed-up": times["torch bf16"] / times["headlong"],
-        "nucleus": {name: float(np.percentile(nucleus_sizes(layer, hidden[:QUERIES]), at)) for name, at in
-                    (("p10", 10), ("median", 50), ("p90", 90), ("largest", 100))},
+        "torch_us": 1e6 * times["torch bf16"],
+        "headlong_us": 1e6 * times["headlong"],
+        "speed_up": times["torch bf16"] / times["headlong"],
+        "nucleus_median": float(np.median(sizes)),
+        "nucleus_p90": float(np.percentile(sizes, 90)),
+        "nucleus_largest": max(sizes),
+        "rows": float(np.mean([cost.rows[0] for cost in costs])),
         "dense": float(np.mean([cost.dense[0] for cost in costs])),
-        "masks": race(calls, max(4, rounds // 2)),
-        "engine": repr(engine),
-    }  # fmt: skip
+    }
+
+
+def masked(layer: hl.Layer, rows: list[np.ndarray], calibration: np.ndarray, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    engine = hl.compile(layer, "cascade", calibration=calibration, eps=np.inf, threads=asked.threads)
+    found: dict[str, dict[str, Any]] = {"no mask": {}, **masks(layer.vocab)}
+    calls: dict[str, Callable[[int], Any]] = {
+        name: lambda i, mask=mask: engine.topk(rows[i], K, **mask) for name, mask in found.items()
+    }
+    times = race(calls, max(4, asked.rounds // 2))
+    return [
+        {"mask": name, "median_us": 1e6 * times[name], "over_no_mask": times[name] / times["no mask"],
+         "wrong": sum(wrong(layer, rows[i], mask, calls[name](i)) for i in range(8))}
+        for name, mask in found.items()
+    ]  # fmt: skip
+
+
+def wrong(layer: hl.Layer, row: np.ndarray, mask: dict[str, Any], top: Any) -> int:
+    """1 where the answer is not proved or its logits are not the largest of those allowed."""
+    z = np.concatenate([layer.weight[i : i + 8192].astype(np.float64) @ row[0].astype(np.float64)
+                        for i in range(0, layer.vocab, 8192)])  # fmt: skip
+    z = z if layer.bias is None else z + layer.bias
+    allowed = np.zeros(layer.vocab, bool)
+    allowed[mask.get("allowed", slice(None) if "exclude" in mask or not mask else [])] = True
+    allowed[mask.get("exclude", [])] = False
+    best = np.sort(z[allowed])[::-1][:K]
+    return int(not (top.proved.all() and np.allclose(top.logits[0][: len(best)], best, rtol=0, atol=1e-9)))
+
+
+def add(path: Path, layer: str, rows: list[dict[str, Any]], threads: int) -> None:
+    """The file's rows of other layers, then these."""
+    kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    record = {
+        "environment": measure.environment(threads),
+        "facts": {"queries": QUERIES},
+        "rows": [*(row for row in kept if row["layer"] != layer), *rows],
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -114,12 +146,12 @@ def main() -> None:
     else:
         layer, hidden, calibration = inputs.layer(asked.layer), inputs.hidden(asked.hidden), inputs.hidden(asked.calibration)
         hidden = np.asarray(hidden[:: len(hidden) // QUERIES][:QUERIES])
+    name = {"layer": Path(asked.layer).stem, "vocab": layer.vocab, "dim": layer.dim}
+    rows, vectors = [hidden[i : i + 1] for i in range(QUERIES)], np.asarray(calibration)
     with measure.pinned(asked.threads):
-        found = study(layer, hidden, np.asarray(calibration), asked.threads, asked.rounds)
-    line = {"layer": Path(asked.layer).name, "vocab": layer.vocab, "dim": layer.dim, **found}
-    with asked.out.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**line, "environment": measure.environment(asked.threads)}) + "\n")
-    sys.stdout.write(json.dumps(line, indent=1) + "\n")
+        add(asked.out / "sampling-step.json", name["layer"], [{**name, **sampling(layer, rows, vectors, asked)}], asked.threads)
+        found = [{**name, **row} for row in masked(layer, rows, vectors, asked)]
+    add(asked.out / "masks.json", name["layer"], found, asked.threads)
 
 
 if __name__ == "__main__":
