@@ -31,7 +31,10 @@ from headlong.report import plots
 
 VOCABS, DIMS = (10_000, 100_000, 1_000_000, 10_000_000), (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 NARROW, WEIGHTS, BLOCK, QUERIES, K = 64, 2**25, 1 << 18, 16, 10
-STYLE = "text{font:12px sans-serif;fill:#333}.soft{fill:#777}.grid{stroke:#ddd;fill:none}.span{stroke:#36c;fill:none}.mark{fill:#36c}"
+STYLE = (
+    "text{font:12px sans-serif;fill:#333}.soft{fill:#777}.grid{stroke:#ddd;fill:none}"
+    ".span{stroke:#36c;fill:none}.mark{fill:#36c}"
+)
 
 
 def layer_of(vocab: int, dim: int, folder: Path) -> Layer:

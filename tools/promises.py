@@ -6,8 +6,9 @@
     upper     the largest rate that so few failures do not refute at 95 % (Clopper and Pearson 1934)
 
 Over the query's randomness: the default promise, seven seeds on every vector. Over calibration: learned widths; those who
-calibrate and those who are asked are drawn from the same vectors, so that they are exchangeable. Over the rotation: 300 independent ones of every eighth class; failures of one rotation are not
-independent, so its rate is also given for rotations with any failure, and for single radii of (class, query) pairs.
+calibrate and those who are asked are drawn from the same vectors, so that they are exchangeable. Over the rotation: 300
+independent ones of every eighth class; failures of one rotation are not independent, so its rate is also given for
+rotations with any failure, and for single radii of (class, query) pairs.
 """
 
 from __future__ import annotations
