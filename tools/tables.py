@@ -306,7 +306,7 @@ COVERAGE = {
     "queries": "of", "allowed_rate": "allowed rate",
 }  # fmt: skip
 DENSITY = {
-    "dim": "d", "bandwidth": "bandwidth", "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error",
+    "bandwidth": "bandwidth", "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error",
     "asked": "asked", "outside_own_error": "outside own error", "queries": "queries", "build_s": "build, s",
 }  # fmt: skip
 LOWDIM = {
