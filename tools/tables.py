@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))  # for those who load this file by its path
 import tables_integrations as integrations  # noqa: E402
 
-PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density")
+PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune")
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in (*PAGES, *integrations.PAGES)))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
@@ -46,6 +46,10 @@ def which_one() -> str:
 
 def batches() -> str:
     return _of_run(BENCH, lambda record: markdown(comparison(record)))
+
+
+def bench_of(path: str) -> Callable[[], str]:
+    return lambda: _of_run(path, lambda record: markdown(comparison(record)))
 
 
 def demo() -> str:
@@ -331,6 +335,23 @@ FLAT = {
     "cascade_seconds": "cascade, s", "over": "cascade over full", "dense": "finished densely",
 }  # fmt: skip
 
+STEP = {
+    "layer": "layer", "torch_us": "torch bf16, µs", "headlong_us": "headlong, µs", "speed_up": "times faster",
+    "nucleus_median": "median nucleus", "nucleus_p90": "90 %", "nucleus_largest": "largest", "rows": "exact rows",
+    "dense": "finished densely",
+}  # fmt: skip
+MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
+FAILURES = {
+    "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures", "trials": "trials",
+    "upper": "95 % limit", "worst": "worst error",
+}  # fmt: skip
+GROWTH = {
+    "vocab": "classes", "dim": "dimensions", "median_us": "median, µs", "bytes": "bytes", "gigabytes_per_second": "GB/s",
+    "sum_gigabytes_per_second": "a sum of them, GB/s", "rows": "exact rows", "build_s": "build, s",
+}  # fmt: skip
+SYNTHETIC = {f"bench-synthetic-262144x640-a{power}": f"synthetic-a{power}" for power in (0, 1, 2)}
+SYNTHETIC["bench-synthetic-1000000x256-a1"] = "synthetic-million"
+
 BLOCKS: dict[str, Callable[[], str]] = {
     **integrations.BLOCKS,
     "hierarchical": hierarchical,
@@ -353,12 +374,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "bandwidth": runs("bandwidth", BANDWIDTH),
     "flat": runs("flat", FLAT),
     "svd": one_paper_table("vlasova-softmax:svd"),
-
-
     "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
     "adaptive-questions": plain("adaptive-questions", QUESTIONS),
     "adaptive-rates": adaptive_rates,
     "kernel-density": plain("kernel-density", DENSITY),
+    "sampling-step": plain("sampling-step", STEP),
+    "masks": plain("masks", MASKS),
+    "promise-failures": plain("promise-failures", FAILURES),
+    "growth": plain("growth", GROWTH),
+    **{block: bench_of(f"results/{file}.json") for file, block in SYNTHETIC.items()},
 }
 
 
