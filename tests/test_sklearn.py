@@ -109,5 +109,8 @@ def test_pipelines_pickles_and_faults() -> None:
     assert isinstance(again[-1].engine_.layer, hl.Layer)
     with pytest.raises(ShapeError, match="k is 21; expected 1 to 20"):
         model[-1].predict_topk(x, 21)
+    for odd in ("5", 2.0, None):
+        with pytest.raises(ShapeError, match=f"k is {odd!r}; expected 1 to 20"):
+            model[-1].predict_topk(x, odd)
     with pytest.raises(InputError, match="LogisticRegression has no coef_"):
         TopKClassifier.of(LogisticRegression())

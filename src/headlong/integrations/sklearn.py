@@ -44,9 +44,9 @@ class _Ranking(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def predict_topk(self, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
         """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far log-probabilities may be off, in nats."""
-        if not 1 <= k <= len(self.classes_):
-            raise ShapeError(f"k is {k}; expected 1 to {len(self.classes_)}, the number of classes")
-        log_probs, ids = self._topk(self._rows(X), k, eps)
+        if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
+            raise ShapeError(f"k is {k!r}; expected 1 to {len(self.classes_)}, the number of classes")
+        log_probs, ids = self._topk(self._rows(X), int(k), eps)
         return np.exp(log_probs), np.asarray(self.classes_[ids])
 
     def _rows(self, X: Any) -> NDArray[Any]:  # noqa: N803
