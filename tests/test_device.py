@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -78,7 +79,9 @@ def test_full_in_every_type_and_at_both_kinds_of_product(dtype: str, batch: int,
     engine = hl.compile(layer, "full", device=PLACE)
     hidden = torch.from_numpy(rng.standard_normal((batch, 65))).to(getattr(torch, dtype))
     case = Case(layer, hidden.double().numpy())
-    check_answer(case, engine.topk(hidden.to("cuda" if GPU else "cpu"), 3))
+    answer = engine.topk(hidden.to("cuda" if GPU else "cpu"), 3)
+    check_answer(case, answer)
+    assert (answer.cost.rows == layer.vocab).all(), "a look that knows nothing would be finished densely"
 
 
 def test_more_ties_than_there_is_room_for_are_settled_densely() -> None:
@@ -172,7 +175,7 @@ def test_what_is_refused(rng: np.random.Generator) -> None:
         engine.topk(tensor(np.zeros((2, 8), np.int64)))
     with pytest.raises(OptionError, match="device is 'tpu'; expected 'cuda'"):
         hl.compile(layer, device="tpu")
-    with pytest.raises(OptionError, match="on a device choose 'full'"):
+    with pytest.raises(OptionError, match="on a device choose 'full', or"):
         hl.compile(layer, "adaptive", device=PLACE)
     with pytest.raises(InputError, match="no class is left"):
         engine.sample(tensor(np.zeros((1, 8), np.float32)), allowed=[[]])
@@ -186,6 +189,74 @@ def test_the_interpreter_is_asked_for_by_name() -> None:
     plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain, check=False, timeout=120)
     assert "takes TRITON_INTERPRET=1" in result.stderr
+
+
+@pytest.mark.parametrize("name", sorted(CASES)[::2])
+def test_cascade_on_hard_layers(name: str) -> None:
+    # (the interpreter flushes bfloat16's subnormals)
+    dtype = ("float32", "float16", "bfloat16")[sorted(CASES).index(name) // 2 % 3]
+    case = build(name, "float32" if name == "subnormal" else dtype)
+    engine = hl.compile(case.layer, "cascade", device=PLACE)
+    answer = engine.topk(tensor(case.hidden), min(3, case.layer.vocab), eps=math.inf)
+    reference = truth(case.layer, case.hidden)
+    for row in range(len(case.hidden)):
+        tolerance = 0.0 if case.exact else float(reference.rounding[row])
+        check_topk(reference.logits[row], answer.ids[row].cpu().numpy(), answer.logits[row].cpu().numpy(), tolerance)
+    slack = reference.rounding * case.layer.link.steepest + 1e-12
+    check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), slack)
+    assert answer.proved.all()
+
+
+def decaying(rng: np.random.Generator, **more: Any) -> tuple[hl.Layer, Any, Any]:
+    """A layer whose logits live in a few directions, calibration vectors, and five queries."""
+    spectrum = np.arange(1, 49) ** -1.5
+    weight, bias = (rng.standard_normal((600, 48)) * 6).astype(np.float16), rng.standard_normal(600).astype(np.float32)
+    layer = hl.Layer(weight, bias, **more)
+    return layer, (rng.standard_normal((256, 48)) * spectrum).astype(np.float32), (rng.standard_normal((5, 48)) * spectrum)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_prefix_leaves_few_rows(batch: int, rng: np.random.Generator) -> None:
+    layer, calibration, hidden = decaying(rng, link=hl.SoftCap(20.0))
+    options = {"calibration": calibration, "width": 16, "eps": math.inf}
+    engine, cpu = (hl.compile(layer, "cascade", **options, **more) for more in ({"device": PLACE}, {}))
+    answer, expected = engine.topk(tensor(hidden[:batch]), 5), cpu.topk(hidden[:batch], 5)
+    assert answer.ids.tolist() == expected.ids.tolist() and answer.proved.all()
+    assert (answer.cost.rows < layer.vocab // 4).all() and not answer.cost.dense.any()
+    reference = truth(layer, hidden[:batch])
+    check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), reference.rounding + 1e-12)
+    assert torch.isfinite(answer.error).all()
+    kept = engine.topk(tensor(hidden[:batch]), 5, eps=1e-6)
+    assert (kept.error <= 1e-6).all() and kept.cost.dense.all()
+    check_within(kept.lse.cpu().numpy(), reference.lse, kept.error.cpu().numpy(), 1e-12)
+
+
+def test_the_cascade_draws_the_samples_of_the_cpu(rng: np.random.Generator) -> None:
+    layer, calibration, hidden = decaying(rng)
+    engine, cpu = (hl.compile(layer, "cascade", calibration=calibration, width=16, **more) for more in ({"device": PLACE}, {}))
+    drawn, expected = (reader.sample(hidden[:2], 2, 0.8, seed=11) for reader in (engine, cpu))
+    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all() and not drawn.cost.dense.any()
+    np.testing.assert_allclose(drawn.score, expected.score, rtol=1e-12)
+
+
+def test_a_radius_that_is_too_small_would_be_seen(rng: np.random.Generator) -> None:
+    """What the tests above rest on: without its slack the cascade loses rows or states a normaliser that is wrong."""
+    layer, calibration, hidden = decaying(rng)
+    engine = hl.compile(layer, "cascade", calibration=calibration, width=16, eps=math.inf, device=PLACE)
+    for codes in engine.reader.levels:
+        codes.slack.zero_()
+    answer = engine.topk(tensor(hidden), 5)
+    with pytest.raises(AssertionError):
+        check_within(answer.lse.cpu().numpy(), truth(layer, hidden).lse, answer.error.cpu().numpy(), 1e-12)
+
+
+def test_auto_looks_first_where_ids_alone_are_promised(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    layer, calibration, _ = decaying(rng)
+    assert hl.compile(layer, calibration=calibration, device=PLACE).name == "full"
+    monkeypatch.setattr("headlong.engines.device_engine.WORTH_A_LOOK", 1)
+    assert hl.compile(layer, calibration=calibration, eps=math.inf, device=PLACE).name == "cascade"
+    with pytest.raises(OptionError, match="reads int8 codes with sure radii"):
+        hl.compile(layer, "cascade", bits=4, device=PLACE)
 
 
 @pytest.mark.skipif(not GPU, reason="a CUDA graph takes a GPU: python -m pytest tests/test_device.py on a machine with one")

@@ -89,8 +89,10 @@ def compile(
     place = device or (None if layer.resident is None else str(layer.resident.device))
     if place is not None:
         place_of(place)
-    choice = choose if place is None else device_choice
-    name, reason = choice(layer, vectors is not None) if method == "auto" else (method, "asked for")
+    name, reason = method, "asked for"
+    if method == "auto":
+        found = vectors is not None
+        name, reason = choose(layer, found) if place is None else device_choice(layer, found, wanted.eps)
     reader = configured(name, options)
     if hasattr(reader, "aimed"):
         reader = reader.aimed(eps, delta)

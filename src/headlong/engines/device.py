@@ -83,16 +83,22 @@ class Looked(NamedTuple):
     best_ids: Tensor
     mass: Tensor
     estimate: Tensor
+    sides: Any = ()
+    shared: Tensor | None = None
 
 
 class Found(NamedTuple):
-    """The k best: ``ids, logits, keys [batch, k]``; ``count [batch]`` candidates, ``over [batch]``: beyond the capacity."""
+    """The k best: ``ids, logits, keys [batch, k]``; ``count [batch]`` candidates, ``over [batch]``: beyond the capacity;
+    ``kept, scores [batch, capacity]``: every candidate and its exact logit; ``passed [batch]``: what the first look left."""
 
     ids: Tensor
     logits: Tensor
     keys: Tensor
     count: Tensor
     over: Tensor
+    kept: Tensor
+    scores: Tensor
+    passed: Tensor
 
 
 def place_of(name: Any) -> tuple[Any, Any]:
@@ -145,7 +151,7 @@ class Reader:
     always = True
     """Whether every row is read for every query."""
 
-    def cost(self, call: Call, count: Tensor) -> tuple[Tensor, Tensor]:
+    def cost(self, call: Call, count: Tensor, passed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rows scored and bytes read, ``[batch]``; a block of queries shares what it reads."""
         rows = self.full((call.batch,), self.vocab, "int64")
         return rows, rows * (self.dim * self.layer.weight.itemsize / max(1, min(call.batch, 32)))
@@ -167,15 +173,17 @@ class Reader:
         block = 1 if not product else 16 if batch <= 16 else 32
         classes = self.blocks.wide if product else self.blocks.classes
         tiles, best = self.tiles(classes, k)
-        native = call.narrow.dtype == self.weight.dtype and self.weight.dtype != torch.float32
+        # (the interpreter's product takes the bits of bfloat16 for numbers)
+        types = (torch.float16,) if self.blocks is INTERPRETED else (torch.float16, torch.bfloat16)
+        native = call.narrow.dtype == self.weight.dtype and self.weight.dtype in types
         # the terms of one block in any order, four times as far off where a matrix unit truncates them; then block by block
         columns = self.blocks.columns
         unit = columns * (2.0**-22 if product else 2.0**-24) + (-(-self.dim // columns) + 12) * 2.0**-24
         looked = self._room(batch, tiles, best)
         self.scan_kernels.scan_rows[(-(-batch // block), tiles)](
             self.weight, self.one if self.bias is None else self.bias, self.norms, call.narrow, self.up(call.length), self.one,
-            self.one if call.mask is None else call.mask, _stride(call.mask), self.steepest * (1 + 2.0**-20), self.link,
-            *call.noise, looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
+            *self.masked(call), self.steepest, self.link, *call.noise,
+            looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
             self.vocab, self.dim, batch, tiles, best, unit * 1.01,
             BIAS=self.bias is not None, MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample, KEEP=False,
             PRODUCT=product, NATIVE=native, BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
@@ -196,7 +204,23 @@ class Reader:
 
     @property
     def steepest(self) -> float:
-        return self.layer.link.steepest
+        """The link's largest slope, as float32 may round it."""
+        return self.layer.link.steepest * (1 + 2.0**-20)
+
+    def masked(self, call: Call) -> tuple[Tensor, int]:
+        """The mask of the call, or anything in its place, and the classes from one query's mask to the next."""
+        return self.one if call.mask is None else call.mask, _stride(call.mask)
+
+    def exponents(self, call: Call, ids: Tensor, logits: Tensor, n: int = 0) -> tuple[Tensor, Tensor]:
+        """``f(z) / temperature`` of ``ids [batch, k]``, and n draws of Gumbels for each row (0: none)."""
+        (batch, k), times = ids.shape, max(1, n)
+        exponents = self.full((batch * times, k), 0.0)
+        noise = self.full((batch * times, k), 0.0) if n else exponents
+        self.finish_kernels.noise_rows[(batch * times, -(-k // self.blocks.noise))](
+            ids, logits, exponents, noise, self.link, *call.noise, times, k,
+            KIND=self.kind, SAMPLE=n > 0, BLOCK=self.blocks.noise,
+        )  # fmt: skip
+        return exponents, noise
 
     def up(self, values: Tensor) -> Tensor:
         """float64 to a float32 that is not smaller."""
@@ -212,9 +236,15 @@ class Reader:
         seeds = self.torch.where(best > -math.inf, looked.best_ids.gather(1, place), -1)
         _, keys = self.score(call, seeds.contiguous(), sample=sample)
         threshold = self.threshold(call, keys.amin(dim=1), sample=sample)
-        count, kept = self.select(looked.high, threshold, self.capacity(k))
+        count, kept, over, passed = self.rivals(call, looked, threshold, k, sample=sample)
         logits, keys = self.score(call, kept, count, sample=sample)
-        return self.order(kept, logits, keys, count, k)
+        return self.order(kept, logits, keys, count, k)._replace(over=over, passed=passed)
+
+    def rivals(self, call: Call, looked: Looked, threshold: Tensor, k: int, *, sample: bool) -> tuple[Tensor, ...]:
+        """``count, ids [batch, capacity]`` of what reaches the threshold, where room ran out, and what the first look left."""
+        capacity = self.capacity(k)
+        count, kept = self.select(looked.high, threshold, capacity)
+        return count, kept, count > capacity, count
 
     def threshold(self, call: Call, worst: Tensor, *, sample: bool) -> Tensor:
         """At or below the float32 that an upper end has to reach: less what float64 can have added to both."""
@@ -253,9 +283,9 @@ class Reader:
         self.finish_kernels.order_rows[(batch, -(-capacity // self.blocks.order))](
             kept, logits, keys, count, best_ids, best, best_keys, capacity, k, BLOCK=self.blocks.order, CHUNK=self.blocks.order
         )
-        return Found(best_ids, best, best_keys, count, count > capacity)
+        return Found(best_ids, best, best_keys, count, count > capacity, kept, logits, count)
 
-    def mass(self, call: Call, looked: Looked) -> tuple[Tensor, Tensor]:
+    def mass(self, call: Call, looked: Looked, found: Found) -> tuple[Tensor, Tensor]:
         """``(lse, error)`` from the sums of all tiles; the upper sum bounds both sides (Jensen)."""
         shift = looked.mass[:, :, 0]
         lse = self.torch.logsumexp(shift + looked.mass[:, :, 1].log(), dim=1)
@@ -274,7 +304,7 @@ class Reader:
         for first in range(0, batch, slots):
             self.finish_kernels.dense_rows[(slots, tiles)](
                 flags, self.weight, self.one if self.bias is None else self.bias, call.hidden,
-                self.one if call.mask is None else call.mask, _stride(call.mask), logits, keys, mass,
+                *self.masked(call), logits, keys, mass,
                 self.link, *call.noise, first, batch, self.vocab, self.dim, tiles,
                 BIAS=self.bias is not None, MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample,
                 ROWS=self.blocks.rows, BLOCK_D=self.blocks.columns,

@@ -22,10 +22,13 @@ from headlong.arrays import Answer, Kind, class_mask, ids64, kind_of
 from headlong.engines.base import Engine
 from headlong.engines.calls import check_some_left, checked_eps, checked_filters, checked_k
 from headlong.engines.device import Call, Found, Looked, Reader, Tensor, tensor_of
+from headlong.engines.device_cascade import CodesReader
 from headlong.engines.few import Filters
 from headlong.errors import DtypeError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 
+WORTH_A_LOOK = 8_000_000
+"""Weights below which one pass takes no longer than the launches that looking first adds."""
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""
 
@@ -46,11 +49,11 @@ class DeviceEngine:
         k, reach = checked_k(k, self.layer.vocab), self._eps(eps)
         call, kind = self._call(hidden, allowed, exclude)
         found, lse, error, flags = self._topk(call, k, reach)
-        exponents, _ = self._exponents(call, found.ids, found.logits)
+        exponents, _ = self.reader.exponents(call, found.ids, found.logits)
         bad = self._bad(call)
         log_probs = (exponents - self.reader.torch.where(lse.isfinite(), lse, 0.0)[:, None]).masked_fill(bad[:, None], math.nan)
         lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
-        answer = TopK(log_probs, found.ids, found.logits, lse, error, ~bad, self._cost(call, found.count, flags))
+        answer = TopK(log_probs, found.ids, found.logits, lse, error, ~bad, self._cost(call, found.count, flags, found.passed))
         return _as(answer, kind)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
@@ -61,7 +64,7 @@ class DeviceEngine:
         outside = (chosen < 0) | (chosen >= self.layer.vocab)
         logits, _ = self.reader.score(call, chosen.masked_fill(outside, -1).int().contiguous())
         lse, error, flags = self._lse(call, reach)
-        exponents, _ = self._exponents(call, chosen, logits)
+        exponents, _ = self.reader.exponents(call, chosen, logits)
         bad = self._bad(call)
         wrong = outside | bad[:, None]
         values = (exponents - lse[:, None]).masked_fill(wrong, math.nan)
@@ -111,7 +114,7 @@ class DeviceEngine:
         ids, logits, keys = (part.view(shape) for part in (found.ids, found.logits, found.keys))
         proved = ~self._bad(call)[:, None].expand(shape)
         count, over = found.count.view(shape).sum(dim=1), found.over.view(shape).any(dim=1)
-        return _as(Sample(ids, logits, keys, proved, self._cost(call, count, over)), kind)
+        return _as(Sample(ids, logits, keys, proved, self._cost(call, count, over, found.passed.view(shape).sum(dim=1))), kind)
 
     def __repr__(self) -> str:
         layer = self.layer
@@ -131,7 +134,7 @@ class DeviceEngine:
 
     def _finished(self, call: Call, looked: Looked, found: Found, eps: float) -> tuple[Found, Tensor, Tensor, Tensor]:
         """What is open once more, densely: ids that found no room, a normaliser that is not within ``eps``."""
-        lse, error = self.reader.mass(call, looked)
+        lse, error = self.reader.mass(call, looked, found)
         flags = found.over | (error > eps)
         found, dense = self.reader.finish(call, found, flags)
         where = self.reader.torch.where
@@ -163,7 +166,7 @@ class DeviceEngine:
         torch, n = self.reader.torch, wish.n
         found, lse, error, _ = self._topk(call, k, math.inf if wish.top_k or wish.top_p == 1 else eps)
         spread = self._spread(call, n)
-        exponents, noise = self._exponents(spread, found.ids, found.logits, n)
+        exponents, noise = self.reader.exponents(spread, found.ids, found.logits, n)
         first = exponents[::n]
         mass = torch.exp(first - first[:, :1])
         before = mass.cumsum(dim=1) - mass
@@ -181,17 +184,6 @@ class DeviceEngine:
         score, place = key.max(dim=1)
         place = place.view(call.batch, n)
         return found.ids.gather(1, place), found.logits.gather(1, place), score.view(call.batch, n), closed
-
-    def _exponents(self, call: Call, ids: Tensor, logits: Tensor, n: int = 0) -> tuple[Tensor, Tensor]:
-        """``f(z) / temperature`` of ``ids [batch, k]``, and n draws of Gumbels for each row (0: none)."""
-        (batch, k), times, reader = ids.shape, max(1, n), self.reader
-        exponents = reader.full((batch * times, k), 0.0)
-        noise = reader.full((batch * times, k), 0.0) if n else exponents
-        reader.finish_kernels.noise_rows[(batch * times, -(-k // reader.blocks.noise))](
-            ids, logits, exponents, noise, reader.link, *call.noise, times, k,
-            KIND=reader.kind, SAMPLE=n > 0, BLOCK=reader.blocks.noise,
-        )  # fmt: skip
-        return exponents, noise
 
     def _call(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> tuple[Call, Kind]:
         reader, torch = self.reader, self.reader.torch
@@ -252,27 +244,31 @@ class DeviceEngine:
     def _eps(self, eps: float | None) -> float:
         return self.promise.eps if eps is None else checked_eps(eps)
 
-    def _cost(self, call: Call, count: Tensor, flags: Tensor) -> Cost:
-        rows, read = self.reader.cost(call, count)
+    def _cost(self, call: Call, count: Tensor, flags: Tensor, passed: Tensor | None = None) -> Cost:
+        rows, read = self.reader.cost(call, count, passed)
         again = flags * float(self.layer.vocab)
         row_bytes = self.layer.dim * self.layer.weight.itemsize
         dense = flags | self.reader.full((call.batch,), self.reader.always, "bool")
         return Cost(rows + again.long(), read + again * row_bytes, dense, f"{self.name}/{self.path}")
 
 
-def device_choice(layer: Layer, calibrated: bool = False) -> tuple[str, str]:
-    """The method that "auto" stands for on a GPU, and why."""
-    return "full", "a GPU's memory is fast: every row in one pass proves everything"
+def device_choice(layer: Layer, calibrated: bool = False, eps: float = math.inf) -> tuple[str, str]:
+    """The method that "auto" stands for on a GPU, and why: looking first pays where ids are wanted and a prefix says where."""
+    size = layer.vocab * layer.dim
+    if calibrated and math.isinf(eps) and size >= WORTH_A_LOOK:
+        return "cascade", f"{size:,} weights, ids alone are promised, and calibration vectors choose the first look"
+    return "full", "one pass over all rows proves ids and log-probabilities at once"
 
 
 def on_device(engine: Engine, device: str) -> DeviceEngine:
-    """The engine's layer, plan and promise on a device; ``"full"`` alone so far."""
-    if engine.name != "full":
-        raise OptionError(f"method is {engine.name!r}; on a device choose 'full', or leave device out")
+    """The engine's layer, plan and promise on a device: ``"full"`` or ``"cascade"``."""
+    if engine.name not in ("full", "cascade") or engine.promise.delta_ids > 0:
+        raise OptionError(f"method is {engine.name!r}; on a device choose 'full', or 'cascade' with widths='sure'")
     weight = engine.layer.resident
     same = weight is not None and str(weight.device).startswith(device)
-    reader = Reader(engine.layer, engine.norms, device, weight if same else None)
-    promise = engine.promise._replace(delta=0.0)
+    given = engine.layer, engine.norms, device, weight if same else None
+    reader = Reader(*given) if engine.name == "full" else CodesReader(*given, engine.plan)
+    promise = engine.promise._replace(delta=0.0, over=frozenset())
     return DeviceEngine(
         reader, engine.name, promise, place=device, seed=engine.seed, reason=engine.reason, plan=engine.plan
     )  # fmt: skip

@@ -113,7 +113,7 @@ def finish_tile(
     inside = (i < vocab)[:, None] & (b >= 0)[None, :]
     tl.store(high_at + at, high, mask=inside)
     if KEEP:
-        tl.store(estimate_at + at, middle, mask=inside)
+        tl.store(estimate_at + at, tl.where(there, z, float("-inf")), mask=inside)
     if MASS:
         exponent = tl.where(there, linked(wide, link, KIND) / temperature, float("-inf"))
         shift = tl.max(exponent, 0)
