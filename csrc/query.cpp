@@ -187,8 +187,9 @@ void Executor::look_at_all(Look& look, const Question& question) const {
     };
     // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
     // ends of intervals, and the share of it that stays open says early whether a query is better read densely.
-    const int64_t sampled = (chunks + sample - 1) / sample;
-    pass((sampled + length - 1) / length);
+    // An even number of chunks, for two threads to end together.
+    const int64_t sampled = ((chunks + sample - 1) / sample + length - 1) / length;
+    pass(sampled > 2 ? sampled / 2 * 2 : sampled);
     if (question.k > 0 && !by_budget(look)) {
         std::atomic<int> turn{0};
         run_parallel(std::min(look.threads, n), [&](int) {
