@@ -10,6 +10,7 @@ one wheel for all, which is installed into every later PYTHON.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -31,7 +32,8 @@ USE = (
 
 
 def run(*command: str | Path) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # a stranger has no checkout
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env=bare)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done.stdout
