@@ -26,7 +26,7 @@ from headlong.errors import (
 )
 from headlong.store import open_file, write_file
 
-METHOD_NAMES = ("full", "cascade", "svd", "adaptive")
+METHOD_NAMES = ("full", "cascade", "svd", "adaptive", "buckets")
 
 
 def engine(method: str, case: str = "random", dtype: str = "float32", **options: Any) -> tuple[Engine, np.ndarray]:

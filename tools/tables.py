@@ -27,7 +27,7 @@ from headlong.report.papers import paper_table, verdicts
 from headlong.report.tables import Table, comparison, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))  # for those who load this file by its path
+sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
 import tables_integrations as integrations  # noqa: E402
 
 PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune")

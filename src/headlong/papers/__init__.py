@@ -101,7 +101,7 @@ def tables(target: str | None = None) -> list[PaperTable]:
     """All tables, those of ``PAPER``, or the one ``PAPER:TABLE``."""
     for file in FILES:
         importlib.import_module(f"headlong.papers.{file}")
-    found = [table for table in TABLES.values() if target in (None, table.paper, table.name)]
+    found = [TABLES[name] for name in sorted(TABLES) if target in (None, TABLES[name].paper, name)]
     if not found:
         raise OptionError(f"there is no table {target!r}; expected one of {', '.join(TABLES)}, or a paper's name")
     return found

@@ -1,6 +1,6 @@
 """A layer of a million classes in four gloo processes beside the same layer in one; and a process that is killed.
 
-    python tools/processes.py results/processes.json [--vocab 1000000] [--dim 256]
+    python tools/many_processes.py results/processes.json [--vocab 1000000] [--dim 256]
 
 Ids, logits and samples have to be the same bits, normalisers within their error, the best class that of a float64 scan.
 """

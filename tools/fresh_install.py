@@ -1,6 +1,6 @@
 """The package as a stranger gets it: an sdist, a wheel made of it with a C++ compiler, a fresh environment, an import.
 
-    python tools/packaging.py results/packaging.json PYTHON [PYTHON ...]
+    python tools/fresh_install.py results/packaging.json PYTHON [PYTHON ...]
 
 For each interpreter: build the wheel from the sdist, install it into an empty environment with nothing but what it asks for,
 list what came, and time ``import headlong`` in fresh processes. Before 3.12 a wheel is of one version; from 3.12 on it is
