@@ -30,6 +30,7 @@ void raise(std::atomic<float>& threshold, float value) {
 }
 
 constexpr int64_t kMostPieces = 256;  // of the classes: sums are joined piece by piece
+constexpr double kArithmetic = 0.1;   // of a dense pass for one query: what no other query shares
 
 }  // namespace
 
@@ -255,6 +256,13 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     part.est.insert(part.est.end(), kept, kept + came);
     part.upper.insert(part.upper.end(), upper, upper + came);
     return true;
+}
+
+// Share of the classes that is worth scoring row by row for the normaliser. Queries that come together share the bytes of a
+// dense pass, and what is left to each of them is arithmetic.
+double Executor::worth(const Look& look) const {
+    const double together = static_cast<double>(look.rows.size());
+    return look.source == &preview ? share * std::min(1.0, 1 / together + kArithmetic) : share;
 }
 
 // Candidates among `seen` classes beyond which a query is better read densely. Where a deeper level sorts them out, many
