@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -114,3 +116,16 @@ def test_pipelines_pickles_and_faults() -> None:
             model[-1].predict_topk(x, odd)
     with pytest.raises(InputError, match="LogisticRegression has no coef_"):
         TopKClassifier.of(LogisticRegression())
+
+
+@pytest.mark.parametrize("shift", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("eps", [None, 1e-6])
+def test_large_features_keep_the_promise(shift: float, eps: float | None) -> None:
+    x, y = data(40)
+    model = TopKClassifier.of(LinearDiscriminantAnalysis().fit(x + shift, y))
+    best, labels = model.predict_topk(x + shift, 5, eps=eps)
+    scores = (x + shift).astype(np.float64) @ model._weight.T + model._offset
+    places = np.searchsorted(model.classes_, labels)
+    expected = np.take_along_axis(scores - logsumexp(scores, axis=1)[:, None], places, axis=1)
+    assert np.abs(np.log(best) - expected).max() <= (0.01 if eps is None else eps)
+    assert best.max() <= 1 + 1e-6

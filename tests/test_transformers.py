@@ -342,3 +342,11 @@ def test_refusals_say_what_to_do(plain: Any) -> None:
         accelerate(plain)
     hook.remove()
     assert isinstance(accelerate(plain), FastHead)
+
+
+def test_parts_frozen_in_evaluation_stay_so(plain: Any) -> None:
+    plain.train()
+    plain.transformer.drop.eval()
+    before = {name: part.training for name, part in plain.transformer.named_modules()}
+    accelerate(plain)
+    assert {name: part.training for name, part in plain.transformer.named_modules()} == before

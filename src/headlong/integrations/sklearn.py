@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import headlong
+from headlong.engines.calls import checked_eps
 from headlong.errors import InputError, OptionError, ShapeError
 
 Doubles = NDArray[np.float64]
@@ -32,6 +34,8 @@ ROWS = 4096
 """Rows of ``X`` answered at once."""
 SPARE = 4
 """Classes fetched beyond k, so that rounding the coefficients to float32 cannot hide one of the k."""
+PIECE = 2**22
+"""Decision values held at once where all of them are needed."""
 
 
 class _Ranking(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
@@ -154,15 +158,24 @@ class TopKClassifier(_Ranking):
     def _some(self, rows: NDArray[Any], k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
         """The k best by the float64 coefficients: a few more by the rounded ones, ranked again."""
         vocab, spare = len(self.classes_), SPARE
+        asked = checked_eps(self.eps if eps is None else eps)
         while True:
-            top = self.engine_.topk(rows, k=min(k + spare, vocab), eps=eps)
+            top = self.engine_.topk(rows, k=min(k + spare, vocab), eps=0.9 * asked)
             scores = np.einsum("nkd,nd->nk", self._weight[top.ids], rows.astype(np.float64)) + self._offset[top.ids]
             order = np.lexsort((top.ids, -scores), axis=1)[:, :k]
             best, ids = (np.take_along_axis(part, order, axis=1) for part in (scores, top.ids))
             reach = self._rounded[0] * np.linalg.norm(rows, axis=1) + self._rounded[1]
             if top.ids.shape[1] == vocab or (top.logits[:, -1] + reach < best[:, -1]).all():
-                return best - top.lse[:, None], ids
+                return best - self._lse(rows, top.lse, reach > 0.1 * asked)[:, None], ids
             spare *= 8
+
+    def _lse(self, rows: NDArray[Any], lse: Doubles, far: NDArray[np.bool_]) -> Doubles:
+        """``lse``, in float64 over all classes for rows whose decision values the rounded coefficients may miss too ``far``."""
+        exact, piece = np.array(lse), max(1, PIECE // len(self.classes_))
+        for some in np.array_split(np.flatnonzero(far), -(-int(far.sum()) // piece) or 1):
+            scores = rows[some].astype(np.float64) @ self._weight.T + self._offset
+            exact[some] = logsumexp(scores, axis=1)
+        return exact
 
 
 class HeadClassifier(_Ranking):

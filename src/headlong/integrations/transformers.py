@@ -180,14 +180,15 @@ def accelerate(
     """
     linear = model.get_output_embeddings()
     _check(model, linear)
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             found = _post_head(model, linear) if link is None else link
             hidden = _calibration(model, linear, calibration)
     finally:
-        model.train(was_training)
+        for module, training in modes:  # each its own: parts may be frozen in evaluation
+            module.training = training
     options.setdefault("threads", torch.get_num_threads())
     bias = None if linear.bias is None else linear.bias.detach()
     layer = headlong.Layer(linear.weight.detach(), bias, found, name="lm_head.weight")
