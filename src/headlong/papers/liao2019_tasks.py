@@ -134,6 +134,13 @@ def d_softmax(data: Data) -> tuple[dict[str, float], Any]:
 
 
 def experts(data: Data, task: Task, count: int, work: Path, progress: Progress) -> tuple[dict[str, float], ExpertsHead]:
+    """``count`` experts as trained, and what they are worth."""
+    head = grown(data, task, count, work, progress)
+    steps = task.steps if count == TRAINED else 0
+    return {**measured(head, data), "steps": steps}, head
+
+
+def grown(data: Data, task: Task, count: int, work: Path | None = None, progress: Progress | None = None) -> ExpertsHead:
     """Seeded from the layer with a tenth more room than the aim allows to spare, then trained and pruned."""
     import torch
 
@@ -148,12 +155,10 @@ def experts(data: Data, task: Task, count: int, work: Path, progress: Progress) 
     head = seeded(
         weight, bias, data.train.sample(SEEDED_ON), count, rows, load=0.1, lasso=task.lasso, expert_lasso=task.lasso, gamma=0.3
     )
-    steps = task.steps if count == TRAINED else 0
-    if steps:
-        growth = Growth((), steps, 0, task.batch, task.rate, 0.1, 100, 100, count, unseen=True)
+    if task.steps and count == TRAINED:
+        growth = Growth((), task.steps, 0, task.batch, task.rate, 0.1, 100, min(100, task.steps), count, unseen=True)
         grow(head, data.train, growth, folder=work, progress=progress)
-    head.eval()
-    return {**measured(head, data), "steps": steps}, head
+    return head.eval()
 
 
 def measured(head: ExpertsHead, data: Data) -> dict[str, float]:
