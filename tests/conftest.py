@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -57,3 +58,19 @@ def _present(path: Path) -> Path:
     if not path.is_file():
         pytest.skip(f"HEADLONG_DATA has no {path.name}")
     return path
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[str]:
+    """Triton's interpreter as a device; Philox wraps around on purpose, and checking each sum for that is half of its time."""
+    pytest.importorskip("torch")
+    pytest.importorskip("triton", reason="triton is not made for this platform: kernels run on Linux on x86-64")
+    from triton.runtime import interpreter
+
+    if not os.environ.get("TRITON_INTERPRET"):
+        pytest.skip("there is a GPU here: the interpreter is for machines without one")
+    builder = interpreter.interpreter_builder
+    kept = builder.options
+    builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    yield "interpreter"
+    builder.options = kept

@@ -46,10 +46,14 @@ LAW: dict[str, set[str]] = {
     "terminal": {"errors", "answers", "measure", "report", "bench", "rich", "typer"},
     "inspection": SHOWING,
     "bench": SHOWING,
+    "clocks": {*READING, "measure"},
+    "draws": READING,
+    "bench_device": {*SHOWING, "bench", "clocks", "draws"},
     "tune": {*SHOWING, "bench"},
-    "papers": {*SHOWING, *TRAINING, "bench", "inspection", "models"},
+    "papers": {*SHOWING, *TRAINING, "bench", "bench_device", "clocks", "inspection", "models"},
     "demo": {*SHOWING, "bench", "inspection"},
     "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "synthetic", "tune", "demo"}
+    | {"bench_device", "clocks"}
     | {"papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }

@@ -51,13 +51,12 @@ def checked(name: str, head: Any, data: study.Data) -> dict[str, Any]:
 
 
 def main(path: Path) -> None:
-    study.TRAINED_ON, study.EPOCHS = STEPS * study.BATCH, 1
-    data = study.read(Path(os.environ["HEADLONG_DATA"]))
+    data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * study.BATCH)
     factories, found = study.heads(data), []
     for name in HEADS:
         head = factories[name]()
         study.start(head)
-        study.train(head, data, lambda done, total: None)
+        study.train(head, data, lambda done, total: None, 1)
         found.append(checked(name, head, data))
         sys.stderr.write(f"{found[-1]}\n")
         record = {"environment": environment(torch.get_num_threads()), "steps": STEPS, "heads": found}

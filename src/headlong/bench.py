@@ -24,7 +24,7 @@ import headlong
 from headlong import measure, rivals
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.measure import Contestant, Progress, Schedule
+from headlong.measure import Clock, Contestant, Progress, Schedule
 
 Doubles = NDArray[np.float64]
 Stage = Callable[[str], Progress]
@@ -32,6 +32,9 @@ Stage = Callable[[str], Progress]
 
 BLOCK = 1 << 23
 """Weights turned into float64 at a time."""
+STATED = ("proved", "error", "log_probs")
+ROUNDING = 1e-9
+"""What the truth itself may be off by, in nats."""
 
 
 @dataclass(frozen=True)
@@ -145,29 +148,53 @@ def run(
     layer: Layer, hidden: Any, names: Sequence[str], settings: Settings, stage: Stage, calibration: Any = None
 ) -> dict[str, Any]:
     """Answers and interleaved times of the named contestants on up to ``settings.queries`` of the hidden vectors."""
-    queries = _spread(hidden, settings.queries)
-    settings = replace(settings, batches=tuple(b for b in settings.batches if b <= len(queries)), queries=len(queries))
-    schedule = Schedule(settings.rounds, calls=settings.calls, seconds=settings.seconds, seed=settings.seed)
+    queries, settings = spread(hidden, settings)
     with measure.pinned(settings.threads):
         field = contestants(layer, names, settings, stage("compile"), calibration)
-        truth = Truth.of(layer, queries, settings.k)
-        answers, runs, answered = [], [], stage("answer")
-        for done, one in enumerate(field):
-            answers.append(_answers(one, layer, queries, truth))
-            answered(done + 1, len(field))
+        record = answered(field, layer, queries, settings, stage)
+        schedule = Schedule(settings.rounds, calls=settings.calls, seconds=settings.seconds, seed=settings.seed)
         for batch in settings.batches:
-            costs = {one.name: _cost(one, queries, batch) for one in field}
-            for timing in measure.race(field, queries, batch, schedule, stage(f"time, batch {batch}")):
-                seconds = [_significant(value, 5) for value in timing.seconds]
-                runs.append({"contestant": timing.contestant, "batch": batch, **costs[timing.contestant], "seconds": seconds})
+            record["runs"] += timed(field, queries, batch, schedule, stage)
+    return {"environment": measure.environment(settings.threads, isa_used=_isa_used(record["runs"])), **record}
+
+
+def spread(hidden: Any, settings: Settings) -> tuple[Any, Settings]:
+    """Up to ``settings.queries`` of the rows, evenly spread, and the settings with what that leaves of its batches."""
+    most = settings.queries
+    queries = hidden if len(hidden) <= most else hidden[np.linspace(0, len(hidden) - 1, most).astype(np.int64)]
+    batches = tuple(batch for batch in settings.batches if batch <= len(queries))
+    return queries, replace(settings, batches=batches, queries=len(queries))
+
+
+def answered(field: Sequence[Contestant], layer: Layer, queries: Any, settings: Settings, stage: Stage) -> dict[str, Any]:
+    """A record with everyone's answers beside the truth, and no runs yet."""
+    truth = Truth.of(layer, queries, settings.k)
+    answers, progress = [], stage("answer")
+    for done, one in enumerate(field):
+        answers.append(_answers(one, layer, queries, truth))
+        progress(done + 1, len(field))
     return {
-        "environment": measure.environment(settings.threads, isa_used=_isa_used(runs)),
-        "layer": {"vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype, "checksum": layer.checksum()},
+        "layer": layer_facts(layer),
         "settings": asdict(settings),
         "truth": {"ids": truth.ids.tolist(), "log_probs": _decimals(truth.log_probs)},
         "answers": answers,
-        "runs": runs,
+        "runs": [],
     }
+
+
+def layer_facts(layer: Layer) -> dict[str, Any]:
+    return {"vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype, "checksum": layer.checksum()}
+
+
+def timed(
+    field: Sequence[Contestant], queries: Any, batch: int, schedule: Schedule, stage: Stage, clock: Clock = measure.wall
+) -> list[dict[str, Any]]:
+    """One entry for each contestant at this batch size: what it costs, and the time of every call."""
+    costs = {one.name: _cost(one, queries, batch) for one in field}
+    return [
+        {"contestant": name, "batch": batch, **costs[name], "seconds": [_significant(value, 5) for value in seconds]}
+        for name, _, seconds in measure.race(field, queries, batch, schedule, stage(f"time, batch {batch}"), clock)
+    ]
 
 
 class Truth(NamedTuple):
@@ -225,8 +252,18 @@ def _answers(one: Contestant, layer: Layer, queries: Any, truth: Truth) -> dict[
         entry["gap"] = _numbers(np.concatenate([np.asarray(part.log_probs) for part in parts]) - true, 2)
     if hasattr(parts[0], "proved"):
         entry["error"] = _numbers(np.concatenate([np.asarray(part.error) for part in parts]), 2)
+        entry["outside"] = _outside(parts, true, truth)
         entry["proved"] = [int(value) for part in parts for value in np.asarray(part.proved)]
     return entry
+
+
+def _outside(parts: Sequence[Any], true: Doubles, truth: Truth) -> int:
+    """Queries whose proved ids are not the best ones, or whose log-probabilities are off by more than the error stated."""
+    proved, error, said = (np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in STATED)
+    with np.errstate(invalid="ignore"):  # -inf less -inf: equal
+        best = (true == truth.log_probs) | (np.abs(true - truth.log_probs) <= ROUNDING)
+        near = (said == true) | (np.abs(said - true) <= error[:, None] + ROUNDING)
+    return int(((proved & ~best.all(1)) | ~near.all(1)).sum())
 
 
 def _cost(one: Contestant, queries: Any, batch: int) -> dict[str, Any]:
@@ -247,13 +284,6 @@ def _cost(one: Contestant, queries: Any, batch: int) -> dict[str, Any]:
 
 def _isa_used(runs: list[dict[str, Any]]) -> list[str]:
     return sorted({run["path"].rpartition("/")[2] for run in runs if "path" in run})
-
-
-def _spread(hidden: Any, most: int) -> Any:
-    """Up to ``most`` rows, evenly spread."""
-    if len(hidden) <= most:
-        return hidden
-    return hidden[np.linspace(0, len(hidden) - 1, most).astype(np.int64)]
 
 
 def _significant(value: float, digits: int) -> float | None:

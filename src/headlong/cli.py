@@ -305,15 +305,20 @@ def bench(
     synthetic: Annotated[
         str | None, typer.Option(help="VOCAB,DIM,POWER: a layer whose logit energy falls as j^-POWER; calibrates too.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cuda or cuda:N: engines and PyTorch on that GPU, by its own clock; default: the CPU.")
+    ] = None,
     raw: JsonFile = None,
     html: HtmlFile = None,
 ) -> None:
     """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
     count = settled(threads)
     from headlong import bench as contest
-    from headlong import inputs, inspection
+    from headlong import bench_device, inputs, inspection
     from headlong import synthetic as spectra
+    from headlong.clocks import place
     from headlong.measure import write_run
+    from headlong.report.device import device_table
     from headlong.report.page import bench_page
     from headlong.report.tables import comparison, engines
     from headlong.terminal import bars, show, write_text
@@ -321,6 +326,7 @@ def bench(
     if (layer is None) == (synthetic is None):
         got = "neither" if layer is None else "both"
         raise OptionError(f"bench takes a layer or --synthetic VOCAB,DIM,POWER; got {got}: pass one of them")
+    there = None if device is None else place(device)
     chosen = contest.Settings(k, contest.batches(batch), eps, delta, count, queries, rounds, seed=seed)
     rows: Any
     seen: Any
@@ -331,12 +337,17 @@ def bench(
             subject = inputs.layer(str(layer), weight, bias)
             rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden)
             seen = None if calibration is None else inputs.hidden(calibration)
-        names = [name.strip() for name in only.split(";")] if only else contest.default_names(seen is not None)
-        record = contest.run(subject, rows, names, chosen, stage, seen)
+        named = [name.strip() for name in only.split(";")] if only else None
+        if there is None:
+            record = contest.run(subject, rows, named or contest.default_names(seen is not None), chosen, stage, seen)
+        else:
+            record = bench_device.run(subject, rows, named or bench_device.names(), chosen, there, stage, seen)
     layer = layer or f"synthetic {synthetic}"
     record["layer"] |= {"name": Path(layer).name, "hidden": "synthetic" if hidden is None else Path(hidden).name}
     show(comparison(record))
     show(engines(record))
+    if there is not None:
+        show(device_table(Path(layer).name, record))
     if raw is not None:
         write_run(raw, record)
         typer.echo(f"wrote {raw}", err=True)

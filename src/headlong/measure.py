@@ -34,6 +34,8 @@ ISA_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimd
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS")
 
 Progress = Callable[[int, int], None]
+Clock = Callable[[Callable[[Any], Any], Any], float]
+"""``clock(call, block)``: the seconds that ``call(block)`` takes."""
 
 
 def _same(value: Any) -> Any:
@@ -77,12 +79,20 @@ class Timing(NamedTuple):
     seconds: list[float]
 
 
+def wall(call: Callable[[Any], Any], block: Any) -> float:
+    """The clock of the CPU."""
+    start = time.perf_counter()
+    call(block)
+    return time.perf_counter() - start
+
+
 def race(
     contestants: Sequence[Contestant],
     queries: Any,
     batch: int,
     schedule: Schedule | None = None,
     progress: Progress | None = None,
+    clock: Clock = wall,
 ) -> list[Timing]:
     """Interleaved times of ``call(queries[j : j + batch])`` for every contestant; ``queries`` wrap around."""
     plan = schedule or Schedule()
@@ -99,7 +109,7 @@ def race(
             rng.shuffle(order)
             first = turn * (plan.settle + plan.calls)
             for one in order:
-                seconds[one.name] += _turn(one.call, prepared[one.name], first, plan)
+                seconds[one.name] += _turn(one.call, prepared[one.name], first, plan, clock)
             if progress is not None:
                 progress(turn + 1, plan.rounds)
     if progress is not None:
@@ -107,15 +117,10 @@ def race(
     return [Timing(name, batch, values) for name, values in seconds.items()]
 
 
-def _turn(call: Callable[[Any], Any], blocks: list[Any], first: int, plan: Schedule) -> list[float]:
-    taken = []
+def _turn(call: Callable[[Any], Any], blocks: list[Any], first: int, plan: Schedule, clock: Clock) -> list[float]:
     time.sleep(plan.pause)
-    for index in range(plan.settle + plan.calls):
-        block = blocks[(first + index) % len(blocks)]
-        start = time.perf_counter()
-        call(block)
-        taken.append(time.perf_counter() - start)
-    return taken[plan.settle :]
+    turns = range(first, first + plan.settle + plan.calls)
+    return [clock(call, blocks[turn % len(blocks)]) for turn in turns][plan.settle :]
 
 
 @contextmanager

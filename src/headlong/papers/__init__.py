@@ -23,7 +23,7 @@ from headlong.errors import DataError, OptionError, StoreError
 from headlong.measure import Progress
 
 FILES = (
-    "vlasova_softmax", "vlasova_hierarchical", "ganea2019", "ganea2019_models", "liao2019",
+    "vlasova_softmax", "vlasova_hierarchical", "vlasova_cuda", "ganea2019", "ganea2019_models", "liao2019",
     "baharav2024", "baharav2024_synthetic", "baharav2024_variance",
 )  # fmt: skip
 
@@ -83,6 +83,8 @@ class PaperTable:
     expected: Mapping[Setting, Mapping[str, Expected]] = field(default_factory=dict)
     planned: Callable[[], list[Setting]] | None = None
     """The rows of a study, which is run row by row: those that the results hold are not run again."""
+    here: Callable[[], str] = str
+    """Why this machine cannot run it; empty where it can."""
 
     @property
     def name(self) -> str:
@@ -110,6 +112,8 @@ def tables(target: str | None = None) -> list[PaperTable]:
 def missing(table: PaperTable) -> str:
     """Why the table cannot be run here; empty where it can."""
     root = os.environ.get("HEADLONG_DATA", "")
+    if reason := table.here():
+        return reason
     if not table.needs:
         return ""
     if not root:

@@ -36,14 +36,13 @@ QUERIES = 64
 
 def prepare(folder: Path) -> None:
     """Each head after ``STEPS`` steps, as a saved layer."""
-    study.TRAINED_ON, study.EPOCHS = STEPS * study.BATCH, 1
-    data = study.read(Path(os.environ["HEADLONG_DATA"]))
+    data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * study.BATCH)
     factories = study.heads(data)
     folder.mkdir(parents=True, exist_ok=True)
     for name in HEADS:
         head = factories[name]()
         study.start(head)
-        study.train(head, data, study.said(f"train {name}"))
+        study.train(head, data, study.said(f"train {name}"), 1)
         head.freeze().save(folder / f"{name.replace(', ', '-').replace(' ', '-')}.safetensors")
 
 

@@ -58,7 +58,7 @@ class Data(NamedTuple):
     text: Vectors
 
 
-def read(folder: Path) -> Data:
+def read(folder: Path, most: int = TRAINED_ON) -> Data:
     """Every ``n``-th stretch of the training vectors, so that they come from all over the text; all counts and contexts."""
     from headlong.heads.frequency import class_counts
     from headlong.heads.trees import contexts
@@ -66,7 +66,7 @@ def read(folder: Path) -> Data:
     file = open_file(folder / HIDDEN)
     hidden, text = file.read("train_hidden"), file.read("train_target").astype(np.int64)
     vocab = 1 + int(max(text.max(), file.read("test_target").max()))
-    chosen = np.linspace(0, len(text) - 1, min(TRAINED_ON, len(text))).astype(np.int64)
+    chosen = np.linspace(0, len(text) - 1, min(most, len(text))).astype(np.int64)
     every = open_file(folder / LAYER).read("lm_head.weight")
     means = contexts(hidden, text, vocab, unseen=every)
     test = file.read("test_hidden"), file.read("test_target").astype(np.int64)
@@ -100,15 +100,15 @@ def heads(data: Data) -> dict[str, Factory]:
     }
 
 
-def train(head: Any, data: Data, progress: Callable[[int, int], None]) -> None:
+def train(head: Any, data: Data, progress: Callable[[int, int], None], epochs: int = EPOCHS) -> None:
     """The same steps for every head."""
     import torch
 
     torch.manual_seed(0)
     steps = len(data.target) // BATCH
     optimiser = torch.optim.Adam(head.parameters(), RATE)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, EPOCHS * steps)
-    for epoch in range(EPOCHS):
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, epochs * steps)
+    for epoch in range(epochs):
         order = np.random.default_rng(epoch).permutation(len(data.target))
         for step in range(steps):
             rows = order[step * BATCH : (step + 1) * BATCH]
@@ -117,7 +117,7 @@ def train(head: Any, data: Data, progress: Callable[[int, int], None]) -> None:
             loss.backward()
             optimiser.step()
             schedule.step()
-            progress(epoch * steps + step + 1, EPOCHS * steps)
+            progress(epoch * steps + step + 1, epochs * steps)
 
 
 def perplexity(head: Any, hidden: Vectors, target: Vectors) -> float:

@@ -143,7 +143,7 @@ def caption(record: Record) -> str:
         f"{layer['vocab']:,} classes × {layer['dim']} dimensions, stored as {layer['dtype']}; "
         f"{settings['queries']} queries, k = {settings['k']}; medians of interleaved calls, "
         f"speed-up over {baseline(record)}; read: bytes per query at the smallest batch, of the float32 layer. "
-        f"{made['cpu']}, {made['threads']} threads, {', '.join(made['isa_used'] or made['isa'])}; "
+        f"{made.get('gpu') or made['cpu']}, {made['threads']} threads, {', '.join(made['isa_used'] or made['isa'])}; "
         f"Python {made['python']}, {versions}; {made['date']}."
     )
 

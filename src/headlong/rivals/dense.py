@@ -17,7 +17,7 @@ from headlong.measure import Contestant
 from headlong.rivals.registry import Floats, Found, bias_of, float32, matrix, rival
 
 
-def _linked(layer: Layer, logits: Any, tanh: Callable[[Any], Any]) -> Any:
+def linked(layer: Layer, logits: Any, tanh: Callable[[Any], Any]) -> Any:
     """``link(z)`` in whatever arithmetic ``logits`` has."""
     kind, first, second, *table = layer.link.lowered()
     if table:
@@ -34,7 +34,7 @@ def numpy_fp32(layer: Layer, k: int, threads: int) -> Contestant:
     weight, bias = matrix(layer), bias_of(layer)
 
     def call(hidden: Floats) -> Found:
-        z = _linked(layer, hidden @ weight.T + bias, np.tanh)
+        z = linked(layer, hidden @ weight.T + bias, np.tanh)
         ids = np.argpartition(z, z.shape[1] - k, axis=1)[:, z.shape[1] - k :]
         best = np.take_along_axis(z, ids, 1)
         order = np.argsort(-best, axis=1)
@@ -55,7 +55,7 @@ def _torch(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Contest
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
     def call(hidden: Any) -> tuple[Any, Any]:
-        z = _linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh)
+        z = linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh)
         values, ids = z.topk(k)
         return ids, values - z.logsumexp(1, keepdim=True)
 
@@ -100,7 +100,7 @@ def torch_int8(layer: Layer, k: int, threads: int) -> Contestant:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
     def call(hidden: Any) -> tuple[Any, Any]:
-        z = _linked(layer, product(hidden, codes, scales)[:, : layer.vocab] + bias, torch.tanh)
+        z = linked(layer, product(hidden, codes, scales)[:, : layer.vocab] + bias, torch.tanh)
         values, ids = z.topk(k)
         return ids, values - z.logsumexp(1, keepdim=True)
 
