@@ -220,7 +220,8 @@ def times(
     plain = {one.name for one in plan.ceilings}
     steps = []
     for step, field in plan.steps.items():
-        entries = bench.timed(willing(field, queries[:batch], failed), queries, batch, schedule, stage, place.clock)
+        able = willing(field, queries[:batch], failed)
+        entries = bench.timed(able, queries, batch, schedule, _labelled(stage, step), place.clock)
         steps += [{"step": step, **entry} for entry in entries]
     return {
         "runs": [entry for entry in found if entry["contestant"] not in plain],
@@ -253,6 +254,10 @@ def drawn(
         {"step": step, "contestant": name, "queries": len(queries), "proved": proved, "wrong": wrong}
         for (step, name), (proved, wrong) in counts.items()
     ]
+
+
+def _labelled(stage: Stage, step: str) -> Stage:
+    return lambda label: stage(f"{step}: {label}")
 
 
 def _ours(field: Sequence[Contestant]) -> list[Contestant]:

@@ -10,6 +10,7 @@ what it times then is the interpreter, which says nothing about a GPU.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,7 +44,10 @@ def place(name: str) -> Place:
     if device.index is not None:
         torch.cuda.set_device(device)
     about = torch.cuda.get_device_properties(device)
-    facts = {"gpu": about.name, "gpu_memory": about.total_memory, "l2": about.L2_cache_size, "cuda": torch.version.cuda}
+    facts = {
+        "gpu": about.name, "gpu_memory": about.total_memory, "l2": about.L2_cache_size, "cuda": torch.version.cuda,
+        "triton": importlib.metadata.version("triton"),
+    }  # fmt: skip
     other = torch.zeros(about.L2_cache_size, dtype=torch.float32, device=device)
     return Place(
         name, torch, device, EventClock(torch, other), lambda call: Replayed(torch, call),

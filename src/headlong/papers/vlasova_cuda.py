@@ -6,7 +6,8 @@
     plain  = the call as it is        graph = the call as one CUDA graph        bytes, rows = what a query reads
 
 The layers and heads are those of :mod:`headlong.papers.hierarchical_times`, which has the CPU's times; heads are trained for
-some steps first. Everyone is timed in turns, by device events, behind a read of more than the L2 cache.
+some steps first; the full softmax is stored in bfloat16. Everyone is timed in turns, by device events, behind a read of more
+than the L2 cache.
 
     headlong reproduce vlasova-softmax:cuda              headlong reproduce vlasova-softmax:cuda-synthetic
 """
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from headlong import bench
@@ -100,10 +102,11 @@ def contestants(asked: Subject, spot: Place) -> Iterator[Contestant]:
         yield Contestant(name, call, prepared, on_host)
         yield Contestant(name + GRAPH, spot.captured(call), prepared, on_host)
 
-    for name, layer in asked.layers:
-        if not isinstance(layer, Layer):
-            yield from forms(name, compile_layer(layer, device=spot.name))
+    for name, given in asked.layers:
+        if not isinstance(given, Layer):
+            yield from forms(name, compile_layer(given, device=spot.name))
             continue
+        layer = Layer(given.weight.astype(ml_dtypes.bfloat16), given.bias, given.link)
         plain, about = TorchLayer(layer, prepared(layer.weight)).topk(K), {"bytes": 2 * layer.vocab * layer.dim}
         for form, call in (("", plain), (GRAPH, spot.captured(plain))):
             yield Contestant(FLAT[0] + form, call, lambda rows: prepared(rows).bfloat16(), about=about)
