@@ -17,8 +17,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-
 from headlong.heads.dense import DenseHead
 from headlong.measure import environment
 from headlong.models.costs import _status
@@ -31,6 +29,8 @@ HEADS = ("full, whole", "full, in pieces", "experts")
 
 def full(data: study.Data, task: study.Task, vocab: int, chunk: int | None) -> None:
     """Adam on a dense head of ``vocab`` classes, ``STEPS`` steps."""
+    import torch
+
     head = DenseHead(data.layer.dim, vocab, chunk=chunk)
     optimiser = torch.optim.Adam(head.parameters(), task.rate)
     for step in range(STEPS):
