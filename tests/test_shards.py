@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import headlong as hl
 from headlong.engines.shards import here
@@ -219,12 +224,102 @@ def test_a_hanging_process_is_an_error_after_the_timeout() -> None:
     assert 1.5 < found[0] < 7
 
 
+def _sits(rank: int) -> Any:
+    """Rank 1 waits in a collective of the program's own, once before the engine is there and once after."""
+    waited = []
+    for there in (False, True):
+        if rank == 1:
+            if there:
+                distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=30)
+            dist.barrier()
+            continue
+        start = time.monotonic()
+        with pytest.raises(PeerError, match=r"timeout 1 s.*a process has died or hangs"):
+            engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=1)
+            start = time.monotonic()
+            engine.topk(hidden(), 3)
+        waited.append(time.monotonic() - start)
+        dist.barrier()  # the program's own group is as good as before
+    return waited
+
+
+def test_the_timeout_holds_while_a_process_sits_in_another_collective() -> None:
+    before, after = in_processes(_sits, 2)[0]
+    assert 0.5 < before < 4 and 0.5 < after < 4
+
+
+LEAVES = """
+import sys, time
+import numpy as np, torch.distributed as dist, headlong as hl
+from headlong.integrations import distributed
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+engine = distributed.compile(distributed.slice_of(hl.Layer(np.eye(8, dtype=np.float32))), timeout=1)
+if rank == 1:
+    time.sleep(60)
+engine.topk(np.ones((1, 8)), 3)
+"""
+
+
+def test_a_process_that_raised_can_end(tmp_path: Path) -> None:
+    """No thread of the engine's group keeps the interpreter waiting for a process that hangs."""
+    command = [sys.executable, "-W", "ignore", "-c", LEAVES]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meeting")], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        _, said = ranks[0].communicate(timeout=50)
+    finally:
+        ranks[1].kill()
+        ranks[1].communicate()
+    assert ranks[0].returncode == 1 and "PeerError: rank 0 of 2 got no answer" in said
+
+
 def _different(rank: int) -> Any:
     engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=5)
-    with pytest.raises(PeerError, match="asked different questions"):
-        engine.topk(hidden(), 3 + rank)
-    return True
+    rows = hidden()
+    asked: list[Callable[[], Any]] = [
+        lambda: engine.topk(rows, 3 + rank),
+        lambda: engine.topk(rows, 3) if rank else engine.lse(rows),
+        lambda: engine.topk(rows + np.float32(rank * 1e-3), 3),
+        lambda: engine.topk(rows, 3, eps=0.1 + rank),
+        lambda: engine.topk(rows, 3, allowed=[1, 2, 3 + rank]),
+        lambda: engine.log_prob(rows, np.full((BATCH, 1), rank)),
+        lambda: engine.sample(rows, seed=rank),
+        lambda: engine.sample(rows, seed=rank, top_p=0.9),
+        lambda: engine.sample(rows, seed=1, top_k=2 + rank),
+        lambda: engine.sample(rows, seed=1, temperature=1 + rank),
+    ]
+    for ask in asked:
+        with pytest.raises(PeerError, match="asked different questions"):
+            ask()
+    return engine.topk(rows, 3).ids[0, 0]
 
 
 def test_different_questions_are_noticed() -> None:
-    assert in_processes(_different, 2) == [True, True]
+    assert len(set(in_processes(_different, 2))) == 1
+
+
+def _few(rank: int) -> Any:
+    whole = hl.Layer(np.eye(4, 8, dtype=np.float32))
+    with pytest.raises(OptionError, match="2 classes do not go round 3 processes"):
+        distributed.slice_of(hl.Layer(np.eye(2, 8, dtype=np.float32)))
+    with pytest.raises(OptionError, match="2 classes do not go round 3 processes"):
+        ShardedHead(8, 2)
+    engine = distributed.compile(distributed.slice_of(whole), timeout=20)
+    ids = engine.topk(np.eye(4, 8), 1).ids[:, 0].tolist()
+    engine.close()
+    with pytest.raises(InputError, match="differ in dim, link, method or promise"):
+        distributed.compile(distributed.slice_of(whole), timeout=20, eps=0.01 * (rank + 1))
+    return ids
+
+
+def test_few_classes_go_round_or_are_refused_everywhere() -> None:
+    assert in_processes(_few, 3) == [[0, 1, 2, 3]] * 3
+
+
+def test_a_group_comes_first() -> None:
+    for call in (distributed.slice_of, distributed.compile):
+        with pytest.raises(InputError, match=r"call torch.distributed.init_process_group first"):
+            call(layer())

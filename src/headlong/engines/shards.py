@@ -33,7 +33,9 @@ from headlong.errors import OptionError
 from headlong.kernels import Doubles
 
 Verb = Callable[[Engine, int], tuple[Array, ...]]
-Everyone = Callable[[Verb], list[tuple[Array, ...]]]
+Question = tuple[Any, ...]
+"""What a verb was asked: arrays and plain values, which have to be the same wherever a shard is."""
+Everyone = Callable[[Verb, Question], list[tuple[Array, ...]]]
 """Runs a verb of ``(engine, first class)`` on every shard and returns the arrays of all, in the order of the classes."""
 Ids = NDArray[np.int64]
 
@@ -56,7 +58,7 @@ def here(engines: list[Engine]) -> Shards:
     """Shards that all live in this process, in the order of their classes."""
     starts = tuple(int(stop) for stop in np.cumsum([0, *(engine.layer.vocab for engine in engines)]))
     pairs = list(zip(engines, starts[:-1], strict=True))
-    return Shards(lambda verb: [verb(*pair) for pair in pairs], facts(engines[0], starts))
+    return Shards(lambda verb, question: [verb(*pair) for pair in pairs], facts(engines[0], starts))
 
 
 def facts(engine: Engine, starts: tuple[int, ...]) -> Facts:
@@ -78,7 +80,7 @@ class Shards:
         call = asked(hidden, allowed, exclude, self.facts.dim, self.facts.vocab)
         return answer_as(self._topk(call, checked_k(k, self.facts.vocab), eps), call.kind)
 
-    def _topk(self, call: Asked, k: int, eps: float | None) -> TopK:
+    def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
         eps = None if eps is None else checked_eps(eps)
 
         def best(engine: Engine, start: int) -> tuple[Array, ...]:
@@ -87,7 +89,7 @@ class Shards:
             ids = np.pad(np.where(top.ids < 0, -1, top.ids + start), short, constant_values=-1)
             return np.pad(top.logits, short, constant_values=-np.inf), ids, top.lse, top.error, top.proved, *top.cost[:3]
 
-        parts = self._everyone(best)
+        parts = self._everyone(best, ("topk", call.hidden, call.mask, k, eps, about))
         logits, ids = (np.concatenate(column, axis=1) for column in _columns(parts)[:2])
         order = np.lexsort((np.where(ids < 0, self.facts.vocab, ids), -logits), axis=1)[:, :k]
         logits, ids = np.take_along_axis(logits, order, 1), np.take_along_axis(ids, order, 1)
@@ -102,7 +104,7 @@ class Shards:
         call = asked(hidden, allowed, exclude, self.facts.dim, self.facts.vocab)
         return answer_as(self._lse(call, eps, None), call.kind)
 
-    def _lse(self, call: Asked, eps: float | None, temperature: float | None) -> Lse:
+    def _lse(self, call: Asked, eps: float | None, temperature: float | None, about: Any = None) -> Lse:
         eps = None if eps is None else checked_eps(eps)
 
         def sums(engine: Engine, start: int) -> tuple[Array, ...]:
@@ -110,7 +112,8 @@ class Shards:
             found = reader.lse(call.hidden, eps=eps, **_share(call, engine, start))
             return found.lse, found.error, *found.cost[:3]
 
-        lses, errors, *cost = _columns(self._everyone(sums))
+        question = ("lse", call.hidden, call.mask, eps, temperature, about)
+        lses, errors, *cost = _columns(self._everyone(sums, question))
         return Lse(*merged_lse(lses, errors), self._cost(cost))
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
@@ -123,7 +126,7 @@ class Shards:
             found = engine.log_prob(call.hidden, inside, eps=eps)
             return found.logits, found.lse, found.error, *found.cost[:3]
 
-        logits, lses, errors, *cost = _columns(self._everyone(given))
+        logits, lses, errors, *cost = _columns(self._everyone(given, ("log_prob", call.hidden, chosen, eps)))
         owner = np.searchsorted(self.facts.starts, chosen, side="right") - 1
         mine = np.take_along_axis(np.stack(logits), owner[None], 0)[0]
         lse, error = merged_lse(lses, errors)
@@ -171,7 +174,8 @@ class Shards:
                     total[row] = part
             return ids, logits, score, proved, *cost
 
-        ids, logits, score, proved, *cost = _columns(self._everyone(keys))
+        question = ("sample", call.hidden, call.mask, filters)
+        ids, logits, score, proved, *cost = _columns(self._everyone(keys, question))
         best = np.argmax(np.stack(score), axis=0)[None]
         won, at, key = (np.take_along_axis(np.stack(part), best, 0)[0] for part in (ids, logits, score))
         return Sample(won, at, key, np.all(proved, axis=0), self._cost(cost))
@@ -183,7 +187,7 @@ class Shards:
         for row in range(len(ids)):
             part = slice(row, row + 1)
             mask = None if call.mask is None else call.mask[part if len(call.mask) > 1 else slice(0, 1)]
-            source = _Query(self, Asked("numpy", call.hidden[part], mask, False), cost, row)
+            source = _Query(self, Asked("numpy", call.hidden[part], mask, False), cost, row, filters)
             found = kept(source, sieve)
             order = np.argsort(found.ids)
             classes, exponents = found.ids[order], found.scores[order] / sieve.temperature
@@ -196,7 +200,7 @@ class Shards:
 
     def _agreed_seed(self) -> int:
         """A fresh one, the first shard's, for everyone."""
-        drawn = self._everyone(lambda engine, start: (np.array([secrets.randbits(64)], np.uint64),))
+        drawn = self._everyone(lambda engine, start: (np.array([secrets.randbits(64)], np.uint64),), ("seed",))
         return int(drawn[0][0][0])
 
     @property
@@ -217,14 +221,14 @@ class Shards:
 class _Query:
     """One query as a :class:`headlong.engines.candidates.Source`; keeps the logits that it saw, and counts its cost."""
 
-    def __init__(self, shards: Shards, call: Asked, cost: list[Array], row: int) -> None:
-        self.shards, self.call, self.cost, self.row = shards, call, cost, row
+    def __init__(self, shards: Shards, call: Asked, cost: list[Array], row: int, about: Any) -> None:
+        self.shards, self.call, self.cost, self.row, self.about = shards, call, cost, row, about
         self.logits: dict[int, float] = {}
         self.there = shards.facts.vocab if call.mask is None else int(call.mask.sum())
 
     def best(self, count: int) -> Best:
         count = min(count, self.there)
-        top = self.shards._topk(self.call, count, math.inf)  # noqa: SLF001  # the same file
+        top = self.shards._topk(self.call, count, math.inf, self.about)  # noqa: SLF001  # the same file
         self._count(top.cost)
         self.logits = dict(zip(top.ids[0].tolist(), top.logits[0].tolist(), strict=True))
         scores = np.asarray(self.shards.facts.link(top.logits[0]), np.float64)
@@ -232,7 +236,7 @@ class _Query:
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
         try:
-            found = self.shards._lse(self.call, eps, temperature)  # noqa: SLF001
+            found = self.shards._lse(self.call, eps, temperature, self.about)  # noqa: SLF001
         except OptionError:  # no link says this one at a temperature: all classes will be looked at
             return (-math.inf, math.inf)
         self._count(found.cost)

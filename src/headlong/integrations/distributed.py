@@ -8,8 +8,9 @@
     top    = engine.topk(hidden, k=10)                # the same hidden vectors, the same answer, everywhere
 
 One exchange of a few kilobytes answers a question: each process sends its candidates with their bounds, never weights or
-scores of all classes. ``engine.traffic`` counts it. Engines read the CPU's memory; with nccl the exchange goes through the
-GPU. A process that dies or hangs is a PeerError on all others within ``timeout`` seconds.
+scores of all classes. ``engine.traffic`` counts it. Engines read the CPU's memory, so the exchange is gloo's beside any
+backend, over a group of the engine's own: it meets no other collective of the program. A process that died, hangs or sits
+elsewhere is a PeerError on every process that asks, within ``timeout`` seconds of its asking.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from torch import Tensor
 
 import headlong
 from headlong.engines.base import Engine
-from headlong.engines.shards import Shards, facts
+from headlong.engines.options import real
+from headlong.engines.shards import Question, Shards, facts
 from headlong.errors import InputError, OptionError, PeerError
 
 Arrays = tuple[Any, ...]
@@ -54,11 +56,12 @@ class Exchange(NamedTuple):
     timeout: float
     traffic: Traffic
 
-    def __call__(self, arrays: Arrays) -> list[Arrays]:
-        """The arrays of every process, in the order of their ranks."""
+    def __call__(self, arrays: Arrays, question: Question = ()) -> list[Arrays]:
+        """The arrays of every process, in the order of their ranks; PeerError where ``question`` is not theirs."""
         plain = [np.ascontiguousarray(array) for array in arrays]
         sent = np.frombuffer(b"".join(array.tobytes() for array in plain), np.uint8)
-        header = np.array([len(sent), zlib.crc32(repr([(a.dtype.str, a.shape) for a in plain]).encode())], np.int64)
+        shapes = repr([(array.dtype.str, array.shape) for array in plain]).encode()
+        header = np.array([len(sent), zlib.crc32(shapes) << 32 | _digest(question)], np.uint64)
         self._same(header)
         parts = self._gather(sent)
         self.traffic.exchanges += 1
@@ -67,29 +70,50 @@ class Exchange(NamedTuple):
         return [_unpacked(part.tobytes(), plain) for part in parts]
 
     def _same(self, header: Any) -> None:
-        found = [part.view(np.int64) for part in self._gather(header.view(np.uint8))]
+        found = [part.view(np.uint64) for part in self._gather(header.view(np.uint8))]
         if any((part != header).any() for part in found):
             raise PeerError(
-                "the processes asked different questions (other k, batch or arguments); call every verb in all of them, "
-                "with the same hidden vectors and arguments"
+                "the processes asked different questions (another verb, other hidden vectors, k, seed or arguments); call "
+                "every verb in all of them with the same ones, broadcast from one process where each makes its own"
             )
 
     def _gather(self, sent: Any) -> list[Any]:
-        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(self.group) == "nccl" else None
-        mine = torch.from_numpy(sent.copy()).to(device or "cpu")
+        mine = torch.from_numpy(sent.copy())
         parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
         start = time.monotonic()
         try:
             work = dist.all_gather(parts, mine, group=self.group, async_op=True)
             work.wait(timedelta(seconds=self.timeout))
         except (RuntimeError, ValueError) as error:
-            rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
-            waited = time.monotonic() - start
-            raise PeerError(
-                f"rank {rank} of {size} got no answer from the others and waited {waited:.1f} s (timeout {self.timeout:g} s): "
-                f"a process has died or hangs ({str(error).splitlines()[0].partition('. ')[0]}); restart the group"
-            ) from error
-        return [part.cpu().numpy() for part in parts]
+            raise _no_answer(self.group, start, self.timeout, error) from error
+        return [part.numpy() for part in parts]
+
+
+def _no_answer(group: Group, start: float, timeout: float, error: Exception) -> PeerError:
+    rank, size, waited = dist.get_rank(group), dist.get_world_size(group), time.monotonic() - start
+    why = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
+    return PeerError(
+        f"rank {rank} of {size} got no answer from the others and waited {waited:.1f} s (timeout {timeout:g} s): "
+        f"a process has died or hangs ({why}); restart the group"
+    )
+
+
+def _own(group: Group, timeout: float) -> Group:
+    """A gloo group of the same processes: other collectives cannot be taken for its own, and its threads end in time."""
+    start = time.monotonic()
+    try:
+        ranks = dist.get_process_group_ranks(group)
+        return dist.new_group(ranks, timedelta(seconds=timeout), "gloo", use_local_synchronization=True)
+    except (RuntimeError, ValueError) as error:
+        raise _no_answer(group, start, timeout, error) from error
+
+
+def _digest(question: Question) -> int:
+    """One number for the arrays and plain values of a question."""
+    code = 0
+    for part in question:
+        code = zlib.crc32(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode(), code)
+    return code
 
 
 def _unpacked(data: bytes, like: list[Any]) -> Arrays:
@@ -105,23 +129,24 @@ class DistributedEngine(Shards):
     """The verbs of every engine, one shard in each process; ``engine`` is the one that lives here."""
 
     def __init__(self, engine: Engine, group: Group, timeout: float) -> None:
-        self.engine, self.traffic = engine, Traffic()
-        exchange = Exchange(group, timeout, self.traffic)
+        self.engine, self.traffic, self.group = engine, Traffic(), _own(group, timeout)
+        exchange = Exchange(self.group, timeout, self.traffic)
         layer = engine.layer
-        shapes = exchange((np.array([[layer.vocab, layer.dim]]), np.array([_code(layer.link), _code(engine.method)])))
+        alike = _digest((layer.link, engine.method, engine.promise))
+        shapes = exchange((np.array([[layer.vocab, layer.dim]]), np.array([alike])))
         sizes = [int(shape[0, 0]) for shape, _ in shapes]
-        if len({(int(shape[0, 1]), *map(int, codes)) for shape, codes in shapes}) > 1:
-            raise InputError("the shards differ in dim, link or method; expected rows of one layer, compiled alike")
+        if len({(int(shape[0, 1]), int(code[0])) for shape, code in shapes}) > 1:
+            raise InputError("the shards differ in dim, link, method or promise; expected rows of one layer, compiled alike")
         starts = tuple(int(stop) for stop in np.cumsum([0, *sizes]))
         start = starts[dist.get_rank(group)]
-        super().__init__(lambda verb: exchange(verb(engine, start)), facts(engine, starts))
+        super().__init__(lambda verb, question: exchange(verb(engine, start), question), facts(engine, starts))
+
+    def close(self) -> None:
+        """End the engine's own group, for programs that compile many; each process by itself."""
+        dist.destroy_process_group(self.group)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, here {self.engine.layer.vocab} classes)"
-
-
-def _code(value: object) -> int:
-    return zlib.crc32(repr(value).encode())
 
 
 def compile(  # noqa: A001  # as headlong.compile
@@ -142,8 +167,8 @@ def compile(  # noqa: A001  # as headlong.compile
     ``timeout``  seconds after which a process that does not answer is an error
     ``delta, delta_ids`` hold for the merged answer: each shard is compiled with its part. ``options``: `headlong.compile`
     """
-    if timeout <= 0:
-        raise OptionError(f"timeout is {timeout!r}; expected seconds above 0")
+    timeout = real(timeout, "timeout", 1e-3, 1e6, "seconds")
+    _check_group()
     if not isinstance(layer, headlong.Layer):
         layer, group = _of_dtensor(layer, bias, link, group)
     size = dist.get_world_size(group)
@@ -153,16 +178,26 @@ def compile(  # noqa: A001  # as headlong.compile
 
 def connect(engine: Engine, group: Group = None, *, timeout: float = TIMEOUT) -> DistributedEngine:
     """The same from engines that have been compiled (or loaded) in each process, with their part of any delta."""
-    return DistributedEngine(engine, group, timeout)
+    _check_group()
+    return DistributedEngine(engine, group, real(timeout, "timeout", 1e-3, 1e6, "seconds"))
+
+
+def share(vocab: int, rank: int, size: int) -> slice:
+    """``[rank * vocab / size, (rank + 1) * vocab / size)``: the classes of a rank, as many as any other's or one fewer."""
+    if vocab < size:  # said in every process: none is left waiting for one that stopped here
+        raise OptionError(f"{vocab} classes do not go round {size} processes; use fewer processes")
+    return slice(rank * vocab // size, (rank + 1) * vocab // size)
+
+
+def _check_group() -> None:
+    if not (dist.is_available() and dist.is_initialized()):
+        raise InputError("there is no process group; call torch.distributed.init_process_group first, under torchrun")
 
 
 def slice_of(layer: headlong.Layer, group: Group = None) -> headlong.Layer:
-    """This process's share of a layer that all can map: ``[rank * ceil(vocab / size), ...)``, nothing copied."""
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    step = -(-layer.vocab // size)
-    part = slice(min(rank * step, layer.vocab), min((rank + 1) * step, layer.vocab))
-    if part.start == part.stop:
-        raise OptionError(f"{layer.vocab} classes do not go round {size} processes; use fewer processes")
+    """This process's share of a layer that all can map, :func:`share`; nothing is copied."""
+    _check_group()
+    part = share(layer.vocab, dist.get_rank(group), dist.get_world_size(group))
     bias = None if layer.bias is None else layer.bias[part]
     return headlong.Layer(layer.weight[part], bias, layer.link, name=layer.name)
 

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from headlong.errors import OptionError
 from headlong.heads.base import Head, HeadOutput
+from headlong.integrations.distributed import share
 from headlong.layers.matrix import Layer
 
 
@@ -27,12 +27,8 @@ class ShardedHead(Head):
 
     def __init__(self, dim: int, vocab: int, group: Any = None, *, bias: bool = True) -> None:
         super().__init__(dim, vocab)
-        rank, size = dist.get_rank(group), dist.get_world_size(group)
-        step = -(-vocab // size)
-        self.start, stop = min(rank * step, vocab), min((rank + 1) * step, vocab)
-        if stop == self.start:
-            raise OptionError(f"{vocab} classes do not go round {size} processes; use fewer processes")
-        self.group, self.mine = group, stop - self.start
+        part = share(vocab, dist.get_rank(group), dist.get_world_size(group))
+        self.group, self.start, self.mine = group, part.start, part.stop - part.start
         self.weight = nn.Parameter(torch.empty(self.mine, dim).uniform_(-0.1, 0.1))
         self.bias = nn.Parameter(torch.zeros(self.mine)) if bias else None
 
@@ -48,12 +44,14 @@ class ShardedHead(Head):
     def log_prob(self, hidden: Tensor) -> Tensor:
         """``[N, vocab]`` on every rank, gathered, without a gradient."""
         with torch.no_grad():
-            logits = self.logits(hidden)
-            full = logits.new_full((len(hidden), -(-self.vocab // dist.get_world_size(self.group))), -torch.inf)
+            logits, size = self.logits(hidden), dist.get_world_size(self.group)
+            full = logits.new_full((len(hidden), -(-self.vocab // size)), -torch.inf)
             full[:, : self.mine] = logits
-            parts = [torch.empty_like(full) for _ in range(dist.get_world_size(self.group))]
+            parts = [torch.empty_like(full) for _ in range(size)]
             dist.all_gather(parts, full, group=self.group)
-            return torch.cat(parts, 1)[:, : self.vocab].log_softmax(-1)
+            shares = [share(self.vocab, rank, size) for rank in range(size)]
+            mine = [part[:, : one.stop - one.start] for part, one in zip(parts, shares, strict=True)]
+            return torch.cat(mine, 1).log_softmax(-1)
 
     def freeze(self) -> Layer:
         """This rank's rows: what :func:`headlong.integrations.distributed.compile` takes."""
