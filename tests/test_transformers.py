@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +24,14 @@ from transformers import (
     LogitsProcessorList,
     T5Config,
     T5ForConditionalGeneration,
+    WatermarkingConfig,
 )
 
 from headlong import Affine, SoftCap
 from headlong.engines.gumbel import gumbels
-from headlong.errors import HeadlongError, InputError
+from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
 from headlong.integrations.decoding import headlong_generate
+from headlong.integrations.fingerprint import TURNS, Fingerprint
 from headlong.integrations.transformers import FastHead, Limits, accelerate, restore
 
 VOCAB, SHARP = 3000, 25.0
@@ -113,6 +117,15 @@ EXACT: dict[str, dict[str, Any]] = {
     "min_new_tokens": {"min_new_tokens": 5},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
     "suppress_tokens": {"suppress_tokens": list(range(3, 200))},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (2, 1.5)},
+    "min_length": {"min_length": 12},
+    "begin_suppress_tokens": {"begin_suppress_tokens": list(range(3, 200))},
+    "forced_bos_token_id": {"forced_bos_token_id": 7},
+    "forced_eos_token_id": {"forced_eos_token_id": 7},
+    "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.6},
+    "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 1},
+    "remove_invalid_values": {"remove_invalid_values": True},
+    "renormalize_logits": {"renormalize_logits": True, "top_p": 0.8},
     "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": lambda row, ids: [5 + row, 7, 100 + len(ids), 2000]},
 }
 TOGETHER: dict[str, dict[str, Any]] = {
@@ -127,6 +140,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "penalty, greedy": {"repetition_penalty": 3.0, "do_sample": False, "exponential_decay_length_penalty": (2, 1.5)},
     "all filters": {"temperature": 0.9, "top_k": 500, "top_p": 0.9, "min_p": 0.002},
     "little mass": {"top_p": 1e-6},
+    "no mass": {"top_p": 0.0},
 }  # fmt: skip
 
 
@@ -173,6 +187,8 @@ DENSE: dict[str, dict[str, Any]] = {
     "eta_cutoff": {"eta_cutoff": 1e-3, "do_sample": True},
     "top_h": {"top_h": 0.5, "do_sample": True},
     "guidance_scale": {"guidance_scale": 1.5},
+    "watermarking_config": {"watermarking_config": WatermarkingConfig(bias=2.5)},
+    "temperature beyond 1e-6 to 1e6": {"temperature": math.inf, "do_sample": True, "top_k": 0},
     "num_beams": {"num_beams": 2},
     "output_scores": {"output_scores": True, "return_dict_in_generate": True},
     "a processor of your own": {"logits_processor": LogitsProcessorList([Noise(3)])},
@@ -320,6 +336,102 @@ def test_changed_weights_are_not_read_with_an_old_engine(plain: Any) -> None:
     assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
 
 
+def fused_step(model: Any) -> None:
+    step = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    model(PROMPTS, labels=PROMPTS).loss.backward()
+    step.step()
+
+
+def added(model: Any) -> None:
+    weight = model.lm_head.weight
+    weight.data += torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) * 5
+
+
+def negated(model: Any) -> None:
+    model.lm_head.weight.detach().numpy()[:] *= -1
+
+
+def one_row(model: Any) -> None:
+    """A token that nobody expected becomes the likeliest of all."""
+    model.lm_head.weight.data[1234] = 40 * model.transformer(PROMPTS).last_hidden_state.detach()[0, -1]
+
+
+@pytest.mark.parametrize("write", [fused_step, added, negated, one_row])
+@pytest.mark.parametrize("how", ["headlong_generate", "plain"])
+def test_writes_that_torch_does_not_count_are_seen(write: Callable[[Any], None], how: str) -> None:
+    models = [gpt2(), gpt2()]
+    head = accelerate(models[0], method="cascade")
+    version = head.weight._version
+    for model in models:
+        write(model)
+    assert head.weight._version == version, "torch counts this now: drop it from the test"
+    options = {"do_sample": False, **SHORT} | ({"custom_generate": headlong_generate} if how != "plain" else {})
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="have changed"):
+        for _ in range(TURNS if write is one_row and how == "plain" else 0):  # each row has its turn
+            head(torch.zeros(1, head.in_features))
+        found = models[0].generate(PROMPTS, **options)
+    assert torch.equal(found, models[1].generate(PROMPTS, do_sample=False, **SHORT))
+    assert head.stale
+
+
+def test_a_fingerprint_knows_every_row() -> None:
+    for kind in (torch.float32, torch.bfloat16, torch.float16):
+        for dim in (33, 48):
+            weight, bias = torch.randn(1003, dim).to(kind), torch.randn(1003).to(kind)
+            seen = Fingerprint(weight, bias)
+            assert not any(seen.at_a_glance((weight, bias)) for _ in range(TURNS + 1)) and not seen.differs((weight, bias))
+            weight.data[501, 7] += 1
+            assert seen.differs((weight, bias))
+            assert sum(seen.at_a_glance((weight, bias)) for _ in range(TURNS)) == 1
+            seen = Fingerprint(weight, bias)
+            bias.data[500] += 1
+            assert seen.differs((weight, bias))
+
+
+def test_no_id_below_zero_is_handed_out(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of other weights may leave nothing to score; nobody had seen the write."""
+    head = accelerate(plain, method="cascade")
+    topk = head.engine.topk
+
+    def short(*args: Any, **options: Any) -> Any:
+        top = topk(*args, **options)
+        top.ids[0, -1] = -1
+        return top
+
+    monkeypatch.setattr(type(head.engine), "topk", lambda engine, *args, **options: short(*args, **options))
+    with pytest.warns(RuntimeWarning, match="have changed"), pytest.raises(InputError, match="while tokens were generated"):
+        plain.generate(PROMPTS, custom_generate=headlong_generate, do_sample=False, **SHORT)
+    assert head.stale
+    restore(plain)
+    expected = plain(PROMPTS).logits
+    accelerate(plain, method="cascade")
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="have changed"):
+        assert torch.equal(plain(PROMPTS).logits, expected)
+
+
+def test_a_copy_and_a_pickle_are_the_plain_model(plain: Any) -> None:
+    head = accelerate(plain, method="cascade")
+    expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
+    stored = io.BytesIO()
+    torch.save(plain, stored)
+    stored.seek(0)
+    for made in (copy.deepcopy(plain), torch.load(stored, weights_only=False)):
+        assert type(made.lm_head) is torch.nn.Linear and made.lm_head.weight is made.transformer.wte.weight
+        assert made.lm_head.weight.data_ptr() != head.weight.data_ptr()
+        assert torch.equal(made.generate(PROMPTS, do_sample=False, **SHORT), expected)
+        accelerate(made)
+    assert plain.get_output_embeddings() is head
+
+
+@pytest.mark.parametrize("name", ["suppress_tokens", "bad_words_ids"])
+def test_plain_generate_is_exact_while_fewer_tokens_are_banned_than_there_are_candidates(plain: Any, name: str) -> None:
+    best = plain(PROMPTS[:1]).logits[0, -1].topk(19).indices.tolist()
+    options = {name: best if name == "suppress_tokens" else [[token] for token in best]}
+    expected = plain.generate(PROMPTS[:1], do_sample=False, **SHORT, **options)
+    accelerate(plain, method="cascade", limits=Limits(candidates=20))
+    assert torch.equal(plain.generate(PROMPTS[:1], do_sample=False, **SHORT, **options), expected)
+
+
 def test_many_rows_are_one_dense_product(plain: Any) -> None:
     expected = plain(PROMPTS).logits
     head = accelerate(plain, limits=Limits(rows=4))
@@ -338,10 +450,32 @@ def test_refusals_say_what_to_do(plain: Any) -> None:
         accelerate(plain)
     restore(plain)
     hook = plain.lm_head.register_forward_hook(lambda *parts: None)
-    with pytest.raises(InputError, match="forward hooks"):
+    with pytest.raises(InputError, match="has hooks"):
         accelerate(plain)
     hook.remove()
-    assert isinstance(accelerate(plain), FastHead)
+    hook = plain.lm_head.register_full_backward_hook(lambda *parts: None)
+    with pytest.raises(InputError, match="has hooks"):
+        accelerate(plain)
+    hook.remove()
+    for limits, said in [(Limits(candidates=0), "limits.candidates is 0"), (Limits(rows=-1), "limits.rows is -1")]:
+        with pytest.raises(OptionError, match=said):
+            accelerate(plain, limits=limits)
+    for calibration in ([[1, 2], [3]], np.zeros((0, 5), int), [1, 2], torch.ones(2, 3, dtype=torch.bool), [["a"]], [[1] * 200]):
+        with pytest.raises(OptionError, match="calibration"):
+            accelerate(plain, calibration)
+    with pytest.raises(IdError, match=f"token ids from 1 to {VOCAB}; expected 0 to {VOCAB - 1}"):
+        accelerate(plain, [[1, VOCAB]])
+    head = accelerate(plain)
+    assert isinstance(head, FastHead)
+    with pytest.raises(InputError, match="leave no token in row 0"):
+        plain.generate(PROMPTS, custom_generate=headlong_generate, suppress_tokens=list(range(VOCAB)), **SHORT)
+    hook = head.register_forward_hook(lambda *parts: None)
+    with pytest.raises(InputError, match="has hooks"):
+        restore(plain)
+    hook.remove()
+    assert type(restore(plain)) is torch.nn.Linear
+    with pytest.raises(DtypeError, match="the model is torch.float64; expected float32, float16 or bfloat16"):
+        accelerate(plain.double())
 
 
 def test_parts_frozen_in_evaluation_stay_so(plain: Any) -> None:

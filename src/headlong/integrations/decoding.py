@@ -28,7 +28,7 @@ from headlong.engines.candidates import Best, Sieve, kept
 from headlong.engines.gumbel import gumbels
 from headlong.errors import InputError
 from headlong.integrations.processors import Edits, Ids, Recipe, edited, recipe
-from headlong.integrations.transformers import FastHead
+from headlong.integrations.transformers import CHANGED, FastHead
 
 Doubles = NDArray[np.float64]
 
@@ -74,10 +74,9 @@ def _answerable(head: FastHead, samples: bool, processors: Any, config: Any) -> 
         return "a decoding method other than greedy and sampling"
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):
         return "output_scores and output_logits"
-    if head.stale:
-        return "the weights have changed since accelerate(); call it again"
-    found = recipe(processors, head.out_features)
-    return f"{found}" if isinstance(found, str) else found
+    if head.stale:  # all rows are looked at: nothing looks again until the last token
+        return CHANGED
+    return recipe(processors, head.out_features)
 
 
 class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no types that are read here
@@ -90,6 +89,9 @@ class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no ty
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         hidden = self.taken.hidden[:, -1].detach()
         ids, path = pick(self.head.engine, hidden, self.recipe, input_ids, self.seed, self.step * len(hidden))
+        if (ids < 0).any():
+            self.head.changed()
+            raise InputError("the weights were written to while tokens were generated; call accelerate(model) and generate again")
         self.head.count(path, len(hidden))
         self.step += 1
         return scores.new_zeros(len(ids), self.head.out_features).scatter_(1, torch.from_numpy(ids)[:, None], 1.0)
@@ -102,6 +104,7 @@ def pick(engine: Any, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: i
         return [_exponents(engine, hidden[row : row + 1], part) for row, part in enumerate(ids)]
 
     edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores)
+    _check_some_left(edits.banned, engine.layer.vocab)
     if not any(map(len, edits.ids)):
         limits = _limits(edits.banned, engine.layer.vocab)
         if seed is None:
@@ -112,6 +115,12 @@ def pick(engine: Any, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: i
     rows = [Row(engine, hidden[row : row + 1], edits, row, recipe.filters) for row in range(len(hidden))]
     ids = [one.likeliest() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
     return np.array(ids, np.int64), f"{engine.method.name}, edited"
+
+
+def _check_some_left(banned: list[Ids], vocab: int) -> None:
+    for row, ids in enumerate(banned):
+        if len(ids) == vocab:
+            raise InputError(f"the processors leave no token in row {row}; allow at least one (banned: all {vocab})")
 
 
 def _limits(banned: list[Ids], vocab: int) -> dict[str, Any]:

@@ -49,6 +49,12 @@ FILTERS: tuple[tuple[type[Any], str, str], ...] = (
 """In this order, which is ``generate``'s: the processor, its attribute, the argument of ``Engine.sample``."""
 
 
+LITTLE = 1e-12
+"""A nucleus of this mass, or of none, is the likeliest class alone."""
+COLDEST, HOTTEST = 1e-6, 1e6
+"""Temperatures that the engines take; the others are left to torch."""
+
+
 class Edits(NamedTuple):
     """For each row: the classes that are ruled out, and the classes whose score ``f(z)`` is another now."""
 
@@ -70,18 +76,24 @@ def recipe(processors: Sequence[Any], vocab: int) -> Recipe | str:
     for processor in processors:
         kind = type(processor)
         names = [entry[0] for entry in FILTERS]
-        if kind in names and names.index(kind) >= place:
+        if kind is hf.LogitNormalization:  # no law changes, and what comes after it would have to be looked at
+            place = len(FILTERS)
+        elif kind in names and names.index(kind) >= place:
             place = names.index(kind) + 1
             _, attribute, argument = FILTERS[place - 1]
             filters[argument] = getattr(processor, attribute)
             if getattr(processor, "min_tokens_to_keep", 1) != 1 or getattr(processor, "filter_value", -np.inf) != -np.inf:
                 return f"{kind.__name__} with settings of its own"
+            if argument == "temperature" and not COLDEST <= filters[argument] <= HOTTEST:
+                return f"a temperature of {filters[argument]:g}"
         elif (kind in ADDING or kind in LOOKING) and not place:
             edits.append(processor)
         else:
             return kind.__name__ + (" after a filter" if kind in (*ADDING, *LOOKING, *names) else "")
     if "top_k" in filters:
         filters["top_k"] = min(int(filters["top_k"]), vocab)
+    if "top_p" in filters:
+        filters["top_p"] = max(float(filters["top_p"]), LITTLE)
     return Recipe(tuple(edits), filters)
 
 

@@ -21,19 +21,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import headlong
-from headlong.errors import DtypeError, InputError, OptionError
-from headlong.integrations.links import link_between
+from headlong.engines.options import whole
+from headlong.errors import DtypeError, InputError
+from headlong.integrations.fingerprint import Fingerprint
+from headlong.integrations.probe import calibration_of, post_head, put
 from headlong.integrations.tail import scattered
-
-RAMP = 60.0
-"""Scores from -RAMP to RAMP show what a model does to them."""
-
 
 class Limits(NamedTuple):
     """``rows``  a call on more rows than this is one dense product (prefill, training)
@@ -45,6 +42,7 @@ class Limits(NamedTuple):
 
 
 LIMITS = Limits()
+CHANGED = "the weights have changed since accelerate(); call it again"
 
 
 class FastHead(nn.Linear):
@@ -56,7 +54,8 @@ class FastHead(nn.Linear):
         scores[i] = f^-1(log((exp(lse) - sum_C exp(f(z))) / (vocab - |C|)))      otherwise
 
     so that ``softmax(f(scores))`` is exact on C. ``paths`` counts rows by the way they were answered. Gradients, many
-    rows and weights that changed since :func:`accelerate` take the dense product of ``nn.Linear``.
+    rows and weights that changed since :func:`accelerate` take the dense product of ``nn.Linear``. A copy or a pickle of this
+    module is the plain ``nn.Linear``: the engine belongs to these weights in this memory.
     """
 
     def __init__(self, linear: nn.Linear, engine: Any, limits: Limits) -> None:
@@ -66,7 +65,8 @@ class FastHead(nn.Linear):
         self.engine, self.limits = engine, limits
         self.paths: Counter[str] = Counter()
         self._before = (linear,)  # a tuple hides the module from state_dict and named_modules
-        self._versions = self._now()
+        self._seen = Fingerprint(*self._parameters_now())
+        self._changed = self._suspect = False
         self._said: set[str] = set()
         self._taken = threading.local()
         self.train(linear.training)
@@ -86,6 +86,9 @@ class FastHead(nn.Linear):
             self.count(f"dense: {why}", len(rows))
             return functional.linear(input, self.weight, self.bias)
         top = self.engine.topk(rows.detach(), k=min(self.limits.candidates, self.out_features))
+        if (top.ids < 0).any():  # fewer than were asked for: the bounds are those of other weights
+            self.count(f"dense: {self.changed()}", len(rows))
+            return functional.linear(input, self.weight, self.bias)
         self.count(top.cost.path, len(rows))
         filled = scattered(top, self.engine.layer.link, self.out_features)
         return filled.to(input.dtype).reshape(*input.shape[:-1], self.out_features)
@@ -115,25 +118,50 @@ class FastHead(nn.Linear):
 
     @property
     def stale(self) -> bool:
-        """Whether the weights have been written to, moved or replaced since the engine was compiled."""
-        return self._now() != self._versions
+        """Whether the weights have been written to, moved or replaced since the engine was compiled; reads them once."""
+        self._changed = self._changed or self._seen.differs(self._parameters_now())
+        self._suspect = False
+        return self._changed
 
-    def _now(self) -> tuple[Any, ...]:
-        parts = [part for part in (self.weight, self.bias) if part is not None]
-        # an inference tensor keeps no version; nobody can train it either
-        return tuple((part.data_ptr(), 0 if part.is_inference() else part._version) for part in parts)  # noqa: SLF001
+    def _parameters_now(self) -> tuple[Tensor, ...]:
+        return tuple(part for part in (self.weight, self.bias) if part is not None)
+
+    def _looks_stale(self) -> bool:
+        """At a glance; all rows after a call that asked for gradients, since a step of an optimiser may have followed."""
+        if self._suspect:
+            return self.stale
+        self._changed = self._changed or self._seen.at_a_glance(self._parameters_now())
+        return self._changed
 
     def _dense(self, rows: Tensor) -> str:
         if why := getattr(self._taken, "dense", ""):
             return str(why)
         if torch.is_grad_enabled() and (rows.requires_grad or self.weight.requires_grad):
+            self._suspect = True
             return "gradients"
         if len(rows) > self.limits.rows:
             return f"more than {self.limits.rows} rows"
-        if self.stale:
-            self.fall_back("the weights have changed since accelerate(); call it again", 0)
-            return "changed weights"
+        if self._looks_stale():
+            return self.changed()
         return ""
+
+    def changed(self) -> str:
+        """The weights are others than the engine's: dense from now on, and said."""
+        self._changed = True
+        self.fall_back(CHANGED, 0)
+        return "changed weights"
+
+    def plain(self) -> nn.Linear:
+        """The module that was here before, with the parameters and the mode of now."""
+        before = self.replaced
+        before.weight, before.bias = self.weight, self.bias
+        before.out_features, before.in_features = self.weight.shape
+        return before.train(self.training)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """``copy`` and ``pickle`` make the plain module: parameters are tied in the copy as they are here."""
+        sizes = (self.in_features, self.out_features, self.bias is not None, "meta")  # nothing is allocated or drawn
+        return nn.Linear, sizes, self.plain().__dict__
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.engine!r}"
@@ -180,12 +208,13 @@ def accelerate(
     """
     linear = model.get_output_embeddings()
     _check(model, linear)
+    limits = Limits(whole(limits.rows, "limits.rows", 0, 2**62), whole(limits.candidates, "limits.candidates", 1, 2**62))
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            found = _post_head(model, linear) if link is None else link
-            hidden = _calibration(model, linear, calibration)
+            found = post_head(model, linear) if link is None else link
+            hidden = calibration_of(model, linear, calibration)
     finally:
         for module, training in modes:  # each its own: parts may be frozen in evaluation
             module.training = training
@@ -193,7 +222,7 @@ def accelerate(
     bias = None if linear.bias is None else linear.bias.detach()
     layer = headlong.Layer(linear.weight.detach(), bias, found, name="lm_head.weight")
     head = FastHead(linear, headlong.compile(layer, eps=eps, delta=delta, calibration=hidden, **options), limits)
-    _put(model, linear, head)
+    put(model, linear, head)
     return head
 
 
@@ -202,10 +231,9 @@ def restore(model: Any) -> nn.Linear:
     head = model.get_output_embeddings()
     if not isinstance(head, FastHead):
         raise InputError(f"the model's output layer is a {type(head).__name__}; expected one that accelerate() put there")
-    before = head.replaced
-    before.weight, before.bias = head.weight, head.bias
-    before.train(head.training)
-    _put(model, head, before)
+    _check_hooks(head)
+    before = head.plain()
+    put(model, head, before)
     return before
 
 
@@ -216,64 +244,13 @@ def _check(model: Any, linear: Any) -> None:
         raise InputError(f"the model's output layer is {type(linear).__name__}; expected torch.nn.Linear over all classes")
     if linear.weight.device.type != "cpu":
         raise DtypeError(f"the model is on {linear.weight.device}; this reads from the CPU's memory: pass model.cpu()")
-    if linear._forward_hooks or linear._forward_pre_hooks:  # noqa: SLF001  # torch has no other way to ask
-        raise InputError("the output layer has forward hooks, which would be lost; remove them first")
+    if linear.weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise DtypeError(f"the model is {linear.weight.dtype}; expected float32, float16 or bfloat16: pass model.float()")
+    _check_hooks(linear)
 
 
-def _put(model: Any, old: nn.Module, new: nn.Module) -> None:
-    """Every attribute under which the model holds ``old``; parameters stay where they are."""
-    places = [(parent, name) for parent in model.modules() for name, child in parent.named_children() if child is old]
-    if not places:
-        raise InputError("the output layer is no submodule of the model; expected one that it owns")
-    for parent, name in places:
-        setattr(parent, name, new)
-
-
-class _Ramp(nn.Linear):
-    """Answers every call with the same scores, all of -RAMP to RAMP, and keeps what it was given."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.weight.shape[1], linear.weight.shape[0]
-        self.weight, self.bias = linear.weight, linear.bias
-        mixed = torch.randperm(self.out_features, generator=torch.Generator().manual_seed(0))  # no function of the class id
-        self.scores = torch.linspace(-RAMP, RAMP, self.out_features)[mixed].to(linear.weight.dtype)
-        self.hidden: list[Tensor] = []
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        self.hidden.append(input.reshape(-1, self.in_features))
-        return self.scores.expand(*input.shape[:-1], -1)
-
-
-def _run(model: Any, linear: nn.Linear, ids: Tensor) -> tuple[_Ramp, Any]:
-    ramp = _Ramp(linear)
-    inputs = {"input_ids": ids}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = ids
-    _put(model, linear, ramp)
-    try:
-        return ramp, model(**inputs, use_cache=False, return_dict=True)
-    finally:
-        _put(model, ramp, linear)
-
-
-def _post_head(model: Any, linear: nn.Linear) -> headlong.Affine | headlong.SoftCap:
-    ramp, out = _run(model, linear, torch.zeros(1, 2, dtype=torch.int64))
-    named = [getattr(model.config, name, None) for name in sorted(vars(model.config)) if "logit" in name]
-    text = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    named += [getattr(text, name, None) for name in sorted(vars(text)) if "logit" in name]
-    known = [float(value) for value in named if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0]
-    return link_between(ramp.scores.double().numpy(), out.logits[0, -1].double().numpy(), known, str(linear.weight.dtype))
-
-
-def _calibration(model: Any, linear: nn.Linear, given: Any) -> Any:
-    """Hidden vectors as they are, or those of token ids."""
-    if given is None:
-        return None
-    array = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
-    if array.is_floating_point():
-        return array
-    if array.ndim != 2:
-        raise OptionError(f"calibration has shape {list(array.shape)}; expected token ids [batch, length] or vectors [n, dim]")
-    ramps = [_run(model, linear, row[None])[0] for row in array]
-    return torch.cat([hidden for ramp in ramps for hidden in ramp.hidden])
+def _check_hooks(module: nn.Module) -> None:
+    """Hooks belong to a module, and would stay with the one that goes."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # torch has no other way to ask
+    if any(getattr(module, kind) for kind in kinds):
+        raise InputError("the output layer has hooks (forward or backward), which would be lost; remove them first")
