@@ -1,4 +1,7 @@
-"""Score hidden vectors with Spark on this machine (Java 17): pip install pyspark; python examples/spark_scoring.py"""
+"""Score hidden vectors with Spark on this machine (Java 17).
+
+pip install pyspark pandas pyarrow; python examples/spark_scoring.py
+"""
 
 import tempfile
 from pathlib import Path

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headlong import Layer
-from headlong.errors import InputError, OptionError, ShapeError
+from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from headlong.integrations.faiss_api import Headlong, IndexFlatIP
 
 RNG = np.random.default_rng(3)
@@ -70,6 +70,15 @@ def test_faults() -> None:
         IndexFlatIP(24, metric="l2")
     with pytest.raises(OptionError, match="dim is 0"):
         IndexFlatIP(0)
+    for k in (True, 2.5, None):
+        with pytest.raises(OptionError, match=f"k is {k}"):
+            index.search(QUERIES, k)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"x has shape \[0, 24\]; expected at least one query"):
+        index.train(QUERIES[:0])
+    with pytest.raises(DtypeError, match="complex64; expected real"):
+        index.add(ROWS.astype(np.complex64))
+    with pytest.raises(InputError, match=r"call fit\(rows\) first"):
+        Headlong().query(QUERIES[0], 3)
     with pytest.raises(InputError, match="the index is empty"):
         repr(index.engine)
     with pytest.raises(ShapeError, match="key is 7"):
@@ -78,6 +87,13 @@ def test_faults() -> None:
         IndexFlatIP.over(Layer(ROWS, np.zeros(3000, np.float32)))
     over = IndexFlatIP.over(Layer(ROWS))
     assert np.shares_memory(over.engine.layer.weight, ROWS)
+
+
+def test_products_beyond_float32_are_infinite_and_ranked() -> None:
+    index = IndexFlatIP(24)
+    index.add(ROWS * np.float32(1e19))
+    distances, ids = index.search(QUERIES * np.float32(1e19), 3)
+    assert (ids == BEST[:, :3]).all() and np.isposinf(distances).all()
 
 
 @pytest.mark.parametrize("metric", ["dot", "angular"])

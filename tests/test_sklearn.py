@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import headlong as hl
-from headlong.errors import InputError, OptionError, ShapeError
+from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.sklearn import HeadClassifier, TopKClassifier
 
 QUICK = {"epochs": 30, "random_state": 0}
@@ -129,3 +129,36 @@ def test_large_features_keep_the_promise(shift: float, eps: float | None) -> Non
     expected = np.take_along_axis(scores - logsumexp(scores, axis=1)[:, None], places, axis=1)
     assert np.abs(np.log(best) - expected).max() <= (0.01 if eps is None else eps)
     assert best.max() <= 1 + 1e-6
+
+
+def test_names_of_features_are_the_fitted_ones() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed; only frames have names of features")
+    x, y = data(5)
+    frame = pandas.DataFrame(x, columns=[f"feature {index}" for index in range(12)])
+    inside = LogisticRegression(max_iter=300).fit(frame, y)
+    model = TopKClassifier.of(inside)
+    assert (model.predict(frame) == inside.predict(frame)).all()  # no warning
+    assert (TopKClassifier(inside).fit(frame, y).feature_names_in_ == frame.columns).all()
+    for one in (model, TopKClassifier(inside).fit(frame, y)):
+        with pytest.raises(ValueError, match="feature names should match"):
+            one.predict(frame[frame.columns[::-1]])
+
+
+def test_sparse_coefficients_are_read() -> None:
+    x, y = data(7)
+    inside = LogisticRegression(max_iter=300).fit(x, y)
+    expected = inside.predict(x)
+    assert (TopKClassifier.of(inside.sparsify()).predict(x) == expected).all()
+
+
+def test_bad_settings_are_named() -> None:
+    x, y = data(6)
+    with pytest.raises(InputError, match="RidgeClassifier was fitted on multilabel-indicator targets"):
+        TopKClassifier.of(RidgeClassifier().fit(x, y[:, None] == np.unique(y)))
+    for setting, value in [("epochs", 0), ("epochs", -1), ("batch_size", 0), ("rate", float("nan")), ("rate", -1.0)]:
+        with pytest.raises(OptionError, match=f"{setting} is {value}"):
+            HeadClassifier(**{setting: value}).fit(x, y)
+    with pytest.raises(NonFiniteError, match="rescale the features"):
+        HeadClassifier().fit(x * 1e200, y)
+    with pytest.raises(ShapeError, match="k is True"):
+        TopKClassifier().fit(x, y).predict_topk(x, True)

@@ -91,7 +91,7 @@ class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no ty
         ids, path = pick(self.head.engine, hidden, self.recipe, input_ids, self.seed, self.step * len(hidden))
         if (ids < 0).any():
             self.head.changed()
-            raise InputError("the weights were written to while tokens were generated; call accelerate(model) and generate again")
+            raise InputError("the weights were written to while tokens were generated; restore and accelerate again")
         self.head.count(path, len(hidden))
         self.step += 1
         return scores.new_zeros(len(ids), self.head.out_features).scatter_(1, torch.from_numpy(ids)[:, None], 1.0)

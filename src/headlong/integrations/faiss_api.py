@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.errors import InputError, OptionError, ShapeError
+from headlong.engines.options import whole
+from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 
 Floats = NDArray[np.float32]
 METRICS = ("inner_product", "log_prob")
@@ -34,9 +35,7 @@ class IndexFlatIP:
     def __init__(self, dim: int, metric: str = "inner_product", **options: Any) -> None:
         if metric not in METRICS:
             raise OptionError(f"metric is {metric!r}; choose from {', '.join(METRICS)}")
-        if not isinstance(dim, (int, np.integer)) or dim < 1:
-            raise OptionError(f"dim is {dim!r}; expected a whole number from 1")
-        self.d, self.metric, self.options = int(dim), metric, options
+        self.d, self.metric, self.options = whole(dim, "dim", 1, 2**31 - 1), metric, options
         self.is_trained = True
         self._parts: list[Floats] = []
         self._queries: Floats | None = None
@@ -72,7 +71,10 @@ class IndexFlatIP:
 
     def train(self, x: Any) -> None:
         """Remember queries like the ones to come: they decide how little of a row has to be read."""
-        self._queries, self._engine = self._checked(x, "x"), None
+        queries = self._checked(x, "x")
+        if not len(queries):
+            raise ShapeError(f"x has shape {list(queries.shape)}; expected at least one query to learn from")
+        self._queries, self._engine = queries.copy(), None
 
     def add(self, x: Any) -> None:
         """Append rows ``[n, dim]``; their ids go on from ``ntotal``."""
@@ -84,15 +86,15 @@ class IndexFlatIP:
     def search(self, x: Any, k: int) -> tuple[Floats, NDArray[np.int64]]:
         """``(D, I) [n, k]``: the k largest of each query, largest first, equal ones by id."""
         queries = self._checked(x, "x")
-        if not isinstance(k, (int, np.integer)) or k < 1:
-            raise OptionError(f"k is {k!r}; expected a whole number from 1")
+        k = whole(k, "k", 1, 2**31 - 1)
         distances = np.full((len(queries), k), -np.inf, np.float32)
         ids = np.full((len(queries), k), -1, np.int64)
-        most = min(int(k), self.ntotal)
+        most = min(k, self.ntotal)
         for start in range(0, len(queries) if most else 0, ROWS):
             part = slice(start, start + ROWS)
             top = self.engine.topk(queries[part], k=most)
-            distances[part, :most] = top.logits if self.metric == "inner_product" else top.log_probs
+            with np.errstate(over="ignore"):  # products beyond float32's range are infinite in D, and ranked all the same
+                distances[part, :most] = top.logits if self.metric == "inner_product" else top.log_probs
             ids[part, :most] = top.ids
         return distances, ids
 
@@ -111,7 +113,10 @@ class IndexFlatIP:
         self._parts, self._engine = [], None
 
     def _checked(self, x: Any, name: str) -> Floats:
-        rows = np.ascontiguousarray(x, np.float32)
+        if np.iscomplexobj(x):
+            raise DtypeError(f"{name} is {np.asarray(x).dtype}; expected real numbers")
+        with np.errstate(over="ignore"):  # infinite then, which the layer refuses with the row's number
+            rows = np.ascontiguousarray(x, np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.d:
             raise ShapeError(f"{name} has shape {list(rows.shape)}; expected [n, {self.d}]")
         return rows
@@ -144,13 +149,16 @@ class Headlong:
 
     def query(self, q: Any, n: int) -> NDArray[np.int64]:
         """The ids of the ``n`` largest inner products."""
-        assert self.index is not None, "fit comes first"
-        return np.asarray(self.index.search(np.asarray(q, np.float32)[None], n)[1][0])
+        return np.asarray(self._fitted().search(np.asarray(q, np.float32)[None], n)[1][0])
 
     def batch_query(self, queries: Any, n: int) -> None:
         """Many at once; :meth:`get_batch_results` has the answers."""
-        assert self.index is not None, "fit comes first"
-        self.results = self.index.search(queries, n)[1]
+        self.results = self._fitted().search(queries, n)[1]
+
+    def _fitted(self) -> IndexFlatIP:
+        if self.index is None:
+            raise InputError("nothing is indexed; call fit(rows) first")
+        return self.index
 
     def get_batch_results(self) -> NDArray[np.int64]:
         """``[queries, n]``, the ids of the last :meth:`batch_query`."""

@@ -77,7 +77,7 @@ def calibration_of(model: Any, linear: nn.Linear, given: Any) -> Any:
     try:
         array = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
     except (TypeError, ValueError) as error:
-        raise OptionError("calibration is no rectangle of numbers; expected token ids [batch, length], cut to one length") from error
+        raise OptionError("calibration is no rectangle of numbers; expected token ids [batch, length] of one length") from error
     if array.is_floating_point():
         return array
     return _hidden(model, linear, _checked_ids(model, array))
@@ -99,5 +99,5 @@ def _hidden(model: Any, linear: nn.Linear, ids: Tensor) -> Tensor:
     try:
         ramps = [_run(model, linear, row[None])[0] for row in ids]
     except (IndexError, RuntimeError) as error:
-        raise OptionError(f"the model could not read {ids.shape[1]} calibration tokens at once ({error}); cut the rows") from error
+        raise OptionError(f"the model could not read rows of {ids.shape[1]} calibration tokens ({error}); cut them") from error
     return torch.cat([hidden for ramp in ramps for hidden in ramp.hidden])

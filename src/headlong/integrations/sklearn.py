@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.linear_model import LogisticRegression
@@ -26,7 +27,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import headlong
 from headlong.engines.calls import checked_eps
-from headlong.errors import InputError, OptionError, ShapeError
+from headlong.engines.options import real, whole
+from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
 
 Doubles = NDArray[np.float64]
 
@@ -48,9 +50,10 @@ class _Ranking(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def predict_topk(self, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
         """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far log-probabilities may be off, in nats."""
-        if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
+        rows = self._rows(X)
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
             raise ShapeError(f"k is {k!r}; expected 1 to {len(self.classes_)}, the number of classes")
-        log_probs, ids = self._topk(self._rows(X), int(k), eps)
+        log_probs, ids = self._topk(rows, int(k), eps)
         return np.exp(log_probs), np.asarray(self.classes_[ids])
 
     def _rows(self, X: Any) -> NDArray[Any]:  # noqa: N803
@@ -137,8 +140,14 @@ class TopKClassifier(_Ranking):
         for name in ("coef_", "intercept_", "classes_"):
             if not hasattr(fitted, name):
                 raise InputError(f"{type(fitted).__name__} has no {name}; expected a fitted linear classifier")
+        targets = getattr(getattr(fitted, "_label_binarizer", None), "y_type_", "")
+        if targets.startswith("multilabel"):
+            raise InputError(f"{type(fitted).__name__} was fitted on {targets} targets; expected one class for each row")
         self.estimator_, self.classes_ = fitted, np.asarray(fitted.classes_)
-        weight = np.atleast_2d(np.asarray(fitted.coef_, np.float64))
+        if hasattr(fitted, "feature_names_in_"):
+            self.feature_names_in_ = fitted.feature_names_in_
+        coefficients = fitted.coef_.toarray() if issparse(fitted.coef_) else fitted.coef_  # after sparsify()
+        weight = np.atleast_2d(np.asarray(coefficients, np.float64))
         offset = np.broadcast_to(np.asarray(fitted.intercept_, np.float64).reshape(-1), len(weight)).copy()
         if len(weight) == 1 and len(self.classes_) == 2:  # one decision value: the first class has 0
             weight, offset = np.concatenate([np.zeros_like(weight), weight]), np.concatenate([[0.0], offset])
@@ -213,7 +222,13 @@ class HeadClassifier(_Ranking):
         self.classes_, target = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y holds one class, {self.classes_[0]!r}; expected two or more classes")
-        self.centre_, spread = X.mean(axis=0), X.std(axis=0)
+        whole(self.epochs, "epochs", 1, 2**31)
+        whole(self.batch_size, "batch_size", 1, 2**31)
+        real(self.rate, "rate", 1e-12, 1e6)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.centre_, spread = X.mean(axis=0), X.std(axis=0)
+        if not np.isfinite(spread).all():
+            raise NonFiniteError(f"X reaches {np.abs(X).max():.3g}, whose squares overflow; rescale the features")
         self.scale_ = np.where(spread > 0, spread, 1.0)
         rows = ((X - self.centre_) / self.scale_).astype(np.float32)
         self.layer_ = trained(rows, target, len(self.classes_), self.get_params())

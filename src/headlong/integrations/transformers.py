@@ -32,6 +32,7 @@ from headlong.integrations.fingerprint import Fingerprint
 from headlong.integrations.probe import calibration_of, post_head, put
 from headlong.integrations.tail import scattered
 
+
 class Limits(NamedTuple):
     """``rows``  a call on more rows than this is one dense product (prefill, training)
     ``candidates``  how many classes of a row the drop-in scores exactly; the others share what mass is left
