@@ -247,7 +247,7 @@ def _sits(rank: int) -> Any:
 
 def test_the_timeout_holds_while_a_process_sits_in_another_collective() -> None:
     before, after = in_processes(_sits, 2)[0]
-    assert 0.5 < before < 4 and 0.5 < after < 4
+    assert 0.5 < before < 10 and 0.5 < after < 10  # the program's own group would have waited for half an hour
 
 
 LEAVES = """
@@ -258,7 +258,7 @@ rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
 engine = distributed.compile(distributed.slice_of(hl.Layer(np.eye(8, dtype=np.float32))), timeout=1)
 if rank == 1:
-    time.sleep(60)
+    time.sleep(300)
 engine.topk(np.ones((1, 8)), 3)
 """
 
@@ -271,7 +271,7 @@ def test_a_process_that_raised_can_end(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     try:
-        _, said = ranks[0].communicate(timeout=50)
+        _, said = ranks[0].communicate(timeout=240)
     finally:
         ranks[1].kill()
         ranks[1].communicate()
@@ -309,11 +309,11 @@ def _few(rank: int) -> Any:
         distributed.slice_of(hl.Layer(np.eye(2, 8, dtype=np.float32)))
     with pytest.raises(OptionError, match="2 classes do not go round 3 processes"):
         ShardedHead(8, 2)
-    engine = distributed.compile(distributed.slice_of(whole), timeout=20)
+    engine = distributed.compile(distributed.slice_of(whole), timeout=60)
     ids = engine.topk(np.eye(4, 8), 1).ids[:, 0].tolist()
     engine.close()
     with pytest.raises(InputError, match="differ in dim, link, method or promise"):
-        distributed.compile(distributed.slice_of(whole), timeout=20, eps=0.01 * (rank + 1))
+        distributed.compile(distributed.slice_of(whole), timeout=60, eps=0.01 * (rank + 1))
     return ids
 
 
