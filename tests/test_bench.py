@@ -9,12 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from headlong import bench, rivals, synthetic
-from headlong.bench import Settings, Truth, true_log_probs
+from headlong.bench import Settings
 from headlong.errors import MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, SoftCap
 from headlong.measure import Progress
 from headlong.report.tables import comparison, summaries
+from headlong.truth import Truth, true_log_probs
 
 QUICK = Settings(k=4, batches=(1, 8), queries=16, rounds=2, calls=1, seconds=0.0)
 
@@ -37,7 +38,7 @@ def made(rng: np.random.Generator, link: Affine | SoftCap | None = None) -> tupl
 def test_the_truth_is_the_plain_softmax(
     rng: np.random.Generator, link: Affine | SoftCap | None, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "BLOCK", block)
+    monkeypatch.setattr("headlong.truth.BLOCK", block)
     layer, hidden = made(rng, link)
     f = layer.link(hidden.astype(np.float64) @ layer.weight.T.astype(np.float64) + layer.bias)
     log_p = f - np.log(np.exp(f).sum(1, keepdims=True))

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import bench, bench_device, clocks, draws, papers
+from headlong import bench, bench_device, bench_field, clocks, papers
 from headlong.bench import Settings
 from headlong.errors import OptionError
 from headlong.measure import Contestant, Progress, read_run
 from headlong.papers import vlasova_cuda
 from headlong.report import device as report
+from headlong.truth import Draws, Truth, true_log_probs
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's inf - inf is NumPy's, which warns
@@ -95,10 +96,14 @@ def test_places_that_are_not_there() -> None:
 def test_true_draws_are_those_of_the_cpu_engine(rng: np.random.Generator) -> None:
     weight, bias = rng.standard_normal((300, 24), np.float32), rng.standard_normal(300).astype(np.float32)
     layer, hidden = hl.Layer(weight, bias, hl.SoftCap(6.0)), rng.standard_normal((20, 24), np.float32)
-    truth = draws.true_draws(draws.exponents(layer, hidden), 0.8, 5, bench_device.STEPS)
+    truth = Draws(layer, hidden, 0.8, 5, bench_field.STEPS, lambda done, total: None)
     engine = hl.compile(layer, "full")
-    for step, filters in bench_device.STEPS.items():
-        assert engine.sample(hidden, temperature=0.8, seed=5, **filters).ids[:, 0].tolist() == truth[step].tolist()
+    for step, filters in bench_field.STEPS.items():
+        whole = engine.sample(hidden, temperature=0.8, seed=5, **filters).ids[:, 0].tolist()
+        assert truth.at(step, 20).tolist() == whole
+        apart = [engine.sample(rows, temperature=0.8, seed=5, **filters).ids[:, 0].tolist() for rows in np.split(hidden, 5)]
+        assert truth.at(step, 4).tolist() == np.concatenate(apart).tolist()
+        assert truth.at(step, 4).tolist() != whole
 
 
 def test_torch_draws_from_the_nucleus(rng: np.random.Generator) -> None:
@@ -107,8 +112,8 @@ def test_torch_draws_from_the_nucleus(rng: np.random.Generator) -> None:
     layer, hidden = hl.Layer(rng.standard_normal((50, 8), np.float32) * 3), rng.standard_normal((40, 8), np.float32)
     rival, rows = TorchLayer(layer, torch.from_numpy(np.array(layer.weight))), torch.from_numpy(hidden).bfloat16()
     ids, log_probs = rival.topk(3)(rows)
-    truth = bench.Truth.of(layer, hidden, 3)
-    true = bench.true_log_probs(layer, hidden, ids.numpy(), truth.lse)
+    truth = Truth.of(layer, hidden, 3)
+    true = true_log_probs(layer, hidden, ids.numpy(), truth.lse)
     np.testing.assert_allclose(log_probs.float().numpy(), true, atol=0.3)
     best = rival.step(0.8, top_p=1e-6)(rows)[:, 0]
     assert best.equal(rival.logits(rows).argmax(-1)) and rival.step(0.8)(rows).shape == (40, 1)
@@ -138,7 +143,7 @@ def test_what_cannot_run_is_said(rng: np.random.Generator) -> None:
 
     failed: list[dict[str, Any]] = []
     fine, lame = Contestant("fine", lambda rows: rows), Contestant("lame", broken)
-    assert bench_device.willing([fine, lame], np.zeros((4, 2)), failed) == [fine]
+    assert bench_field.willing([fine, lame], np.zeros((4, 2)), failed) == [fine]
     assert failed == [{"contestant": "lame", "batch": 4, "error": "ValueError: no such kernel"}]
 
 
@@ -146,19 +151,21 @@ def test_a_recording_that_is_killed_goes_on(interpreter: str, tmp_path: Path, mo
     run, ledger = tool(), tmp_path / "device.json"
     monkeypatch.setattr(run, "SUBJECTS", [run.Subject("tiny", 70, 8, 1.0)])
     monkeypatch.setattr(run, "SETTINGS", TINY)
-    monkeypatch.setattr(bench_device, "STEPS", {"top-p 0.95": {"top_p": 0.95}})
-    monkeypatch.setattr(bench_device, "names", lambda: ["full, graph", "torch bf16, compiled, graph"])
+    for module in (bench_device, bench_field):
+        monkeypatch.setattr(module, "STEPS", {"top-p 0.95": {"top_p": 0.95}})
+        monkeypatch.setattr(module, "names", lambda: ["full, graph", "torch bf16, compiled, graph"])
+    monkeypatch.setattr(run, "names", bench_device.names)
     monkeypatch.setattr(bench_device, "Schedule", functools.partial(bench.Schedule, settle=0))
     asked = [str(ledger), "--device", interpreter, "--only", "tiny"]
-    times, ran = bench_device.times, []
+    at, ran = bench_device.Contest.at, []
 
-    def killed(plan: Any, queries: Any, batch: int, *rest: Any) -> Any:
+    def killed(self: bench_device.Contest, batch: int) -> Any:
         ran.append(batch)
         if ran == [1, 2]:
             raise KeyboardInterrupt
-        return times(plan, queries, batch, *rest)
+        return at(self, batch)
 
-    monkeypatch.setattr(bench_device, "times", killed)
+    monkeypatch.setattr(bench_device.Contest, "at", killed)
     with pytest.raises(KeyboardInterrupt):
         run.main(asked)
     states = [row["state"] for row in json.loads(ledger.read_text())["rows"] if row.get("layer") == "tiny"]
@@ -168,7 +175,7 @@ def test_a_recording_that_is_killed_goes_on(interpreter: str, tmp_path: Path, mo
     assert ran == [1, 2, 2]
     record = read_run(tmp_path / "bench-cuda-tiny.json")
     assert {entry["batch"] for name in ("runs", "steps", "ceilings") for entry in record[name]} == {1, 2}
-    assert not record["failed"] and report.outside(record) == (0, 2 + 2)
+    assert not record["failed"] and report.outside(record) == (0, 2 + 2 * (2 + 2))
     assert {entry["proved"] for entry in record["draws"]} == {2}
     table = report.ledger_table(json.loads(ledger.read_text()), {"bench-cuda-tiny.json": record}, ["top-p 0.95"])
     assert [row[:2] for row in table.rows if row[0] == "tiny"] == [("tiny", "1"), ("tiny", "2")]
@@ -187,7 +194,9 @@ def test_the_study_times_every_layer(interpreter: str, rng: np.random.Generator,
 
 
 def record_of(**medians: float) -> dict[str, Any]:
-    runs = [{"contestant": name, "batch": 8, "seconds": [value, value, 9.0]} for name, value in medians.items()]
+    times = {name: [value, value, 9.0] for name, value in medians.items()}
+    runs: list[dict[str, Any]] = [{"contestant": name, "batch": 8, "seconds": found} for name, found in times.items()]
+    runs[0]["outside"] = 1
     return {
         "environment": {"gpu": "a GPU", "date": "today"}, "layer": {"vocab": 1000, "dim": 10, "dtype": "float16"},
         "settings": {"queries": 5}, "runs": runs, "failed": [{"contestant": "x", "batch": 1, "error": "E: y"}],
@@ -203,9 +212,9 @@ def test_ratios_are_over_the_best_form_of_each() -> None:
     record = record_of(**medians)
     found = report.ratios(record, 8)
     assert (found.full, found.bandwidth, found.cascade, found.auto) == (2.0, pytest.approx(1.0), 5.0, None)
-    assert found.steps == {"plain": 5.0} and report.outside(record) == (3, 10)
+    assert found.steps == {"plain": 5.0} and report.outside(record) == (4, 15)
     table = report.device_table("layer", record)
-    assert table.rows[0] == ("layer", "8", "2.00×", "100%", "5.00×", "–", "5.00×", "3 of 10")
+    assert table.rows[0] == ("layer", "8", "2.00×", "100%", "5.00×", "–", "5.00×", "4 of 15")
     assert "failed: x (E: y)" in table.caption
 
 
@@ -214,3 +223,15 @@ def test_a_ledger_says_what_was_not_run_and_why() -> None:
     study = {"study": "s", "state": "not run", "why": "no GPU", "command": "do it"}
     table = report.ledger_table({"rows": [*rows, study]}, {}, ["p"])
     assert table.rows == (("a", "1, 8", *["not run"] * 6),) and table.caption == "not run: no GPU; `do it`"
+
+
+def test_the_committed_ledger_is_the_plan() -> None:
+    run, path = tool(), ROOT / "results" / "device.json"
+    places = ("layer", "vocab", "dim", "batch", "study", "head")
+
+    def where(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row.get(name) for name in places)
+
+    assert [where(row) for row in json.loads(path.read_text())["rows"]] == [where(row) for row in run.rows(path, "")]
+    with pytest.raises(SystemExit):
+        run.main([str(path), "--only", "nothing like it"])

@@ -20,7 +20,7 @@ CORE = {*LEFTWARD, *ARRAYS}
 READING = {*CORE, "kernels", "previews", "engines"}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
-SHOWING = {*READING, DOOR, "compile", "measure", "report", "rivals", "data", "nextword"}
+SHOWING = {*READING, DOOR, "compile", "measure", "report", "rivals", "truth", "data", "nextword"}
 TRAINING = {*CORE, "kernels", "data", "measure", "heads", "torch"}
 
 # room -> what its files may import beside the standard library and the room itself
@@ -47,13 +47,14 @@ LAW: dict[str, set[str]] = {
     "inspection": SHOWING,
     "bench": SHOWING,
     "clocks": {*READING, "measure"},
-    "draws": READING,
-    "bench_device": {*SHOWING, "bench", "clocks", "draws"},
+    "truth": {*READING, "measure"},
+    "bench_field": {*SHOWING, "bench", "clocks"},
+    "bench_device": {*SHOWING, "bench", "bench_field", "clocks"},
     "tune": {*SHOWING, "bench"},
-    "papers": {*SHOWING, *TRAINING, "bench", "bench_device", "clocks", "inspection", "models"},
+    "papers": {*SHOWING, *TRAINING, "bench", "bench_field", "clocks", "inspection", "models"},
     "demo": {*SHOWING, "bench", "inspection"},
     "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "synthetic", "tune", "demo"}
-    | {"bench_device", "clocks"}
+    | {"bench_device", "bench_field", "clocks"}
     | {"papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }

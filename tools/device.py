@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from headlong import bench_device, inputs, measure, papers
 from headlong.bench import Settings, Stage
+from headlong.bench_field import names
 from headlong.clocks import no_gpu, place
 from headlong.layers.matrix import Layer
 from headlong.synthetic import synthetic
@@ -114,7 +115,7 @@ def contest(ledger: Path, device: str, only: str) -> None:
             continue
         with bars() as stage:
             layer, hidden, calibration = subject.load(stage)
-            bench_device.run(layer, hidden, bench_device.names(), SETTINGS, spot, stage, calibration, file)
+            bench_device.run(layer, hidden, names(), SETTINGS, spot, stage, calibration, file)
         write(ledger, "")
 
 
@@ -132,6 +133,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="layers whose name holds this text; without it the studies follow")
     parser.add_argument("--device", default="cuda")
     asked = parser.parse_args(arguments)
+    if not any(asked.only in subject.name for subject in SUBJECTS):
+        parser.error(f"--only {asked.only!r} names no layer; they are {', '.join(subject.name for subject in SUBJECTS)}")
     reason = no_gpu() if asked.device == "cuda" else ""
     try:
         if not reason:

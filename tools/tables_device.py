@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headlong import papers
-from headlong.bench_device import STEPS
+from headlong.bench_field import STEPS
 from headlong.measure import read_run
 from headlong.report.device import NOT_RUN, ledger_table
 from headlong.report.records import field

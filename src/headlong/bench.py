@@ -18,20 +18,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 import headlong
 from headlong import measure, rivals
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.measure import Clock, Contestant, Progress, Schedule
+from headlong.truth import Doubles, Truth, true_log_probs
 
-Doubles = NDArray[np.float64]
 Stage = Callable[[str], Progress]
 """``stage(label)`` gives the progress callback of one stage."""
 
-BLOCK = 1 << 23
-"""Weights turned into float64 at a time."""
 STATED = ("proved", "error", "log_probs")
 ROUNDING = 1e-9
 """What the truth itself may be off by, in nats."""
@@ -166,12 +163,14 @@ def spread(hidden: Any, settings: Settings) -> tuple[Any, Settings]:
     return queries, replace(settings, batches=batches, queries=len(queries))
 
 
-def answered(field: Sequence[Contestant], layer: Layer, queries: Any, settings: Settings, stage: Stage) -> dict[str, Any]:
+def answered(
+    field: Sequence[Contestant], layer: Layer, queries: Any, settings: Settings, stage: Stage, truth: Truth | None = None
+) -> dict[str, Any]:
     """A record with everyone's answers beside the truth, and no runs yet."""
-    truth = Truth.of(layer, queries, settings.k)
+    truth = truth or Truth.of(layer, queries, settings.k)
     answers, progress = [], stage("answer")
     for done, one in enumerate(field):
-        answers.append(_answers(one, layer, queries, truth))
+        answers.append(asked(one, layer, queries, truth))
         progress(done + 1, len(field))
     return {
         "layer": layer_facts(layer),
@@ -197,52 +196,9 @@ def timed(
     ]
 
 
-class Truth(NamedTuple):
-    """By float64: the normaliser ``[queries]`` and the k likeliest ids with their log-probabilities ``[queries, k]``."""
-
-    lse: Doubles
-    ids: NDArray[np.int64]
-    log_probs: Doubles
-
-    @classmethod
-    def of(cls, layer: Layer, hidden: Any, k: int) -> Truth:
-        wide = np.asarray(hidden, np.float64)
-        lse = np.full(len(wide), -np.inf)
-        best, ids = np.empty((len(wide), 0)), np.empty((len(wide), 0), np.int64)
-        step = max(1, BLOCK // layer.dim)
-        for start in range(0, layer.vocab, step):
-            z = wide @ np.asarray(layer.weight[start : start + step], np.float64).T
-            f = layer.link(z if layer.bias is None else z + layer.bias[start : start + step])
-            top = f.max(1)
-            lse = np.logaddexp(lse, top + np.log(np.exp(f - top[:, None]).sum(1)))
-            classes = np.broadcast_to(np.arange(start, start + f.shape[1]), f.shape)
-            best, ids = _best(np.concatenate([best, f], 1), np.concatenate([ids, classes], 1), k)
-        return cls(lse, ids, best - lse[:, None])
-
-
-def _best(values: Doubles, ids: NDArray[np.int64], k: int) -> tuple[Doubles, NDArray[np.int64]]:
-    """The k largest of each row, largest first, equal ones by id."""
-    k = min(k, values.shape[1])
-    least = np.partition(values, -k, axis=1)[:, -k]
-    rows = []
-    for row, named, floor in zip(values, ids, least, strict=True):
-        among = np.flatnonzero(row >= floor)
-        rows.append(among[np.lexsort((named[among], -row[among]))][:k])
-    chosen = np.stack(rows)
-    return np.take_along_axis(values, chosen, 1), np.take_along_axis(ids, chosen, 1)
-
-
-def true_log_probs(layer: Layer, hidden: Any, ids: NDArray[np.int64], lse: Doubles) -> Doubles:
-    """``log p`` of ``ids [queries, k]`` in float64; -inf for id -1."""
-    rows = np.asarray(layer.weight[ids], np.float64)
-    z = np.einsum("qkd,qd->qk", rows, np.asarray(hidden, np.float64))
-    f = layer.link(z if layer.bias is None else z + layer.bias[ids])
-    return np.where(ids < 0, -np.inf, f - lse[:, None])
-
-
-def _answers(one: Contestant, layer: Layer, queries: Any, truth: Truth) -> dict[str, Any]:
+def asked(one: Contestant, layer: Layer, queries: Any, truth: Truth, block: int = 64) -> dict[str, Any]:
     """What the contestant says about every query, beside the truth about the ids that it names, where they are others."""
-    parts = [one.answer(one.call(one.prepare(queries[i : i + 64]))) for i in range(0, len(queries), 64)]
+    parts = [one.answer(one.call(one.prepare(queries[i : i + block]))) for i in range(0, len(queries), block)]
     ids = np.concatenate([np.asarray(part.ids) for part in parts])
     true = true_log_probs(layer, queries, ids, truth.lse)
     entry: dict[str, Any] = {"contestant": one.name, "about": dict(one.about)}

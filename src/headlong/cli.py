@@ -314,7 +314,7 @@ def bench(
     """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
     count = settled(threads)
     from headlong import bench as contest
-    from headlong import bench_device, inputs, inspection
+    from headlong import bench_device, bench_field, inputs, inspection
     from headlong import synthetic as spectra
     from headlong.clocks import place
     from headlong.measure import write_run
@@ -341,7 +341,7 @@ def bench(
         if there is None:
             record = contest.run(subject, rows, named or contest.default_names(seen is not None), chosen, stage, seen)
         else:
-            record = bench_device.run(subject, rows, named or bench_device.names(), chosen, there, stage, seen)
+            record = bench_device.run(subject, rows, named or bench_field.names(), chosen, there, stage, seen)
     layer = layer or f"synthetic {synthetic}"
     record["layer"] |= {"name": Path(layer).name, "hidden": "synthetic" if hidden is None else Path(hidden).name}
     show(comparison(record))

@@ -22,7 +22,6 @@ import numpy as np
 import headlong
 from headlong import kernels, measure
 from headlong.arrays import hidden64
-from headlong.bench import Truth, true_log_probs
 from headlong.engines.base import Engine
 from headlong.errors import OptionError, ShapeError
 from headlong.kernels import Doubles
@@ -30,6 +29,7 @@ from headlong.layers.matrix import Layer
 from headlong.measure import Contestant, Progress, Schedule
 from headlong.previews.learned import enough
 from headlong.report.tables import Table, duration, nats, percent
+from headlong.truth import Truth, true_log_probs
 
 HELD, FEWEST = 128, 16
 """Held-out vectors at most, and vectors at all at least; a quarter of the vectors is held out."""

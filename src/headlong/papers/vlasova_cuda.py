@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from headlong import bench
-from headlong.bench_device import on_host
+from headlong.bench_field import on_host
 from headlong.clocks import Place, no_gpu, place
 from headlong.compile import compile as compile_layer
 from headlong.engines.device import tensor_of

@@ -68,9 +68,9 @@ def _bandwidth(ceilings: Sequence[Mapping[str, Any]], batch: int) -> float | Non
 
 def outside(record: Record) -> tuple[int, int]:
     """How often a proof did not hold, and how many answers and draws were checked."""
-    answers = [entry for entry in record["answers"] if "outside" in entry]
-    wrong = sum(entry["outside"] for entry in answers) + sum(entry["wrong"] for entry in record["draws"])
-    checked = len(answers) * record["settings"]["queries"] + sum(entry["queries"] for entry in record["draws"])
+    asked = [entry for name in ("answers", "runs") for entry in record[name] if "outside" in entry]
+    wrong = sum(entry["outside"] for entry in asked) + sum(entry["wrong"] for entry in record["draws"])
+    checked = len(asked) * record["settings"]["queries"] + sum(entry["queries"] for entry in record["draws"])
     return wrong, checked
 
 
