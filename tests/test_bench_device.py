@@ -235,3 +235,11 @@ def test_the_committed_ledger_is_the_plan() -> None:
     assert [where(row) for row in json.loads(path.read_text())["rows"]] == [where(row) for row in run.rows(path, "")]
     with pytest.raises(SystemExit):
         run.main([str(path), "--only", "nothing like it"])
+
+
+def test_a_file_that_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tool()
+    (tmp_path / "bench-cuda-wikitext2-gpt512.json").write_text("{bad")
+    with pytest.raises(SystemExit) as ended:
+        run.main([str(tmp_path / "device.json")])
+    assert ended.value.code == 2 and "is no JSON" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from headlong import bench_device, inputs, measure, papers
 from headlong.bench import Settings, Stage
 from headlong.bench_field import names
 from headlong.clocks import no_gpu, place
+from headlong.errors import HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.synthetic import synthetic
 from headlong.terminal import bars
@@ -127,6 +128,18 @@ def studies(ledger: Path) -> None:
                 papers.study(table, study_file(ledger, table), measure.environment(SETTINGS.threads), stage)
 
 
+def record(ledger: Path, device: str, only: str) -> None:
+    """All of it, or nothing where there is no GPU; the ledger says which."""
+    reason = no_gpu() if device == "cuda" else ""
+    try:
+        if not reason:
+            contest(ledger, device, only)
+        if not reason and not only:
+            studies(ledger)
+    finally:
+        write(ledger, reason)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ledger", type=Path)
@@ -135,14 +148,10 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if not any(asked.only in subject.name for subject in SUBJECTS):
         parser.error(f"--only {asked.only!r} names no layer; they are {', '.join(subject.name for subject in SUBJECTS)}")
-    reason = no_gpu() if asked.device == "cuda" else ""
     try:
-        if not reason:
-            contest(asked.ledger, asked.device, asked.only)
-        if not reason and not asked.only:
-            studies(asked.ledger)
-    finally:
-        write(asked.ledger, reason)
+        record(asked.ledger, asked.device, asked.only)
+    except HeadlongError as error:
+        parser.exit(2, f"device.py: {error}\n")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,8 @@ class PaperTable:
     """The rows of a study, which is run row by row: those that the results hold are not run again."""
     here: Callable[[], str] = str
     """Why this machine cannot run it; empty where it can."""
+    facts: Callable[[], dict[str, Any]] = dict
+    """What else belongs to the environment of its rows."""
 
     @property
     def name(self) -> str:
@@ -153,7 +155,7 @@ def study(
     lines = read(path)
     done = frozenset(tuple(line["setting"].items()) for line in lines)
     for line in results(table, stage, None, done, only):
-        lines.append({**line, "environment": environment})
+        lines.append({**line, "environment": {**environment, **table.facts()}})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:

@@ -125,5 +125,6 @@ for _name, _size, _needs in (("cuda", TRAINED, (study.LAYER, study.HIDDEN)), ("c
             run=functools.partial(run, _size),
             planned=functools.partial(planned, _size),
             here=no_gpu,
+            facts=lambda: place(DEVICE).facts,
         )
     )
