@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,12 @@ HEADS = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tre
 QUERIES = 64
 
 
-def prepare(folder: Path) -> None:
-    """Each head after ``STEPS`` steps, as a saved layer."""
+def prepare(folder: Path, names: Sequence[str] = HEADS) -> None:
+    """Each of those heads after ``STEPS`` steps, as a saved layer."""
     data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * study.BATCH)
     factories = study.heads(data)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in HEADS:
+    for name in names:
         head = factories[name]()
         study.start(head)
         study.train(head, data, study.said(f"train {name}"), 1)
@@ -93,9 +93,9 @@ def timed(layers: Iterator[tuple[str, Layer | StructuredLayer]], hidden: Any, th
     return found
 
 
-def saved(folder: Path) -> Iterator[tuple[str, Layer | StructuredLayer]]:
+def saved(folder: Path, names: Sequence[str] = HEADS) -> Iterator[tuple[str, Layer | StructuredLayer]]:
     yield "full", Layer.load(Path(os.environ["HEADLONG_DATA"]) / study.LAYER)
-    for name in HEADS:
+    for name in names:
         yield name, load_layer(folder / f"{name.replace(', ', '-').replace(' ', '-')}.safetensors")
 
 
