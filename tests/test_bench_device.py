@@ -119,6 +119,26 @@ def test_torch_draws_from_the_nucleus(rng: np.random.Generator) -> None:
     assert best.equal(rival.logits(rows).argmax(-1)) and rival.step(0.8)(rows).shape == (40, 1)
 
 
+def test_every_batch_size_of_every_layer_is_compiled(rng: np.random.Generator) -> None:
+    from headlong.rivals.device import TorchLayer
+
+    seen: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append(1)
+        return graph
+
+    for vocab in (50, 60):
+        layer = hl.Layer(rng.standard_normal((vocab, 8), np.float32), None, hl.SoftCap(5.0))
+        rival = TorchLayer(layer, torch.from_numpy(np.array(layer.weight)))
+        calls = (rival.topk(3), rival.step(0.8), rival.step(0.8, 0.9))
+        for call, batches in zip(calls, (range(1, 6), (1,), (1,)), strict=True):
+            quick = clocks.compiled(torch, call, backend)
+            for batch in batches:
+                quick(torch.zeros(batch, 8, dtype=torch.bfloat16))
+    assert len(seen) == 2 * (5 + 1 + 1)
+
+
 def test_what_a_proof_leaves_out_is_counted(rng: np.random.Generator) -> None:
     layer, hidden = hl.Layer(rng.standard_normal((60, 8), np.float32)), rng.standard_normal((6, 8), np.float32)
     engine = hl.compile(layer, "full")

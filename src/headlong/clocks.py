@@ -51,7 +51,7 @@ def place(name: str) -> Place:
     other = torch.zeros(about.L2_cache_size, dtype=torch.float32, device=device)
     return Place(
         name, torch, device, EventClock(torch, other), lambda call: Replayed(torch, call),
-        lambda call: torch.compile(call, dynamic=False), CEILING, facts,
+        lambda call: compiled(torch, call), CEILING, facts,
     )  # fmt: skip
 
 
@@ -62,6 +62,15 @@ def no_gpu() -> str:
     except HeadlongError as error:
         return str(error).partition(";")[0]
     return ""
+
+
+def compiled(torch: Any, call: Call, backend: Any = "inductor") -> Call:
+    """``torch.compile`` for every batch size anew, as often as there are sizes and layers: beyond eight kinds of input it would
+    go on uncompiled without a word. What cannot be compiled whole is refused."""
+    limits = torch._dynamo.config  # noqa: SLF001 - it has no public name
+    limits.recompile_limit, limits.accumulated_recompile_limit = 1 << 10, 1 << 12
+    made: Call = torch.compile(call, dynamic=False, fullgraph=True, backend=backend)
+    return made
 
 
 def _same(call: Call) -> Call:
