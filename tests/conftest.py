@@ -61,16 +61,24 @@ def _present(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def interpreter() -> Iterator[str]:
-    """Triton's interpreter as a device; Philox wraps around on purpose, and checking each sum for that is half of its time."""
+def plain_interpreter() -> Iterator[None]:
+    """Triton's interpreter without its check of each sum for overflow, half of its time: Philox wraps around on purpose."""
     pytest.importorskip("torch")
     pytest.importorskip("triton", reason="triton is not made for this platform: kernels run on Linux on x86-64")
     from triton.runtime import interpreter
 
     if not os.environ.get("TRITON_INTERPRET"):
+        yield
+        return
+    kept = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    yield
+    interpreter.interpreter_builder.options = kept
+
+
+@pytest.fixture(scope="module")
+def interpreter(plain_interpreter: None) -> str:
+    """Triton's interpreter as a device."""
+    if not os.environ.get("TRITON_INTERPRET"):
         pytest.skip("there is a GPU here: the interpreter is for machines without one")
-    builder = interpreter.interpreter_builder
-    kept = builder.options
-    builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
-    yield "interpreter"
-    builder.options = kept
+    return "interpreter"

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,36 +13,14 @@ import pytest
 
 import headlong as hl
 from adversarial import CASES, Case, build
+from devices import GPU, PLACE, tensor, torch
 from headlong.engines.device import CAPACITY
 from headlong.engines.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, truth
 
-torch = pytest.importorskip("torch")
-GPU = torch.cuda.is_available()
-if not GPU:
-    pytest.importorskip("triton", reason="triton is not made for this platform: kernels run on Linux on x86-64")
-PLACE = "cuda" if GPU else "interpreter"
 # a GPU's inf - inf is silent; the interpreter's is NumPy's, which warns
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _plain_interpreter() -> Iterator[None]:
-    """Philox wraps around on purpose: the interpreter's check of each sum for overflow is half of its time."""
-    if GPU:
-        yield
-        return
-    from triton.runtime import interpreter
-
-    options = interpreter.interpreter_builder.options
-    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
-    yield
-    interpreter.interpreter_builder.options = options
-
-
-def tensor(array: Any) -> Any:
-    return torch.from_numpy(np.array(array)).to("cuda" if GPU else "cpu")
+pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("plain_interpreter")]
 
 
 def layer_of(rng: np.random.Generator, vocab: int, dim: int, dtype: str = "float32", **more: Any) -> hl.Layer:
@@ -253,21 +230,7 @@ def test_a_radius_that_is_too_small_would_be_seen(rng: np.random.Generator) -> N
 def test_auto_looks_first_where_ids_alone_are_promised(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     layer, calibration, _ = decaying(rng)
     assert hl.compile(layer, calibration=calibration, device=PLACE).name == "full"
-    monkeypatch.setattr("headlong.engines.device_engine.WORTH_A_LOOK", 1)
+    monkeypatch.setattr("headlong.engines.device_making.WORTH_A_LOOK", 1)
     assert hl.compile(layer, calibration=calibration, eps=math.inf, device=PLACE).name == "cascade"
     with pytest.raises(OptionError, match="reads int8 codes with sure radii"):
         hl.compile(layer, "cascade", bits=4, device=PLACE)
-
-
-@pytest.mark.skipif(not GPU, reason="a CUDA graph takes a GPU: python -m pytest tests/test_device.py on a machine with one")
-def test_a_captured_graph_answers_new_vectors(rng: np.random.Generator) -> None:
-    layer = hl.Layer(tensor(rng.standard_normal((5000, 64)).astype(np.float32)))
-    engine = hl.compile(layer)
-    static = tensor(rng.standard_normal((2, 64)).astype(np.float32))
-    engine.topk(static, 5)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        answer = engine.topk(static, 5)
-    static.copy_(tensor(rng.standard_normal((2, 64)).astype(np.float32)))
-    graph.replay()
-    assert answer.ids.equal(engine.topk(static, 5).ids)

@@ -60,7 +60,7 @@ LAW: dict[str, set[str]] = {
 }
 FILES = {
     "engines/device.py": {"torch", "triton"},
-    **{f"engines/device_{name}.py": {"triton"} for name in ("maths", "kernels", "finish", "codes")},
+    **{f"engines/device_{name}.py": {"triton"} for name in ("maths", "kernels", "finish", "codes", "paths", "mixing")},
 }
 """Files with a package of their own: a GPU's memory, and kernels in Triton, which are imported by name where one is used."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}

@@ -19,7 +19,10 @@ from headlong.engines import bandit, bands, blocks, buckets, cascade, experts, f
 from headlong.engines.base import METHODS, Engine, Method
 from headlong.engines.calls import LARGEST, checked_eps
 from headlong.engines.device import place_of
-from headlong.engines.device_engine import DeviceEngine, device_choice, on_device
+from headlong.engines.device_engine import DeviceEngine
+from headlong.engines.device_making import PLACED, device_choice, on_device, structured_on_device
+from headlong.engines.device_svd import SvdDevice
+from headlong.engines.device_table import TableEngine
 from headlong.engines.options import real, whole
 from headlong.engines.parts import choose, first_look, reading
 from headlong.engines.saved import read_engine
@@ -44,12 +47,17 @@ def compile(
 def compile(
     layer: Layer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ..., calibration: Any = ...,
     threads: int | None = ..., seed: int = ..., *, device: str, **options: Any,
-) -> DeviceEngine: ...  # fmt: skip
+) -> DeviceEngine | SvdDevice: ...  # fmt: skip
 @overload
 def compile(
     layer: StructuredLayer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ...,
     calibration: Any = ..., threads: int | None = ..., seed: int = ..., device: None = ..., **options: Any,
 ) -> StructuredEngine: ...  # fmt: skip
+@overload
+def compile(
+    layer: StructuredLayer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ...,
+    calibration: Any = ..., threads: int | None = ..., seed: int = ..., *, device: str, **options: Any,
+) -> TableEngine: ...  # fmt: skip
 def compile(
     layer: Layer | StructuredLayer,
     method: str = "auto",
@@ -61,7 +69,7 @@ def compile(
     seed: int = 0,
     device: str | None = None,
     **options: Any,
-) -> Engine | StructuredEngine | DeviceEngine:
+) -> Engine | StructuredEngine | DeviceEngine | TableEngine:
     """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
 
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
@@ -76,9 +84,15 @@ def compile(
     wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
     whole(seed, "seed", 0, 2**64 - 1)
     if isinstance(layer, StructuredLayer):
-        if device is not None:
-            raise OptionError(f"device is {device!r}; a {layer.kind} layer is read on the CPU: leave device out")
-        return _structured(layer, method, wanted, calibration, threads, seed, options)
+        place = _place(device, layer)
+        if place is None:
+            return _structured(layer, method, wanted, calibration, threads, seed, options)
+        if layer.kind not in PLACED:
+            raise OptionError(f"device is {place!r}; a {layer.kind} layer is read on the CPU: leave device out")
+        whole_parts = {} if layer.kind == "tree" else {"parts": "full"}  # no codes: a device reads rows
+        return structured_on_device(
+            _structured(layer, method, wanted, calibration, threads, seed, whole_parts | options), place
+        )
     if not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
     vectors = None if calibration is None else hidden64(calibration, layer.dim, "calibration")
@@ -86,9 +100,7 @@ def compile(
         raise NonFiniteError(f"calibration reaches {np.abs(vectors).max():.3g}, beyond float32's range; rescale the vectors")
     if vectors is not None and not len(vectors):
         raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
-    place = device or (None if layer.resident is None else str(layer.resident.device))
-    if place is not None:
-        place_of(place)
+    place = _place(device, layer)
     name, reason = method, "asked for"
     if method == "auto":
         found = vectors is not None
@@ -100,6 +112,14 @@ def compile(
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}"
     return engine if place is None else on_device(engine, place)
+
+
+def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:
+    """The device that was asked for or that the weight lies on, with what it takes at hand; None: the CPU."""
+    place = device or (None if layer.resident is None else str(layer.resident.device))
+    if place is not None:
+        place_of(place)
+    return place
 
 
 def _structured(

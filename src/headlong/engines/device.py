@@ -143,7 +143,7 @@ class Reader:
         self.norms = self.tensor(norms)
         lowered = layer.link.lowered()
         self.kind = KINDS[lowered[0]]
-        self.link = self.tensor(_link_numbers(lowered))
+        self.link, self.identity = self.tensor(_link_numbers(lowered)), self.tensor(np.array([1.0, 0.0]))
         self.longest = min(float(norms.max()), math.sqrt(self.dim) * float(np.finfo(np.float32).max))
         self.largest = 0.0 if layer.bias is None else float(np.abs(layer.bias).max())
         self.one = self.tensor(np.ones(1, np.float32))
@@ -166,8 +166,11 @@ class Reader:
         """How far the float64 logit of any class can be from the real number, ``[batch]``."""
         return (self.dim + 4) * UNIT * (self.longest * call.length + self.largest)
 
-    def look(self, call: Call, k: int, *, sample: bool = False) -> Looked:
-        """Every stored row once for each block of queries, in float32 arithmetic whose rounding is the radius."""
+    def look(self, call: Call, k: int, *, sample: bool = False, keep: bool = False) -> Looked:
+        """Every stored row once for each block of queries, in float32 arithmetic whose rounding is the radius.
+
+        ``keep``: the estimates stay, too, ``[batch, vocab]``.
+        """
         torch, batch = self.torch, call.batch
         product = batch > 4
         block = 1 if not product else 16 if batch <= 16 else 32
@@ -179,13 +182,13 @@ class Reader:
         # the terms of one block in any order, four times as far off where a matrix unit truncates them; then block by block
         columns = self.blocks.columns
         unit = columns * (2.0**-22 if product else 2.0**-24) + (-(-self.dim // columns) + 12) * 2.0**-24
-        looked = self._room(batch, tiles, best)
+        looked = self._room(batch, tiles, best, keep=keep)
         self.scan_kernels.scan_rows[(-(-batch // block), tiles)](
             self.weight, self.one if self.bias is None else self.bias, self.norms, call.narrow, self.up(call.length), self.one,
             *self.masked(call), self.steepest, self.link, *call.noise,
             looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
             self.vocab, self.dim, batch, tiles, best, unit * 1.01,
-            BIAS=self.bias is not None, MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample, KEEP=False,
+            BIAS=self.bias is not None, MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample, KEEP=keep,
             PRODUCT=product, NATIVE=native, BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
         )  # fmt: skip
         return looked
@@ -211,14 +214,14 @@ class Reader:
         """The mask of the call, or anything in its place, and the classes from one query's mask to the next."""
         return self.one if call.mask is None else call.mask, _stride(call.mask)
 
-    def exponents(self, call: Call, ids: Tensor, logits: Tensor, n: int = 0) -> tuple[Tensor, Tensor]:
-        """``f(z) / temperature`` of ``ids [batch, k]``, and n draws of Gumbels for each row (0: none)."""
+    def exponents(self, call: Call, ids: Tensor, logits: Tensor, n: int = 0, *, plain: bool = False) -> tuple[Tensor, Tensor]:
+        """``f(z) / temperature`` of ``ids [batch, k]``, and n draws of Gumbels for each row (0: none). ``plain``: f(z) = z."""
         (batch, k), times = ids.shape, max(1, n)
         exponents = self.full((batch * times, k), 0.0)
         noise = self.full((batch * times, k), 0.0) if n else exponents
         self.finish_kernels.noise_rows[(batch * times, -(-k // self.blocks.noise))](
-            ids, logits, exponents, noise, self.link, *call.noise, times, k,
-            KIND=self.kind, SAMPLE=n > 0, BLOCK=self.blocks.noise,
+            ids, logits, exponents, noise, self.identity if plain else self.link, *call.noise, times, k,
+            KIND=KINDS["affine"] if plain else self.kind, SAMPLE=n > 0, BLOCK=self.blocks.noise,
         )  # fmt: skip
         return exponents, noise
 
@@ -286,6 +289,10 @@ class Reader:
         return Found(best_ids, best, best_keys, count, count > capacity, kept, logits, count)
 
     def mass(self, call: Call, looked: Looked, found: Found) -> tuple[Tensor, Tensor]:
+        """``(lse, error)`` of each query."""
+        return self.sums(looked)
+
+    def sums(self, looked: Looked) -> tuple[Tensor, Tensor]:
         """``(lse, error)`` from the sums of all tiles; the upper sum bounds both sides (Jensen)."""
         shift = looked.mass[:, :, 0]
         lse = self.torch.logsumexp(shift + looked.mass[:, :, 1].log(), dim=1)

@@ -132,8 +132,8 @@ class CodesReader(Reader):
         best = (peaks + math.sqrt(x.shape[1] / 3) * rest).argmin(dim=1, keepdim=True)
         return peaks.gather(1, best)[:, 0], rest.gather(1, best)[:, 0]
 
-    def look(self, call: Call, k: int, *, sample: bool = False) -> Looked:
-        """Level 0 of all classes; the queries' side is kept for the levels behind it."""
+    def look(self, call: Call, k: int, *, sample: bool = False, keep: bool = True) -> Looked:
+        """Level 0 of all classes; estimates and the queries' side are kept for the levels behind it."""
         sides, shared = self.query(call)
         batch, codes, side = call.batch, self.levels[0], sides[0]
         product = batch > 4

@@ -15,34 +15,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
-from headlong.arrays import Answer, Kind, class_mask, ids64, kind_of
-from headlong.engines.base import Engine
-from headlong.engines.calls import check_some_left, checked_eps, checked_filters, checked_k
-from headlong.engines.device import Call, Found, Looked, Reader, Tensor, tensor_of
-from headlong.engines.device_cascade import CodesReader
+from headlong.engines.calls import checked_filters, checked_k
+from headlong.engines.device import Call, Found, Looked, Reader, Tensor
+from headlong.engines.device_calls import DeviceCalls, answered
 from headlong.engines.few import Filters
-from headlong.errors import DtypeError, OptionError, ShapeError
-from headlong.layers.matrix import Layer
 
-WORTH_A_LOOK = 8_000_000
-"""Weights below which one pass takes no longer than the launches that looking first adds."""
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""
 
 
-class DeviceEngine:
+class DeviceEngine(DeviceCalls):
     """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
 
-    def __init__(self, reader: Reader, name: str, promise: Promise, *, place: str, seed: int, reason: str, plan: Any) -> None:
-        self.reader, self.name, self.promise, self.place = reader, name, promise, place
-        self.seed, self.reason, self.plan = seed, reason, plan
-
-    @property
-    def layer(self) -> Layer:
-        return self.reader.layer
+    def __init__(self, reader: Reader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
+        super().__init__(reader.layer, reader, name, promise, **about)
+        self.plan = plan
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
@@ -54,7 +42,7 @@ class DeviceEngine:
         log_probs = (exponents - self.reader.torch.where(lse.isfinite(), lse, 0.0)[:, None]).masked_fill(bad[:, None], math.nan)
         lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
         answer = TopK(log_probs, found.ids, found.logits, lse, error, ~bad, self._cost(call, found.count, flags, found.passed))
-        return _as(answer, kind)
+        return answered(answer, kind)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
@@ -70,7 +58,7 @@ class DeviceEngine:
         values = (exponents - lse[:, None]).masked_fill(wrong, math.nan)
         count = self.reader.full((call.batch,), chosen.shape[1], "int64")
         lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
-        return _as(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(call, count, flags)), kind)
+        return answered(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(call, count, flags)), kind)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
@@ -79,7 +67,7 @@ class DeviceEngine:
         lse, error, flags = self._lse(call, reach)
         bad = self._bad(call)
         cost = self._cost(call, self.reader.full((call.batch,), 0, "int64"), flags)
-        return _as(Lse(lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf), cost), kind)
+        return answered(Lse(lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf), cost), kind)
 
     def sample(
         self,
@@ -100,12 +88,12 @@ class DeviceEngine:
 
         Plain draws need no normaliser: the Gumbels join the look at all classes. With ``top_p`` or ``min_p`` the best
         classes are ordered first; where those are too few the host looks, and orders all (while a CUDA graph is captured it
-        cannot: then ``proved`` is False for that row).
+        cannot: then ``proved`` is False for that row). With ``top_k`` those k are all there is to order.
         """
         wish = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
         call, kind = self._call(hidden, allowed, exclude, wish)
         if wish.top_k or wish.top_p < 1 or wish.min_p > 0:
-            return _as(self._filtered(call, wish), kind)
+            return answered(self._filtered(call, wish), kind)
         spread = self._spread(call, n)
         looked = self.reader.look(spread, 1, sample=True)
         found = self.reader.candidates(spread, looked, 1, sample=True)
@@ -113,8 +101,9 @@ class DeviceEngine:
         shape = (call.batch, n)
         ids, logits, keys = (part.view(shape) for part in (found.ids, found.logits, found.keys))
         proved = ~self._bad(call)[:, None].expand(shape)
-        count, over = found.count.view(shape).sum(dim=1), found.over.view(shape).any(dim=1)
-        return _as(Sample(ids, logits, keys, proved, self._cost(call, count, over, found.passed.view(shape).sum(dim=1))), kind)
+        count, passed = (part.view(shape).sum(dim=1) for part in (found.count, found.passed))
+        cost = self._cost(call, count, found.over.view(shape).any(dim=1), passed)
+        return answered(Sample(ids, logits, keys, proved, cost), kind)
 
     def __repr__(self) -> str:
         layer = self.layer
@@ -122,10 +111,6 @@ class DeviceEngine:
             f"DeviceEngine({self.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {self.promise}, "
             f"kernel {self.path}, on {self.place})"
         )
-
-    @property
-    def path(self) -> str:
-        return "triton"
 
     def _topk(self, call: Call, k: int, eps: float) -> tuple[Found, Tensor, Tensor, Tensor]:
         looked = self.reader.look(call, k)
@@ -153,7 +138,7 @@ class DeviceEngine:
         cuda = self.reader.torch.cuda
         capturing = self.reader.device.type == "cuda" and cuda.is_current_stream_capturing()
         bad = self._bad(call)
-        if not capturing and bool((~closed & ~bad).any()):
+        if not (wish.top_k or capturing) and bool((~closed & ~bad).any()):
             rows = (~closed & ~bad).nonzero()[:, 0]
             again = self._nucleus(self._rows(call, rows), wish, wish.top_k or self.layer.vocab, 1e-9)
             ids[rows], logits[rows], score[rows] = again[:3]
@@ -185,103 +170,9 @@ class DeviceEngine:
         place = place.view(call.batch, n)
         return found.ids.gather(1, place), found.logits.gather(1, place), score.view(call.batch, n), closed
 
-    def _call(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> tuple[Call, Kind]:
-        reader, torch = self.reader, self.reader.torch
-        kind = kind_of(hidden)
-        tensor = hidden if kind == "torch" else tensor_of(np.asarray(hidden), torch, reader.device)
-        if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            raise DtypeError(f"hidden is {tensor.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
-        if tensor.ndim != 2 or tensor.shape[1] != self.layer.dim:
-            raise ShapeError(f"hidden has shape {list(tensor.shape)}; expected [batch, {self.layer.dim}], one row per query")
-        if tensor.device.type != reader.device.type:
-            raise DtypeError(f"hidden is on {tensor.device}; this engine is on {reader.device}: move hidden there")
-        tensor = tensor.detach().contiguous()
-        narrow = tensor.float() if tensor.dtype == torch.float64 else tensor
-        batch, wide = len(tensor), tensor.double()
-        mask = class_mask(allowed, exclude, batch, self.layer.vocab)
-        if wish is not None:
-            check_some_left(mask)
-        heat, seed, row0, class0 = (1.0, 0, 0, 0) if wish is None else (wish.temperature, wish.seed, wish.row0, wish.class0)
-        numbers = np.array([seed & 0xFFFFFFFF, seed >> 32], np.int64)
-        start = np.array([row0], np.uint64).view(np.int64)
-        call = Call(
-            wide, narrow, torch.linalg.vector_norm(wide, dim=1) * (1 + 1e-12), None if mask is None else reader.tensor(mask),
-            reader.full((1,), heat), reader.tensor(numbers),
-            reader.tensor(start) + torch.arange(batch, device=reader.device), reader.full((batch,), 0, "int64"),
-            reader.full((1,), class0, "int64"),
-        )  # fmt: skip
-        return call, kind
-
-    def _spread(self, call: Call, n: int) -> Call:
-        """Every row n times, with draws 0 to n - 1."""
-        if n == 1:
-            return call
-        reader = self.reader
-        repeated = [part.repeat_interleave(n, dim=0) for part in (call.hidden, call.narrow, call.length, call.rows)]
-        mask = call.mask if call.mask is None or len(call.mask) == 1 else call.mask.repeat_interleave(n, dim=0)
-        draws = reader.torch.arange(n, device=reader.device).repeat(call.batch)
-        hidden, narrow, length, rows = repeated
-        return call._replace(hidden=hidden, narrow=narrow, length=length, rows=rows, mask=mask, draws=draws)
-
-    @staticmethod
-    def _rows(call: Call, rows: Tensor) -> Call:
-        mask = call.mask if call.mask is None or len(call.mask) == 1 else call.mask[rows]
-        parts = (call.hidden, call.narrow, call.length, call.rows, call.draws)
-        hidden, narrow, length, numbers, draws = (part[rows].contiguous() for part in parts)
-        return call._replace(hidden=hidden, narrow=narrow, length=length, rows=numbers, draws=draws, mask=mask)
-
-    def _ids(self, ids: Any, batch: int) -> Tensor:
-        if kind_of(ids) == "torch" and ids.device.type != "cpu":
-            if ids.ndim != 2 or len(ids) != batch:
-                raise ShapeError(f"ids has shape {list(ids.shape)}; expected [{batch}, m], one row per query")
-            return ids.long()
-        return self.reader.tensor(ids64(ids, batch, self.layer.vocab))
-
-    @staticmethod
-    def _bad(call: Call) -> Tensor:
-        return ~call.hidden.isfinite().all(dim=1)
-
-    def _eps(self, eps: float | None) -> float:
-        return self.promise.eps if eps is None else checked_eps(eps)
-
     def _cost(self, call: Call, count: Tensor, flags: Tensor, passed: Tensor | None = None) -> Cost:
         rows, read = self.reader.cost(call, count, passed)
         again = flags * float(self.layer.vocab)
         row_bytes = self.layer.dim * self.layer.weight.itemsize
         dense = flags | self.reader.full((call.batch,), self.reader.always, "bool")
         return Cost(rows + again.long(), read + again * row_bytes, dense, f"{self.name}/{self.path}")
-
-
-def device_choice(layer: Layer, calibrated: bool = False, eps: float = math.inf) -> tuple[str, str]:
-    """The method that "auto" stands for on a GPU, and why: looking first pays where ids are wanted and a prefix says where."""
-    size = layer.vocab * layer.dim
-    if calibrated and math.isinf(eps) and size >= WORTH_A_LOOK:
-        return "cascade", f"{size:,} weights, ids alone are promised, and calibration vectors choose the first look"
-    return "full", "one pass over all rows proves ids and log-probabilities at once"
-
-
-def on_device(engine: Engine, device: str) -> DeviceEngine:
-    """The engine's layer, plan and promise on a device: ``"full"`` or ``"cascade"``."""
-    if engine.name not in ("full", "cascade") or engine.promise.delta_ids > 0:
-        raise OptionError(f"method is {engine.name!r}; on a device choose 'full', or 'cascade' with widths='sure'")
-    weight = engine.layer.resident
-    same = weight is not None and str(weight.device).startswith(device)
-    given = engine.layer, engine.norms, device, weight if same else None
-    reader = Reader(*given) if engine.name == "full" else CodesReader(*given, engine.plan)
-    promise = engine.promise._replace(delta=0.0, over=frozenset())
-    return DeviceEngine(
-        reader, engine.name, promise, place=device, seed=engine.seed, reason=engine.reason, plan=engine.plan
-    )  # fmt: skip
-
-
-def _as(answer: Answer, kind: Kind) -> Answer:
-    """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device."""
-    if kind == "torch":
-        return answer
-    return type(answer)(*(_part_as_numpy(part) for part in answer))
-
-
-def _part_as_numpy(part: Any) -> Any:
-    if isinstance(part, tuple):
-        return _as(part, "numpy")
-    return part if isinstance(part, str) else part.cpu().numpy()

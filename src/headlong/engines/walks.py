@@ -54,8 +54,8 @@ class WalkingEngine(StructuredEngine):
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, Promise(promise.eps, 0.0, 0.0), **about)
         self.steps = self._steps()
-        self._rounding = rounding(self.steps)
-        if not np.isfinite(self._rounding.slope):
+        self.rounding = rounding(self.steps)
+        if not np.isfinite(self.rounding.slope):
             raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
         self._reference = Reference(self.steps)
         slow = self.isa == kernels.REFERENCE
@@ -69,19 +69,19 @@ class WalkingEngine(StructuredEngine):
         log_probs, ids, rows, read = self._executor.topk(hidden, k, self._count)
         zero = np.zeros(len(hidden))
         spent = Spent(rows, read, np.zeros(len(hidden), bool))
-        return Best(log_probs, ids, np.ones(len(hidden), bool), zero, self._rounding(hidden), zero, spent)
+        return Best(log_probs, ids, np.ones(len(hidden), bool), zero, self.rounding(hidden), zero, spent)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         log_probs, rows, read = self._executor.log_probs(hidden, ids, self._count)
         zero = np.zeros(len(hidden))
-        return Scored(log_probs, zero, self._rounding(hidden), zero, Spent(rows, read, np.zeros(len(hidden), bool)))
+        return Scored(log_probs, zero, self.rounding(hidden), zero, Spent(rows, read, np.zeros(len(hidden), bool)))
 
     def _everything(self, hidden: Doubles) -> Scored:
         batch, zero = len(hidden), np.zeros(len(hidden))
         rows = sum(len(part.weight) for part in self.steps.parts)
         read = float(sum(part.weight.nbytes for part in self.steps.parts))
         spent = Spent(np.full(batch, rows), np.full(batch, read), np.ones(batch, bool))
-        return Scored(self._reference.everything(hidden), zero, self._rounding(hidden), zero, spent)
+        return Scored(self._reference.everything(hidden), zero, self.rounding(hidden), zero, spent)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
         shape = len(hidden), filters.n

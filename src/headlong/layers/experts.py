@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, as_numpy, stored_matrix
+from headlong.arrays import Array, as_numpy, resident, stored_matrix, to_host
 from headlong.errors import DtypeError, IdError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, register_layer
@@ -39,8 +39,9 @@ class ExpertsLayer(StructuredLayer):
     def __init__(
         self, gate: Any, weight: Any, ids: Any, starts: Any, vocab: int, *, constant: bool = False, scaled: bool = True
     ) -> None:
-        self.gate: NDArray[np.float32] = _frozen(stored_matrix(gate, "gate").astype(np.float32))
-        self.weight = stored_matrix(weight)
+        self.gate: NDArray[np.float32] = _frozen(stored_matrix(to_host(gate), "gate").astype(np.float32))
+        self.resident = resident(weight)
+        self.weight = stored_matrix(to_host(weight))
         self.ids, self.starts = whole_numbers(ids, "ids"), whole_numbers(starts, "starts")
         if type(vocab) is not int or type(constant) is not bool or type(scaled) is not bool:
             raise OptionError(f"vocab={vocab!r}, constant={constant!r}, scaled={scaled!r}; expected a number and two flags")
@@ -120,7 +121,7 @@ def _frozen(array: Any) -> Any:
 
 def whole_numbers(value: Any, name: str) -> NDArray[np.int64]:
     """``value`` as a read-only list of int64."""
-    array = as_numpy(value, name)
+    array = as_numpy(to_host(value), name)
     if array.dtype not in (np.int32, np.int64) or array.ndim != 1:
         raise DtypeError(f"{name} is {array.dtype} of shape {list(array.shape)}; expected a list of int64 numbers")
     numbers: NDArray[np.int64] = _frozen(array.astype(np.int64))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, as_numpy
+from headlong.arrays import Array, as_numpy, to_host
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, register_layer
@@ -38,7 +38,7 @@ class MixtureLayer(StructuredLayer):
     def __init__(self, matrix: Layer, project: Any, offset: Any, prior: Any, *, pooled: bool = False) -> None:
         if not isinstance(matrix, Layer):
             raise OptionError(f"matrix is a {type(matrix).__name__}; expected headlong.Layer(weight, bias)")
-        self.matrix, self.pooled = matrix, bool(pooled)
+        self.matrix, self.pooled, self.resident = matrix, bool(pooled), matrix.resident
         self.project, self.offset, self.prior = _floats(project, "project"), _floats(offset, "offset"), _floats(prior, "prior")
         if self.prior.ndim != 2 or not len(self.prior):
             raise ShapeError(f"prior has shape {list(self.prior.shape)}; expected [components, dim]")
@@ -75,7 +75,7 @@ class MixtureLayer(StructuredLayer):
 
 
 def _floats(value: Any, name: str) -> Floats:
-    given = as_numpy(value, name)
+    given = as_numpy(to_host(value), name)
     if given.dtype not in (np.float32, np.float64):
         raise DtypeError(f"{name} is {given.dtype}; expected float32")
     array = np.array(given, np.float32)

@@ -43,6 +43,9 @@ class StructuredLayer(ABC):
     vocab: int
     dim: int
 
+    resident: Any = None
+    """The weight as a tensor in a GPU's memory, where it came as one."""
+
     @abstractmethod
     def tensors(self) -> dict[str, Array]:
         """Every array by name; the names of a file."""

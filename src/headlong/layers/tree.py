@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, as_numpy, stored_bias, stored_matrix
+from headlong.arrays import Array, as_numpy, resident, stored_bias, stored_matrix, to_host
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.structured import StructuredLayer, register_layer
 
@@ -37,9 +37,10 @@ class TreeLayer(StructuredLayer):
     kind: ClassVar[str] = "tree"
 
     def __init__(self, weight: Any, bias: Any, children: Any, starts: Any = None) -> None:
-        self.weight = stored_matrix(weight)
+        self.resident = resident(weight)
+        self.weight = stored_matrix(to_host(weight))
         rows, self.dim = self.weight.shape
-        self.bias = None if bias is None else stored_bias(bias, rows)
+        self.bias = None if bias is None else stored_bias(to_host(bias), rows)
         shape = (rows,) if starts is not None else (rows, 2)
         self.children = _integers(children, shape, "children")
         self.starts = None if starts is None else _checked_starts(_integers(starts, None, "starts"), rows)
@@ -77,7 +78,7 @@ class TreeLayer(StructuredLayer):
 
 
 def _integers(values: Any, shape: tuple[int, ...] | None, name: str) -> Ids:
-    array = as_numpy(values, name)
+    array = as_numpy(to_host(values), name)
     if array.dtype.kind not in "iu" or (array.shape != shape if shape is not None else array.ndim != 1):
         wanted = "[nodes + 1]" if shape is None else str(list(shape))
         raise ShapeError(f"{name} is {array.dtype} of shape {list(array.shape)}; expected integers {wanted}")

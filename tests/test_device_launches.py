@@ -1,0 +1,120 @@
+"""What device engines launch: kernels that compile for a GPU, nothing that waits for one, and graphs where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import headlong as hl
+from compiled import variant
+from devices import GPU, PLACE, recorded, tensor, torch
+from headlong.engines import device
+from test_structured import made
+
+DIM, VOCAB = 16, 67
+ENGINES = ("full", "cascade", "svd", "experts", "moc", "mos", "tree", "two-level")
+VERBS: dict[str, Callable[[Any, Any], Any]] = {
+    "topk": lambda engine, hidden: engine.topk(hidden, 3),
+    "log_prob": lambda engine, hidden: engine.log_prob(hidden, torch.zeros(len(hidden), 2, dtype=torch.int64)),
+    "lse": lambda engine, hidden: engine.lse(hidden),
+    "sample": lambda engine, hidden: engine.sample(hidden, 2, seed=3),
+    "top-k sampling": lambda engine, hidden: engine.sample(hidden, 2, 0.8, top_k=5, seed=3),
+}
+
+
+def engine_of(name: str, place: str = PLACE) -> Any:
+    rng = np.random.default_rng(2)
+    if name not in ("full", "cascade", "svd"):
+        return hl.compile(made(name, DIM, VOCAB).layer, device=place)
+    layer = hl.Layer(rng.standard_normal((VOCAB, DIM)).astype(np.float32), np.zeros(VOCAB, np.float32))
+    vectors = (rng.standard_normal((64, DIM)) * np.arange(1, DIM + 1) ** -1.0).astype(np.float32)
+    options = {"cascade": {"calibration": vectors, "width": 8, "eps": np.inf}, "svd": {"width": 4}}.get(name, {})
+    return hl.compile(layer, name, device=place, **options)
+
+
+class HostLooks(TorchDispatchMode):
+    """Refuses what would wait for a GPU: numbers read by the host, and shapes that follow from numbers."""
+
+    REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "repeat_interleave.Tensor", "bincount")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func).removeprefix("aten.")
+        flags = name.startswith("index") and any(getattr(one, "dtype", None) == torch.bool for one in args[1] or ())
+        if name.startswith(self.REFUSED) or flags:
+            raise AssertionError(f"{func} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
+@pytest.mark.parametrize("name", ENGINES)
+def test_nothing_on_the_way_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, hidden = engine_of(name), torch.zeros(3, DIM)
+    monkeypatch.setattr(type(engine), "_ids", lambda self, ids, batch: ids)  # ids that are there already
+    monkeypatch.setattr(device.Reader, "tensor", lambda self, array: pytest.fail("copied from the host"))
+    with recorded(run=False) as launches, HostLooks():
+        for call in VERBS.values():
+            call(engine, hidden)
+    assert launches
+
+
+def test_a_look_at_a_number_is_seen() -> None:
+    with HostLooks():
+        for look in (lambda x: bool(x.any()), lambda x: x[x > 0], lambda x: x.nonzero()):
+            with pytest.raises(AssertionError, match="waits for the device"):
+                look(torch.ones(3))
+
+
+@pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
+def test_every_kernel_compiles_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the blocks of a GPU, for compute capability 9.0, by a process without the interpreter: no GPU is needed."""
+    monkeypatch.setattr(device, "INTERPRETED", device.BLOCKS)
+    variants: dict[str, str] = {}
+    for name in ENGINES:
+        with recorded(run=False) as launches:
+            engine = engine_of(name)
+            for batch in (1, 5):
+                for call in VERBS.values():
+                    call(engine, torch.zeros(batch, DIM))
+        for launch in launches:
+            product = launch[2].get("PRODUCT")
+            variants.setdefault(f"{launch[0].__name__} {product}", variant(*launch))
+    kernels = {
+        name for file in Path(device.__file__).parent.glob("device_*.py") for name, line in _kernels(file.read_text()) if line
+    }
+    assert kernels == {key.split()[0] for key in variants}, "a kernel that no engine launches"
+    plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    script, text = Path(__file__).parent / "compiled.py", json.dumps(list(variants.values()))
+    done = subprocess.run([sys.executable, script, "90"], input=text, capture_output=True, text=True, check=False, env=plain)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(variants), done.stderr
+
+
+def _kernels(source: str) -> list[tuple[str, bool]]:
+    """Every Triton function of a file, and whether it is a kernel: others are called, and return something."""
+    import ast
+
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    returns = {one.name for one in functions if any(isinstance(node, ast.Return) and node.value for node in ast.walk(one))}
+    return [(one.name, one.name not in returns and one.name != "finish_tile") for one in functions]
+
+
+@pytest.mark.skipif(not GPU, reason="a CUDA graph takes a GPU: python -m pytest tests/test_device_launches.py there")
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_captured_graph_answers_new_vectors(name: str) -> None:
+    engine, rng = engine_of(name), np.random.default_rng(5)
+    static = tensor(rng.standard_normal((2, DIM)).astype(np.float32))
+    engine.topk(static, 3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = engine.topk(static, 3)
+    static.copy_(tensor(rng.standard_normal((2, DIM)).astype(np.float32)))
+    graph.replay()
+    assert answer.ids.equal(engine.topk(static, 3).ids)
