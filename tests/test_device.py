@@ -152,7 +152,7 @@ def test_what_is_refused(rng: np.random.Generator) -> None:
         engine.topk(tensor(np.zeros((2, 8), np.int64)))
     with pytest.raises(OptionError, match="device is 'tpu'; expected 'cuda'"):
         hl.compile(layer, device="tpu")
-    with pytest.raises(OptionError, match="on a device choose 'full', or"):
+    with pytest.raises(OptionError, match="on a device choose 'full', 'svd', or"):
         hl.compile(layer, "adaptive", device=PLACE)
     with pytest.raises(InputError, match="no class is left"):
         engine.sample(tensor(np.zeros((1, 8), np.float32)), allowed=[[]])
