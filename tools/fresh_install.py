@@ -1,21 +1,23 @@
 """The package as a stranger gets it: an sdist, a wheel made of it with a C++ compiler, a fresh environment, an import.
 
-    python tools/fresh_install.py results/packaging.json PYTHON [PYTHON ...]
+    python tools/fresh_install.py results/packaging.json PYTHON [PYTHON ...] [--folder FOLDER]
 
 For each interpreter: build the wheel from the sdist, install it into an empty environment with nothing but what it asks for,
 list what came, and time ``import headlong`` in fresh processes. Before 3.12 a wheel is of one version; from 3.12 on it is
-one wheel for all, which is installed into every later PYTHON.
+one wheel for all, which is installed into every later PYTHON. What FOLDER holds of an earlier run (the sdist, wheels,
+environments) is used again, so that the imports can be timed by themselves on a quiet machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,10 @@ def run(*command: str | Path) -> str:
 
 def fresh(python: str, folder: Path, wheel: str | Path) -> dict[str, Any]:
     """The row of one interpreter: what its environment holds, and seconds of each first import."""
-    run(python, "-m", "venv", folder)
     inside = folder / "bin/python"
-    run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
+    if not folder.is_dir():
+        run(python, "-m", "venv", folder)
+        run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
     listed = json.loads(run(inside, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"))
     names = {part["name"].lower() for part in listed} - {"pip", "setuptools"}
     run(inside, "-c", USE)
@@ -57,30 +60,42 @@ def fresh(python: str, folder: Path, wheel: str | Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def built(python: str, place: Path, sdist: Path) -> tuple[Path, float]:
+    """The wheel, and the seconds that processors worked on it, compiler and pip's own environment included."""
+    note = place / "seconds"
+    if not note.is_file():
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, sdist)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        note.write_text(str(end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime), encoding="utf-8")
+    (wheel,) = place.glob("headlong-*.whl")
+    return wheel, float(note.read_text(encoding="utf-8"))
+
+
+def measured(folder: Path, pythons: list[str]) -> dict[str, Any]:
+    """The facts of the sdist, and the row of each interpreter."""
+    if not (folder / "sdist").is_dir():
+        run(sys.executable, "-m", "build", "--sdist", "--outdir", folder / "sdist", Path(__file__).resolve().parent.parent)
+    (sdist,) = (folder / "sdist").glob("*.tar.gz")
+    rows, stable = [], None
+    for number, python in enumerate(pythons):
+        version = run(python, "-c", "import platform; print(platform.python_version())").strip()
+        wheel, seconds = (stable, None) if stable else built(python, folder / f"wheel{number}", sdist)
+        stable = wheel if "abi3" in wheel.name else None
+        row = {"python": version, "wheel": wheel.name, "wheel bytes": wheel.stat().st_size, "build CPU s": seconds}
+        rows.append(row | fresh(python, folder / f"venv{number}", wheel))
+    return {"facts": {"sdist": sdist.name, "sdist bytes": sdist.stat().st_size}, "environment": environment(1), "rows": rows}
+
+
 def main() -> None:
-    out, pythons = Path(sys.argv[1]), sys.argv[2:]
-    root, rows = Path(__file__).resolve().parent.parent, []
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("pythons", nargs="+")
+    parser.add_argument("--folder", type=Path)
+    settings = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        run(sys.executable, "-m", "build", "--sdist", "--outdir", folder / "sdist", root)
-        (sdist,) = (folder / "sdist").glob("*.tar.gz")
-        stable: Path | None = None
-        for number, python in enumerate(pythons):
-            version = run(python, "-c", "import platform; print(platform.python_version())").strip()
-            built = 0.0
-            wheel = stable
-            if wheel is None:
-                place = folder / f"wheel{number}"
-                start = time.perf_counter()
-                run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, sdist)
-                built = time.perf_counter() - start
-                (wheel,) = place.glob("headlong-*.whl")
-                stable = wheel if "abi3" in wheel.name else None
-            row = {"python": version, "wheel": wheel.name, "wheel bytes": wheel.stat().st_size, "build s": built or None}
-            rows.append(row | fresh(python, folder / f"venv{number}", wheel))
-        facts = {"sdist": sdist.name, "sdist bytes": sdist.stat().st_size}
-    write_run(out, {"facts": facts, "environment": environment(1), "rows": rows})
-    sys.stdout.write(out.read_text(encoding="utf-8"))
+        write_run(settings.out, measured(settings.folder or Path(name), settings.pythons))
+    sys.stdout.write(settings.out.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

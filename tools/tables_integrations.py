@@ -92,8 +92,8 @@ MANY_CLASSES = {
     "times dense's speed": "times dense's speed", "rows with equal labels": "rows with equal labels", "of": "of",
 }  # fmt: skip
 PACKAGING = {
-    "python": "Python", "wheel": "wheel", "wheel bytes": "size", "packages": "packages installed", "heavy": "heavy ones",
-    "import s": "import headlong, s", "modules": "modules it loads",
+    "python": "Python", "wheel": "wheel", "wheel bytes": "size", "build CPU s": "build, CPU s",
+    "packages": "packages installed", "heavy": "heavy ones", "import s": "import headlong, s", "modules": "modules it loads",
 }  # fmt: skip
 
 

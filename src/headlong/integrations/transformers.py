@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 
 
 LIMITS = Limits()
-CHANGED = "the weights have changed since accelerate(); call it again"
+CHANGED = "the weights have changed since accelerate(); restore(model) and accelerate(model) again"
 
 
 class FastHead(nn.Linear):
