@@ -1,11 +1,11 @@
-// AdaptiveSoftmax as published, step for step that of engines/bandit_published.py.
+// AdaptiveSoftmax as published, stage for stage that of engines/bandit_published.py.
 #include "adaptive.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "pool.h"
+#include "prefixes.h"
 
 namespace headlong {
 
@@ -21,252 +21,202 @@ void over_strips(int64_t padded, int threads, const std::function<void(int64_t, 
 double ColumnReader::logit(const double* hidden, int64_t id) const {
     double z;
     kernels->dot_rows(weight, kind, dim, &id, 1, hidden, &z);
-    return bias == nullptr ? z : z + bias[id];
+    if (bias != nullptr) z += bias[id];
+    return std::isfinite(z) ? z : -kInf;  // a damaged row is no rival
 }
 
 namespace {
 
-constexpr double kGrowth = 1.5;
-constexpr int64_t kFirst = 16;
-
-int64_t following(int64_t m, int64_t most) {
-    return std::min(most, std::max(kFirst, static_cast<int64_t>(std::ceil(kGrowth * static_cast<double>(m)))));
-}
-
-// One query: of every class the length of its prefix, its estimate and its variance.
+// One query. The race and the warm-up keep their own estimates: each has a multiplier of its own.
 struct Search {
     const ColumnReader& reader;
-    int threads;
-    std::vector<int32_t> ids;            // coordinates by descending key
-    std::vector<double> x, shares, keys; // of those
-    std::vector<float> c, d, est, var;
-    std::vector<int32_t> pulls;
-    std::vector<double> base;
-    double bytes = 0;
+    const PublishedRules& rules;
+    const uint8_t* mask;
+    const double stage, logs;  // delta', ln(6 V / delta')
+    Prefixes prefixes;
+    Arms live;
+    Scratch<float> floats;
+    Scratch<int32_t> ints;
+    Scratch<double> half;  // exp(half the lower end of a class's logit): the square root of its weight in the normaliser
+    State race, sum;
+    int64_t first_widest = -1;
 
-    int64_t size() const { return static_cast<int64_t>(ids.size()); }
-
-    void order(const double* values, uint64_t seed, uint64_t key) {
-        const int64_t dim = reader.turned, padded = (dim + 3) / 4 * 4;
-        std::vector<uint32_t> high(padded), low(padded);
-        reader.kernels->noise(seed, key, 0, 0, padded, high.data());
-        reader.kernels->noise(seed, key, 0x80000000u, 0, padded, low.data());
-        double total = 0;
-        for (int64_t j = 0; j < dim; ++j) total += reader.column_weight[j] * std::fabs(values[j]);
-        struct Item {
-            double key, share;
-            int32_t id;
-        };
-        std::vector<Item> items;
-        items.reserve(dim);
-        const double log_total = std::log(total);
-        for (int64_t j = 0; j < dim; ++j) {
-            const double heavy = reader.column_weight[j] * std::fabs(values[j]);
-            if (!(heavy > 0)) continue;
-            const uint64_t word = static_cast<uint64_t>(high[j]) << 32 | low[j];
-            const double e = word >> 63 ? -std::log1p(-((static_cast<double>(~word) + 0.5) * 0x1p-64))
-                                        : -std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
-            const double share = std::log(heavy) - log_total;
-            items.push_back({share - std::log(e), share, static_cast<int32_t>(j)});
-        }
-        std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.key > b.key; });
-        for (const Item& item : items) {
-            ids.push_back(item.id);
-            x.push_back(values[item.id]);
-            shares.push_back(item.share);
-            keys.push_back(item.key);
-        }
-        c.resize(ids.size());
-        d.resize(ids.size());
+    Search(const ColumnReader& from, const PublishedRules& how, const uint8_t* allowed, double delta, double classes,
+           const double* x, uint64_t seed, uint64_t key, int threads)
+        : reader(from), rules(how), mask(allowed), stage(delta), logs(std::log(6 * classes / delta)),
+          prefixes(from, x, seed, key, how.warm, threads), floats(4 * from.padded), ints(2 * from.padded), half(from.padded) {
+        race = {floats.data(), floats.data() + from.padded, ints.data(), {}};
+        sum = {race.est + 2 * from.padded, race.est + 3 * from.padded, ints.data() + from.padded, {}};
+        std::fill_n(race.pulls, from.padded, 0);
+        race.ends.variance = sum.ends.variance = prefixes.size() > 0 ? std::numeric_limits<float>::infinity() : 0.f;
+        live.assign(prefixes.groups(), 0);
+        for (int64_t i = 0; i < from.vocab; ++i)
+            live[i / kGroup] |= static_cast<uint64_t>(mask == nullptr || mask[i] != 0) << i % kGroup;
     }
 
-    // What the first m coordinates are multiplied by.
-    void weigh(int64_t m) {
-        for (int64_t j = 0; j < m; ++j) {
-            const double q = m < size() ? -std::expm1(-std::exp(std::min(shares[j] - keys[m], 700.0))) : 1.0;
-            const double scaled = x[j] / q;
-            c[j] = static_cast<float>(scaled);
-            d[j] = static_cast<float>(scaled * scaled * (1 - q));
-        }
-    }
-
-    void pull(const std::vector<int32_t>& arms, int64_t m) {
-        weigh(m);
-        const int64_t padded = reader.padded;
-        if (static_cast<int64_t>(arms.size()) * 32 >= reader.vocab) {
-            std::vector<float> e(padded), v(padded);
-            over_strips(padded, threads, [&](int64_t first, int64_t n) {
-                reader.column->moments(reader.columns, padded, ids.data(), c.data(), d.data(), m, first, n, &e[first],
-                                       &v[first]);
-            });
-            for (int32_t i : arms) {
-                est[i] = static_cast<float>(base[i] + e[i]);
-                var[i] = v[i];
-                pulls[i] = static_cast<int32_t>(m);
-            }
-            bytes += static_cast<double>(padded * m) * 4;
-            return;
-        }
-        for (int32_t i : arms) {
-            double e = 0, v = 0;
-            for (int64_t j = 0; j < m; ++j) {
-                const double w = reader.columns[ids[j] * padded + i];
-                e += w * c[j];
-                v += w * w * d[j];
-            }
-            est[i] = static_cast<float>(base[i] + e);
-            var[i] = static_cast<float>(v);
-            pulls[i] = static_cast<int32_t>(m);
-        }
-        bytes += static_cast<double>(arms.size()) * static_cast<double>(m) * 4;
-    }
-
-    void restart() {
-        est.assign(base.begin(), base.end());
-        var.assign(reader.padded, size() > 0 ? std::numeric_limits<float>::infinity() : 0.f);
-        pulls.assign(reader.padded, 0);
-    }
-
-    void together(const std::vector<int32_t>& arms, double target, double multiplier, int64_t most) {
-        int64_t m = 0;
-        for (int32_t i : arms) m = std::max<int64_t>(m, pulls[i]);
-        const auto largest = [&] {
-            float top = 0;
-            for (int32_t i : arms) top = std::max(top, var[i]);
-            return static_cast<double>(top);
-        };
-        while (m < most && multiplier * largest() > target) {
-            m = following(m, most);
-            pull(arms, m);
-        }
-    }
-
-    void each(const std::vector<int32_t>& arms, const std::vector<double>& targets, double multiplier) {
-        std::vector<int32_t> part;
-        while (true) {
-            int64_t shortest = size();
-            for (size_t a = 0; a < arms.size(); ++a)
-                if (multiplier * var[arms[a]] > targets[a]) shortest = std::min<int64_t>(shortest, pulls[arms[a]]);
-            if (shortest >= size()) return;
-            part.clear();
-            for (size_t a = 0; a < arms.size(); ++a)
-                if (pulls[arms[a]] == shortest && multiplier * var[arms[a]] > targets[a]) part.push_back(arms[a]);
-            pull(part, following(shortest, size()));
-        }
-    }
+    std::vector<int64_t> best_arms();
+    Arms narrowed(const Arms& arms, double floor, double square);
+    void warm_up();
+    void weigh(double& alpha, double& gamma);
+    float refine(double alpha, double gamma, int64_t& pulls);
+    double normaliser(float peak);
 };
 
-std::vector<int32_t> best_arms(Search& search, const PublishedRules& rules, std::vector<int32_t> live, double stage) {
-    const double spread = std::max(std::log(static_cast<double>(std::max<int64_t>(search.size(), 2))), 1.0);
-    const double logs = std::log(6 * static_cast<double>(live.size()) * spread / stage);
+// Classes whose upper end reaches the floor: est + sqrt(square * var) >= floor.
+Arms Search::narrowed(const Arms& arms, double floor, double square) {
+    Arms keep(arms.size(), 0);
+    prefixes.over_groups(arms, [&](Tile&, int64_t group) {
+        Ends ends;
+        each_arm(arms[group], [&](int64_t i) {
+            const int64_t id = group * kGroup + i;
+            const double gap = floor - race.est[id];
+            if (!(gap <= 0 || square * race.var[id] >= gap * gap)) return;
+            keep[group] |= uint64_t{1} << i;
+            ends.join({race.var[id], race.est[id], id, id});
+        });
+        prefixes.ends(group) = ends;
+    });
+    return keep;
+}
+
+std::vector<int64_t> Search::best_arms() {
+    const int64_t size = prefixes.size();
+    const double spread = std::max(std::log(static_cast<double>(std::max<int64_t>(size, 2))), 1.0);
+    Arms arms = live;
+    int64_t count = count_of(arms), m = 0;
+    const double square = 2 * rules.arm * std::log(6 * static_cast<double>(count) * spread / stage);
     double target = rules.width / 4;
-    while (static_cast<int64_t>(live.size()) > rules.k) {
-        search.together(live, target, rules.arm, search.size());
-        const auto half = [&](int32_t i) { return std::sqrt(2 * rules.arm * search.var[i] * logs); };
-        int32_t best = live[0], least = search.pulls[live[0]];
-        for (int32_t i : live) {
-            if (search.est[i] > search.est[best]) best = i;
-            least = std::min(least, search.pulls[i]);
-        }
-        const double floor = search.est[best] - half(best);
-        std::vector<int32_t> keep;
-        for (int32_t i : live)
-            if (search.est[i] + half(i) >= floor) keep.push_back(i);
-        if (static_cast<int64_t>(keep.size()) <= rules.k || least >= search.size()) break;
-        live = std::move(keep);
+    if (size == 0) prefixes.pull(race, arms, 0);
+    while (count > rules.k) {
+        m = prefixes.together(race, arms, m, target, rules.arm, size);
+        if (first_widest < 0) first_widest = race.ends.widest;
+        const double floor = race.ends.estimate - std::sqrt(square * race.var[race.ends.best]);
+        Arms keep = narrowed(arms, floor, square);
+        const int64_t kept = count_of(keep);
+        if (kept <= rules.k || m >= size) break;
+        if (kept < count) arms = std::move(keep), count = kept, race.ends = prefixes.ends_of(arms);
         target /= 2;
     }
-    const size_t k = std::min<size_t>(live.size(), rules.k);
-    const auto first = [&](int32_t a, int32_t b) {
-        return search.est[a] > search.est[b] || (search.est[a] == search.est[b] && a < b);
-    };
-    std::partial_sort(live.begin(), live.begin() + k, live.end(), first);
-    live.resize(k);
-    return live;
+    std::vector<int64_t> ids;
+    for (int64_t group = 0; group < prefixes.groups(); ++group)
+        each_arm(arms[group], [&](int64_t i) { ids.push_back(group * kGroup + i); });
+    const size_t k = std::min<size_t>(ids.size(), rules.k);
+    if (k < ids.size())
+        std::partial_sort(ids.begin(), ids.begin() + k, ids.end(), [&](int64_t a, int64_t b) {
+            return race.est[a] > race.est[b] || (race.est[a] == race.est[b] && a < b);
+        });
+    ids.resize(k);
+    return ids;
 }
 
-// What the warm-up says of every class: estimates less their confidence, from which the normaliser's targets are made.
-std::vector<double> lower_ends(const Search& search, const PublishedRules& rules, const std::vector<int32_t>& live,
-                               double logs) {
-    std::vector<double> low(live.size());
-    for (size_t a = 0; a < live.size(); ++a)
-        low[a] = search.est[live[a]] - std::sqrt(2 * logs * rules.sum * search.var[live[a]]);
-    return low;
+// All classes to the variance that the weights need. What the race read besides stays read.
+void Search::warm_up() {
+    sum.ends.widest = first_widest;
+    if (prefixes.size() == 0) prefixes.pull(sum, live, 0);
+    prefixes.together(sum, live, 0, 1 / (17 * logs), rules.sum, prefixes.most());
 }
 
-void refine(Search& search, const PublishedRules& rules, const std::vector<int32_t>& live, std::vector<double> low,
-            double logs, double stage) {
-    std::vector<double> targets(live.size());
-    double top = -kInf, alpha = 0, gamma = 0;
-    for (const double value : low) top = std::max(top, value);
-    for (double& value : low) {
-        value -= top;
-        alpha += std::exp(value);
-        gamma += std::exp(value / 2);
-    }
+// The weights of all classes for the normaliser, from the warm-up's lower ends, and their sums.
+void Search::weigh(double& alpha, double& gamma) {
+    std::vector<double> tops(prefixes.groups(), -kInf), alphas(tops.size(), 0), gammas(tops.size(), 0);
+    const double square = 2 * logs * rules.sum;
+    prefixes.over_groups(live, [&](Tile&, int64_t group) {
+        each_arm(live[group], [&](int64_t i) {
+            const int64_t id = group * kGroup + i;
+            half[id] = sum.est[id] - std::sqrt(square * sum.var[id]);
+            tops[group] = std::max(tops[group], half[id]);
+            if (race.pulls[id] > sum.pulls[id])
+                sum.est[id] = race.est[id], sum.var[id] = race.var[id], sum.pulls[id] = race.pulls[id];
+        });
+    });
+    const double top = *std::max_element(tops.begin(), tops.end());
+    prefixes.over_groups(live, [&](Tile&, int64_t group) {
+        each_arm(live[group], [&](int64_t i) {
+            const int64_t id = group * kGroup + i;
+            half[id] = std::exp((half[id] - top) / 2);
+            gammas[group] += half[id];
+            alphas[group] += half[id] * half[id];
+        });
+    });
+    alpha = gamma = 0;
+    for (size_t group = 0; group < tops.size(); ++group) alpha += alphas[group], gamma += gammas[group];
+}
+
+// Every class to min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i)); returns the largest estimate.
+float Search::refine(double alpha, double gamma, int64_t& pulls) {
     const double second = 16 * std::sqrt(2.0) * logs / rules.eps * gamma * gamma / alpha;
     const double first = 16 * std::log(12 / stage) / (rules.eps * rules.eps);
-    for (size_t a = 0; a < live.size(); ++a)
-        targets[a] = std::min(gamma / (second * std::exp(low[a] / 2)), alpha / (first * std::exp(low[a])));
-    search.each(live, targets, rules.sum);
+    std::vector<float> peaks(prefixes.groups(), -std::numeric_limits<float>::infinity());
+    std::atomic<int64_t> total{0};
+    prefixes.over_groups(live, [&](Tile& tile, int64_t group) {
+        prefixes.each(tile, sum, group, live[group], rules.sum, [&](int64_t id) {
+            return std::min(gamma / (second * half[id]), alpha / (first * half[id] * half[id]));
+        });
+        int64_t read = 0;
+        each_arm(live[group], [&](int64_t i) {
+            peaks[group] = std::max(peaks[group], sum.est[group * kGroup + i]);
+            read += sum.pulls[group * kGroup + i];
+        });
+        total.fetch_add(read, std::memory_order_relaxed);
+    });
+    pulls = total.load();
+    return *std::max_element(peaks.begin(), peaks.end());
+}
+
+double Search::normaliser(float peak) {
+    if (!(peak > -kInf)) return -kInf;
+    for (int64_t group = 0; group < prefixes.groups(); ++group)
+        each_arm(~live[group], [&](int64_t i) { sum.est[group * kGroup + i] = -std::numeric_limits<float>::infinity(); });
+    std::fill_n(race.est, reader.padded, 0.f);  // no radii
+    Kernels::Sums sums{0, 0, 0, 0};
+    reader.kernels->interval_sums(sum.est, race.est, reader.padded, 0.f, Link{0, 1.f, 0.f}, 1.f, peak, &sums);
+    return peak + std::log(sums.centre);
 }
 
 }  // namespace
 
 PublishedAnswer ColumnReader::published(const double* x, const double* hidden, const uint8_t* mask, uint64_t seed,
                                         uint64_t key, const PublishedRules& rules, int threads, float* estimates) const {
-    Search search{*this, threads, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
     std::vector<double> scaled(x, x + turned);
     for (double& value : scaled) value *= link_a;
-    search.order(scaled.data(), seed, key);
-    search.base.assign(padded, 0);
-    for (int64_t i = 0; i < vocab; ++i) search.base[i] = link_a * base[i] + link_b;
-    search.restart();
-    std::vector<int32_t> live;
-    for (int64_t i = 0; i < vocab; ++i)
-        if (mask == nullptr || mask[i] != 0) live.push_back(static_cast<int32_t>(i));
-
-    PublishedAnswer answer;
-    answer.full = static_cast<int64_t>(live.size()) * search.size();
+    int64_t classes = vocab;
+    if (mask != nullptr) classes = vocab - std::count(mask, mask + vocab, 0);
     const double stage = rules.delta / (rules.exact ? 2 : 3), eps = rules.exact ? rules.eps : rules.eps / 4;
-    const double logs = std::log(6 * static_cast<double>(live.size()) / stage);
-    const int64_t most = std::min(search.size(), std::max<int64_t>(1, static_cast<int64_t>(rules.warm * search.size())));
-    // The race and the normaliser share what is read, not what they take from it: each has a multiplier of its own.
-    std::vector<int32_t> best = best_arms(search, rules, live, stage);
-    const std::vector<float> est = search.est, var = search.var;
-    const std::vector<int32_t> pulls = search.pulls;
-    search.restart();
-    search.together(live, 1 / (17 * logs), rules.sum, most);
-    std::vector<double> low = lower_ends(search, rules, live, logs);
-    for (int32_t i : live)
-        if (pulls[i] > search.pulls[i]) search.est[i] = est[i], search.var[i] = var[i], search.pulls[i] = pulls[i];
+    Search search(*this, rules, mask, stage, static_cast<double>(classes), scaled.data(), seed, key, threads);
+    PublishedAnswer answer;
+    answer.full = classes * search.prefixes.size();
+    const std::vector<int64_t> best = search.best_arms();
+    search.warm_up();
+    double alpha, gamma;
+    search.weigh(alpha, gamma);
+    State& sum = search.sum;
     std::vector<double> values;
     if (rules.exact) {
-        for (int32_t i : best) {
+        for (const int64_t i : best) {
             values.push_back(link_a * logit(hidden, i) + link_b);
-            search.est[i] = static_cast<float>(values.back());
-            search.var[i] = 0;
-            search.pulls[i] = static_cast<int32_t>(search.size());
+            sum.est[i] = static_cast<float>(values.back());
+            sum.var[i] = 0;
+            sum.pulls[i] = static_cast<int32_t>(search.prefixes.size());
             ++answer.rows;
         }
     } else {
-        search.together(best, eps * eps / (32 * std::log(2 / stage)), rules.sum, search.size());
+        Arms arms(search.prefixes.groups(), 0);
+        int64_t m = 0;
+        sum.ends = Ends{};
+        for (const int64_t i : best) {
+            arms[i / kGroup] |= uint64_t{1} << i % kGroup;
+            sum.ends.join({sum.var[i], sum.est[i], i, i});
+            m = std::max<int64_t>(m, sum.pulls[i]);
+        }
+        search.prefixes.together(sum, arms, m, eps * eps / (32 * std::log(2 / stage)), rules.sum, search.prefixes.size());
     }
-    refine(search, rules, live, std::move(low), logs, stage);
+    const float peak = search.refine(alpha, gamma, answer.pulls);
     for (size_t a = 0; a < best.size(); ++a)
-        answer.best.push_back({best[a], rules.exact ? values[a] : static_cast<double>(search.est[best[a]])});
+        answer.best.push_back({best[a], rules.exact ? values[a] : static_cast<double>(sum.est[best[a]])});
     std::sort(answer.best.begin(), answer.best.end(), better);
-    float peak = -std::numeric_limits<float>::infinity();
-    for (int32_t i : live) peak = std::max(peak, search.est[i]);
-    std::vector<float> rad(padded, 0.f);
-    for (int64_t i = 0; i < padded; ++i)
-        if (i >= vocab || (mask != nullptr && mask[i] == 0)) search.est[i] = -std::numeric_limits<float>::infinity();
-    Kernels::Sums sums{0, 0, 0, 0};
-    kernels->interval_sums(search.est.data(), rad.data(), padded, 0.f, Link{0, 1.f, 0.f}, 1.f, peak, &sums);
-    answer.lse = peak + std::log(sums.centre);
-    for (int32_t i : live) answer.pulls += search.pulls[i];
-    answer.bytes = search.bytes + static_cast<double>(answer.rows * dim * (kind == Kind::f32 ? 4 : 2));
-    if (estimates != nullptr) std::copy_n(search.est.data(), vocab, estimates);
+    answer.lse = search.normaliser(peak);
+    answer.bytes = search.prefixes.bytes() + static_cast<double>(answer.rows * dim * (kind == Kind::f32 ? 4 : 2));
+    if (estimates != nullptr) std::copy_n(sum.est, vocab, estimates);
     return answer;
 }
 

@@ -14,12 +14,32 @@ namespace headlong {
 
 constexpr int64_t kColumns = 16;  // coordinates of a block of the race
 
+// What all classes share of the radii of a look, see Race in race.cpp.
+struct WidthRule {
+    double shared, factor, left;  // <centre, h>; of the sure radius; ‖x[unread]‖
+    double unit;                  // rounding of sums of what was read
+    double by_size, fixed;        // rounding that goes with a class's size, and of every class
+    double drawn = 0, population = 0;  // bernstein: blocks drawn evenly, and of how many; 0: not yet
+    double by_spread = 0, by_peak = 0, by_drawn = 0;  // its allowance: of the blocks' deviation, the longest one, the size
+};
+
+// Of the classes of a look.
+struct WidthArrays {
+    const float *base, *size, *peak, *read, *sum, *sampled, *square;
+};
+
 struct ColumnKernels {
     const char* isa;
-    void (*moments)(const float* columns, int64_t stride, const int32_t* ids, const float* c, const float* d, int64_t m,
-                    int64_t first, int64_t n, float* est, float* var);
+    // est[i] = sum_j c[j] w_ij, var[i] = sum_j d[j] w_ij^2, w_ij = group[ids[j] * 64 + i], j < m, for the classes i < 64 whose
+    // block of 16 is in that mask.
+    void (*moments)(const void* group, Kind kind, const int32_t* ids, const float* c, const float* d, int64_t m,
+                    unsigned blocks, float* est, float* var);
     void (*block)(const float* columns, int64_t stride, const float* x, int64_t m, int64_t first, int64_t n, float* est,
                   float* square);
+    // The estimates and radii of classes first .. first + n - 1, n a multiple of 64; false where one is no number below 1e30.
+    bool (*widths)(const WidthRule& rule, const WidthArrays& from, int64_t first, int64_t n, float* est, float* rad);
+    // The largest of n values, n a multiple of 64.
+    float (*largest)(const float* values, int64_t n);
 };
 
 const ColumnKernels* portable_columns();
@@ -68,7 +88,8 @@ class ColumnReader {
     double most_norm = 0;
     Link link{0, 1.f, 0.f};
     double link_a = 1, link_b = 0;
-    const float* columns = nullptr;         // [turned][padded]
+    const void* columns = nullptr;          // published: [padded / 64][turned][64] ; race: float32 [turned][padded]
+    Kind column_kind = Kind::f32;
     const double* column_weight = nullptr;  // published: [turned] ; race: [blocks]
     const float* base = nullptr;            // [padded]: joins every estimate of a raw logit
     const float* size = nullptr;            // race: [padded] ‖B_i‖, rounded up

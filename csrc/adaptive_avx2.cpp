@@ -1,17 +1,30 @@
-// The column sums of adaptive.cpp for one instruction set; see adaptive_columns.inl.
+// The column sums of adaptive.h for one instruction set; see adaptive_columns.inl.
+#include <immintrin.h>
+
 #include <cstdint>
+#include <cstring>
 
 #include "adaptive.h"
 
 namespace headlong {
 namespace {
 
+#define LANES 8
+typedef float F __attribute__((vector_size(LANES * 4)));
+
+template <Kind K>
+inline F load(const char* from) {
+    if (K == Kind::f32) return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return K == Kind::f16 ? _mm256_cvtph_ps(half) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
 #include "adaptive_columns.inl"
 
 }  // namespace
 
 const ColumnKernels* avx2_columns() {
-    static const ColumnKernels table = {"avx2", moments, block};
+    static const ColumnKernels table = {"avx2", moments, block, widths, largest};
     return &table;
 }
 

@@ -1,17 +1,30 @@
-// The column sums of adaptive.cpp for one instruction set; see adaptive_columns.inl.
+// The column sums of adaptive.h for one instruction set; see adaptive_columns.inl.
+#include <immintrin.h>
+
 #include <cstdint>
+#include <cstring>
 
 #include "adaptive.h"
 
 namespace headlong {
 namespace {
 
+#define LANES 16
+typedef float F __attribute__((vector_size(LANES * 4)));
+
+template <Kind K>
+inline F load(const char* from) {
+    if (K == Kind::f32) return _mm512_loadu_ps(from);
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return K == Kind::f16 ? _mm512_cvtph_ps(half) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
 #include "adaptive_columns.inl"
 
 }  // namespace
 
 const ColumnKernels* avx512_columns() {
-    static const ColumnKernels table = {"avx512vnni", moments, block};
+    static const ColumnKernels table = {"avx512vnni", moments, block, widths, largest};
     return &table;
 }
 

@@ -48,7 +48,7 @@ const ColumnKernels* columns_for(const char* isa) {
 class Columns {
   public:
     Columns(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
-            Floats columns, Doubles column_weight, Floats base, std::optional<Floats> size, std::optional<Floats> peak,
+            AnyArray columns, Doubles column_weight, Floats base, std::optional<Floats> size, std::optional<Floats> peak,
             std::optional<Floats> squares, double lost, const std::string& isa) {
         ColumnReader& r = reader_;
         r.kernels = kernels_for(isa.c_str());
@@ -75,13 +75,20 @@ class Columns {
         r.link_a = nb::cast<double>(link[1]);
         r.link_b = nb::cast<double>(link[2]);
         r.link = Link{form == "affine" ? 0 : 1, static_cast<float>(r.link_a), static_cast<float>(r.link_b)};
-        check(columns.ndim() == 2 && static_cast<int64_t>(columns.shape(1)) == r.padded && columns.shape(0) < (1u << 30),
-              "columns must be [coordinates, padded vocab]");
+        check(columns.dtype() == nb::dtype<float>() || (columns.itemsize() == 2 && r.kind != Kind::f32 && !squares.has_value()),
+              "columns are float32; those of the published search may be of the weight's kind");
         r.columns = columns.data();
-        r.turned = static_cast<int64_t>(columns.shape(0));
+        r.column_kind = columns.itemsize() == 4 ? Kind::f32 : r.kind;
+        const bool races = squares.has_value();
+        const auto shape = [&](size_t axis) { return static_cast<int64_t>(columns.shape(axis)); };
+        if (races)
+            check(columns.ndim() == 2 && shape(1) == r.padded, "a race's columns must be [coordinates, padded vocab]");
+        else
+            check(columns.ndim() == 3 && shape(0) == r.padded / 64 && shape(2) == 64, "columns must be [groups, coordinates, 64]");
+        r.turned = shape(races ? 0 : 1);
+        check(r.turned < (1 << 30), "columns must be fewer than 2^30");
         keep(columns);
         r.column_weight = column_weight.data();
-        const bool races = squares.has_value();
         check(static_cast<int64_t>(column_weight.size()) == (races ? r.blocks() : r.turned),
               "column_weight must be [coordinates], or [blocks] for a race");
         keep(column_weight);
@@ -232,7 +239,7 @@ class Columns {
 
 void bind_adaptive(nb::module_& m) {
     nb::class_<Columns>(m, "Columns")
-        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, Floats, Doubles, Floats,
+        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, AnyArray, Doubles, Floats,
                       std::optional<Floats>, std::optional<Floats>, std::optional<Floats>, double, const std::string&>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
              nb::arg("columns"), nb::arg("column_weight"), nb::arg("base"), nb::arg("size").none() = nb::none(),

@@ -1,38 +1,54 @@
-// Sums over columns of a coordinate-major matrix, written as plain loops and compiled once for each instruction set.
-// Included inside the anonymous namespace of adaptive_portable.cpp, adaptive_avx2.cpp and adaptive_avx512.cpp.
+// Sums over columns of a coordinate-major matrix, compiled once for each instruction set. Included inside the anonymous
+// namespace of adaptive_portable.cpp, adaptive_avx2.cpp and adaptive_avx512.cpp, which define LANES, F, a register of so many floats,
+// and load<Kind>(from).
 
 constexpr int64_t kStrip = 512;  // classes whose sums stay in the first cache
 
-// est[i] = sum_j c[j] w[ids[j]][i],  var[i] = sum_j d[j] w[ids[j]][i]^2   for classes first .. first + n - 1
-void moments(const float* columns, int64_t stride, const int32_t* ids, const float* c, const float* d, int64_t m,
-             int64_t first, int64_t n, float* __restrict est, float* __restrict var) {
-    for (int64_t at = 0; at < n; at += kStrip) {
-        const int64_t size = n - at < kStrip ? n - at : kStrip;
-        float* __restrict e = est + at;
-        float* __restrict v = var + at;
-        for (int64_t i = 0; i < size; ++i) e[i] = v[i] = 0.f;
-        int64_t j = 0;
-        for (; j + 4 <= m; j += 4) {
-            const float* w0 = columns + ids[j] * stride + first + at;
-            const float* w1 = columns + ids[j + 1] * stride + first + at;
-            const float* w2 = columns + ids[j + 2] * stride + first + at;
-            const float* w3 = columns + ids[j + 3] * stride + first + at;
-            const float c0 = c[j], c1 = c[j + 1], c2 = c[j + 2], c3 = c[j + 3];
-            const float d0 = d[j], d1 = d[j + 1], d2 = d[j + 2], d3 = d[j + 3];
-            for (int64_t i = 0; i < size; ++i) {
-                e[i] += (c0 * w0[i] + c1 * w1[i]) + (c2 * w2[i] + c3 * w3[i]);
-                v[i] += (d0 * w0[i] * w0[i] + d1 * w1[i] * w1[i]) + (d2 * w2[i] * w2[i] + d3 * w3[i] * w3[i]);
-            }
+constexpr int kParts = 16 / LANES;
+
+// `Blocks` neighbouring blocks of 16 classes; with few of them, columns take turns so that no sum waits for itself.
+template <Kind K, int Blocks>
+void sum_blocks(const char* from, const int32_t* ids, const float* c, const float* d, int64_t m, float* est, float* var) {
+    constexpr int64_t size = K == Kind::f32 ? 4 : 2;
+    constexpr int chains = Blocks == 1 ? 2 : 1, parts = Blocks * kParts;
+    F e[chains][parts] = {}, v[chains][parts] = {};
+    const auto add = [&](int chain, int64_t j) {
+        const char* column = from + int64_t{ids[j]} * 64 * size;
+        #pragma GCC unroll 16
+        for (int p = 0; p < parts; ++p) {
+            const F w = load<K>(column + p * LANES * size);
+            e[chain][p] += c[j] * w;
+            v[chain][p] += d[j] * (w * w);
         }
-        for (; j < m; ++j) {
-            const float* w0 = columns + ids[j] * stride + first + at;
-            const float c0 = c[j], d0 = d[j];
-            for (int64_t i = 0; i < size; ++i) {
-                e[i] += c0 * w0[i];
-                v[i] += d0 * w0[i] * w0[i];
-            }
-        }
+    };
+    int64_t j = 0;
+    for (; j + chains <= m; j += chains) {
+        #pragma GCC unroll 2
+        for (int chain = 0; chain < chains; ++chain) add(chain, j + chain);
     }
+    for (; j < m; ++j) add(0, j);
+    for (int p = 0; p < parts; ++p) {
+        const F whole = chains == 1 ? e[0][p] : e[0][p] + e[chains - 1][p];
+        const F square = chains == 1 ? v[0][p] : v[0][p] + v[chains - 1][p];
+        std::memcpy(est + p * LANES, &whole, sizeof whole);
+        std::memcpy(var + p * LANES, &square, sizeof square);
+    }
+}
+
+template <Kind K>
+void moments_of(const char* group, const int32_t* ids, const float* c, const float* d, int64_t m, unsigned blocks, float* est,
+                float* var) {
+    if (LANES == 16 && blocks == 15) return sum_blocks<K, LANES == 16 ? 4 : 1>(group, ids, c, d, m, est, var);
+    for (; blocks != 0; blocks &= blocks - 1) {
+        const int b = __builtin_ctz(blocks);
+        sum_blocks<K, 1>(group + b * 16 * (K == Kind::f32 ? 4 : 2), ids, c, d, m, est + b * 16, var + b * 16);
+    }
+}
+
+void moments(const void* group, Kind kind, const int32_t* ids, const float* c, const float* d, int64_t m, unsigned blocks,
+             float* est, float* var) {
+    const auto of = kind == Kind::f32 ? moments_of<Kind::f32> : kind == Kind::f16 ? moments_of<Kind::f16> : moments_of<Kind::bf16>;
+    of(static_cast<const char*>(group), ids, c, d, m, blocks, est, var);
 }
 
 // A block of m <= 16 neighbouring columns: s[i] = sum_j x[j] w[j][i];  est += s, and where they are asked for
@@ -59,4 +75,52 @@ void block(const float* columns, int64_t stride, const float* x, int64_t m, int6
         if (square != nullptr)
             for (int64_t i = 0; i < size; ++i) square[at + i] += strip[i] * strip[i];
     }
+}
+
+template <bool Drawn>
+bool widths_of(const WidthRule& r, const WidthArrays& from, int64_t first, int64_t n, float* __restrict est,
+               float* __restrict rad) {
+    const float *base = from.base + first, *size = from.size + first, *peak = from.peak + first, *read = from.read + first;
+    const float *sum = from.sum + first, *sampled = from.sampled + first, *square = from.square + first;
+    est += first, rad += first;
+    const double keep = 1 - r.unit, more = 1 + 2 * r.unit, less = 1 - 2 * r.unit;
+    const double inverse = Drawn ? 1 / r.drawn : 0;
+    int bad = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const double start = base[i] + r.shared, all = size[i];
+        // squares are rounded down, and float32 keeps their sum to `unit`
+        const double rest = all * all - read[i] * keep;
+        double width = r.factor * r.left * __builtin_sqrt(rest > 0 ? rest : 0);
+        double value = start + sum[i] + sampled[i];
+        if (Drawn) {
+            const double mean = sampled[i] * inverse, spread = square[i] * inverse * more - mean * mean * less;
+            const double chance = r.by_spread * __builtin_sqrt(spread > 0 ? spread : 0) + r.by_peak * peak[i];
+            const bool closer = chance < width;
+            width = closer ? chance + r.by_drawn * all : width;
+            value = closer ? start + sum[i] + mean * r.population : value;
+        }
+        bad |= !(__builtin_fabs(value) < 1e30) | !(width < 1e30);
+        est[i] = static_cast<float>(value);
+        const double rounding = r.by_size * all + 0x1p-22 * (__builtin_fabs(start) + __builtin_fabs(value)) + r.fixed;
+        rad[i] = static_cast<float>((width + rounding) * (1 + 0x1p-20));
+    }
+    return bad == 0;
+}
+
+bool widths(const WidthRule& r, const WidthArrays& from, int64_t first, int64_t n, float* est, float* rad) {
+    return r.drawn > 0 ? widths_of<true>(r, from, first, n, est, rad) : widths_of<false>(r, from, first, n, est, rad);
+}
+
+float largest(const float* values, int64_t n) {
+    F most[4];
+    std::memcpy(most, values, sizeof most);
+    for (int64_t i = 4 * LANES; i + 4 * LANES <= n; i += 4 * LANES) {
+        F here[4];
+        std::memcpy(here, values + i, sizeof here);
+        for (int p = 0; p < 4; ++p) most[p] = here[p] > most[p] ? here[p] : most[p];
+    }
+    for (int p = 1; p < 4; ++p) most[0] = most[p] > most[0] ? most[p] : most[0];
+    float all = most[0][0];
+    for (int i = 1; i < LANES; ++i) all = most[0][i] > all ? most[0][i] : all;
+    return all;
 }

@@ -1,17 +1,30 @@
-// The column sums of adaptive.cpp for one instruction set; see adaptive_columns.inl.
+// The column sums of adaptive.h for one instruction set; see adaptive_columns.inl.
 #include <cstdint>
+#include <cstring>
 
 #include "adaptive.h"
 
 namespace headlong {
 namespace {
 
+#define LANES 4
+typedef float F __attribute__((vector_size(LANES * 4)));
+
+#include "stored.inl"
+
+template <Kind K>
+inline F load(const char* from) {
+    F out;
+    for (int i = 0; i < LANES; ++i) out[i] = one_float(from, K, i);
+    return out;
+}
+
 #include "adaptive_columns.inl"
 
 }  // namespace
 
 const ColumnKernels* portable_columns() {
-    static const ColumnKernels table = {"portable", moments, block};
+    static const ColumnKernels table = {"portable", moments, block, widths, largest};
     return &table;
 }
 

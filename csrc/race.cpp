@@ -72,11 +72,7 @@ struct Race {
 
     void look(int64_t from, int64_t to) {
         const int64_t padded = reader.padded;
-        const int64_t drawn = std::max<int64_t>(0, to - plan.heavy), population = reader.blocks() - plan.heavy;
-        double left = 0, longest = 0;
-        for (int64_t at = to; at < reader.blocks(); ++at) left += plan.lengths[plan.order[at]] * plan.lengths[plan.order[at]];
-        for (int64_t at = plan.heavy; at < reader.blocks(); ++at) longest = std::max(longest, plan.lengths[plan.order[at]]);
-        left = std::sqrt(left) * (1 + 1e-12);
+        const WidthRule common = rule(to);
         std::vector<float> tops(padded / 512 + 1, -std::numeric_limits<float>::infinity()), mosts(tops.size(), 0.f);
         std::vector<uint8_t> good(tops.size(), 1);
         over_strips(padded, threads, [&](int64_t first, int64_t n) {
@@ -85,15 +81,15 @@ struct Race {
                 for (int64_t i = from; i < to; ++i) {
                     const int64_t b = plan.order[i], start = b * kColumns;
                     const bool chance = i >= plan.heavy;
-                    reader.column->block(reader.columns + start * padded, padded, &x[start],
+                    reader.column->block(static_cast<const float*>(reader.columns) + start * padded, padded, &x[start],
                                          std::min(kColumns, reader.turned - start), at, size,
                                          (chance ? sampled.data() : sum.data()) + at, chance ? square.data() + at : nullptr);
                     const float* squares = reader.squares + b * padded + at;
                     for (int64_t c = 0; c < size; ++c) read[at + c] += squares[c];
                 }
-                good[at / 512] = widths(at, size, to, drawn, population, left, longest);
-                tops[at / 512] = *std::max_element(&est[at], &est[at] + size);
-                mosts[at / 512] = *std::max_element(&rad[at], &rad[at] + size);
+                good[at / 512] = widths(common, at, size);
+                tops[at / 512] = reader.column->largest(&est[at], size);
+                mosts[at / 512] = reader.column->largest(&rad[at], size);
             }
         });
         top = *std::max_element(tops.begin(), tops.end());
@@ -101,40 +97,39 @@ struct Race {
         finite = std::all_of(good.begin(), good.end(), [](uint8_t value) { return value != 0; });
     }
 
-    // False where an estimate is no number that float32 can be trusted with.
-    bool widths(int64_t first, int64_t n, int64_t m, int64_t drawn, int64_t population, double left, double longest) {
-        const double unit = static_cast<double>(m + 32) * kUnit, factor = rules.widths == 1 ? rules.factor : 1.0;
-        const double rho = 2 * drawn <= population ? 1 - (drawn - 1.0) / std::max<int64_t>(population, 1)
+    // What the radii after m blocks have in common.
+    WidthRule rule(int64_t m) const {
+        const int64_t drawn = std::max<int64_t>(0, m - plan.heavy), population = reader.blocks() - plan.heavy;
+        double left = 0, longest = 0;
+        for (int64_t at = m; at < reader.blocks(); ++at) left += plan.lengths[plan.order[at]] * plan.lengths[plan.order[at]];
+        for (int64_t at = plan.heavy; at < reader.blocks(); ++at) longest = std::max(longest, plan.lengths[plan.order[at]]);
+        WidthRule rule{};
+        rule.shared = shared;
+        rule.factor = rules.widths == 1 ? rules.factor : 1.0;
+        rule.left = std::sqrt(left) * (1 + 1e-12);
+        rule.unit = static_cast<double>(m + 32) * kUnit;
+        rule.by_size = (rule.unit + 0x1p-22 + reader.lost) * x_norm;
+        rule.fixed = reader.lost * reader.most_norm * h_norm + 0x1p-22 * std::fabs(shared) + 0x1p-120 * x_norm + 0x1p-100;
+        if (rules.widths != 2 || drawn < 2) return rule;
+        const double rho = 2 * drawn <= population ? 1 - (drawn - 1.0) / population
                                                    : (1 - static_cast<double>(drawn) / population) * (1 + 1.0 / drawn);
-        bool fine = true;
+        rule.drawn = static_cast<double>(drawn);
+        rule.population = static_cast<double>(population);
+        rule.by_spread = rule.population * std::sqrt(2 * rho * rules.odds / rule.drawn);
+        rule.by_peak = rule.population * kKappa * 2 * longest * rules.odds / rule.drawn;
+        rule.by_drawn = rule.population / rule.drawn * rule.unit * x_norm;
+        return rule;
+    }
+
+    // False where an estimate is no number that float32 can be trusted with.
+    bool widths(const WidthRule& common, int64_t first, int64_t n) {
+        const WidthArrays from{reader.base, reader.size, reader.peak, read.data(), sum.data(), sampled.data(), square.data()};
+        const bool fine = reader.column->widths(common, from, first, n, est.data(), rad.data());
         for (int64_t i = first; i < first + n; ++i) {
-            if (i >= reader.vocab || (mask != nullptr && mask[i] == 0)) {
-                est[i] = -std::numeric_limits<float>::infinity();
-                rad[i] = 0;
-                continue;
-            }
-            const double base = reader.base[i] + shared, all = reader.size[i];
-            // squares are rounded down, and float32 keeps their sum to m units
-            const double rest = std::max(0.0, all * all - static_cast<double>(read[i]) * (1 - unit));
-            const double sure = std::sqrt(rest) * left;
-            double value = base + sum[i] + sampled[i], width = factor * sure;
-            if (rules.widths == 2 && drawn >= 2) {
-                const double mean = sampled[i] / static_cast<double>(drawn);
-                const double spread = square[i] / static_cast<double>(drawn) * (1 + 2 * unit) - mean * mean * (1 - 2 * unit);
-                const double span = 2 * reader.peak[i] * longest;
-                const double chance = population * (std::sqrt(std::max(spread, 0.0) * 2 * rho * rules.odds / drawn) +
-                                                    kKappa * span * rules.odds / drawn);
-                if (chance < width) {
-                    width = chance + static_cast<double>(population) / drawn * unit * all * x_norm;
-                    value = base + sum[i] + mean * static_cast<double>(population);
-                }
-            }
-            fine = fine && std::fabs(value) < 1e30 && width < 1e30;
-            est[i] = static_cast<float>(value);
-            const double rounding = (unit + 0x1p-22 + reader.lost) * all * x_norm + reader.lost * reader.most_norm * h_norm +
-                                    0x1p-22 * (std::fabs(base) + std::fabs(shared) + std::fabs(value)) + 0x1p-120 * x_norm +
-                                    0x1p-100;
-            rad[i] = static_cast<float>((width + rounding) * (1 + 0x1p-20));
+            if (mask == nullptr) i = std::max(i, reader.vocab);
+            if (i >= first + n || (i < reader.vocab && mask[i] != 0)) continue;
+            est[i] = -std::numeric_limits<float>::infinity();
+            rad[i] = 0;
         }
         return fine;
     }
@@ -145,19 +140,34 @@ struct Race {
         std::vector<float> heap;
         const size_t k = rules.k;
         const auto above = std::greater<float>();
-        for (int64_t i = 0; i < reader.vocab; ++i) {
-            const float low = est[i] - rad[i];
-            if (!(low > -std::numeric_limits<float>::infinity())) continue;
-            if (heap.size() < k) {
-                heap.push_back(low);
-                std::push_heap(heap.begin(), heap.end(), above);
-            } else if (low > heap.front()) {
-                std::pop_heap(heap.begin(), heap.end(), above);
-                heap.back() = low;
+        float low[512], floor = -std::numeric_limits<float>::infinity();
+        for (int64_t at = 0; at < reader.padded; at += 512) {
+            const int64_t found = reader.kernels->lower_above(&est[at], &rad[at], std::min<int64_t>(512, reader.padded - at), floor, low);
+            for (int64_t i = 0; i < found; ++i) {
+                if (heap.size() == k && !(low[i] > heap.front())) continue;
+                if (heap.size() == k) {
+                    std::pop_heap(heap.begin(), heap.end(), above);
+                    heap.pop_back();
+                }
+                heap.push_back(low[i]);
                 std::push_heap(heap.begin(), heap.end(), above);
             }
+            if (heap.size() == k) floor = heap.front();
         }
         return heap.size() < k ? -std::numeric_limits<float>::infinity() : heap.front();
+    }
+
+    // Classes whose upper end reaches the threshold.
+    void reaching(float tau, std::vector<int32_t>& open) const {
+        int32_t ids[512];
+        float kept[512], upper[512];
+        open.clear();
+        for (int64_t at = 0; at < reader.padded && rules.k > 0; at += 512) {
+            const int64_t n = std::min<int64_t>(512, reader.padded - at);
+            const int64_t found = reader.kernels->survivors(&est[at], &rad[at], n, tau, static_cast<int32_t>(at), ids, kept, upper);
+            for (int64_t i = 0; i < found; ++i)
+                if (kept[i] > -std::numeric_limits<float>::infinity()) open.push_back(ids[i]);
+        }
     }
 
     Kernels::Sums sums(float shift) const {
@@ -327,9 +337,7 @@ RaceAnswer ColumnReader::race(const double* x, const double* hidden, double shar
         done = m;
         if (!race.finite || !(race.top > -kInf)) break;
         tau = race.threshold();
-        open.clear();
-        for (int64_t i = 0; i < vocab && rules.k > 0; ++i)
-            if (race.est[i] + race.rad[i] >= tau && race.est[i] > -kInf) open.push_back(static_cast<int32_t>(i));
+        race.reaching(tau, open);
         double rows = static_cast<double>(open.size());
         if (!std::isinf(rules.eps)) {
             sums = race.sums(static_cast<float>(linked(race.top)));

@@ -189,7 +189,7 @@ def test_hadamard_keeps_products(layer: hl.Layer, hidden: NDArray[np.float32], r
     np.testing.assert_allclose(left @ right.T, layer.weight.astype(np.float64) @ hidden.T, atol=1e-10)
     engine = published(layer, hadamard=True, warm=1.0, sum=1e6, arm=1e6)
     assert (engine.topk(hidden, 1).ids == hl.compile(layer, method="full").topk(hidden, 1).ids).all()
-    assert published_arrays(layer, True, 0)["columns"].shape == (128, 448)
+    assert published_arrays(layer, True, 0)["columns"].shape == (7, 128, 64)
 
 
 def test_published_samples_and_masks(layer: hl.Layer, hidden: NDArray[np.float32]) -> None:

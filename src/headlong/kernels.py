@@ -148,8 +148,8 @@ def columns(
     lost = float(arrays["lost"][0]) if "lost" in arrays else 0.0
     race = (arrays.get("size"), arrays.get("peak"), arrays.get("squares"))
     return _loaded().Columns(
-        bits(weight), weight.dtype.name, bias, norms, link, arrays["columns"], arrays["column_weight"], arrays["base"], *race,
-        lost, level,
+        bits(weight), weight.dtype.name, bias, norms, link, bits(arrays["columns"]), arrays["column_weight"], arrays["base"],
+        *race, lost, level,
     )  # fmt: skip
 
 

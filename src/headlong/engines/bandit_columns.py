@@ -21,6 +21,8 @@ from headlong.layers.matrix import Layer
 from headlong.plan import padded
 
 BLOCK = 16
+GROUP = 64
+"""Classes that the published search reads together."""
 MOST_DIM = 4096
 """Beyond, a rotation costs more than it saves: coordinates stay as they are."""
 PIECE = 1 << 21
@@ -65,22 +67,34 @@ def race_arrays(layer: Layer, calibration: Doubles | None) -> Arrays | None:
 
 
 def published_arrays(layer: Layer, hadamard: bool, seed: int) -> Arrays:
-    """``columns, column_weight, base, spread``, and ``signs`` of the rotation where there is one."""
+    """``columns, column_weight, base, spread``, and ``signs`` of the rotation where there is one.
+
+    Columns stand in groups of 64 classes, ``[groups, coordinates, 64]``, so that a group is one run of memory, and those that
+    are not rotated keep the type of the weights: half the bytes where those are halves.
+    """
     arrays: Arrays = {"base": _base(layer)}
     if hadamard:
         size = 1 << (layer.dim - 1).bit_length()
         arrays["signs"] = np.random.default_rng(seed).choice([-1.0, 1.0], size)
     dim = len(arrays["signs"]) if hadamard else layer.dim
-    columns, heavy = np.zeros((dim, padded(layer.vocab)), np.float32), np.zeros(dim)
+    columns = np.zeros((padded(layer.vocab) // GROUP, dim, GROUP), np.float32 if hadamard else layer.weight.dtype)
+    heavy = np.zeros(dim)
     for part, rows in pieces(layer):
-        columns[:, part] = (turned(rows, arrays["signs"]) if hadamard else rows).T
-    for j in range(dim):
-        heavy[j] = np.abs(columns[j]).sum(dtype=np.float64)
+        kept = (turned(rows, arrays["signs"]) if hadamard else rows).astype(columns.dtype)
+        ids = np.arange(part.start, part.stop)
+        columns[ids // GROUP, :, ids % GROUP] = kept
+        heavy += np.abs(kept.astype(np.float64)).sum(axis=0)
     shares = np.divide(heavy.sum(), heavy, out=np.zeros_like(heavy), where=heavy > 0)
-    spread = np.zeros(padded(layer.vocab))
-    for j in range(dim):
-        spread += columns[j].astype(np.float64) ** 2 * shares[j]
-    return arrays | {"columns": columns, "column_weight": heavy, "spread": np.array([spread.max() / dim**2])}
+    widest = 0.0
+    for _, rows in pieces(layer):
+        kept = turned(rows, arrays["signs"]) if hadamard else rows
+        widest = max(widest, float((kept**2 @ shares).max()))
+    return arrays | {"columns": columns, "column_weight": heavy, "spread": np.array([widest / dim**2])}
+
+
+def by_coordinate(columns: NDArray[Any], vocab: int) -> NDArray[Any]:
+    """``[coordinates, vocab]`` of the published search's columns."""
+    return np.ascontiguousarray(columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)[:, :vocab])
 
 
 def turned(rows: Doubles, signs: Doubles) -> Doubles:
