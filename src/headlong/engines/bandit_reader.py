@@ -212,10 +212,10 @@ class PublishedReader:
         base = arrays["base"][: layer.vocab].astype(np.float64) * slope + shift
         out = []
         kept = np.empty((len(hidden) if estimates else 0, layer.vocab))
-        everything, columns = np.arange(layer.vocab)[None], by_coordinate(arrays["columns"], layer.vocab)
+        everything, matrix = np.arange(layer.vocab)[None], by_coordinate(arrays["columns"], layer.vocab)
         for b, key in enumerate(keys_of(hidden)):
             order = published.order_of(x[b] * slope, arrays["column_weight"], self.seed, int(key))
-            search = published.Search(columns, base, x[b] * slope, order)
+            search = published.Search(matrix, base, x[b] * slope, order)
             live = np.arange(layer.vocab) if mask is None else np.flatnonzero(mask[b % len(mask)])
             exact = slope * self.rows.logits(hidden[b : b + 1], everything, 1)[0] + shift
             found = published.answer(search, rules, k, exact, live, float(widths[b]))
