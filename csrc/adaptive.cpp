@@ -37,7 +37,7 @@ struct Search {
     Arms live;
     Scratch<float> floats;
     Scratch<int32_t> ints;
-    Scratch<double> half;  // exp(half the lower end of a class's logit): the square root of its weight in the normaliser
+    Scratch<float> half;  // exp(half the lower end of a class's logit): the square root of its weight in the normaliser
     State race, sum;
     int64_t first_widest = -1;
 
@@ -47,7 +47,8 @@ struct Search {
           prefixes(from, x, seed, key, how.warm, threads), floats(4 * from.padded), ints(2 * from.padded), half(from.padded) {
         race = {floats.data(), floats.data() + from.padded, ints.data(), {}};
         sum = {race.est + 2 * from.padded, race.est + 3 * from.padded, ints.data() + from.padded, {}};
-        std::fill_n(race.pulls, from.padded, 0);
+        std::fill_n(race.est, 4 * from.padded, 0.f);
+        std::fill_n(race.pulls, 2 * from.padded, 0);
         race.ends.variance = sum.ends.variance = prefixes.size() > 0 ? std::numeric_limits<float>::infinity() : 0.f;
         live.assign(prefixes.groups(), 0);
         for (int64_t i = 0; i < from.vocab; ++i)
@@ -72,7 +73,7 @@ Arms Search::narrowed(const Arms& arms, double floor, double square) {
             const double gap = floor - race.est[id];
             if (!(gap <= 0 || square * race.var[id] >= gap * gap)) return;
             keep[group] |= uint64_t{1} << i;
-            ends.join({race.var[id], race.est[id], id, id});
+            ends.join({race.var[id], race.est[id], group, group});
         });
         prefixes.ends(group) = ends;
     });
@@ -94,7 +95,7 @@ std::vector<int64_t> Search::best_arms() {
         Arms keep = narrowed(arms, floor, square);
         const int64_t kept = count_of(keep);
         if (kept <= rules.k || m >= size) break;
-        if (kept < count) arms = std::move(keep), count = kept, race.ends = prefixes.ends_of(arms);
+        if (kept < count) arms = std::move(keep), count = kept, race.ends = prefixes.ends_of(race, arms);
         target /= 2;
     }
     std::vector<int64_t> ids;
@@ -118,25 +119,29 @@ void Search::warm_up() {
 
 // The weights of all classes for the normaliser, from the warm-up's lower ends, and their sums.
 void Search::weigh(double& alpha, double& gamma) {
-    std::vector<double> tops(prefixes.groups(), -kInf), alphas(tops.size(), 0), gammas(tops.size(), 0);
-    const double square = 2 * logs * rules.sum;
+    std::vector<double> alphas(prefixes.groups(), 0), gammas(prefixes.groups(), 0);
+    std::vector<float> tops(prefixes.groups(), -std::numeric_limits<float>::infinity());
+    const float square = static_cast<float>(2 * logs * rules.sum);
     prefixes.over_groups(live, [&](Tile&, int64_t group) {
-        each_arm(live[group], [&](int64_t i) {
-            const int64_t id = group * kGroup + i;
-            half[id] = sum.est[id] - std::sqrt(square * sum.var[id]);
-            tops[group] = std::max(tops[group], half[id]);
+        const int64_t first = group * kGroup;
+        for (int64_t id = first; id < first + kGroup; ++id) half[id] = sum.est[id] - std::sqrt(square * sum.var[id]);
+        each_arm(~live[group], [&](int64_t i) { half[first + i] = -std::numeric_limits<float>::infinity(); });
+        tops[group] = reader.column->largest(&half[first], kGroup);
+        for (int64_t id = first; id < first + kGroup; ++id)
             if (race.pulls[id] > sum.pulls[id])
                 sum.est[id] = race.est[id], sum.var[id] = race.var[id], sum.pulls[id] = race.pulls[id];
-        });
     });
-    const double top = *std::max_element(tops.begin(), tops.end());
+    const float top = *std::max_element(tops.begin(), tops.end());
     prefixes.over_groups(live, [&](Tile&, int64_t group) {
-        each_arm(live[group], [&](int64_t i) {
-            const int64_t id = group * kGroup + i;
-            half[id] = std::exp((half[id] - top) / 2);
-            gammas[group] += half[id];
-            alphas[group] += half[id] * half[id];
-        });
+        const float none[kGroup] = {};
+        float low[kGroup];
+        float* root = &half[group * kGroup];
+        reader.kernels->interval_exps(root, none, kGroup, Link{0, 1.f, 0.f}, 0.5f, top / 2, low, root);
+        each_arm(~live[group], [&](int64_t i) { root[i] = 0; });
+        for (int64_t i = 0; i < kGroup; ++i) {
+            gammas[group] += root[i];
+            alphas[group] += static_cast<double>(root[i]) * root[i];
+        }
     });
     alpha = gamma = 0;
     for (size_t group = 0; group < tops.size(); ++group) alpha += alphas[group], gamma += gammas[group];
@@ -149,9 +154,13 @@ float Search::refine(double alpha, double gamma, int64_t& pulls) {
     std::vector<float> peaks(prefixes.groups(), -std::numeric_limits<float>::infinity());
     std::atomic<int64_t> total{0};
     prefixes.over_groups(live, [&](Tile& tile, int64_t group) {
-        prefixes.each(tile, sum, group, live[group], rules.sum, [&](int64_t id) {
-            return std::min(gamma / (second * half[id]), alpha / (first * half[id] * half[id]));
-        });
+        const float* root = &half[group * kGroup];
+        double targets[kGroup];
+        for (int64_t i = 0; i < kGroup; ++i) {
+            const double inverse = 1.0 / root[i];  // a class that takes no part has the weight 0
+            targets[i] = inverse * std::min(gamma / second, alpha / first * inverse);
+        }
+        prefixes.each(tile, sum, group, live[group], rules.sum, targets);
         int64_t read = 0;
         each_arm(live[group], [&](int64_t i) {
             peaks[group] = std::max(peaks[group], sum.est[group * kGroup + i]);

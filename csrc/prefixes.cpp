@@ -118,11 +118,50 @@ void Prefixes::fetch_ahead(Tile& tile, int64_t work) const {
 
 void Prefixes::take(State& state, int64_t group, uint64_t arms, int64_t m, const float* est, const float* var) const {
     const int64_t first = group * kGroup;
+    if (arms == ~uint64_t{0}) {
+        for (int64_t i = 0; i < kGroup; ++i) state.est[first + i] = static_cast<float>(base(first + i) + est[i]);
+        std::copy_n(var, kGroup, state.var + first);
+        std::fill_n(state.pulls + first, kGroup, static_cast<int32_t>(m));
+        return;
+    }
     each_arm(arms, [&](int64_t i) {
         state.est[first + i] = static_cast<float>(base(first + i) + est[i]);
         state.var[first + i] = var[i];
         state.pulls[first + i] = static_cast<int32_t>(m);
     });
+}
+
+// Classes of one length go on together, the shortest first.
+void Prefixes::each(Tile& tile, State& state, int64_t group, uint64_t arms, double multiplier, const double* targets) {
+    const int64_t first = group * kGroup;
+    struct {
+        int64_t m;
+        uint64_t arms;
+    } runs[kGroup];
+    int count = 0;
+    const auto sort_in = [&](uint64_t some) {
+        each_arm(some, [&](int64_t i) {
+            const int64_t m = state.pulls[first + i];
+            if (m >= size() || !(multiplier * state.var[first + i] > targets[i])) return;
+            int r = 0;
+            while (r < count && runs[r].m != m) ++r;
+            if (r == count) runs[count++] = {m, 0};
+            runs[r].arms |= uint64_t{1} << i;
+        });
+    };
+    sort_in(arms);
+    while (count > 0) {
+        int least = 0;
+        for (int r = 1; r < count; ++r)
+            if (runs[r].m < runs[least].m) least = r;
+        const auto run = runs[least];
+        runs[least] = runs[--count];
+        float est[kGroup], var[kGroup];
+        const int64_t m = following(run.m, size());
+        moments(tile, group, run.arms, m, est, var);
+        take(state, group, run.arms, m, est, var);
+        sort_in(run.arms);
+    }
 }
 
 void Prefixes::over_groups(const Arms& arms, const std::function<void(Tile&, int64_t)>& work) {
@@ -144,10 +183,21 @@ void Prefixes::over_groups(const Arms& arms, const std::function<void(Tile&, int
     });
 }
 
-Ends Prefixes::ends_of(const Arms& arms) const {
+Ends Prefixes::ends_of(const State& state, const Arms& arms) const {
     Ends all;
     for (int64_t group = 0; group < groups(); ++group)
         if (arms[group] != 0) all.join(ends_[group]);
+    const auto place = [&](int64_t group, const float* values, float value) {
+        if (group < 0) return group;
+        int64_t found = group * kGroup + __builtin_ctzll(arms[group]);
+        for (uint64_t left = arms[group]; left != 0; left &= left - 1) {
+            found = group * kGroup + __builtin_ctzll(left);
+            if (values[found] == value) break;
+        }
+        return found;
+    };
+    all.widest = place(all.widest, state.var, all.variance);
+    all.best = place(all.best, state.est, all.estimate);
     return all;
 }
 
@@ -156,13 +206,11 @@ void Prefixes::pull(State& state, const Arms& arms, int64_t m) {
         float est[kGroup], var[kGroup];
         moments(tile, group, arms[group], m, est, var);
         take(state, group, arms[group], m, est, var);
-        ends_[group] = Ends{};
-        each_arm(arms[group], [&](int64_t i) {
-            const int64_t id = group * kGroup + i;
-            ends_[group].join({state.var[id], state.est[id], id, id});
-        });
+        std::copy_n(state.est + group * kGroup, kGroup, est);
+        each_arm(~arms[group], [&](int64_t i) { est[i] = var[i] = -std::numeric_limits<float>::infinity(); });
+        ends_[group] = {reader_.column->largest(var, kGroup), reader_.column->largest(est, kGroup), group, group};
     });
-    state.ends = ends_of(arms);
+    state.ends = ends_of(state, arms);
 }
 
 int64_t Prefixes::together(State& state, const Arms& arms, int64_t m, double target, double multiplier, int64_t most) {

@@ -36,7 +36,8 @@ inline int64_t count_of(const Arms& arms) {
 
 inline int64_t following(int64_t m, int64_t most) { return std::min(most, std::max<int64_t>(16, (3 * m + 1) / 2)); }
 
-// The largest variance and the largest estimate of some classes, and which ones have them; the smallest id among equals.
+// The largest variance and the largest estimate of some classes, and which ones have them (of a group: which group); the
+// first among equals.
 struct Ends {
     float variance = 0, estimate = 0;
     int64_t widest = -1, best = -1;
@@ -75,13 +76,12 @@ class Prefixes {
     void pull(State& state, const Arms& arms, int64_t m);
     // All of `arms` to the same prefix, from m coordinates on, until no variance is above the target; returns its length.
     int64_t together(State& state, const Arms& arms, int64_t m, double target, double multiplier, int64_t most);
-    // The classes of one group, each to its own target: target(class).
-    template <typename Target>
-    void each(Tile& tile, State& state, int64_t group, uint64_t arms, double multiplier, const Target& target);
+    // The classes of one group, each to its own target [kGroup].
+    void each(Tile& tile, State& state, int64_t group, uint64_t arms, double multiplier, const double* targets);
     // work(tile, group) for every group with a class in `arms`.
     void over_groups(const Arms& arms, const std::function<void(Tile&, int64_t)>& work);
-    // The ends of all groups with a class in `arms`, each known already.
-    Ends ends_of(const Arms& arms) const;
+    // The ends of `arms`, from those of their groups.
+    Ends ends_of(const State& state, const Arms& arms) const;
     Ends& ends(int64_t group) { return ends_[group]; }
 
   private:
@@ -112,27 +112,5 @@ class Prefixes {
     std::vector<Ends> ends_;            // of each group
     std::atomic<int64_t> bytes_{0};
 };
-
-template <typename Target>
-void Prefixes::each(Tile& tile, State& state, int64_t group, uint64_t arms, double multiplier, const Target& target) {
-    const int64_t first = group * kGroup;
-    double targets[kGroup];
-    each_arm(arms, [&](int64_t i) { targets[i] = target(first + i); });
-    while (true) {
-        int64_t shortest = size();
-        uint64_t part = 0;
-        each_arm(arms, [&](int64_t i) {
-            const int64_t m = state.pulls[first + i];
-            if (m > shortest || m >= size() || !(multiplier * state.var[first + i] > targets[i])) return;
-            if (m < shortest) part = 0, shortest = m;
-            part |= uint64_t{1} << i;
-        });
-        if (part == 0) return;
-        float est[kGroup], var[kGroup];
-        const int64_t m = following(shortest, size());
-        moments(tile, group, part, m, est, var);
-        take(state, group, part, m, est, var);
-    }
-}
 
 }  // namespace headlong
