@@ -151,16 +151,18 @@ void Search::weigh(double& alpha, double& gamma) {
 float Search::refine(double alpha, double gamma, int64_t& pulls) {
     const double second = 16 * std::sqrt(2.0) * logs / rules.eps * gamma * gamma / alpha;
     const double first = 16 * std::log(12 / stage) / (rules.eps * rules.eps);
+    // limits of the variance itself, before its multiplier
+    const float by_gamma = static_cast<float>(gamma / second / rules.sum), by_alpha = static_cast<float>(alpha / first / rules.sum);
     std::vector<float> peaks(prefixes.groups(), -std::numeric_limits<float>::infinity());
     std::atomic<int64_t> total{0};
     prefixes.over_groups(live, [&](Tile& tile, int64_t group) {
         const float* root = &half[group * kGroup];
-        double targets[kGroup];
+        float limits[kGroup];
         for (int64_t i = 0; i < kGroup; ++i) {
-            const double inverse = 1.0 / root[i];  // a class that takes no part has the weight 0
-            targets[i] = inverse * std::min(gamma / second, alpha / first * inverse);
+            const float inverse = 1.f / root[i];  // a class that takes no part has the weight 0
+            limits[i] = inverse * std::min(by_gamma, by_alpha * inverse);
         }
-        prefixes.each(tile, sum, group, live[group], rules.sum, targets);
+        prefixes.each(tile, sum, group, live[group], limits);
         int64_t read = 0;
         each_arm(live[group], [&](int64_t i) {
             peaks[group] = std::max(peaks[group], sum.est[group * kGroup + i]);

@@ -40,6 +40,8 @@ struct ColumnKernels {
     bool (*widths)(const WidthRule& rule, const WidthArrays& from, int64_t first, int64_t n, float* est, float* rad);
     // The largest of n values, n a multiple of 64.
     float (*largest)(const float* values, int64_t n);
+    // A bit for each of 64 values that is above its limit.
+    uint64_t (*above)(const float* values, const float* limits);
 };
 
 const ColumnKernels* portable_columns();

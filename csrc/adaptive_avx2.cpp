@@ -19,12 +19,14 @@ inline F load(const char* from) {
     return K == Kind::f16 ? _mm256_cvtph_ps(half) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
+inline unsigned bits_above(F a, F b) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ))); }
+
 #include "adaptive_columns.inl"
 
 }  // namespace
 
 const ColumnKernels* avx2_columns() {
-    static const ColumnKernels table = {"avx2", moments, block, widths, largest};
+    static const ColumnKernels table = {"avx2", moments, block, widths, largest, above};
     return &table;
 }
 

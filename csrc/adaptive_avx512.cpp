@@ -19,12 +19,14 @@ inline F load(const char* from) {
     return K == Kind::f16 ? _mm512_cvtph_ps(half) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
+inline unsigned bits_above(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+
 #include "adaptive_columns.inl"
 
 }  // namespace
 
 const ColumnKernels* avx512_columns() {
-    static const ColumnKernels table = {"avx512vnni", moments, block, widths, largest};
+    static const ColumnKernels table = {"avx512vnni", moments, block, widths, largest, above};
     return &table;
 }
 

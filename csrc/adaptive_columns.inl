@@ -1,5 +1,5 @@
 // Sums over columns of a coordinate-major matrix, compiled once for each instruction set. Included inside the anonymous
-// namespace of adaptive_portable.cpp, adaptive_avx2.cpp and adaptive_avx512.cpp, which define LANES, F, a register of so many floats,
+// namespace of adaptive_portable.cpp, adaptive_avx2.cpp and adaptive_avx512.cpp, which define LANES, F, a register of so many floats, bits_above(F, F),
 // and load<Kind>(from).
 
 constexpr int64_t kStrip = 512;  // classes whose sums stay in the first cache
@@ -123,4 +123,15 @@ float largest(const float* values, int64_t n) {
     float all = most[0][0];
     for (int i = 1; i < LANES; ++i) all = most[0][i] > all ? most[0][i] : all;
     return all;
+}
+
+uint64_t above(const float* values, const float* limits) {
+    uint64_t bits = 0;
+    for (int i = 0; i < 64; i += LANES) {
+        F value, limit;
+        std::memcpy(&value, values + i, sizeof value);
+        std::memcpy(&limit, limits + i, sizeof limit);
+        bits |= static_cast<uint64_t>(bits_above(value, limit)) << i;
+    }
+    return bits;
 }

@@ -19,12 +19,18 @@ inline F load(const char* from) {
     return out;
 }
 
+inline unsigned bits_above(F a, F b) {
+    unsigned bits = 0;
+    for (int i = 0; i < LANES; ++i) bits |= static_cast<unsigned>(a[i] > b[i]) << i;
+    return bits;
+}
+
 #include "adaptive_columns.inl"
 
 }  // namespace
 
 const ColumnKernels* portable_columns() {
-    static const ColumnKernels table = {"portable", moments, block, widths, largest};
+    static const ColumnKernels table = {"portable", moments, block, widths, largest, above};
     return &table;
 }
 

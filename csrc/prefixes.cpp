@@ -132,24 +132,22 @@ void Prefixes::take(State& state, int64_t group, uint64_t arms, int64_t m, const
 }
 
 // Classes of one length go on together, the shortest first.
-void Prefixes::each(Tile& tile, State& state, int64_t group, uint64_t arms, double multiplier, const double* targets) {
+void Prefixes::each(Tile& tile, State& state, int64_t group, uint64_t arms, const float* limits) {
     const int64_t first = group * kGroup;
     struct {
         int64_t m;
         uint64_t arms;
     } runs[kGroup];
     int count = 0;
-    const auto sort_in = [&](uint64_t some) {
-        each_arm(some, [&](int64_t i) {
-            const int64_t m = state.pulls[first + i];
-            if (m >= size() || !(multiplier * state.var[first + i] > targets[i])) return;
-            int r = 0;
-            while (r < count && runs[r].m != m) ++r;
-            if (r == count) runs[count++] = {m, 0};
-            runs[r].arms |= uint64_t{1} << i;
-        });
+    const auto add = [&](int64_t m, uint64_t some) {
+        int r = 0;
+        while (r < count && runs[r].m != m) ++r;
+        if (r == count) runs[count++] = {m, 0};
+        runs[r].arms |= some;
     };
-    sort_in(arms);
+    each_arm(arms & reader_.column->above(state.var + first, limits), [&](int64_t i) {
+        if (state.pulls[first + i] < size()) add(state.pulls[first + i], uint64_t{1} << i);
+    });
     while (count > 0) {
         int least = 0;
         for (int r = 1; r < count; ++r)
@@ -160,7 +158,8 @@ void Prefixes::each(Tile& tile, State& state, int64_t group, uint64_t arms, doub
         const int64_t m = following(run.m, size());
         moments(tile, group, run.arms, m, est, var);
         take(state, group, run.arms, m, est, var);
-        sort_in(run.arms);
+        const uint64_t further = m < size() ? run.arms & reader_.column->above(var, limits) : 0;
+        if (further != 0) add(m, further);
     }
 }
 

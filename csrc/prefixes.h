@@ -76,8 +76,8 @@ class Prefixes {
     void pull(State& state, const Arms& arms, int64_t m);
     // All of `arms` to the same prefix, from m coordinates on, until no variance is above the target; returns its length.
     int64_t together(State& state, const Arms& arms, int64_t m, double target, double multiplier, int64_t most);
-    // The classes of one group, each to its own target [kGroup].
-    void each(Tile& tile, State& state, int64_t group, uint64_t arms, double multiplier, const double* targets);
+    // The classes of one group, each until its variance is at most its limit [kGroup].
+    void each(Tile& tile, State& state, int64_t group, uint64_t arms, const float* limits);
     // work(tile, group) for every group with a class in `arms`.
     void over_groups(const Arms& arms, const std::function<void(Tile&, int64_t)>& work);
     // The ends of `arms`, from those of their groups.

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import headlong as hl
+from headlong import kernels
 from headlong.engines.bandit_columns import basis, published_arrays, race_arrays, turned
 from headlong.engines.bandit_published import Rules, Search, order_of
 from headlong.engines.bandit_race import RaceQuery, Widths, odds_of
@@ -125,6 +126,25 @@ def test_both_executors_search_alike(
     assert np.abs(found[3] - slow[3]).max() <= 0.02 * slow[3].max()
     np.testing.assert_allclose(found[2], slow[2], atol=0.02)
     assert np.median(np.abs(found[7] - slow[7])) < 1e-4
+
+
+@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_level_reads_columns_as_they_are_stored(
+    layer: hl.Layer, hidden: NDArray[np.float32], dtype: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among them blocks of 16 classes of which none takes part, and groups of 64 that are not full."""
+    part = hl.Layer(layer.weight.astype(dtype), layer.bias)
+    mask = (np.arange(400) % 7 > 2) & ((np.arange(400) < 100) | (np.arange(400) >= 150))
+    found = {}
+    for name in (level, "numpy"):
+        monkeypatch.setenv("HEADLONG_ISA", name)
+        reader = reader_of(published(part, sum=0.2, arm=0.2))
+        found[name] = reader.search(hidden.astype(np.float64), 2, mask[None].astype(np.uint8), 1)
+    assert reader.arrays["columns"].dtype == dtype
+    assert (found[level][1] == found["numpy"][1]).mean() > 0.95
+    assert np.abs(found[level][3] - found["numpy"][3]).max() <= 0.02 * found["numpy"][3].max()
+    np.testing.assert_allclose(found[level][2], found["numpy"][2], atol=0.02)
 
 
 def test_a_full_warm_up_with_strict_multipliers_is_exact(layer: hl.Layer, hidden: NDArray[np.float32]) -> None:
