@@ -46,6 +46,7 @@ class Gpu:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.replay: Any = None
         nothing = SimpleNamespace(wait_stream=lambda stream: None)
         self.cuda = SimpleNamespace(
             Event=self.event, Stream=lambda: nothing, current_stream=lambda: nothing, CUDAGraph=SimpleNamespace,
@@ -85,6 +86,34 @@ def test_a_graph_is_captured_once_for_each_batch_size() -> None:
     for rows in (torch.ones(1, 3), torch.full((1, 3), 4.0), torch.ones(2, 3)):
         assert replayed(rows).equal(2 * rows)
     assert gpu.said == ["capture"] * 2
+
+
+class Rerun(clocks.Replayed):
+    """A graph that writes its next answer where its last one is, as a GPU's does."""
+
+    def _capture(self, block: Any) -> None:
+        super()._capture(block)
+        self.graph.replay = self._again
+
+    @torch.inference_mode()
+    def _again(self) -> None:
+        for old, new in zip(self.answer, self.call(self.static), strict=True):
+            old.copy_(new)
+
+
+def test_answers_of_a_graph_are_kept_before_the_next(
+    interpreter: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_device, "ROWS", 4)
+    gpu = Gpu()
+    gpu.replay = lambda: None
+    there = clocks.place(interpreter)._replace(captured=lambda call: Rerun(gpu, call))
+    layer, hidden = hl.Layer(rng.standard_normal((90, 8), np.float32)), rng.standard_normal((10, 8), np.float32)
+    wish = Settings(k=2, batches=(1, 5), queries=10, rounds=1, calls=1)
+    record = bench_device.run(layer, hidden, ["torch bf16", "torch bf16, graph"], wish, there, silent)
+    plain, graph = record["answers"]
+    assert plain["gap"] == graph["gap"] and len({str(row) for row in graph["gap"]}) == 10
+    assert gpu.said and not record["failed"]
 
 
 def test_places_that_are_not_there() -> None:
