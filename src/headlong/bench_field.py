@@ -35,12 +35,13 @@ FORMS = ("", ", graph")
 
 
 def engines(settings: Settings) -> dict[str, Entry]:
-    """Every engine that is offered on a device; ``cascade`` and ``auto`` see calibration vectors where there are some."""
+    """Every engine that is offered on a device; all but ``full`` see calibration vectors where there are some."""
     promise = {"eps": settings.eps, "delta": settings.delta}
     return {
         "full": Entry("full", {}, {}),
         "cascade": Entry("cascade", promise, {}),
         "cascade, ids only": Entry("cascade", promise, {"eps": math.inf}),
+        "svd": Entry("svd", {}, {}),
         "auto": Entry("auto", {"eps": math.inf}, {}),
     }
 
