@@ -95,6 +95,7 @@ std::vector<int64_t> Search::best_arms() {
         Arms keep = narrowed(arms, floor, square);
         const int64_t kept = count_of(keep);
         if (kept <= rules.k || m >= size) break;
+        if (kept == count && !(race.ends.variance > 0)) break;  // ties, of rows that are 0 so far
         if (kept < count) arms = std::move(keep), count = kept, race.ends = prefixes.ends_of(race, arms);
         target /= 2;
     }

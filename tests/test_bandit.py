@@ -19,8 +19,9 @@ from headlong.engines.bandit_tuning import clopper_pearson, fitted
 from headlong.engines.bandit_variance import chances, horvitz_thompson, importance, serfling, uniform
 from headlong.engines.base import Engine
 from headlong.engines.query import Matrix
-from headlong.errors import OptionError
+from headlong.errors import MalformedFileError, OptionError
 from headlong.plan import Plan
+from headlong.store import open_file, write_file
 from oracle import truth
 
 EPS = math.log(1.3)
@@ -212,6 +213,33 @@ def test_hadamard_keeps_products(layer: hl.Layer, hidden: NDArray[np.float32], r
     assert published_arrays(layer, True, 0)["columns"].shape == (7, 128, 64)
 
 
+@pytest.mark.parametrize("hadamard", [False, True])
+@pytest.mark.parametrize("level", [kernels.REFERENCE, kernels.levels()[-1]])
+def test_published_on_nothing(
+    layer: hl.Layer, hidden: NDArray[np.float32], hadamard: bool, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No queries, no classes that may be answered, a hidden vector of zeros."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    engine = published(layer, hadamard=hadamard, exact=not hadamard)
+    assert engine.topk(hidden[:0], 2).ids.shape == (0, 2)
+    none = engine.topk(hidden[:2], 2, allowed=np.empty(0, int))
+    assert (none.ids == -1).all() and np.isneginf(none.log_probs).all() and np.isneginf(none.lse).all()
+    zero = engine.topk(np.zeros_like(hidden[:1]), 1)
+    assert layer.bias is not None
+    assert zero.ids[0, 0] == layer.bias.argmax()
+    np.testing.assert_allclose(zero.lse, truth(layer, np.zeros_like(hidden[:1])).lse, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", [kernels.REFERENCE, kernels.levels()[-1]])
+def test_a_race_of_ties_ends(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of zeros are the best, and no further read tells them apart."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    weight = np.zeros((70, 96), np.float32)
+    weight[2:] = -1
+    found = published(hl.Layer(weight)).topk(np.ones((2, 96)), 1)
+    assert (found.ids == 0).all() and (found.logits == 0).all()
+
+
 def test_published_samples_and_masks(layer: hl.Layer, hidden: NDArray[np.float32]) -> None:
     engine = published(layer)
     drawn = engine.sample(hidden, 4, seed=1, top_p=0.9, exclude=np.arange(0, 400, 2))
@@ -357,6 +385,22 @@ def test_it_is_saved_and_loaded(layer: hl.Layer, hidden: NDArray[np.float32], tm
         assert loaded.method == engine.method
         assert (loaded.topk(hidden, 3).ids == engine.topk(hidden, 3).ids).all()
         assert (loaded.topk(hidden, 3).lse == engine.topk(hidden, 3).lse).all()
+
+
+@pytest.mark.parametrize("name", ["multipliers", "spread", "column_weight", "base"])
+def test_a_file_with_other_numbers_is_refused(layer: hl.Layer, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "engine.safetensors"
+    published(layer).save(path)
+    file = open_file(path)
+    tensors = {key: np.array(file.read(key)) for key in file.tensors}
+    tensors[f"plan.arrays.{name}"] *= np.nan
+    write_file(path, tensors, file.metadata)
+    with pytest.raises(MalformedFileError, match=f"{name} holds NaN"):
+        hl.load(path)
+    del tensors[f"plan.arrays.{name}"]
+    write_file(path, tensors, file.metadata)
+    with pytest.raises(MalformedFileError, match=f"{name} is missing"):
+        hl.load(path)
 
 
 def test_rules_are_the_papers() -> None:

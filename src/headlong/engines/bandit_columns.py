@@ -10,7 +10,7 @@ The published search reads the layer's own coordinates, or those of a randomised
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,18 @@ def published_arrays(layer: Layer, hadamard: bool, seed: int) -> Arrays:
     return arrays | {"columns": columns, "column_weight": heavy, "spread": np.array([widest / dim**2])}
 
 
+def check_arrays(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, int]) -> None:
+    """ValueError unless all of ``numbers`` are there, finite and of that size (0: any): a file may hold anything."""
+    if "columns" not in arrays:
+        raise ValueError("the array columns is missing; the method needs it")
+    for name, size in numbers.items():
+        array = arrays.get(name)
+        if array is None or (size and array.size != size):
+            raise ValueError(f"the array {name} is {'missing' if array is None else array.shape}; the method needs it")
+        if not np.isfinite(array.astype(np.float64)).all():
+            raise ValueError(f"the array {name} holds NaN or infinity")
+
+
 def by_coordinate(columns: NDArray[Any], vocab: int) -> NDArray[Any]:
     """``[coordinates, vocab]`` of the published search's columns."""
     return np.ascontiguousarray(columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)[:, :vocab])
@@ -104,8 +116,8 @@ def turned(rows: Doubles, signs: Doubles) -> Doubles:
     wide *= signs
     step = 1
     while step < len(signs):
-        pairs = wide.reshape(len(rows), -1, 2, step)
-        wide = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(len(rows), -1)
+        pairs = wide.reshape(len(rows), len(signs) // (2 * step), 2, step)
+        wide = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(wide.shape)
         step *= 2
     return np.asarray(wide / np.sqrt(len(signs)))
 

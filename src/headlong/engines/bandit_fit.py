@@ -34,7 +34,8 @@ def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float |
     if eps is None:
         return np.asarray(wrong)
     true = exact.max(axis=1) - lse_of(exact)
-    return np.asarray(wrong | (np.abs(np.expm1(values[:, 0] - lse - true)) > eps))
+    with np.errstate(over="ignore"):
+        return np.asarray(wrong | (np.abs(np.expm1(values[:, 0] - lse - true)) > eps))
 
 
 def parts_for(layer: Layer, arrays: Arrays) -> EngineParts:

@@ -171,6 +171,8 @@ def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, sta
         keep = search.estimate[live] + half >= search.estimate[live[best]] - half[best]
         if keep.sum() <= k or search.pulls[live].min() >= search.size:
             break
+        if keep.all() and not search.variance[live].any():  # ties, of rows that are 0 so far
+            break
         live = live[keep]
         target /= 2
     return live[np.argsort(-search.estimate[live], kind="stable")[:k]]

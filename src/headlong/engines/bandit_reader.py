@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headlong import kernels
 from headlong.engines import bandit_published as published
-from headlong.engines.bandit_columns import Arrays, by_coordinate, coordinates, turned
+from headlong.engines.bandit_columns import Arrays, by_coordinate, check_arrays, coordinates, turned
 from headlong.engines.bandit_parts import EngineParts
 from headlong.engines.bandit_race import RaceQuery, Widths, odds_of
 from headlong.engines.few import Few, Filters, sample_of
@@ -28,6 +28,10 @@ from headlong.engines.resolve import Executor as Reference
 from headlong.kernels import Mask
 
 Answer = tuple[NDArray[Any], ...]
+
+RACE = {"column_weight": 0, "base": 0, "size": 0, "peak": 0, "lost": 1}
+PUBLISHED = {"column_weight": 0, "base": 0, "spread": 1, "multipliers": 2}
+"""Arrays of numbers that bounds and loops are made of, and how many; columns and squares stay unread until they are used."""
 
 
 def keys_of(hidden: Doubles) -> NDArray[np.uint64]:
@@ -63,6 +67,8 @@ class RaceReader:
         assert parts.plan.arrays is not None
         self.rows, self.seed, self.arrays = parts.rows, parts.seed, dict(parts.plan.arrays)
         layer, promise = parts.layer, parts.promise
+        turn = {"back": layer.dim**2} if "back" in self.arrays else {}
+        check_arrays(self.arrays, RACE | turn | {"centre": layer.dim} | ({"factor": 1} if kind == "calibrated" else {}))
         rate = promise.delta_ids if math.isinf(promise.eps) else min(promise.delta_ids, promise.delta / 2)
         odds = odds_of(layer.vocab, len(self.arrays["column_weight"]), rate) if kind == "bernstein" else 0.0
         factor = float(self.arrays["factor"][0]) if "factor" in self.arrays else 1.0
@@ -143,7 +149,10 @@ class PublishedReader:
     def __init__(self, parts: EngineParts, rules: published.Rules) -> None:
         assert parts.plan.arrays is not None
         self.rows, self.seed, self.arrays, self.layer = parts.rows, parts.seed, dict(parts.plan.arrays), parts.layer
+        check_arrays(self.arrays, PUBLISHED)
         arm, total = (float(value) for value in self.arrays["multipliers"])
+        if not (arm > 0 and total > 0):
+            raise ValueError(f"the multipliers are {arm:g} and {total:g}; expected numbers above 0")
         self.rules = rules._replace(arm=arm, sum=total)
         self.isa = parts.rows.isa
         self._native = None
@@ -172,7 +181,8 @@ class PublishedReader:
         slope, shift = self._affine()
         batch, flags = len(hidden), np.zeros(len(hidden), bool)
         logits = np.where(ids < 0, -np.inf, (values - shift) / slope)
-        return logits, ids, values - lse[:, None], lse, np.full(batch, np.inf), flags, rows, read, flags
+        log_probs = np.where(ids < 0, -np.inf, values - np.where(lse == -np.inf, 0.0, lse)[:, None])
+        return logits, ids, log_probs, lse, np.full(batch, np.inf), flags, rows, read, flags
 
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
