@@ -14,7 +14,7 @@ import pytest
 import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
-from headlong.engines.device import CAPACITY
+from headlong.engines.device import BLOCKS, CAPACITY, unit
 from headlong.engines.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, truth
@@ -225,6 +225,45 @@ def test_a_radius_that_is_too_small_would_be_seen(rng: np.random.Generator) -> N
     answer = engine.topk(tensor(hidden), 5)
     with pytest.raises(AssertionError):
         check_within(answer.lse.cpu().numpy(), truth(layer, hidden).lse, answer.error.cpu().numpy(), 1e-12)
+
+
+def chopped(values: Any) -> Any:
+    """float64 cut off, not rounded, to the 24 bits of float32: what a matrix unit may do to a sum."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.trunc(mantissa * 2.0**24) * 2.0**-24, exponent)
+
+
+@pytest.mark.parametrize("product", [False, True])
+def test_the_unit_covers_the_arithmetic_of_a_gpu(product: bool, rng: np.random.Generator) -> None:
+    """One accumulator for each block, terms one by one in the worst of some orders, cut off where a matrix unit cuts off."""
+    cut = chopped if product else lambda values: np.asarray(values, np.float64).astype(np.float32).astype(np.float64)
+    for dim in (1, 64, 65, 700, 2048):
+        weight = np.abs(rng.standard_normal((40, dim))).astype(np.float16).astype(np.float64)  # nothing cancels
+        hidden = np.exp(rng.uniform(-1, 1, dim)) * (1 + rng.uniform(0, 2.0**-24, dim))  # x is rounded on its way, too
+        x, bias, total = hidden.astype(np.float32), rng.standard_normal(40).astype(np.float32), np.zeros(40)
+        for start in range(0, dim, BLOCKS.columns):
+            terms = np.sort(weight[:, start : start + BLOCKS.columns] * x[start : start + BLOCKS.columns], axis=1)[:, ::-1]
+            part = np.zeros(40)
+            for column in range(terms.shape[1]):
+                part = cut(part + (terms[:, column] if product else cut(terms[:, column])))
+            total = cut(total + part)
+        total = cut(total + bias)
+        off = np.abs(total - (weight @ hidden + bias))
+        size = np.linalg.norm(weight, axis=1) * np.linalg.norm(hidden) + np.abs(bias)
+        assert (off <= unit(dim, BLOCKS.columns, product) * size).all()
+        assert dim < 64 or (off > unit(dim, BLOCKS.columns, product) * size / 1000).any(), "a bound that could not fail"
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 90, 130, dtype)
+    engine = hl.compile(layer, "full", device=PLACE)
+    call, _ = engine._call(tensor(rng.standard_normal((batch, 130)) * 30))
+    high, exact = engine.reader.look(call, 1).high.cpu().double().numpy(), truth(layer, call.hidden.cpu().numpy())
+    size = np.linalg.norm(layer.weight.astype(np.float64), axis=1) * call.length.cpu().numpy()[:, None] + np.abs(layer.bias)
+    assert (high >= exact.logits - exact.rounding[:, None]).all()
+    assert (high <= exact.logits + 2.1 * unit(130, 64, batch > 4) * size).all()
 
 
 def test_auto_looks_first_where_ids_alone_are_promised(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:

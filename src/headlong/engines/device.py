@@ -179,15 +179,12 @@ class Reader:
         # (the interpreter's product takes the bits of bfloat16 for numbers)
         types = (torch.float16,) if self.blocks is INTERPRETED else (torch.float16, torch.bfloat16)
         native = call.narrow.dtype == self.weight.dtype and self.weight.dtype in types
-        # the terms of one block in any order, four times as far off where a matrix unit truncates them; then block by block
-        columns = self.blocks.columns
-        unit = columns * (2.0**-22 if product else 2.0**-24) + (-(-self.dim // columns) + 12) * 2.0**-24
         looked = self._room(batch, tiles, best, keep=keep)
         self.scan_kernels.scan_rows[(-(-batch // block), tiles)](
             self.weight, self.one if self.bias is None else self.bias, self.norms, call.narrow, self.up(call.length), self.one,
             *self.masked(call), self.steepest, self.link, *call.noise,
             looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
-            self.vocab, self.dim, batch, tiles, best, unit * 1.01,
+            self.vocab, self.dim, batch, tiles, best, unit(self.dim, self.blocks.columns, product),
             BIAS=self.bias is not None, MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample, KEEP=keep,
             PRODUCT=product, NATIVE=native, BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
         )  # fmt: skip
@@ -327,6 +324,15 @@ class Reader:
         size = link.steepest * (self.longest * call.length + self.largest) + 2 * link.offset + lse.abs().nan_to_num(posinf=0.0)
         logits = link.steepest * self.rounding(call) + 2 * lowering_error(link)
         return logits + size * 4 * LINK_ROUNDING + (self.vocab + 16) * UNIT
+
+
+def unit(dim: int, columns: int, product: bool) -> float:
+    """How far float32 can carry a logit of the look, for each ``|w| |x| + |b|`` of it.
+
+    The terms of one block of columns are added up in any order, four times as far off where a matrix unit truncates them;
+    then block by block; then x in float32, the bias, the radius itself.
+    """
+    return 1.01 * (columns * (2.0**-22 if product else 2.0**-24) + (-(-dim // columns) + 12) * 2.0**-24)
 
 
 def _stride(mask: Tensor | None) -> int:
