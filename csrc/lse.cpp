@@ -126,7 +126,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
     }
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
     const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
-    const double aim = question.eps - fixed, most = worth(look) * static_cast<double>(vocab);
+    const double aim = question.eps - fixed, most = worth(look, question) * static_cast<double>(vocab);
     if (aim <= 0) return Status::dear;
     Scratch<float> rad = radii(look, q, threads);
     const auto ends_of = [&](int64_t c, float* low, float* high) {

@@ -245,6 +245,7 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
             if (step == 2) return false;
             Question closer = question;
             closer.eps = steps[step++];
+            closer.alone = true;  // most nuclei are decided before
             const size_t had = scored.size();
             const Status status = lse.error <= closer.eps ? Status::done : refine(look, q, closer, threads, scored, lse, answer);
             answer.rows += static_cast<int64_t>(scored.size() - had);
