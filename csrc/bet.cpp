@@ -10,51 +10,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "bets.h"
 #include "bins.h"
 
 namespace headlong {
 namespace {
 
-constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
 constexpr double kSpread = 0.02;       // the mean of X^2 that is expected before anything is drawn
 constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
-
-uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
-// Whether a mixture of stakes on factors 1 + stake * factor(x) multiplies its wealth by `odds`. A product of many factors
-// near one may leave the range of a double in neither direction that matters: 0 loses the bet, infinity wins it.
-template <typename Factor>
-bool wins(const std::vector<double>& drawn, double odds, const Factor& factor) {
-    constexpr int kStakes = 6;
-    constexpr double stakes[kStakes] = {0.98, 0.7, 0.45, 0.25, 0.12, 0.05};
-    double wealth[kStakes] = {0.5, 0.2, 0.12, 0.08, 0.06, 0.04};  // where gaps are wide and terms seldom use them, it is all or nothing
-    for (double x : drawn) {
-        const double gain = factor(x);
-        for (int s = 0; s < kStakes; ++s) wealth[s] *= 1 + stakes[s] * gain;
-    }
-    return std::accumulate(wealth, wealth + kStakes, 0.0) >= odds;
-}
-
-// `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
-std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {
-    const int64_t words = (2 * (count + 1) + kBlock - 1) / kBlock * kBlock;
-    Scratch<uint32_t> noise(words);
-    kernels.noise(key, mix(key), 0x40000000u | round, 0, words, noise.data());
-    std::vector<double> at(count + 1);
-    double sum = 0;
-    for (int64_t i = 0; i <= count; ++i) {
-        const uint64_t word = static_cast<uint64_t>(noise[2 * i]) << 32 | noise[2 * i + 1];
-        sum -= std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
-        at[i] = sum;
-    }
-    at.pop_back();
-    for (double& point : at) point *= total / sum;
-    return at;
-}
 
 template <typename T>
 std::vector<T> joined(const std::vector<std::vector<T>>& each) {
@@ -227,19 +190,15 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
         lse = {w.shift + std::log(known), fixed};
         return Status::done;
     }
-    uint64_t key = question.seed;
-    for (int64_t j = 0; j < dim; ++j) {
-        uint64_t word;
-        std::memcpy(&word, &look.hidden[q * dim + j], 8);
-        key = mix(key ^ word) + 0x9E3779B97F4A7C15u;
-    }
+    const uint64_t key = key_of(look, q, question);
+    const auto term = [&](const Scored& s) { return std::exp(linked(s.z) * question.beta - w.shift); };
     std::vector<double> drawn;
     double sum = 0, squares = 0, draws = 0.7 * draws_for(odds, aim * known / total, kSpread);
     for (uint32_t round = 0; round < 16; ++round) {
         if (static_cast<double>(drawn.size()) + draws > most + 4096) return Status::dear;
         if (draws > 0) {
             const std::vector<double> fresh =
-                sample_terms(look, q, question.beta, w, before, key, round, static_cast<int64_t>(draws) + 16, threads, answer);
+                sample_terms(look, q, w, before, key, round, static_cast<int64_t>(draws) + 16, threads, term, answer);
             drawn.insert(drawn.end(), fresh.begin(), fresh.end());
             for (double x : fresh) sum += x, squares += x * x;
         }
@@ -257,9 +216,21 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
     return Status::dear;
 }
 
-// X of `count` classes drawn in proportion to their gaps, `before` being the sums of those of the runs of classes.
-std::vector<double> Executor::sample_terms(const Look& look, int q, double beta, const Weighed& w, const Scratch<double>& before,
-                                           uint64_t key, uint32_t round, int64_t count, int threads, Answer& answer) const {
+// Draws are made from the question's seed and the query's content: the same query has the same answer.
+uint64_t Executor::key_of(const Look& look, int q, const Question& question) const {
+    uint64_t key = question.seed;
+    for (int64_t j = 0; j < dim; ++j) {
+        uint64_t word;
+        std::memcpy(&word, &look.hidden[q * dim + j], 8);
+        key = mix(key ^ word) + 0x9E3779B97F4A7C15u;
+    }
+    return key;
+}
+
+// X = (term - middle) / gap of `count` classes drawn in proportion to their gaps, `before` being the sums of those of the runs of
+// classes.
+std::vector<double> Executor::sample_terms(const Look& look, int q, const Weighed& w, const Scratch<double>& before, uint64_t key,
+                                           uint32_t round, int64_t count, int threads, const TermOf& term, Answer& answer) const {
     const int64_t runs = padded / kRun;
     std::vector<Scored> distinct;
     std::vector<int32_t> times;
@@ -287,7 +258,7 @@ std::vector<double> Executor::sample_terms(const Look& look, int q, double beta,
     drawn.reserve(count);
     for (size_t d = 0; d < distinct.size(); ++d) {
         const int64_t id = distinct[d].id;
-        const double x = (std::exp(linked(distinct[d].z) * beta - w.shift) - w.middle[id]) / w.gap[id];
+        const double x = (term(distinct[d]) - w.middle[id]) / w.gap[id];
         drawn.insert(drawn.end(), times[d], x);
     }
     return drawn;

@@ -147,13 +147,14 @@ class BoundExecutor {
     }
 
     nb::tuple sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
-                     uint64_t row0, std::optional<Bytes> mask, bool dense, int threads, int64_t class0) const {
+                     uint64_t row0, std::optional<Bytes> mask, bool dense, int threads, int64_t class0, double delta,
+                     uint64_t chance) const {
         const int64_t batch = batch_of(hidden);
         check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1,
               "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
         check(class0 >= 0, "class0 >= 0");
         SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0, class0};
-        const Question question = ask(mask, batch, kInf, threads, 0, 0);
+        const Question question = ask(mask, batch, kInf, threads, delta, chance);
         std::vector<Answer> answers;
         std::vector<Draw> draws;
         {
@@ -594,7 +595,8 @@ NB_MODULE(_native, m) {
         .def("logits", &BoundExecutor::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
         .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
              nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(),
-             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("class0") = 0)
+             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("class0") = 0,
+             nb::arg("delta") = 0.0, nb::arg("chance") = 0)
         .def_prop_ro("isa", &BoundExecutor::isa)
         .def_prop_ro("capsule", &BoundExecutor::capsule);
     bind_experts(m);

@@ -125,6 +125,11 @@ struct Question {
     int threads = 1;
 };
 
+// Classes that are looked at without a break.
+struct Span {
+    int64_t first, count;
+};
+
 // A look at all classes by a block of queries.
 struct Look {
     const Source* source;
@@ -133,6 +138,10 @@ struct Look {
     Scratch<double> hidden;         // [query][dim]
     std::vector<Part> parts;        // [query][thread]
     Scratch<float> est;             // kept estimates [query][padded vocab], or empty
+    Scratch<float> sampled;         // where they are not kept, those of the sample: [query][sample_size]
+    std::vector<Span> spans;        // all classes, in the order of the look
+    size_t sample = 0;              // how many of the spans are read first, as a sample of all classes
+    int64_t sample_size = 0, sample_pieces = 0;  // classes in it; its part of the pieces
     std::vector<std::atomic<int>> dear;
     std::vector<std::atomic<float>> threshold;  // what a class has to reach
     std::vector<Masses> pieces;     // [query][piece]: sums that are joined in this order, whichever thread took them
@@ -140,9 +149,23 @@ struct Look {
     int64_t piece_count = 0;
     std::vector<double> bytes;      // read so far for each query
     int threads = 1;
+
+    // The sums of the first `count` pieces.
+    Masses joined(int q, int64_t count) const {
+        Masses all;
+        for (int64_t p = 0; p < count; ++p) all.join(pieces[q * piece_count + p].shift, pieces[q * piece_count + p].sums);
+        return all;
+    }
+    // Estimates of a span of the sample, which `before` classes of the sample precede.
+    const float* estimates(int q, size_t span, int64_t before, int64_t padded) const {
+        return est.empty() ? sampled.data() + q * sample_size + before : est.data() + q * padded + spans[span].first;
+    }
 };
 
 enum class Status { done, keep, dear };
+
+// What a sample says of the normaliser: narrow enough as it is (or the sample cannot say), to be refined, or better read densely.
+enum class Outlook { narrow, wide, dear };
 
 struct Interval {
     double value, error;
@@ -180,6 +203,11 @@ struct Keyed {
 // Mass of the classes better than one, from below and from above, in units of exp(shift).
 struct Mass {
     double low, high;
+};
+
+// Whether a class is in the nucleus, and whether that is proved.
+struct Side {
+    bool known = false, inside = false, proved = false;
 };
 
 // What a bet on the normaliser takes: the least gap that is scored instead, and the rows that this costs in all.
@@ -251,7 +279,10 @@ class Executor {
     // query.cpp: looking at all classes
     void run(const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
              const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) const;
-    void look_at_all(Look& look, const Question& question) const;
+    Look begin(const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads) const;
+    bool all_dear(const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
+                  std::vector<Answer>& answers) const;
+    void look_at_all(Look& look, const Question& question, bool sample_alone = false) const;
     void scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const;
     bool gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
                 Masses& masses, float* scratch) const;
@@ -289,6 +320,7 @@ class Executor {
                         const std::vector<float>& est, const std::vector<float>& upper) const;
     Status refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
                   Answer& answer) const;
+    Outlook refining(const Look& look, int q, const Question& question) const;
     Scratch<float> radii(const Look& look, int q, int threads, bool likely = false) const;
     void read_deeper(Look& look, int q, int level, const std::vector<int32_t>& ids, int threads, Scratch<float>& rad,
                      Answer& answer) const;
@@ -300,10 +332,18 @@ class Executor {
     Wager cheapest(const Weighed& w, double known, double aim, double odds, double price, double left) const;
     void look_closer(Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Answer& answer) const;
     double left_by(const Look& look, int q, size_t level) const;
-    std::vector<double> sample_terms(const Look& look, int q, double beta, const Weighed& w, const Scratch<double>& before,
-                                     uint64_t key, uint32_t round, int64_t count, int threads, Answer& answer) const;
+    using TermOf = std::function<double(const Scored&)>;
+    uint64_t key_of(const Look& look, int q, const Question& question) const;
+    std::vector<double> sample_terms(const Look& look, int q, const Weighed& w, const Scratch<double>& before, uint64_t key,
+                                     uint32_t round, int64_t count, int threads, const TermOf& term, Answer& answer) const;
     double float_error(double shift, double beta) const;
     double dot_error(const double* hidden) const;
+
+    // nucleus.cpp
+    Side side_of_nucleus(const Look& look, int q, const Question& question, double top_p, const Scored& of,
+                         const std::vector<Scored>& scored, double odds, uint64_t key, int threads, Answer& answer) const;
+    double balance(const Look& look, int q, const Question& question, double top_p, const Scored& of, int threads, Weighed& w,
+                   Scratch<double>& before) const;
 
     // sample.cpp
     Status resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,

@@ -15,7 +15,36 @@ namespace {
 constexpr double kSumError = 0x1p-16;  // relative: float sums and exponentials of a look
 constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summed in float64
 
+constexpr double kFlat = 24;  // the mass of a sample that stands for all is spread over so many classes: (sum e)^2 / sum e^2
+constexpr double kSpike = 5;   // ... and is so many times that of its likeliest class
+
 double half_width(double low, double high) { return low > 0 ? 0.5 * std::log(high / low) : kInf; }
+
+// Gaps of exponentials that may have been clamped are in the uppermost bins, which are always read.
+const int kClamped = bin_of(1e37f);
+
+// The bins from `bin` on hold `rows` classes, without which the gaps of the others are `part` of what may stay open at most;
+// `exact` is known beside them.
+struct Cut {
+    int bin = kBins;
+    double rows = 0, bearable = 0;
+};
+
+Cut widest(const Histogram& all, double exact, double aim, double part) {
+    double low = exact, gap = 0;
+    for (const Bin& bin : all) {
+        low += bin.low;
+        gap += bin.high - bin.low;
+    }
+    Cut cut;
+    cut.bearable = part * (low * std::expm1(2 * aim) * (1 - 4 * kExpError) - 2 * kExpError * (low + gap));
+    while (cut.bin > 1 && (gap > cut.bearable || cut.bin > kClamped)) {
+        --cut.bin;
+        gap -= all[cut.bin].high - all[cut.bin].low;
+        cut.rows += all[cut.bin].count;
+    }
+    return cut;
+}
 
 }  // namespace
 
@@ -112,6 +141,60 @@ void Executor::read_deeper(Look& look, int q, int level, const std::vector<int32
     answer.bytes += static_cast<double>(ids.size()) * deeper[level].bytes;
 }
 
+// Whether refine would score so many rows that a dense pass is cheaper than they and the rest of the look. Guessed from the
+// sample, and not where few of its classes carry its mass: those that it missed may then be all that matters.
+Outlook Executor::refining(const Look& look, int q, const Question& question) const {
+    if (!(question.eps < kInf) || question.delta > 0 || look.source != &preview || !deeper.empty()) return Outlook::narrow;
+    const float beta = static_cast<float>(question.beta);
+    const Masses sample = look.joined(q, look.sample_pieces);
+    const float shift = static_cast<float>(sample.shift);
+    const double aim = question.eps - float_error(shift, question.beta) - dot_error(&look.hidden[q * dim]);
+    if (!(sample.sums.centre >= kSpike) || half_width(sample.sums.low, sample.sums.high) <= aim) return Outlook::narrow;
+
+    // Classes that reach the k-th best of all are scored for their own sake.
+    const int64_t size = look.sample_size;
+    const double weight = static_cast<double>(padded) / static_cast<double>(size);
+    Scratch<float> est(size);
+    int64_t at = 0;
+    for (size_t s = 0; s < look.sample; at += look.spans[s++].count)
+        std::copy_n(look.estimates(q, s, at, padded), look.spans[s].count, &est[at]);
+    float rival = std::numeric_limits<float>::infinity();
+    if (question.k > 0) {
+        const int64_t rank = std::min<int64_t>(size, 1 + static_cast<int64_t>(static_cast<double>(question.k) / weight));
+        Scratch<float> order(size);
+        std::copy_n(est.data(), size, order.data());
+        std::nth_element(order.data(), order.data() + (rank - 1), order.data() + size, std::greater<float>());
+        rival = order[rank - 1];
+    }
+    Histogram all(kBins);
+    double exact = 0, sum = 0, squares = 0;
+    at = 0;
+    for (size_t s = 0; s < look.sample; at += look.spans[s++].count) {
+        float rad[kChunk], low[kChunk], high[kChunk];
+        const int64_t n = look.spans[s].count;
+        kernels->radius(look.prepared.radius[q], look.spans[s].first, n, rad);
+        kernels->interval_exps(&est[at], rad, n, link, beta, shift, low, high);
+        for (int64_t i = 0; i < n; ++i) {
+            const double middle = std::sqrt(static_cast<double>(low[i]) * high[i]);
+            sum += middle;
+            squares += middle * middle;
+            if (est[at + i] + rad[i] >= rival) {
+                exact += middle;
+                continue;
+            }
+            Bin& bin = all[bin_of(high[i] - low[i])];
+            bin.count += high[i] > 0;
+            bin.low += low[i];
+            bin.high += high[i];
+        }
+    }
+    if (!(sum * sum >= kFlat * squares)) return Outlook::narrow;
+    const Cut cut = widest(all, exact, aim, 1);
+    const double look_saved = 1 - preview.bytes / dense.bytes;
+    const bool dear = cut.bearable <= 0 || weight * cut.rows > look_saved * worth(look) * static_cast<double>(vocab);
+    return dear ? Outlook::dear : Outlook::wide;
+}
+
 // Scored classes leave look.est, so that what it holds is the rest.
 Status Executor::refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                         Interval& lse, Answer& answer) const {
@@ -134,8 +217,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
         kernels->interval_exps(est + c * kChunk, &rad[c * kChunk], n, link, beta, shift, low, high);
         return n;
     };
-    // Gaps of exponentials that may have been clamped are in the uppermost bins, which are always read.
-    const int clamped = bin_of(1e37f), levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
     for (int level = 0; level <= levels; ++level) {
         std::vector<Histogram> each(threads, Histogram(kBins));
         over_chunks(chunks, threads, [&](int t, int64_t c) {
@@ -149,36 +231,23 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
             }
         });
         const Histogram all = sum_up(each);
-        double low = exact, gap = 0;
-        for (const Bin& bin : all) {
-            low += bin.low;
-            gap += bin.high - bin.low;
-        }
         const bool last = level == levels;
         // Rows at their last codes are scored until the rest is narrow enough; before that, they are looked at more
         // closely until the rest takes half of what may stay open.
-        const double open = low * std::expm1(2 * aim) * (1 - 4 * kExpError) - 2 * kExpError * (low + gap);
-        const double bearable = last ? open : 0.5 * open;
-        double rows = 0;
-        int cut = kBins;
-        while (cut > 1 && (gap > bearable || cut > clamped)) {
-            --cut;
-            gap -= all[cut].high - all[cut].low;
-            rows += all[cut].count;
-        }
-        if (rows > (last ? most : 0.8 * static_cast<double>(vocab)) || bearable <= 0) {
+        const Cut cut = widest(all, exact, aim, last ? 1 : 0.5);
+        if (cut.rows > (last ? most : 0.8 * static_cast<double>(vocab)) || cut.bearable <= 0) {
             if (last) return Status::dear;
             continue;
         }
         std::vector<int32_t> wanted;
         std::mutex joining;
-        if (rows > 0)
+        if (cut.rows > 0)
             over_chunks(chunks, threads, [&](int, int64_t c) {
                 float lows[kChunk], highs[kChunk];
                 std::vector<int32_t> own;
                 const int64_t n = ends_of(c, lows, highs);
                 for (int64_t i = 0; i < n; ++i)
-                    if (bin_of(highs[i] - lows[i]) >= cut) own.push_back(static_cast<int32_t>(c * kChunk + i));
+                    if (bin_of(highs[i] - lows[i]) >= cut.bin) own.push_back(static_cast<int32_t>(c * kChunk + i));
                 std::lock_guard<std::mutex> lock(joining);
                 wanted.insert(wanted.end(), own.begin(), own.end());
             });
@@ -196,7 +265,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
         }
         scored.insert(scored.end(), rest.begin(), rest.end());
         double bottom = exact, top = exact;
-        for (int b = 0; b < cut; ++b) {
+        for (int b = 0; b < cut.bin; ++b) {
             bottom += all[b].low * (1 - kExpError);
             top += all[b].high * (1 + kExpError);
         }

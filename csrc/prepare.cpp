@@ -23,7 +23,7 @@ double square_sum(const double* x, int64_t start, int64_t stop) {
 
 // The two halves of a "rest" and "peaks" pair: see plan.Term.
 void split_peaks(const std::vector<double>& x, int64_t start, int64_t stop, double* rest, double* peaks) {
-    const int64_t n = stop - start, most = std::min<int64_t>(kMostPeaks, n);
+    const int64_t n = stop - start, most = std::min<int64_t>(kMostPeaks, (n + 3) / 4);
     std::vector<double> size(n);
     double total = 0;
     for (int64_t j = 0; j < n; ++j) {
@@ -74,26 +74,37 @@ Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>
     return {step, {static_cast<int32_t>(seg.middle() * sum[0]), static_cast<int32_t>(seg.middle() * sum[1])}};
 }
 
+// The query's half of a radius, and of the one that the bet on the normaliser takes where that is another.
 void set_radius(const std::vector<Term>& terms, const std::vector<const float*>& slack, const std::vector<double>& x,
-                const std::vector<double>& lost, double hidden, Radius& radius, bool likely = false) {
-    radius.terms = static_cast<int>(slack.size());
-    std::vector<double> sum(slack.size(), 0.0);
+                const std::vector<double>& lost, double hidden, Radius& radius, Radius* likely = nullptr) {
+    std::vector<double> sum(slack.size(), 0.0), narrow(slack.size(), 0.0);
+    double rest = 0, peaks = 0;
+    int64_t start = -1, stop = -1;  // of the pair that was split last
     for (const Term& term : terms) {
-        double rest = 0, peaks = 0, value = 1;
+        double value = 1;
         if (term.kind == TermKind::norm) value = std::sqrt(square_sum(x.data(), term.start, term.stop));
         if (term.kind == TermKind::hidden) value = hidden;
         if (term.kind == TermKind::quantised)
             value = std::sqrt(std::accumulate(lost.begin() + term.start, lost.begin() + term.stop, 0.0));
         if (term.kind == TermKind::rest || term.kind == TermKind::peaks) {
-            split_peaks(x, term.start, term.stop, &rest, &peaks);
+            if (term.start != start || term.stop != stop) {
+                rest = peaks = 0;
+                split_peaks(x, start = term.start, stop = term.stop, &rest, &peaks);
+            }
             value = term.kind == TermKind::rest ? rest : peaks;
         }
-        sum[term.row] += value * term.factor * (likely ? term.likely : 1);
+        sum[term.row] += value * term.factor;
+        narrow[term.row] += value * term.factor * term.likely;
     }
-    for (size_t r = 0; r < slack.size(); ++r) {
-        radius.slack[r] = slack[r];
-        radius.term[r] = up(sum[r] * (1 + 0x1p-18));
-    }
+    const auto set = [&](Radius& to, const std::vector<double>& sums) {
+        to.terms = static_cast<int>(slack.size());
+        for (size_t r = 0; r < slack.size(); ++r) {
+            to.slack[r] = slack[r];
+            to.term[r] = up(sums[r] * (1 + 0x1p-18));
+        }
+    };
+    set(radius, sum);
+    if (likely != nullptr) set(*likely, narrow);
 }
 
 }  // namespace
@@ -197,8 +208,7 @@ void Executor::prepare_one(const Source& source, int q, const double* turned, Lo
     }
     // Every product that float32 flushes towards zero is far below this.
     const float constant = radius.constant + 0x1p-100f;
-    set_radius(source.terms, source.slack, x, lost, norm, radius);
-    set_radius(source.terms, source.slack, x, lost, norm, to.likely[q], true);
+    set_radius(source.terms, source.slack, x, lost, norm, radius, &to.likely[q]);
     radius.constant = to.likely[q].constant = constant;
     for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
         to.deeper[q * deeper.size() + level].radius.constant = constant;

@@ -11,16 +11,32 @@ namespace headlong {
 namespace {
 
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
-constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache
+constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed and
+constexpr int64_t kMostBytes = 32 << 20;  // take no more than this
 
-// Every n-th chunk first: a threshold from all over the classes, before most of them are read.
-std::vector<int64_t> spread(int64_t chunks, int64_t n) {
-    std::vector<int64_t> order;
-    order.reserve(chunks);
-    for (int64_t c = 0; c < chunks; c += n) order.push_back(c);
-    for (int64_t c = 0; c < chunks; ++c)
-        if (c % n != 0) order.push_back(c);
-    return order;
+constexpr int64_t kSample = 32, kLargeSample = 8;  // one in so many classes is looked at first
+constexpr int64_t kLeastSample = 128;              // of each of two spans
+constexpr size_t kMostScouts = 4;                  // queries that speak for a block of four times as many or more
+constexpr double kSmallSample = 1 << 16;           // bytes of a sample below which one thread takes it
+
+// All classes, every n-th chunk first: a threshold from all over the classes, before most of them are read. Of a small layer
+// these are two, cut to `least` classes or a 64th of all: there, they are a large part of what is read.
+std::vector<Span> spread(int64_t padded, int64_t n, int64_t least) {
+    const int64_t chunks = (padded + kChunk - 1) / kChunk;
+    const bool cut = chunks > 1 && chunks <= 64 && n == kSample;
+    const int64_t size = cut ? std::min(kChunk, std::max((least + kBlock - 1) / kBlock * kBlock, padded / 64 / kBlock * kBlock)) : kChunk;
+    std::vector<Span> spans, rest;
+    for (int64_t c = 0; c < chunks; ++c) {
+        const Span all{c * kChunk, std::min<int64_t>(kChunk, padded - c * kChunk)};
+        if (c % (cut ? (chunks + 1) / 2 : n) != 0) {
+            rest.push_back(all);
+            continue;
+        }
+        spans.push_back({all.first, std::min(size, all.count)});
+        if (all.count > size) rest.push_back({all.first + size, all.count - size});
+    }
+    spans.insert(spans.end(), rest.begin(), rest.end());
+    return spans;
 }
 
 void raise(std::atomic<float>& threshold, float value) {
@@ -46,6 +62,31 @@ void Masses::join(double other_shift, const Kernels::Sums& more) {
     shift = top;
 }
 
+Look Executor::begin(const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads) const {
+    Look look;
+    look.source = &source;
+    look.rows = rows;
+    look.threads = threads;
+    look.hidden.resize(rows.size() * dim);
+    for (size_t q = 0; q < rows.size(); ++q) std::memcpy(&look.hidden[q * dim], hidden + rows[q] * dim, sizeof(double) * dim);
+    prepare(source, look);
+    return look;
+}
+
+// Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
+// others taken to be, and not even a sample is paid for them.
+bool Executor::all_dear(const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
+                        std::vector<Answer>& answers) const {
+    const size_t scouts = std::min(kMostScouts, rows.size() / 4);
+    if (scouts < 2 || budget > 0 || !deeper.empty()) return false;
+    std::vector<int64_t> some;
+    for (size_t i = 0; i < scouts; ++i) some.push_back(rows[i * rows.size() / scouts]);
+    Look look = begin(preview, hidden, some, threads);
+    look_at_all(look, question, true);
+    for (size_t i = 0; i < scouts; ++i) answers[some[i]].bytes += look.bytes[i];
+    return std::all_of(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& dear) { return dear.load() != 0; });
+}
+
 void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) const {
     const bool use_preview = has_preview && !dense_only;
@@ -56,15 +97,14 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
     const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
     std::vector<int64_t> kept_later, dear;
     for (size_t start = 0; start < rows.size(); start += step) {
-        Look look;
-        look.source = &source;
-        look.rows.assign(rows.begin() + start, rows.begin() + std::min(rows.size(), start + static_cast<size_t>(step)));
-        const int n = static_cast<int>(look.rows.size());
-        look.hidden.resize(n * dim);
-        for (int q = 0; q < n; ++q) std::memcpy(&look.hidden[q * dim], hidden + look.rows[q] * dim, sizeof(double) * dim);
-        look.threads = threads;
+        const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + static_cast<size_t>(step)));
+        if (use_preview && all_dear(hidden, some, question, threads, answers)) {
+            dear.insert(dear.end(), some.begin(), some.end());
+            continue;
+        }
+        Look look = begin(source, hidden, some, threads);
+        const int n = look.prepared.n;
         if (keep) look.est.resize(static_cast<size_t>(n) * padded);
-        prepare(source, look);
         look_at_all(look, question);
         std::vector<Status> status(n, Status::dear);
         auto resolve_one = [&](int q, int threads) {
@@ -145,67 +185,95 @@ void Executor::hide(const Question& question, int64_t row, int64_t first, int64_
     for (int64_t i = 0; i < there; ++i) est[i] = mask[i] != 0 ? est[i] : none;  // no branch: a vector at a time
 }
 
-void Executor::look_at_all(Look& look, const Question& question) const {
+void Executor::look_at_all(Look& look, const Question& question, bool sample_alone) const {
     const int n = look.prepared.n;
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
     // Dense rows are dear to read twice, and their radii need no good threshold: a small sample tells ties all over.
     // Loose radii (a level that others follow) need the best threshold.
-    const int64_t sample = look.source == &dense ? 32 : deeper.empty() ? 32 : 8;
-    const std::vector<int64_t> order = spread(chunks, sample);
+    const int64_t every = look.source == &dense || deeper.empty() ? kSample : kLargeSample;
+    look.spans = spread(padded, every, std::max(kLeastSample, 2 * question.k));
     look.threshold = std::vector<std::atomic<float>>(n);
     for (auto& t : look.threshold) t.store(-std::numeric_limits<float>::max());
-    const int64_t length = (chunks + kMostPieces - 1) / kMostPieces, pieces = (chunks + length - 1) / length;
+    const int64_t spans = static_cast<int64_t>(look.spans.size()), chunks = (padded + kChunk - 1) / kChunk;
+    const int64_t length = (chunks + kMostPieces - 1) / kMostPieces, pieces = (spans + length - 1) / length;
     look.piece_count = pieces;
     look.pieces.assign(static_cast<size_t>(n) * pieces, Masses{});
+    // An even number of pieces in the sample, for two threads to end together.
+    const int64_t first = spans > chunks ? 2 : ((chunks + every - 1) / every + length - 1) / length;
+    look.sample_pieces = first > 2 ? first / 2 * 2 : first;
+    look.sample = static_cast<size_t>(std::min(spans, look.sample_pieces * length));
+    look.sample_size = 0;
+    for (size_t s = 0; s < look.sample; ++s) look.sample_size += look.spans[s].count;
+    bool keep = !look.est.empty();
+    if (!keep) look.sampled.resize(static_cast<size_t>(n) * look.sample_size);
     std::atomic<int64_t> next{0}, read{0};
-    const bool keep = !look.est.empty();
     const bool tiled = look.source->codes == nullptr && look.prepared.padded > 0;
     const auto wanted = [&] {
         for (int q = 0; q < n; ++q)
             if (look.dear[q].load(std::memory_order_relaxed) == 0) return true;
         return false;
     };
-    // Chunks come in runs of one piece each, so that its sums are added up by one thread, in order.
-    const auto pass = [&](int64_t stop) {
-        run_parallel(static_cast<int>(std::min<int64_t>(look.threads, pieces)), [&](int thread) {
+    // Spans come in runs of one piece each, so that its sums are added up by one thread, in order.
+    const auto pass = [&](int64_t stop, int threads) {
+        run_parallel(static_cast<int>(std::min<int64_t>(threads, stop - next.load())), [&](int thread) {
             Scratch<float> own(keep ? 0 : n * kChunk), work(2 * kChunk);
             Scratch<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
             for (int64_t piece = next++; piece < stop && wanted(); piece = next++)
-                for (int64_t c = piece * length; c < std::min(chunks, (piece + 1) * length); ++c) {
-                    const int64_t first = order[c] * kChunk, count = std::min<int64_t>(kChunk, padded - first);
-                    float* est = keep ? look.est.data() + first : own.data();
-                    const int64_t stride = keep ? padded : kChunk;
-                    scan(look, first, count, est, stride, scratch.data());
-                    read += count;
+                for (int64_t s = piece * length; s < std::min(spans, (piece + 1) * length); ++s) {
+                    const Span& span = look.spans[s];
+                    float* est = keep ? look.est.data() + span.first : own.data();
+                    int64_t stride = keep ? padded : kChunk;
+                    if (!keep && static_cast<size_t>(s) < look.sample) {
+                        est = look.sampled.data();
+                        for (int64_t before = 0; before < s; ++before) est += look.spans[before].count;
+                        stride = look.sample_size;
+                    }
+                    scan(look, span.first, span.count, est, stride, scratch.data());
+                    read += span.count;
                     for (int q = 0; q < n; ++q)
                         if (look.dear[q].load(std::memory_order_relaxed) == 0 &&
-                            !gather(look, question, q, thread, first, count, est + q * stride, look.pieces[q * pieces + piece],
-                                    work.data()))
+                            !gather(look, question, q, thread, span.first, span.count, est + q * stride,
+                                    look.pieces[q * pieces + piece], work.data()))
                             look.dear[q].store(1);
                 }
         });
         next.store(stop);
     };
     // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
-    // ends of intervals, and the share of it that stays open says early whether a query is better read densely.
-    // An even number of chunks, for two threads to end together.
-    const int64_t sampled = ((chunks + sample - 1) / sample + length - 1) / length;
-    pass(sampled > 2 ? sampled / 2 * 2 : sampled);
-    if (question.k > 0 && !by_budget(look)) {
+    // ends of intervals, and it says early whether a query is better read densely.
+    const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(padded) * n;
+    pass(look.sample_pieces, sample_bytes < kSmallSample ? 1 : look.threads);
+    std::vector<Outlook> outlook(n, Outlook::narrow);
+    if (!by_budget(look)) {
         std::atomic<int> turn{0};
         run_parallel(std::min(look.threads, n), [&](int) {
-            for (int q = turn++; q < n; q = turn++) seed(look, q, question);
+            for (int q = turn++; q < n; q = turn++) {
+                if (question.k > 0) seed(look, q, question);
+                if (look.dear[q].load() == 0) outlook[q] = refining(look, q, question);
+                if (outlook[q] == Outlook::dear) look.dear[q].store(1);
+            }
         });
     }
-    if (wanted()) pass(pieces);
+    // A dense pass that some pay for adds no more to others than refining their normaliser would.
+    const int64_t wide = std::count(outlook.begin(), outlook.end(), Outlook::wide);
+    const int64_t gone = std::count_if(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& d) { return d.load() != 0; });
+    if (n >= 8 && 8 * gone >= n)
+        for (int q = 0; q < n; ++q)
+            if (outlook[q] == Outlook::wide) look.dear[q].store(1);
+    if (!keep && 2 * wide > n && n * padded * 4 <= kMostBytes) {
+        keep = true;
+        look.est.resize(static_cast<size_t>(n) * padded);
+        for (int q = 0; q < n; ++q) {
+            const float* from = look.sampled.data() + q * look.sample_size;
+            for (size_t s = 0; s < look.sample; from += look.spans[s++].count)
+                std::copy_n(from, look.spans[s].count, &look.est[q * padded + look.spans[s].first]);
+        }
+    }
+    if (!sample_alone && wanted()) pass(pieces, look.threads);
     const double share_read = static_cast<double>(read.load()) / static_cast<double>(padded);
     look.masses.assign(n, Masses{});
     for (int q = 0; q < n; ++q) {
         look.bytes[q] = look.source->bytes * share_read / n;
-        for (int64_t piece = 0; piece < pieces; ++piece) {
-            const Masses& one = look.pieces[q * pieces + piece];
-            look.masses[q].join(one.shift, one.sums);
-        }
+        look.masses[q] = look.joined(q, pieces);
     }
 }
 
@@ -291,6 +359,27 @@ void Executor::seed(Look& look, int q, const Question& question) const {
         for (size_t i = 0; i < parts[t].ids.size(); ++i)
             if (parts[t].upper[i] >= so_far) est[n++] = parts[t].est[i];
     if (n < k) return;
+    if (look.source == &dense || deeper.empty()) {
+        // The k-th best of all will be about the `rank`-th best of the sample. Ties, and intervals as wide as all logits are
+        // apart, reach it as often here as everywhere.
+        const double seen_share = static_cast<double>(seen) / static_cast<double>(vocab);
+        const size_t rank = std::min(k, 1 + static_cast<size_t>(seen_share * static_cast<double>(k)));
+        float likely = *std::max_element(est.data(), est.data() + n);
+        if (rank > 1) {
+            std::nth_element(est.data(), est.data() + (rank - 1), est.data() + n, std::greater<float>());
+            likely = est[rank - 1];
+        }
+        size_t rivals = 0;
+        for (int t = 0; t < look.threads; ++t)
+            for (float upper : parts[t].upper) rivals += upper >= likely;
+        // Once the look is read, candidates cost their rows; before that, the look can still be saved.
+        const double spared = look.source == &preview ? 1 - preview.bytes / dense.bytes : 1;
+        const double most = spared * share * static_cast<double>(seen);
+        if (static_cast<double>(rivals) > most + 3 * std::sqrt(most) + 2.0 * static_cast<double>(rank) + 8) {
+            look.dear[q].store(1);
+            return;
+        }
+    }
     std::nth_element(est.data(), est.data() + (k - 1), est.data() + n, std::greater<float>());
     const float least = est[k - 1];
     std::vector<Scored> rows;

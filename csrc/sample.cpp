@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "bets.h"
 #include "executor.h"
 #include "pool.h"
 
@@ -235,8 +236,28 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
     // Tighter and tighter normalisers, for classes at the boundary of the nucleus; then the row is dear.
     const double steps[] = {0.03, 0.003};
     size_t step = 0;
+    // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
+    const bool may_bet = question.delta > 0 && look.source == &preview && !by_budget(look);
+    const uint64_t key = may_bet ? key_of(look, q, question) : 0;
+    Scored within = best[0], beyond{-1, -kInf};
+    double bets = 0;
+    bool proved = true, within_proved = true, beyond_proved = true;
     auto in_nucleus = [&](const Scored& s, bool* inside) {
         if (rule.top_p >= 1 || s.id == best[0].id) return *inside = true, true;
+        if (s.id == within.id || better(s, within)) return proved = proved && within_proved, *inside = true, true;
+        if (beyond.id >= 0 && (s.id == beyond.id || better(beyond, s))) return proved = proved && beyond_proved, *inside = false, true;
+        if (may_bet) {
+            const double odds = (bets + 1) * (bets + 2) / question.delta;
+            const Side side = side_of_nucleus(look, q, question, rule.top_p, s, scored, odds, mix(key + static_cast<uint64_t>(bets)),
+                                              threads, answer);
+            ++bets;
+            if (side.known) {
+                (side.inside ? within : beyond) = s;
+                (side.inside ? within_proved : beyond_proved) = side.proved;
+                proved = proved && side.proved;
+                return *inside = side.inside, true;
+            }
+        }
         for (;;) {
             const Mass above = mass_above(look, q, question.beta, shift, s, scored);
             if (above.high < rule.top_p * std::exp(lse.value - lse.error - shift)) return *inside = true, true;
@@ -256,15 +277,16 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
     for (int i = 0; i < rule.n; ++i) {
         bool drawn = false;
         size_t seen = 0;
+        proved = true;
         for (int64_t m = 4; !drawn; m *= 4) {
             std::vector<Keyed> keys;
             if (!best_keys(look, q, rule, i, m, threads, scored, keys, answer)) return Status::dear;
             for (; seen < keys.size() && !drawn; ++seen) {
-                const Keyed& key = keys[seen];
+                const Keyed& next = keys[seen];
                 bool inside = false;
-                if (linked(key.z) * question.beta < floor && key.id != best[0].id) continue;
-                if (!in_nucleus({key.id, key.z}, &inside)) return Status::dear;
-                if (inside) draws[i] = {key.id, key.z, key.key, true}, drawn = true;
+                if (linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
+                if (!in_nucleus({next.id, next.z}, &inside)) return Status::dear;
+                if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
             }
             if (!drawn && static_cast<int64_t>(keys.size()) < m) return Status::dear;
         }

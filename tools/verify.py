@@ -170,8 +170,9 @@ def verdict(name: str, engine: Engine, tally: Tally) -> dict[str, Any]:
     promise, layer = engine.promise, engine.layer
     allowed = allowed_failures(tally.rows, promise.delta)
     late = sum(max(0, misses - allowed) for misses in (tally.log_p, tally.log_p_of_random))
+    filtered = max(0, tally.filtered - allowed_failures(tally.drawn_filtered, promise.delta))  # a nucleus may be bet on
     proving = promise.delta_ids == 0
-    violations = late + tally.beyond_eps + tally.samples + tally.filtered + (tally.ids + tally.unproved if proving else 0)
+    violations = late + tally.beyond_eps + tally.samples + filtered + (tally.ids + tally.unproved if proving else 0)
     rows, read = (np.array([float(getattr(cost, part)[0]) for cost in tally.costs]) for part in ("rows", "bytes"))
     counts = {key: value for key, value in vars(tally).items() if isinstance(value, int)}
     return {

@@ -69,8 +69,11 @@ class Executor(Protocol):
         dense: bool,
         threads: int,
         class0: int = 0,
+        delta: float = 0.0,
+        chance: int = 0,
     ) -> tuple[Array, ...]:
-        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``"""
+        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``; a nucleus may be decided by rows that the seed
+        ``chance`` draws, wrong with probability ``delta``, and its draws are then not proved"""
 
 
 class Codes(NamedTuple):

@@ -195,7 +195,7 @@ class PublishedReader:
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
-        mask: Mask, dense: bool, threads: int, class0: int = 0,
+        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
     ) -> Answer:  # fmt: skip
         """Draws from the estimated distribution; the paper has no sampling."""
         found = self.search(hidden, min(max(top_k, 1), self.layer.vocab), mask, threads, estimates=True)

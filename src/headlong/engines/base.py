@@ -167,6 +167,8 @@ class Engine:
 
         ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
         ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
+        With a ``delta`` above 0, which side of a nucleus's boundary a class is on may be settled by a bet on sampled rows,
+        wrong for a row with probability ``delta``: such draws are not ``proved``.
         """
         asked = self._asked(hidden, allowed, exclude)
         filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
@@ -177,7 +179,8 @@ class Engine:
             found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_few(answer))
             return answer_as(found, asked.kind)
         ids, logits, score, proved, *cost = self._executor.sample(
-            asked.hidden, *filters[:-1], asked.mask, self._dense(asked), kernels.threads(self._threads), filters.class0
+            asked.hidden, *filters[:-1], asked.mask, self._dense(asked), kernels.threads(self._threads), filters.class0,
+            *self._chance,
         )
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
 

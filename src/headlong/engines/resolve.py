@@ -178,6 +178,8 @@ class Executor:
         dense: bool,
         threads: int,
         class0: int = 0,
+        delta: float = 0.0,
+        chance: int = 0,
     ) -> Answer:
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``; top_k 0, top_p 1, min_p 0 mean off."""
         answers = []

@@ -1,0 +1,63 @@
+"""Layers on which a preview is paid in vain: a sample notices it before the preview is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import kernels
+from oracle import check_topk, truth
+
+VOCAB, DIM = 12_000, 256
+
+KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "a normaliser that many rows decide": lambda rng: rng.standard_normal((VOCAB, DIM)) / DIM**0.5,
+    "one row and noise": lambda rng: rng.standard_normal((1, DIM)) + 1e-3 * rng.standard_normal((VOCAB, DIM)),
+    "two rows": lambda rng: rng.standard_normal((2, DIM))[rng.integers(0, 2, VOCAB)],
+    "zeros": lambda rng: np.zeros((VOCAB, DIM)),
+}
+
+
+@pytest.fixture(params=[level for level in kernels.levels() if level != kernels.REFERENCE])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HEADLONG_ISA", request.param)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sample_is_all_that_is_read_in_vain(kind: str, batch: int, level: str) -> None:
+    rng = np.random.default_rng(3)
+    layer = hl.Layer(KINDS[kind](rng).astype(np.float32))
+    hidden = rng.standard_normal((batch, DIM))
+    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.0, threads=2)
+    top = engine.topk(hidden, 10)
+    assert top.cost.dense.all() and top.proved.all() and (top.error <= 0.02).all()
+    found = truth(layer, hidden)
+    for b in range(batch):
+        check_topk(found.logits[b], top.ids[b], top.logits[b], 2 * found.rounding[b])
+    plain = hl.compile(layer, "full", threads=2).topk(hidden, 10, eps=0.02)
+    preview = engine.plan.levels[0].codes.nbytes / batch
+    assert (top.cost.bytes - plain.cost.bytes < preview / 8).all()
+
+
+def test_a_class_that_carries_all_mass_is_not_taken_for_a_flat_layer() -> None:
+    rng = np.random.default_rng(4)
+    weight = rng.standard_normal((VOCAB, DIM)) / DIM**0.5
+    hidden = rng.standard_normal((4, DIM))
+    weight[100] = 6 * hidden.mean(axis=0)  # 100: a class of the sample
+    top = hl.compile(hl.Layer(weight.astype(np.float32)), "cascade", eps=0.02, delta=0.0).topk(hidden, 10)
+    assert not top.cost.dense.any() and (top.ids[:, 0] == 100).all() and (top.error <= 0.02).all()
+
+
+def test_the_same_digits_on_any_number_of_threads() -> None:
+    rng = np.random.default_rng(5)
+    layer = hl.Layer((rng.standard_normal((VOCAB, 64)) / 4).astype(np.float32))
+    hidden = rng.standard_normal((70, 64))
+    found = [hl.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads).topk(hidden, 10) for threads in (1, 2, 3)]
+    for other in found[1:]:
+        assert (other.lse == found[0].lse).all() and (other.ids == found[0].ids).all()
+        assert (other.cost.dense == found[0].cost.dense).all()

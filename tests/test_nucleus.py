@@ -1,0 +1,80 @@
+"""Nuclei decided by a bet: the law is that of float64's nucleus, what is not proved says so, and rows are few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import kernels
+from headlong.engines.gumbel import gumbels
+from oracle import kept
+from test_promise import check_rate
+
+VOCAB, DIM, QUERIES = 6000, 48, 40
+
+
+@pytest.fixture(scope="module")
+def layer() -> hl.Layer:
+    """Energy that falls off: a prefix carries most of a logit, and leaves intervals too wide for a proof."""
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((VOCAB, DIM)) * (1 + np.arange(DIM)) ** -0.5
+    return hl.Layer(weight.astype(np.float32), rng.standard_normal(VOCAB).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def hidden() -> np.ndarray:
+    return np.random.default_rng(6).standard_normal((QUERIES, DIM))
+
+
+def winners(layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: float, seed: int) -> list[int]:
+    """The largest key of the classes of each nucleus, all in float64."""
+    ids, won = np.arange(VOCAB), []
+    for row, z in enumerate(hidden @ layer.weight.astype(np.float64).T + layer.bias):
+        inside = kept(z, z / temperature, 0, top_p, 0.0)
+        won.append(int(inside[np.argmax(z[inside] / temperature + gumbels(seed, row, 0, ids)[inside])]))
+    return won
+
+
+@pytest.fixture(params=[level for level in kernels.levels() if level != kernels.REFERENCE])
+def engine(request: pytest.FixtureRequest, layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> hl.Engine:
+    monkeypatch.setenv("HEADLONG_ISA", request.param)
+    return hl.compile(layer, "cascade", 0.05, 0.01, calibration=hidden, width=16, deeper=False, threads=2)
+
+
+@pytest.mark.parametrize(("top_p", "temperature"), [(0.95, 0.8), (0.4, 1.5)])
+def test_draws_are_those_of_the_nucleus(
+    engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: float
+) -> None:
+    drawn = engine.sample(hidden, temperature=temperature, top_p=top_p, seed=9)
+    expected = winners(layer, hidden, top_p, temperature, 9)
+    check_rate(int((drawn.ids[:, 0] != expected).sum()), QUERIES, 0.01)
+    assert not drawn.proved.all() and drawn.cost.dense.mean() < 0.5
+    assert (drawn.proved[:, 0] | ~drawn.cost.dense).all() and drawn.cost.rows.mean() < VOCAB / 4
+
+
+def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarray) -> None:
+    whole = engine.sample(hidden[:6], 3, top_p=0.9, seed=2)
+    for b in range(6):
+        alone = engine.sample(hidden[b : b + 1], 3, top_p=0.9, seed=2, row0=b)
+        assert (alone.ids == whole.ids[b]).all()
+        assert alone.cost.dense != whole.cost.dense[b] or (alone.proved == whole.proved[b]).all()
+
+
+def test_without_a_delta_every_draw_is_proved(layer: hl.Layer, hidden: np.ndarray) -> None:
+    engine = hl.compile(layer, "cascade", 0.05, 0.0, calibration=hidden, width=8, deeper=False)
+    drawn = engine.sample(hidden[:8], top_p=0.9, seed=4)
+    assert drawn.proved.all() and drawn.ids[:, 0].tolist() == winners(layer, hidden[:8], 0.9, 1.0, 4)
+
+
+def test_masks_and_ties(engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray) -> None:
+    """A nucleus of the classes that are allowed, and one whose boundary runs through equal rows."""
+    drawn = engine.sample(hidden[:8], 2, top_p=0.9, seed=1, exclude=np.arange(0, VOCAB, 2))
+    assert (drawn.ids % 2 == 1).all()
+    rows = np.repeat(layer.weight[:20], 200, axis=0)
+    tied = hl.Layer(rows)
+    one = hl.compile(tied, "cascade", 0.05, 0.01, calibration=hidden, width=8, deeper=False)
+    found = one.sample(hidden[:8], top_p=0.5, seed=3)
+    for row, z in enumerate(hidden[:8] @ rows.astype(np.float64).T):
+        inside = kept(z, z, 0, 0.5, 0.0)
+        assert int(found.ids[row, 0]) == int(inside[np.argmax(z[inside] + gumbels(3, row, 0, np.arange(len(z)))[inside])])
