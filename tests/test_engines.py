@@ -133,7 +133,8 @@ def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype:
         found = engine.sample(case.hidden, 3, seed=seed, row0=11, **filters)
         temperature = filters.get("temperature", 1.0)
         cut = filters.get("top_k", 0), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
-        assert found.proved.all() and found.ids.dtype == np.int64
+        bet = engine.promise.delta > 0 and cut[0] == 0 and cut[1] < 1  # a sample may decide the nucleus's boundary
+        assert (found.proved.all() or bet) and found.ids.dtype == np.int64
         for b, draw in np.ndindex(found.ids.shape):
             noise = noise_of(case.layer.vocab, seed, 11 + b, draw)
             if not np.isfinite(exact.exponents[b]).all() or exact.rounding[b] > 1e-10:
