@@ -191,7 +191,7 @@ Outlook Executor::refining(const Look& look, int q, const Question& question) co
     if (!(sum * sum >= kFlat * squares)) return Outlook::narrow;
     const Cut cut = widest(all, exact, aim, 1);
     const double look_saved = 1 - preview.bytes / dense.bytes;
-    const bool dear = cut.bearable <= 0 || weight * cut.rows > look_saved * worth(look) * static_cast<double>(vocab);
+    const bool dear = cut.bearable <= 0 || weight * cut.rows > look_saved * worth(look, question) * static_cast<double>(vocab);
     return dear ? Outlook::dear : Outlook::wide;
 }
 
