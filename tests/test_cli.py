@@ -16,8 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong import nextword, papers
+from headlong import inspection, nextword, papers
 from headlong.cli import app
+from headlong.engines.base import METHODS
 from headlong.measure import read_run
 from headlong.store import write_file
 
@@ -189,16 +190,16 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
         (("topk", "{}/layer.safetensors", "{}/layer.safetensors:lm_head.bias:x"), "cannot be read"),
         (("topk", "{}/layer.safetensors", "{}/text.npy"), "is no .npy file"),
         (("topk", "{}/layer.safetensors", "{}/pickled.npy"), "is no .npy file"),
-        (("topk", "{}/layer.safetensors", "{}/wrong.npy"), "expected [batch, 16]"),
-        (("topk", "{}/layer.safetensors", "{}/cube.npy"), "expected hidden vectors [n, dim]"),
+        (("topk", "{}/layer.safetensors", "{}/wrong.npy"), "expected hidden vectors [n, 16]"),
+        (("topk", "{}/layer.safetensors", "{}/cube.npy"), "has shape [2, 3, 4]; expected hidden"),
         (("topk", "{}/text.npy", "{}/h.npy"), "no safetensors file"),
         (("topk", "{}/named.safetensors", "{}/h.npy"), "has no tensor"),
         (("topk", "{}/layer.safetensors", "{}/h.npy", "--method", "magic"), "method is 'magic'"),
         (("topk", "{}/layer.safetensors", "{}/h.npy", "--threads", "0"), "--threads is 0"),
         (("topk", "{}/layer.safetensors", "{}/h.npy", "--eps", "-1"), "eps is -1"),
         (("inspect", "{}/nowhere"), "nowhere"),
-        (("inspect", "{}/layer.safetensors", "--html", "{}/no/where.html"), "cannot be written"),
-        (("compile", "{}/layer.safetensors", "-o", "{}/no/where.safetensors"), "cannot be written"),
+        (("inspect", "{}/layer.safetensors", "--html", "{}/h.npy/where.html"), "cannot be written"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/h.npy/where.safetensors"), "cannot be written"),
         (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "width"), "expected name=value"),
         (("compile", "{}/layer.safetensors", "-o", "{}/e", "--method", "full", "--option", "x=1"), "full has no option 'x'"),
         (("bench", "{}/layer.safetensors", "--batch", "one"), "batch sizes 'one'"),
@@ -268,3 +269,92 @@ def test_bench_on_a_device(interpreter: str, files: Path, tmp_path: Path) -> Non
     )  # fmt: skip
     assert "torch bf16, graph" in shown and "of the bandwidth" in shown
     assert read_run(tmp_path / "r.json")["ceilings"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("compile", "{}/layer.safetensors", "-o", "{}/layer.safetensors"), "is a file that the command reads"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/plain.safetensors"), "is not what this command writes"),
+        (("inspect", "{}/layer.safetensors", "--html", "{}/plain.safetensors"), "is not what this command writes"),
+        (("compile", "{}/engine.bin", "-o", "{}/e"), "is an engine, compiled already"),
+        (("bench", "{}/engine.bin"), "is an engine, compiled already"),
+        (("topk", "{}/engine.bin", "{}/h.npy", "--method", "svd"), "takes no --method"),
+        (("inspect", "{}/engine.bin", "--hidden", "{}/h.npy"), "takes no --hidden"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "eps=3"), "--option eps is no option of a method"),
+        (("inspect", "{}/layer.safetensors", "-k", "201"), "k is 201"),
+        (("inspect", "{}/layer.safetensors", "--hidden", "{}/none.npy"), "hidden has no rows"),
+        (("bench", "{}/layer.safetensors", "--hidden", "{}/none.npy"), "hidden has no rows"),
+        (("bench", "{}/layer.safetensors", "--queries", "0"), "queries is 0"),
+        (("bench", "{}/layer.safetensors", "--rounds", "-1"), "rounds is -1"),
+        (("bench", "{}/layer.safetensors", "--only", "full", "--eps", "-1"), "eps is -1"),
+        (("bench", "{}/layer.safetensors", "--batch", "1000", "--queries", "4"), "no batch size fits 4 queries"),
+        (("bench", "{}/layer.safetensors", "--only", "full", "--calibration", "{}/wrong.npy"), "expected hidden vectors [n, 16]"),
+        (("reproduce", "--queries", "0"), "--queries is 0"),
+        (("reproduce", "ganea2019:synthetic", "--rows", "nothing has this"), "holds 'nothing has this'"),
+        (("topk", "{}/layer.safetensors", "{}/h.npy:x"), "holds one array"),
+        (("report", "{}/two.json"), "two.json: no result in there"),
+        (("report", "{}/hollow.json"), "has the names of a result but not its content"),
+        (("topk", "--bogus"), "No such option: --bogus"),
+        (("topk", "{}/layer.safetensors"), "Missing argument 'HIDDEN'"),
+        (("topk", "{}/layer.safetensors", "{}/h.npy", "-k", "x"), "Invalid value for '-k'"),
+        (("nothing",), "No such command 'nothing'"),
+    ],
+)
+def test_what_cannot_work_is_refused_first(files: Path, args: tuple[str, ...], message: str) -> None:
+    hl.compile(hl.Layer.load(files / "layer.safetensors"), threads=1).save(files / "engine.bin")
+    np.save(files / "none.npy", np.zeros((0, 16), np.float32))
+    np.save(files / "wrong.npy", np.zeros((2, 3), np.float32))
+    (files / "two.json").write_text("[1, 2]")
+    (files / "hollow.json").write_text('{"runs": 3, "truth": 1}')
+    before = {path: path.read_bytes() for path in files.iterdir()}
+    assert message in fails(*(arg.replace("{}", str(files)) for arg in args))
+    assert {path: path.read_bytes() for path in files.iterdir()} == before
+
+
+def broken_npy(kind: str, good: bytes) -> bytes:
+    shape = b"(70, 16)"
+    return {
+        "zip": b"PK\x03\x04junk",
+        "empty": b"",
+        "cut": good[:200],
+        "tokens": b"\x93NUMPY\x01\x00\x10\x00{((((((((((((((\n",
+        "negative": good.replace(shape, b"(-3, 16)"),
+        "huge": good.replace(shape + b", }        ", b"(9999999999, 16)}  "),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["zip", "empty", "cut", "tokens", "negative", "huge"])
+def test_a_broken_npy_is_one_line(files: Path, kind: str) -> None:
+    (files / "bad.npy").write_bytes(broken_npy(kind, (files / "h.npy").read_bytes()))
+    assert "is no .npy file of numbers" in fails("topk", files / "layer.safetensors", files / "bad.npy")
+
+
+@pytest.mark.parametrize("dtype", ["c8", "?", "M8[D]", "U1", "i8", [("a", "f4")]])
+@pytest.mark.parametrize("command", [["inspect", "{}", "--hidden"], ["topk", "{}"], ["bench", "{}", "--hidden"]])
+def test_every_command_refuses_the_same_types(files: Path, command: list[str], dtype: Any) -> None:
+    np.save(files / "h.npy", np.zeros((3, 16), dtype))
+    args = [part.replace("{}", str(files / "layer.safetensors")) for part in command]
+    assert "expected float16, bfloat16, float32 or float64" in fails(*args, files / "h.npy")
+
+
+def test_an_engine_is_known_by_its_content(files: Path) -> None:
+    call("compile", files / "layer.safetensors", "-o", files / "new" / "o2.bin", "--method", "svd")
+    assert json.loads(call("inspect", files / "new" / "o2.bin", "--json"))["name"] == "svd"
+    assert "Engine(svd" in call("topk", files / "new" / "o2.bin", files / "h.npy")
+    call("compile", files / "layer.safetensors", "-o", files / "new" / "o2.bin", "--method", "full")  # one engine after another
+
+
+def test_the_help_names_every_method() -> None:
+    shown = process("compile", "--help", COLUMNS="200").stdout
+    (line,) = (line for line in shown.splitlines() if "--method" in line)
+    assert {"auto", *METHODS} <= set(re.findall(r"\w+", line))
+
+
+def test_inspect_of_fewer_classes_than_dimensions(rng: np.random.Generator) -> None:
+    weight = rng.standard_normal((5, 300), np.float32)
+    _, singular, directions = inspection.spectrum(hl.Layer(weight), lambda done, total: None)
+    np.testing.assert_allclose(singular, np.linalg.svd(weight, compute_uv=False), rtol=1e-5)
+    np.testing.assert_allclose(directions.T @ directions, np.eye(5), atol=1e-6)
+    _, singular, directions = inspection.spectrum(hl.Layer(np.ones((3, 9), np.float32)), lambda done, total: None)
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=0), [1, 0, 0], atol=1e-6)  # one direction, and no noise

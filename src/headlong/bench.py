@@ -21,7 +21,10 @@ import numpy as np
 
 import headlong
 from headlong import measure, rivals
-from headlong.errors import OptionError
+from headlong.arrays import hidden64
+from headlong.engines.calls import checked_eps, checked_k
+from headlong.engines.options import real, whole
+from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.measure import Clock, Contestant, Progress, Schedule
 from headlong.truth import Doubles, Truth, true_log_probs
@@ -30,6 +33,7 @@ Stage = Callable[[str], Progress]
 """``stage(label)`` gives the progress callback of one stage."""
 
 STATED = ("proved", "error", "log_probs")
+MOST = 1 << 31
 ROUNDING = 1e-9
 """What the truth itself may be off by, in nats."""
 
@@ -49,6 +53,14 @@ class Settings:
     seconds: float = 20.0
     seed: int = 0
     baseline: str = ""
+
+    def __post_init__(self) -> None:
+        whole(self.queries, "queries", 1, MOST)
+        whole(self.rounds, "rounds", 1, MOST)
+        whole(self.calls, "calls", 1, MOST)
+        whole(self.seed, "seed", 0, 2**64 - 1)
+        real(self.delta, "delta", 0.0, 1.0)
+        checked_eps(self.eps)
 
 
 class Entry(NamedTuple):
@@ -145,7 +157,7 @@ def run(
     layer: Layer, hidden: Any, names: Sequence[str], settings: Settings, stage: Stage, calibration: Any = None
 ) -> dict[str, Any]:
     """Answers and interleaved times of the named contestants on up to ``settings.queries`` of the hidden vectors."""
-    queries, settings = spread(hidden, settings)
+    queries, settings = spread(layer, hidden, settings)
     with measure.pinned(settings.threads):
         field = contestants(layer, names, settings, stage("compile"), calibration)
         record = answered(field, layer, queries, settings, stage)
@@ -155,11 +167,18 @@ def run(
     return {"environment": measure.environment(settings.threads, isa_used=_isa_used(record["runs"])), **record}
 
 
-def spread(hidden: Any, settings: Settings) -> tuple[Any, Settings]:
+def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings]:
     """Up to ``settings.queries`` of the rows, evenly spread, and the settings with what that leaves of its batches."""
     most = settings.queries
+    checked_k(settings.k, layer.vocab)
+    if not len(hidden):
+        raise ShapeError("hidden has no rows; expected one or more vectors to ask about")
     queries = hidden if len(hidden) <= most else hidden[np.linspace(0, len(hidden) - 1, most).astype(np.int64)]
+    hidden64(queries, layer.dim)  # before anyone is compiled
     batches = tuple(batch for batch in settings.batches if batch <= len(queries))
+    if not batches:
+        least = min(settings.batches, default=1)
+        raise OptionError(f"no batch size fits {len(queries)} queries; the smallest is {least}: pass more queries")
     return queries, replace(settings, batches=batches, queries=len(queries))
 
 

@@ -43,7 +43,7 @@ def run(
     unknown = next((name for name in wanted if name not in names()), None)
     if unknown is not None:
         raise OptionError(f"there is no contestant {unknown!r} on a device; expected one of {'; '.join(names())}")
-    queries, settings = bench.spread(hidden, replace(settings, baseline=RIVAL))
+    queries, settings = bench.spread(layer, hidden, replace(settings, baseline=RIVAL))
     queries = np.asarray(queries).astype(layer.weight.dtype).astype(np.float32)
     facts = {"layer": bench.layer_facts(layer), "settings": json.loads(json.dumps(asdict(settings)))}
     record = kept(path, facts)

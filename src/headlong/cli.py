@@ -6,17 +6,51 @@ settled before NumPy wakes its own. Progress and faults go to stderr, answers to
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from headlong.errors import HeadlongError, OptionError
+from headlong.errors import HeadlongError, OptionError, cause
 
-app = typer.Typer(name="headlong", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+UsageFault: Any = typer.BadParameter.__mro__[1]
+"""What a wrong command line raises; the releases of Typer keep it in different places."""
+
+
+class OneLine(TyperGroup):
+    """Every fault that is not ours to fix is one line on stderr and exit status 2, whoever finds it."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        extra["standalone_mode"] = False  # faults come back here instead of being drawn as a box
+        if not standalone_mode:
+            return super().main(*args, **extra)
+        try:
+            status = super().main(*args, **extra)
+        except UsageFault as fault:
+            status = refused(f"{fault.format_message().rstrip('.')}: see '{_asked(fault.ctx)} --help'")
+        except OSError as fault:
+            status = refused(f"{fault.filename}: {cause(fault)}" if fault.filename else cause(fault))
+        except (HeadlongError, MemoryError) as fault:
+            status = refused(str(fault) or type(fault).__name__)
+        sys.exit(status)
+
+
+def refused(fault: str) -> int:
+    """The line, and the status."""
+    typer.echo(f"headlong: {' '.join(fault.split())}", err=True)
+    return 2
+
+
+def _asked(context: Any) -> str:
+    """``headlong topk``, whatever started the program."""
+    return f"headlong {context.info_name}" if context is not None and context.parent is not None else "headlong"
+
+
+app = typer.Typer(name="headlong", cls=OneLine, add_completion=False, pretty_exceptions_enable=False)
 
 LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
 CalibrationFile = Annotated[
@@ -25,6 +59,10 @@ CalibrationFile = Annotated[
 HiddenFile = Annotated[str | None, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")]
 Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
 Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
+Method = Annotated[str, typer.Option(help="auto, full, cascade, svd, adaptive or buckets; of a layer.")]
+MethodOption = Annotated[
+    list[str] | None, typer.Option("--option", help="name=value, of the method: docs/cli.md lists each method's.")
+]
 K = Annotated[int, typer.Option("-k", help="How many classes.")]
 Eps = Annotated[float, typer.Option(help="How far log-probabilities may be off, in nats.")]
 Delta = Annotated[float, typer.Option(help="How often they may be off by more; 0: proved.")]
@@ -39,23 +77,12 @@ SHOWN = 20
 BLOCK = 64
 
 
-@app.callback()
-def headlong() -> None:
+@app.callback(invoke_without_command=True)
+def headlong(context: typer.Context) -> None:
     """Reads a model's output layer faster, and says with every answer how far it can be trusted."""
-
-
-def reported(command: Callable[..., None]) -> Callable[..., None]:
-    """One line on stderr and exit status 2 for every fault that is not ours to fix."""
-
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except (HeadlongError, OSError, MemoryError) as fault:
-            typer.echo(f"headlong: {' '.join(str(fault).split()) or type(fault).__name__}", err=True)
-            raise typer.Exit(2) from None
-
-    return run
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 def settled(threads: int | None) -> int:
@@ -84,7 +111,6 @@ def choices(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 @app.command()
-@reported
 def demo(
     html: Annotated[Path, typer.Option(help="Where the HTML page goes.")] = Path("headlong-demo.html"),
     raw: JsonFile = None,
@@ -95,11 +121,14 @@ def demo(
     """Train a next-word layer on the standard library's own text, read it with every method, compare."""
     count = settled(threads)
     from headlong import demo as run
+    from headlong import inputs
     from headlong.measure import write_run
     from headlong.nextword import Recipe
     from headlong.report.tables import comparison
     from headlong.terminal import bars, show, write_text
 
+    for path in filter(None, (html, raw)):
+        inputs.target(path)
     with bars() as stage:
         trained = run.layer(Recipe(), stage, run.train_apart, fresh)
         record = run.contest(trained, run.settings(count, quick), stage)
@@ -113,11 +142,10 @@ def demo(
 
 
 @app.command()
-@reported
 def inspect(
     layer: LayerFile,
     hidden: HiddenFile = None,
-    k: K = 10,
+    k: Annotated[int | None, typer.Option("-k", help="How many classes; default: 10, or all of fewer.")] = None,
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
@@ -129,13 +157,17 @@ def inspect(
     from headlong import inputs, inspection
     from headlong.terminal import bars, say_json, show, write_text
 
-    if (engine := inputs.engine(layer, count)) is not None:
-        typer.echo(f"{engine!r}\n{engine.name}: {engine.reason}")
+    given = {"-k": k, "--hidden": hidden, "--html": html, "--weight": weight, "--bias": bias}
+    if (engine := inputs.engine(layer, count, {name: value is not None for name, value in given.items()})) is not None:
+        said = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
+        say_json(said) if as_json else typer.echo(f"{engine!r}\n{engine.name}: {engine.reason}")
         return
+    if html is not None:
+        inputs.target(html, layer, hidden)
     with bars() as stage:
         subject = inputs.layer(layer, weight, bias)
-        rows = None if hidden is None else inputs.hidden(hidden)
-        facts = inspection.inspect(subject, rows, k, count, stage("read the layer"))
+        rows = None if hidden is None else inputs.hidden(hidden, subject.dim)
+        facts = inspection.inspect(subject, rows, min(10, subject.vocab) if k is None else k, count, stage("read the layer"))
     if html is not None:
         write_text(html, inspection.html_page(facts, Path(layer).name))
     if as_json:
@@ -147,16 +179,15 @@ def inspect(
 
 
 @app.command(name="compile")
-@reported
 def compile_layer(
     layer: LayerFile,
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")],
-    method: Annotated[str, typer.Option(help="auto, full, cascade or svd.")] = "auto",
+    method: Method = "auto",
     eps: Eps = 0.01,
     delta: Delta = 1e-3,
     delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
     calibration: CalibrationFile = None,
-    option: Annotated[list[str] | None, typer.Option("--option", help="An option of the method: name=value.")] = None,
+    option: MethodOption = None,
     without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
     weight: Weight = None,
     bias: Bias = None,
@@ -165,17 +196,21 @@ def compile_layer(
 ) -> None:
     """Compile a layer and save the engine."""
     count = settled(threads)
+    from inspect import signature
+
     import headlong as hl
     from headlong import inputs
     from headlong.terminal import bars
 
+    chosen = choices(option or [])
+    if own := sorted(set(chosen) & set(signature(hl.compile).parameters)):
+        raise OptionError(f"--option {own[0]} is no option of a method but compile's own: see 'headlong compile --help'")
+    inputs.target(out, layer, calibration, replaced=inputs.ENGINES)
     with bars() as stage:
         move = stage("compile")
         subject = inputs.layer(layer, weight, bias)
-        vectors = None if calibration is None else inputs.hidden(calibration)
-        engine = hl.compile(
-            subject, method, eps, delta, delta_ids, vectors, threads=count, seed=seed, **choices(option or [])
-        )  # fmt: skip
+        vectors = None if calibration is None else inputs.hidden(calibration, subject.dim)
+        engine = hl.compile(subject, method, eps, delta, delta_ids, vectors, threads=count, seed=seed, **chosen)
         move(1, 2)
         engine.save(out, layer=not without_layer)
         move(2, 2)
@@ -184,7 +219,6 @@ def compile_layer(
 
 
 @app.command()
-@reported
 def tune(
     layer: LayerFile,
     hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
@@ -206,9 +240,11 @@ def tune(
     from headlong.measure import write_run
     from headlong.terminal import bars, show
 
+    if out is not None:
+        inputs.target(out, layer, hidden, replaced=inputs.ENGINES)
     with bars() as stage:
         subject = inputs.layer(layer, weight, bias)
-        vectors = inputs.hidden(hidden)
+        vectors = inputs.hidden(hidden, subject.dim)
         engine, report = tune.tune(subject, vectors, k, eps, delta, delta_ids, count, seed, stage("plans"))
         if out is not None:
             engine.save(out, layer=not without_layer)
@@ -221,7 +257,6 @@ def tune(
 
 
 @app.command()
-@reported
 def shortlist(
     layer: LayerFile,
     hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="Calibration vectors: file.npy, file.safetensors[:tensor].")],
@@ -241,16 +276,18 @@ def shortlist(
     from headlong import inputs
     from headlong.previews.screens import build
 
-    typer.echo(build(kind, inputs.layer(layer, weight, bias), inputs.hidden(hidden), out, size, clusters, budget, probes, seed))
+    if kind != "centroid-head":
+        inputs.target(out, layer, hidden, replaced=inputs.SHORTLISTS)
+    subject = inputs.layer(layer, weight, bias)
+    typer.echo(build(kind, subject, inputs.hidden(hidden, subject.dim), out, size, clusters, budget, probes, seed))
 
 
 @app.command()
-@reported
 def topk(
     source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, or an engine that compile saved.")],
     hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
     k: K = 10,
-    method: Annotated[str, typer.Option(help="For a layer: auto, full, cascade or svd.")] = "auto",
+    method: Method = "auto",
     eps: Annotated[float | None, typer.Option(help="In nats; inf: ids and exact logits only.")] = None,
     weight: Weight = None,
     bias: Bias = None,
@@ -264,10 +301,11 @@ def topk(
     from headlong.report.tables import topk_table
     from headlong.terminal import bars, json_lines, say_json, show
 
-    rows = inputs.hidden(hidden)
-    engine = inputs.engine(source, count)
+    given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None}
+    engine = inputs.engine(source, count, given)
     if engine is None:
         engine = hl.compile(inputs.layer(source, weight, bias), method, delta=0.0, threads=count)
+    rows = inputs.hidden(hidden, engine.layer.dim)
     shown = rows if as_json else rows[:SHOWN]
     lines: list[dict[str, Any]] = []
     with bars() as stage:
@@ -284,7 +322,6 @@ def topk(
 
 
 @app.command()
-@reported
 def bench(
     layer: Annotated[str | None, typer.Argument(metavar="[LAYER]", help="As everywhere; none with --synthetic.")] = None,
     hidden: HiddenFile = None,
@@ -326,6 +363,8 @@ def bench(
     if (layer is None) == (synthetic is None):
         got = "neither" if layer is None else "both"
         raise OptionError(f"bench takes a layer or --synthetic VOCAB,DIM,POWER; got {got}: pass one of them")
+    for path in filter(None, (raw, html)):
+        inputs.target(path, layer, hidden, calibration)
     there = None if device is None else place(device)
     chosen = contest.Settings(k, contest.batches(batch), eps, delta, count, queries, rounds, seed=seed)
     rows: Any
@@ -335,8 +374,8 @@ def bench(
             subject, rows, seen = spectra.synthetic(*spectra.shape(synthetic), queries, seed, stage("synthetic layer"))
         else:
             subject = inputs.layer(str(layer), weight, bias)
-            rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden)
-            seen = None if calibration is None else inputs.hidden(calibration)
+            rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden, subject.dim)
+            seen = None if calibration is None else inputs.hidden(calibration, subject.dim)
         named = [name.strip() for name in only.split(";")] if only else None
         if there is None:
             record = contest.run(subject, rows, named or contest.default_names(seen is not None), chosen, stage, seen)
@@ -356,7 +395,6 @@ def bench(
 
 
 @app.command()
-@reported
 def report(
     results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="Files (.json, .jsonl) or folders of them.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the HTML page goes.")] = Path("headlong-report.html"),
@@ -367,11 +405,11 @@ def report(
     from headlong.report.sections import report as written
     from headlong.terminal import write_text
 
+    inputs.target(out, *map(str, results))
     write_text(out, written([Source(*pair) for pair in inputs.results(results)]))
 
 
 @app.command()
-@reported
 def reproduce(
     target: Annotated[str | None, typer.Argument(metavar="[PAPER[:TABLE]]", help="Default: everything.")] = None,
     listed: Annotated[
@@ -385,13 +423,19 @@ def reproduce(
 ) -> None:
     """Run published tables on the data at hand and say of each number whether it matched."""
     count = settled(threads)
-    from headlong import papers
+    from headlong import inputs, papers
+    from headlong.engines.options import whole
     from headlong.measure import environment
     from headlong.report.papers import paper_table
     from headlong.report.tables import paper_list
     from headlong.terminal import bars, say_json, show
 
+    if queries is not None:
+        whole(queries, "--queries", 1, 2**31)
     found = papers.tables(target)
+    if not any(papers.planned(table, rows) for table in found):
+        where = target or "any study"
+        raise OptionError(f"no row of {where} holds {rows!r}; --rows takes a part of a study's setting, such as 'seed=1'")
     if listed:
         show(paper_list([(table.name, table.claim, papers.missing(table) or "can run") for table in found]))
         return
@@ -399,7 +443,9 @@ def reproduce(
         if target is None and (reason := papers.missing(table)):
             typer.echo(f"{table.name} is not run: {reason}", err=True)
             continue
-        path = out / f"{table.paper}.{table.table}.jsonl"
+        if not papers.planned(table, rows):
+            continue
+        path = inputs.target(out / f"{table.paper}.{table.table}.jsonl")
         with bars() as stage:
             if table.planned is not None:
                 lines = papers.study(table, path, environment(count), stage, rows)
@@ -415,7 +461,6 @@ def reproduce(
 
 
 @app.command()
-@reported
 def train(
     config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A recipe: its name or a .toml file.")] = None,
     model: Annotated[str | None, typer.Option(help="lstm, awd, gpt, seq2seq or cnn.")] = None,
@@ -430,7 +475,6 @@ def train(
 ) -> None:
     """Train a small model, or go on after a kill; writes best.safetensors and run.json into its folder."""
     import os
-    import sys
 
     # torchrun starts one of these for each process, and wants one thread in each unless told otherwise
     settled(1 if threads is None and "WORLD_SIZE" in os.environ else threads)
@@ -451,7 +495,6 @@ def train(
 
 
 @app.command()
-@reported
 def harvest(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a Hugging Face folder.")],
     data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file; default: the run's.")] = None,

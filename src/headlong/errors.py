@@ -87,3 +87,8 @@ class KernelError(HeadlongError):
 
 class MissingPackageError(HeadlongError, ImportError):
     """An optional package that is not installed; the message names the extra that brings it."""
+
+
+def cause(error: Exception) -> str:
+    """What the system said of a file, without its number and the path again."""
+    return str(getattr(error, "strerror", None) or error)

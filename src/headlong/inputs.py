@@ -7,6 +7,9 @@ or an ``.npy``. An engine's file is told from a layer's by its metadata. Everyth
 from __future__ import annotations
 
 import json
+import os
+import tokenize
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +20,18 @@ from headlong.compile import load
 from headlong.engines import saved, saved_structured
 from headlong.engines.base import Engine
 from headlong.engines.structured import StructuredEngine
-from headlong.errors import MalformedFileError, MissingTensorError, ShapeError, StoreError
+from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, ShapeError, StoreError, cause
+from headlong.layers import structured
 from headlong.layers.matrix import Layer
-from headlong.store import open_file
+from headlong.store import is_tensor_file, open_file
 
 PLAIN = "weight"
 """The tensor of a file that holds one layer and no model; looked for after the names that models use."""
+ENGINES = (saved.FORMAT, saved_structured.FORMAT)
+MAGIC = b"\x93NUMPY"
+NPY_FAULTS = (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
+"""What NumPy raises over a header that is broken, or whose shape is: the header is a Python literal."""
+SHORTLISTS = ("headlong shortlist", structured.FORMAT)
 HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states")
 
 
@@ -40,7 +49,7 @@ def results(paths: list[Path]) -> list[tuple[str, Any]]:
             lines = [json.loads(line) for line in text.splitlines() if line.strip()] if file.suffix == ".jsonl" else None
             found.append((file.name, json.loads(text) if lines is None else lines))
         except OSError as error:
-            raise StoreError(f"{file} cannot be read: {error}") from error
+            raise StoreError(f"{file} cannot be read: {cause(error)}") from error
         except ValueError as error:
             raise MalformedFileError(f"{file} is no JSON: {error}") from error
     if not found:
@@ -60,6 +69,8 @@ def split(text: str, most: int) -> list[str]:
 def layer(text: str, weight: str | None = None, bias: str | None = None) -> Layer:
     """The layer that ``path[:tensor[:bias]]`` names; the options win over the names. An empty bias takes none."""
     path, *names = split(text, 2)
+    if form(path) in ENGINES:
+        raise OptionError(f"{path} is an engine, compiled already; expected a layer: ask it with topk, or name its layer")
     weight = weight or (names[0] if names else None)
     bias = bias if bias is not None else (names[1] if len(names) > 1 else None)
     kept: str | Literal[False] | None = False if bias == "" else bias
@@ -73,32 +84,65 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
         raise
 
 
-def engine(text: str, threads: int | None = None) -> Engine | StructuredEngine | None:
-    """The engine that was saved there, or None where the file holds no engine."""
-    if not Path(text).is_file() or not text.endswith(".safetensors"):
+def form(path: str | Path) -> str:
+    """What the metadata of a safetensors file says it holds, whatever the file is called; empty for other files."""
+    return open_file(path).metadata.get("format", "") if is_tensor_file(path) else ""
+
+
+def engine(text: str, threads: int | None, given: Mapping[str, bool]) -> Engine | StructuredEngine | None:
+    """The engine that was saved there, or None where the file holds none; ``given`` options that engines do not take."""
+    if form(text) not in ENGINES:
         return None
-    if open_file(text).metadata.get("format") not in (saved.FORMAT, saved_structured.FORMAT):
-        return None
+    if useless := [name for name, there in given.items() if there]:
+        raise OptionError(f"{text} is an engine, compiled already, and takes no {', '.join(useless)}: leave that out")
     return load(text, threads=threads)
 
 
-def hidden(text: str) -> Any:
-    """``[n, dim]`` hidden vectors from ``path.npy`` or ``path.safetensors[:tensor]``."""
+def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Path:
+    """``path``, which a command will write: its folder is there, and no file of the user's is in its place.
+
+    ``read``  what the command reads, which it must not replace; tensors are replaced only where they are ``replaced`` forms
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; expected the name of a file to write")
+        if not os.access(path.parent, os.W_OK):
+            raise StoreError(f"{path} cannot be written: its folder may not be written to; name another one")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {cause(error)}") from error
+    sources = [Path(split(text, 2)[0]) for text in read if text]
+    if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
+        raise StoreError(f"{path} is a file that the command reads; name another one to write")
+    if path.exists() and (replaced or is_tensor_file(path)) and form(path) not in replaced:
+        raise StoreError(f"{path} is there and is not what this command writes; name another file, or move it away")
+    return path
+
+
+def hidden(text: str, dim: int | None = None) -> Any:
+    """``[n, dim]`` hidden vectors from ``path.npy`` or ``path.safetensors[:tensor]``, of a type that every command reads."""
     path, *names = split(text, 1)
+    if path.endswith(".npy") and names:
+        raise MissingTensorError(f"{text}: an .npy file holds one array, without a name; leave :{names[0]} out")
     rows = _npy(path) if path.endswith(".npy") else _tensor(path, names[0] if names else None)
     if rows.ndim == 1:
         rows = rows[None, :]
-    if rows.ndim != 2:
-        raise ShapeError(f"{text} has shape {list(rows.shape)}; expected hidden vectors [n, dim]")
+    if rows.ndim != 2 or rows.shape[1] != (dim or rows.shape[1]):
+        raise ShapeError(f"{text} has shape {list(rows.shape)}; expected hidden vectors [n, {dim or 'dim'}]")
+    if rows.dtype.newbyteorder("=") not in HIDDEN:
+        raise DtypeError(f"{text} is {rows.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
     return rows
 
 
 def _npy(path: str) -> Any:
     try:
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise MalformedFileError(f"{path} is no .npy file of numbers; save one with numpy.save")
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
-    except (ValueError, EOFError) as error:
+        raise StoreError(f"{path} cannot be read: {cause(error)}") from error
+    except NPY_FAULTS as error:
         raise MalformedFileError(f"{path} is no .npy file of numbers: {error}; save it with numpy.save") from error
 
 
@@ -111,7 +155,4 @@ def _tensor(path: str, name: str | None) -> Any:
             listed = ", ".join(matrices) or "none"
             raise MissingTensorError(f"{path} has the matrices {listed}; expected one called hidden: name it, {path}:TENSOR")
         name = named[0]
-    rows = file.read(name)
-    if rows.dtype not in HIDDEN:
-        raise ShapeError(f"{path}: {name} is {rows.dtype}; expected hidden vectors of a floating-point type")
-    return rows
+    return file.read(name)

@@ -3,7 +3,7 @@
 ::
 
     norms            ‖w_i‖ over the classes
-    singular values  sqrt(eigenvalues of W^T W)
+    singular values  sqrt(eigenvalues of W^T W, or of W W^T where there are fewer classes than dimensions)
     width            2 * radius_i(h): how wide an int8 look leaves the logit of class i, in nats
     candidates       rows that have to be scored exactly before the top k is proved
 
@@ -21,7 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong.arrays import hidden64
+from headlong.engines.calls import checked_k
 from headlong.engines.query import halves_of, radii
+from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.measure import Progress
 from headlong.plan import Dense
@@ -38,12 +41,15 @@ RANKED = 16
 SYNTHETIC_TOP = 0.3
 CLASSES = 1 << 16
 BLOCK = 1 << 23
+SURE = 1e-7
+"""A singular value below this share of the largest is lost in the square root of float64's rounding."""
 PERCENTILES = (0, 5, 50, 95, 100)
 
 
 class Facts(NamedTuple):
-    """``norms [vocab]``, ``singular [dim]`` falling, ``widths [queries, up to CLASSES]`` in nats, ``candidates [queries]``.
+    """``norms [vocab]``, ``widths [queries, up to CLASSES]`` in nats, ``candidates [queries]``.
 
+    ``singular``  ``[min(vocab, dim)]``, falling
     ``ranks``  for widths of a low-rank preview: how many classes it puts before the likeliest one, ``[queries]``
     """
 
@@ -61,18 +67,19 @@ class Facts(NamedTuple):
 
 def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress) -> Facts:
     """Everything the tables below are made of. ``hidden`` None: synthetic ones."""
-    norms, gram = _norms_and_gram(layer, progress)
-    energies, directions = np.linalg.eigh(gram)
-    singular = np.sqrt(np.maximum(energies[::-1], 0.0))
-    queries = synthetic_hidden(layer, QUERIES) if hidden is None else np.asarray(_some(hidden, QUERIES), np.float64)
+    checked_k(k, layer.vocab)
+    if hidden is not None and not len(hidden):
+        raise ShapeError("hidden has no rows; expected one or more vectors, or None for synthetic ones")
+    queries = synthetic_hidden(layer, QUERIES) if hidden is None else hidden64(_some(hidden, QUERIES), layer.dim)
+    norms, singular, directions = spectrum(layer, progress)
     engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
     plan = int8_plan(layer, Dense(), threads=threads)
     classes = _some(np.arange(layer.vocab), CLASSES)
     widths = np.stack([2 * radii(plan.levels[0], halves_of(plan, row), classes) for row in queries]).astype(np.float32)
-    costs = [engine.topk(row[None], k=min(k, layer.vocab), eps=math.inf).cost for row in queries]
+    costs = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in costs])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in costs])
-    ranks = preview_ranks(layer, queries[:RANKED], directions[:, ::-1])
+    ranks = preview_ranks(layer, queries[:RANKED], directions)
     return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks)
 
 
@@ -110,7 +117,6 @@ def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
 
 def tables(facts: Facts) -> list[Table]:
     """Norms, singular values, widths and candidates as text."""
-    layer = facts.layer
     source = "synthetic isotropic hidden vectors" if facts.synthetic else "hidden vectors given"
     widths = np.percentile(facts.widths, PERCENTILES)
     spread = [
@@ -120,12 +126,12 @@ def tables(facts: Facts) -> list[Table]:
         (f"rows scored for a proved top {facts.k}", *(f"{v:,.0f}" for v in np.percentile(facts.candidates, PERCENTILES))),
     ]
     energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
-    prefixes = sorted({max(1, layer.dim // part) for part in (32, 16, 8, 4, 2, 1)})
-    spectrum = [(str(r), f"{facts.singular[r - 1]:.4g}", percent(float(np.minimum(energy[r - 1], 1.0)))) for r in prefixes]
+    prefixes = sorted({max(1, len(energy) // part) for part in (32, 16, 8, 4, 2, 1)})
+    falling = [(str(r), f"{facts.singular[r - 1]:.4g}", percent(float(np.minimum(energy[r - 1], 1.0)))) for r in prefixes]
     percentiles = ("smallest", "5%", "median", "95%", "largest")
     return [
         Table("Spread", ("", *percentiles), tuple(spread), f"{len(facts.hidden)} {source}; int8 codes as cascade reads them."),
-        Table("Singular values", ("the first", "the last of them", "share of the energy"), tuple(spectrum)),
+        Table("Singular values", ("the first", "the last of them", "share of the energy"), tuple(falling)),
         Table("What would help", ("finding", "what to do"), tuple(advice(facts))),
     ]
 
@@ -203,6 +209,21 @@ def _blocks(layer: Layer) -> Iterator[Doubles]:
     step = max(1, BLOCK // layer.dim)
     for start in range(0, layer.vocab, step):
         yield np.asarray(layer.weight[start : start + step], np.float64)
+
+
+def spectrum(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles, Doubles]:
+    """Row norms, singular values ``[r]`` falling and the directions ``[dim, r]`` they belong to, ``r = min(vocab, dim)``."""
+    if layer.vocab >= layer.dim:
+        norms, gram = _norms_and_gram(layer, progress)
+        energies, directions = np.linalg.eigh(gram)
+        return norms, np.sqrt(np.maximum(energies[::-1], 0.0)), directions[:, ::-1]
+    rows = np.asarray(layer.weight, np.float64)
+    energies, sides = np.linalg.eigh(rows @ rows.T)
+    singular = np.sqrt(np.maximum(energies[::-1], 0.0))
+    known = singular > SURE * singular[0]  # the rest is rounding: its directions are anybody's
+    directions = np.where(known, rows.T @ sides[:, ::-1] / np.where(known, singular, 1.0), 0.0)
+    progress(1, 1)
+    return np.linalg.norm(rows, axis=1), singular, directions
 
 
 def _norms_and_gram(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headlong.errors import MalformedFileError, OptionError, StoreError
+from headlong.errors import MalformedFileError, OptionError, StoreError, cause
 
 FORMAT, VERSION = "headlong-run", 1
 PACKAGES = ("headlong", "numpy", "torch", "faiss-cpu", "hnswlib", "usearch", "scann")
@@ -212,7 +212,7 @@ def write_run(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
         beside.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
         os.replace(beside, target)
     except OSError as error:
-        raise StoreError(f"{os.fspath(path)} cannot be written: {error}") from error
+        raise StoreError(f"{os.fspath(path)} cannot be written: {cause(error)}") from error
 
 
 def _field(key: str, value: Any) -> str:
@@ -230,7 +230,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise StoreError(f"{name} cannot be read: {error}") from error
+        raise StoreError(f"{name} cannot be read: {cause(error)}") from error
     except ValueError as error:
         raise MalformedFileError(f"{name} is no JSON: {error}; expected a run that 'headlong bench --json' wrote") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT or "runs" not in record:

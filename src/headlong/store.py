@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from headlong.arrays import Array, as_numpy
-from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, StoreError, VersionError
+from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, StoreError, VersionError, cause
 
 HEADER_LIMIT = 100_000_000
 ALIGNMENT = 64
@@ -108,8 +108,20 @@ def open_file(path: str | os.PathLike[str]) -> TensorFile:
                 raise MalformedFileError(f"{name} is empty; expected a safetensors file")
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise StoreError(f"{name} cannot be read: {error}") from error
+        raise StoreError(f"{name} cannot be read: {cause(error)}") from error
     return TensorFile(data, name)
+
+
+def is_tensor_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file starts as safetensors files do, whatever its name."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb") as file:
+            start = file.read(9)
+    except (OSError, ValueError):  # ValueError: a null byte in the path
+        return False
+    return len(start) == 9 and start[8:] == b"{" and struct.unpack("<Q", start[:8])[0] <= HEADER_LIMIT
 
 
 def _some(names: Mapping[str, Any], most: int = 12) -> str:
@@ -279,7 +291,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(beside, target)
         _sync_folder(target.parent)
     except OSError as error:
-        raise StoreError(f"{os.fspath(path)} cannot be written: {error}") from error
+        raise StoreError(f"{os.fspath(path)} cannot be written: {cause(error)}") from error
     finally:
         beside.unlink(missing_ok=True)
 

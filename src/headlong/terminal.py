@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from headlong.answers import TopK
-from headlong.errors import StoreError
+from headlong.errors import StoreError, cause
 from headlong.report.tables import Table
 
 Stage = Callable[[str], Callable[[int, int], None]]
@@ -32,9 +32,10 @@ NUMBER = 20
 
 @contextmanager
 def bars() -> Iterator[Stage]:
-    """``stage(label)`` adds a bar; its callback ``(done, total)`` moves it."""
+    """``stage(label)`` adds a bar; its callback ``(done, total)`` moves it. Nothing is drawn where no one looks on."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+    console = Console(stderr=True)
+    progress = Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
 
     def stage(label: str) -> Callable[[int, int], None]:
         progress.start()  # not before: what fails without a bar leaves no empty line
@@ -95,5 +96,5 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}") from error
+        raise StoreError(f"{path} cannot be written: {cause(error)}") from error
     sys.stderr.write(f"wrote {path}\n")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headlong.errors import DataError, OptionError, StoreError
+from headlong.errors import DataError, OptionError, StoreError, cause
 from headlong.measure import Progress
 
 FILES = (
@@ -111,6 +111,11 @@ def tables(target: str | None = None) -> list[PaperTable]:
     return found
 
 
+def planned(table: PaperTable, only: str) -> bool:
+    """Whether rows of the table hold the text: all do without one, and only a study's rows are told apart with one."""
+    return not only or (table.planned is not None and any(only in words(setting) for setting in table.planned()))
+
+
 def missing(table: PaperTable) -> str:
     """Why the table cannot be run here; empty where it can."""
     root = os.environ.get("HEADLONG_DATA", "")
@@ -161,7 +166,7 @@ def study(
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(lines[-1], allow_nan=False) + "\n")
         except OSError as error:
-            raise StoreError(f"{path} cannot be written: {error}") from error
+            raise StoreError(f"{path} cannot be written: {cause(error)}") from error
     return lines
 
 
@@ -186,4 +191,4 @@ def write(path: Path, lines: list[dict[str, Any]], environment: Mapping[str, Any
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}") from error
+        raise StoreError(f"{path} cannot be written: {cause(error)}") from error

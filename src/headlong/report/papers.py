@@ -33,6 +33,8 @@ def verdicts(lines: Sequence[Line]) -> Counter[str]:
 
 def paper_table(lines: Sequence[Line], title: str, source: str) -> Table:
     """A row for each setting; where something was published, its range and the verdict stand beside our number."""
+    if not lines:
+        return Table(title, (), (), "No rows.")
     groups = joined(lines)
     settings = [name for name in lines[0]["setting"] if name != "seed"]
     metrics = list(dict.fromkeys(name for line in lines for name in line["got"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headlong.errors import MalformedFileError
 from headlong.report.browse import browsable
 from headlong.report.page import Figure, page, speed_and_error, times_figure
 from headlong.report.papers import paper_table
@@ -38,10 +39,18 @@ def report(sources: Sequence[Source], title: str = "headlong: results") -> str:
     parts: list[Part] = []
     other: list[tuple[str, str]] = []
     for source in sources:
-        found = _parts(source)
+        try:
+            found = _parts(source)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # whatever foreign JSON can hold
+            raise MalformedFileError(
+                f"{source.name} has the names of a result but not its content; expected a file that headlong wrote"
+            ) from error
         parts += found or []
         if found is None:
             other.append((source.name, _kind(source.content)))
+    if not parts:
+        names = ", ".join(name for name, _ in other)
+        raise MalformedFileError(f"{names}: no result in there; expected what bench --json, inspect --json or reproduce wrote")
     if other:
         parts.append(Table("Files without a picture here", ("file", "kind"), tuple(other)))
     names = ", ".join(source.name for source in sources)
@@ -57,13 +66,19 @@ def _parts(source: Source) -> list[Part] | None:
         return _inspection(source.name, content)
     if isinstance(content, Mapping) and (tables := record_tables(source.name, content)):
         return list(tables)
-    if isinstance(content, list) and content and all("setting" in line and "got" in line for line in content):
+    if isinstance(content, list) and content and all(_is_paper_line(line) for line in content):
         return [paper_table(content, f"{source.name}: as published, and here", content[0].get("source", "see docs/papers"))]
     return None
 
 
+def _is_paper_line(line: Any) -> bool:
+    return isinstance(line, Mapping) and {"setting", "got"} <= line.keys()
+
+
 def _kind(content: Any) -> str:
-    return str(content.get("format", "JSON")) if isinstance(content, Mapping) else f"{len(content)} lines of JSON"
+    if isinstance(content, Mapping):
+        return str(content.get("format", "JSON"))
+    return f"{len(content)} lines of JSON" if isinstance(content, list) else "JSON"
 
 
 def _bench(name: str, record: Mapping[str, Any]) -> list[Part]:
