@@ -19,7 +19,7 @@ from headlong.data.download import download
 from headlong.data.files import VARIABLE, DataFile, DataSet, Download, data_root, origin, verified
 from headlong.data.images import load_eurosat, load_mnist
 from headlong.data.rendered import load_rendered
-from headlong.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER, Corpus, Vocabulary, load_billion, load_plain, load_splits
+from headlong.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER, Corpus, Vocabulary, load_billion, load_plain, load_splits, recoded
 from headlong.data.translation import load_iwslt, load_pairs
 from headlong.errors import DataError
 
@@ -230,20 +230,30 @@ class Loaded(NamedTuple):
     licence: str
 
 
-def load(name: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Loaded:
-    """A registered name, a path that ends in one, or the user's own text; ``root`` defaults to ``HEADLONG_DATA``."""
+def load(
+    name: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, vocabulary: Vocabulary | None = None
+) -> Loaded:
+    """A registered name, a path that ends in one, or the user's own text; ``root`` defaults to ``HEADLONG_DATA``.
+
+    With ``vocabulary`` text comes in its ids and not in those of the text's own words.
+    """
     path = Path(name)
     row = DATA_SETS.get(path.name)
     if row is None:
         if path.exists():
-            return Loaded(path.name, "text", load_plain(path), "the user's own")
+            return Loaded(path.name, "text", load_plain(path, vocabulary), "the user's own")
         raise DataError(f"{os.fspath(name)} is no file and no data set; known are {', '.join(DATA_SETS)}")
-    if not row.layouts:
-        return Loaded(row.name, row.kind, row.loader(), row.licence)
-    folder = path if os.fspath(name) != row.name else data_root(root) / row.name
+    folder = path if os.fspath(name) != row.name or not row.layouts else data_root(root) / row.name
+    content = _read(row, folder) if row.layouts else row.loader()
+    if vocabulary is not None and isinstance(content, Corpus):
+        content = recoded(content, vocabulary)
+    return Loaded(row.name, row.kind, content, row.licence)
+
+
+def _read(row: DataSet, folder: Path) -> Any:
     layout = verified(row, folder)
     try:
-        return Loaded(row.name, row.kind, row.loader(folder, layout), row.licence)
+        return row.loader(folder, layout)
     except DataError as error:
         raise DataError(f"{error}. {origin(row, layout[0])}") from error
 

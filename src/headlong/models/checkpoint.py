@@ -3,7 +3,8 @@
     model.NAME       parameters (each once, also where tied) and buffers
     optimiser.I.KEY  the optimiser's memory of parameter I
     state.I          the recurrent state in front of the next batch
-    metadata         the recipe, epoch and step, the epoch's sum so far, the history
+    words            the names of the classes, as JSON: other data is read in them
+    metadata         the recipe, the data's checksum, epoch and step, the epoch's sum so far, the history
 
 The file is replaced whole or not at all, so a run that is killed while it saves, or whose disk is full, keeps the
 checkpoint before. Random numbers need no saving: each step seeds them with its own number.
@@ -18,13 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headlong.data import DATA_SETS
+from headlong.data.identity import Words
 from headlong.errors import MalformedFileError, MissingTensorError, OptionError, ShapeError
 from headlong.models.base import State
+from headlong.models.jobs import Job
 from headlong.models.optimisers import optimiser_tensors, restore_optimiser
-from headlong.models.recipe import Recipe
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong checkpoint", 1
@@ -51,19 +55,20 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in [*model.named_parameters(), *model.named_buffers()]}
 
 
-def save_checkpoint(
-    path: Path, recipe: Recipe, model: nn.Module, optimiser: torch.optim.Optimizer | None, state: State, progress: Progress
-) -> None:
+def save_checkpoint(path: Path, job: Job, optimiser: torch.optim.Optimizer | None, state: State, progress: Progress) -> None:
     """Replace ``path``; without an optimiser it is a finished model."""
-    tensors = {f"model.{name}": value for name, value in named_tensors(model).items()}
+    tensors: dict[str, Any] = {f"model.{name}": value for name, value in named_tensors(job.model).items()}
     if optimiser is not None:
         tensors |= {f"optimiser.{name}": value for name, value in optimiser_tensors(optimiser).items()}
     tensors |= {f"state.{index}": value.contiguous() for index, value in enumerate(state)}
+    tensors["words"] = np.frombuffer(json.dumps({"words": job.words}).encode(), np.uint8)
+    recipe = job.recipe
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
         "name": recipe.name,
-        "recipe": json.dumps(recipe.as_dict()),
+        "recipe": json.dumps(recipe.as_dict() | {"data": _absolute(recipe.data)}),
+        "data": job.checksum,
         "progress": json.dumps(dataclasses.asdict(progress)),
     }
     write_file(path, tensors, metadata)
@@ -78,6 +83,30 @@ def open_checkpoint(path: str | os.PathLike[str]) -> tuple[TensorFile, dict[str,
         return file, {**texts[0], "name": file.metadata.get("name", "")}, Progress(**texts[1])
     except TypeError as error:
         raise MalformedFileError(f"{file.name}: its progress cannot be read: {error}") from error
+
+
+def _absolute(data: str) -> str:
+    """A file or folder as it is found from anywhere; the name of a registered data set as it is."""
+    return os.path.abspath(data) if data not in DATA_SETS and os.path.exists(data) else data
+
+
+def words_in(file: TensorFile) -> Words | None:
+    """The names of the classes, or None in a checkpoint from before they were kept."""
+    if "words" not in file.tensors:
+        return None
+    found = json_object(file.read("words").tobytes(), f"{file.name}: words").get("words")
+    if not isinstance(found, list) or not found or not all(isinstance(side, list) for side in found):
+        raise MalformedFileError(f"{file.name}: its words cannot be read; expected lists of the names of the classes")
+    return tuple(tuple(map(str, side)) for side in found)
+
+
+def check_wordless(file: TensorFile, saved: str, now: str) -> None:
+    """Of a checkpoint that keeps no words only a data set whose bytes are checked is certain to have the same."""
+    if Path(saved).name != Path(now).name or Path(now).name not in DATA_SETS:
+        raise OptionError(
+            f"{file.name} was written by an older headlong, which did not keep the names of the classes: what {now} "
+            f"holds cannot be told from what it was trained on; train it anew"
+        )
 
 
 def load_weights(file: TensorFile, model: nn.Module) -> None:
@@ -95,17 +124,24 @@ def load_weights(file: TensorFile, model: nn.Module) -> None:
         mine[name].copy_(value)
 
 
-def resume(
-    path: Path, recipe: Recipe, model: nn.Module, optimiser: torch.optim.Optimizer, world: int = 1
-) -> tuple[State, Progress]:
-    """Continue from ``path``; OptionError where it belongs to another recipe."""
+def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer, world: int = 1) -> tuple[State, Progress]:
+    """Continue from ``path``; OptionError where it belongs to another recipe or to other data."""
     file, saved, progress = open_checkpoint(path)
     saved.pop("name")
-    if saved != json.loads(json.dumps(recipe.as_dict())):
+    mine = json.loads(json.dumps(job.recipe.as_dict()))
+    before, now = str(saved.pop("data", "")), mine.pop("data")  # not where it lies, but what it is has to be the same
+    if saved != mine:
         raise OptionError(f"{path} is a run of another recipe; give another folder with --out, or remove this one")
+    if "data" not in file.metadata:
+        check_wordless(file, before, now)
+    elif file.metadata["data"] != job.checksum:
+        raise OptionError(
+            f"{path} is a run on other data than {job.data.name} is now; put back what it was trained on, or give another "
+            f"folder with --out"
+        )
     if progress.world != world:
         raise OptionError(f"{path} is a run of {progress.world} process(es), this is one of {world}; start as many again")
-    load_weights(file, model)
+    load_weights(file, job.model)
     prefix = "optimiser."
     names = [name for name in file.tensors if name.startswith(prefix)]
     restore_optimiser(optimiser, {name[len(prefix) :]: _tensor(file, name) for name in names})

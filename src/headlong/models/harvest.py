@@ -21,16 +21,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headlong.errors import OptionError, StoreError
+from headlong.data import Loaded, load
+from headlong.data.identity import words_of
+from headlong.data.text import Vocabulary
+from headlong.errors import DataError, OptionError, StoreError
 from headlong.layers.matrix import FORMAT, VERSION, Layer
 from headlong.models.base import Model, State
-from headlong.models.checkpoint import load_weights, open_checkpoint
+from headlong.models.checkpoint import check_wordless, load_weights, open_checkpoint, words_in
 from headlong.models.evaluate import Tell
 from headlong.models.feeds import Feed
-from headlong.models.jobs import Job, build_job, harvested_feed, size_of
-from headlong.models.recipe import from_dict
+from headlong.models.jobs import MODELS, Job, build_job, harvested_feed, size_of
+from headlong.models.recipe import Recipe, from_dict
 from headlong.models.train import BEST
-from headlong.store import replacing, write_file
+from headlong.store import TensorFile, replacing, write_file
 
 SPLITS = ("train", "valid", "test")
 STORED = {"float16": np.float16, "float32": np.float32}
@@ -60,6 +63,8 @@ def harvest(
     """
     _check(wish)
     folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file; give another folder with --out")
     job = trained(source, data)
     layer = job.model.head.freeze()
     if not isinstance(layer, Layer):
@@ -93,14 +98,45 @@ def harvest_any(
 
 
 def trained(source: str | os.PathLike[str], data: str | None = None) -> Job:
-    """The job of a finished or unfinished run with its best weights; ``data`` overrides where its data lies."""
-    path = Path(source) / BEST if Path(source).is_dir() else Path(source)
-    file, recipe, _ = open_checkpoint(path)
-    name = recipe.pop("name")
-    job = build_job(from_dict(recipe, name, {} if data is None else {"data": data}))
+    """The job of a finished or unfinished run with its best weights, on its own data or on other ``data``.
+
+    Text is read in the words that the model was trained on; what it has no word for is its ``<unk>``.
+    """
+    path = _checkpoint(Path(source))
+    file, saved, _ = open_checkpoint(path)
+    name, own = saved.pop("name"), str(saved.get("data"))
+    recipe = from_dict(saved, name, {} if data is None else {"data": data})
+    try:
+        read = _read(file, recipe, own)
+    except DataError as error:
+        raise DataError(f"{error}; say with --data where the data of {path} is" if data is None else str(error)) from error
+    job = build_job(recipe, data=read)
     load_weights(file, job.model)
     job.model.eval()
     return job
+
+
+def _checkpoint(source: Path) -> Path:
+    if source.is_dir() and not (source / BEST).exists():
+        raise StoreError(
+            f"{source} holds no trained model; expected the folder of a run with {BEST} in it, a checkpoint, or a Hugging "
+            f"Face folder with config.json"
+        )
+    return source / BEST if source.is_dir() else source
+
+
+def _read(file: TensorFile, recipe: Recipe, own: str) -> Loaded:
+    """The data that the recipe names, in the words of the checkpoint; OptionError where its classes are others."""
+    words, kind = words_in(file), MODELS[recipe.model].data if recipe.model in MODELS else ""
+    data = load(recipe.data, vocabulary=Vocabulary(words[0]) if words and kind == "text" else None)
+    if words is None:
+        check_wordless(file, own, recipe.data)
+    elif data.kind == kind and words_of(data.content) != words:
+        raise OptionError(
+            f"{file.name} was trained on other classes than those of {data.name}; of pictures and sentence pairs it reads "
+            f"only data with the very classes and words that it was trained on"
+        )
+    return data
 
 
 def vectors(model: Model, feed: Feed) -> Pieces:
@@ -153,4 +189,7 @@ def write(folder: Path, layer: Layer, tensors: Mapping[str, Vectors], source: st
 
 def _check(wish: Wish) -> None:
     if wish.dtype not in STORED or wish.rows < 0 or not wish.splits or not set(wish.splits) <= set(SPLITS):
-        raise OptionError(f"{wish}; expected splits of {', '.join(SPLITS)}, rows of 0 or more, dtype float16 or float32")
+        raise OptionError(
+            f"splits {','.join(wish.splits) or 'none'}, rows {wish.rows}, dtype {wish.dtype}; expected splits of "
+            f"{', '.join(SPLITS)}, rows of 0 or more, dtype float16 or float32"
+        )

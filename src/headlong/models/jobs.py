@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from headlong.data import Loaded, load
+from headlong.data.identity import Words, checksum_of, words_of
 from headlong.data.images import Images
 from headlong.data.images import Split as Pictures
 from headlong.data.text import END, Corpus
@@ -64,12 +66,19 @@ class Job:
     metric: str
 
     @property
+    def words(self) -> Words:
+        """What the numbers mean that the model reads and answers with."""
+        return words_of(self.data.content)
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The name of each class."""
-        content = self.data.content
-        if isinstance(content, Corpus):
-            return content.vocabulary.words
-        return content.target.words if isinstance(content, Pairs) else tuple(content.classes)
+        return self.words[-1]
+
+    @cached_property
+    def checksum(self) -> str:
+        """Of everything that the model is trained and measured on."""
+        return checksum_of(self.data.content)
 
 
 def build_job(recipe: Recipe, share: Share = ALONE, data: Loaded | None = None) -> Job:

@@ -72,7 +72,7 @@ class Run:
             raise StoreError(f"{folder} cannot be made: {error}; give another folder with --out") from error
         self.progress, self._state = Progress(world=self.processes), State()
         if (folder / LAST).exists():
-            state, self.progress = resume(folder / LAST, job.recipe, job.model, self._optimiser, self.processes)
+            state, self.progress = resume(folder / LAST, job, self._optimiser, self.processes)
             self._state = self._own_state(state)
             self._trigger()
 
@@ -161,7 +161,7 @@ class Run:
             figures = evaluate(job.model, job.valid, not self._is_text, self._measuring("valid"))
             cost = figures.cost(job.metric)
             if self._is_first and cost < min(self._costs(), default=math.inf):
-                save_checkpoint(self.folder / BEST, job.recipe, job.model, None, (), progress)
+                save_checkpoint(self.folder / BEST, job, None, (), progress)
         self._clock(started, cpu)
         entry = {
             "epoch": progress.epoch + 1,
@@ -194,7 +194,7 @@ class Run:
     def _save(self) -> None:
         state = self._beside.gather(self._state)
         if self._is_first:
-            save_checkpoint(self.folder / LAST, self.job.recipe, self.job.model, self._optimiser, state, self.progress)
+            save_checkpoint(self.folder / LAST, self.job, self._optimiser, state, self.progress)
         self._beside.wait()
 
     def _clock(self, started: float, cpu: float) -> None:
