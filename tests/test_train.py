@@ -195,8 +195,89 @@ def test_a_damaged_checkpoint_is_refused_and_kept(text: Path, tmp_path: Path, sp
 
 
 def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match=r"lower training\.rate"):
-        train(recipe(text, optimiser="sgd", rate=1e38, clip=0.0, schedule="constant"), tmp_path)
+    fast = {"optimiser": "sgd", "rate": 1e38, "clip": 0.0, "schedule": "constant"}
+    with pytest.raises(
+        NonFiniteError, match=r"lower training\.rate \(now 1e\+38\), or set training\.clip, the longest gradient$"
+    ):
+        train(recipe(text, **fast), tmp_path)
+    with pytest.raises(NonFiniteError, match=r"holds this run up to a step before: give another with --out$"):
+        _interrupted(recipe(text, **fast, save_steps=1), tmp_path / "saved", 9)
+
+
+def test_a_run_that_diverges_is_no_success(text: Path, tmp_path: Path) -> None:
+    options = ["--option", "model.dim=4", "--option", "training.rate=1e30", "--option", "training.batch=4", "--threads", "1"]
+    done = headlong("train", "--model", "lstm", "--data", str(text), "--out", str(tmp_path / "run"), *options)
+    fault = done.stderr.splitlines()[-1]
+    assert done.exit_code == 2 and fault.startswith("headlong: the run diverged: after epoch 1 it loses "), done.stderr
+    assert "a uniform guess 3.7" in fault and fault.endswith("or lower training.clip, the longest gradient (now 0.25)")
+    assert not (tmp_path / "run" / BEST).exists() and "valid perplexity" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "fault"),
+    [
+        ("gpt", "model.heads=0", "model.heads = 0; expected 1 to 65,536"),
+        ("gpt", "model.heads=-1", "model.heads = -1; expected 1 to 65,536"),
+        ("gpt", "model.heads=3", "model.heads = 3; expected a number that divides model.dim = 512"),
+        ("gpt", "model.context=0", "model.context = 0; expected 1 to 65,536"),
+        ("lstm", "model.dim=99999999999", "model.dim = 99999999999; expected 1 to 65,536"),
+        ("lstm", "model.dim=9999999999999999999999", "model.dim = 9999999999999999999999; expected 1 to 65,536"),
+        ("lstm", "model.layers=0", "model.layers = 0; expected 1 to 1,000"),
+        ("lstm", "model.dropout=2", "model.dropout = 2.0; expected 0 or more and less than 1"),
+        ("awd", "model.wide=0", "model.wide = 0; expected 1 to 65,536"),
+        ("awd", "model.alpha=-1", "model.alpha = -1.0; expected a finite number of 0 or more"),
+        ("lstm", "training.epochs=0", "training.epochs = 0; expected a number from 1 up to 2^31"),
+        ("lstm", "training.rate=NaN", "training.rate = nan; expected a finite rate above 0"),
+        ("lstm", "head.bogus=1", "the dense head does not take these options: bogus; expected such as bias=True, chunk=None"),
+        ("lstm", "data=3", 'recipe text-lstm: data = 3; expected data = "...": a name, a folder or a text file'),
+    ],
+)
+def test_impossible_options_are_named(text: Path, tmp_path: Path, kind: str, option: str, fault: str) -> None:
+    options = ["--out", str(tmp_path / "run"), "--option", option, "--threads", "1"]
+    done = headlong("train", "--model", kind, "--data", str(text), *options)
+    assert (done.exit_code, done.stderr) == (2, f"headlong: {fault}\n") and not (tmp_path / "run").exists()
+
+
+def test_a_mixture_of_nonsense_is_refused_without_a_traceback(text: Path) -> None:
+    with pytest.raises(
+        OptionError, match=r"the mos head does not take these options: components='x'; expected such as components=5"
+    ):
+        build_job(from_dict({"data": str(text), "model": {"kind": "lstm"}, "head": {"kind": "mos", "components": "x"}}, "x"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"widths": []}, {"widths": [0]}, {"dim": 0}, {"stride": 0}, {"widths": [4] * 9}, {"depth": 0}]
+)
+def test_a_classifier_without_stages_is_refused(options: dict[str, Any]) -> None:
+    from headlong.models.cnn import Cnn, CnnOptions
+
+    with pytest.raises(OptionError, match=rf"model\.{next(iter(options))} = .*(expected|use fewer widths)"):
+        Cnn(CnnOptions(**options), 1, 28)
+
+
+@pytest.mark.parametrize("dim", [0, -2, 3, 1 << 40])
+def test_a_translator_of_impossible_width_is_refused(dim: int) -> None:
+    from headlong.models.seq2seq import Seq2Seq, Seq2SeqOptions
+
+    with pytest.raises(OptionError, match=rf"model\.dim = {dim}; expected"):
+        Seq2Seq(Seq2SeqOptions(dim=dim), 5, 5)
+
+
+def test_a_model_larger_than_memory_is_refused(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*shape: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(torch.nn, "Embedding", full)
+    with pytest.raises(OptionError, match=r"a model of \{'dim': 12, 'layers': 2\} does not fit into memory; make it smaller"):
+        build_job(recipe(text))
+
+
+def test_the_list_of_recipes_needs_no_torch() -> None:
+    code = "import sys\nfrom headlong.cli import app\n"
+    code += "app(['train', '--list'], standalone_mode=False)\nprint('torch' in sys.modules)"
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=known, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False" and "ptb-lstm" in done.stdout
 
 
 def test_nothing_to_learn_is_refused(tmp_path: Path) -> None:

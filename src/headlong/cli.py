@@ -478,12 +478,14 @@ def train(
 
     # torchrun starts one of these for each process, and wants one thread in each unless told otherwise
     settled(1 if threads is None and "WORLD_SIZE" in os.environ else threads)
-    from headlong.models import recipe, run
-    from headlong.terminal import say_json
+    from headlong.models import recipe
 
     if listed:
         typer.echo("\n".join(recipe.shipped()))
         return
+    from headlong.models import run
+    from headlong.terminal import say_json
+
     settings = choices(option or []) | ({} if seed is None else {"training.seed": seed})
     record = run.train(run.chosen_recipe(config, model, data, head, settings), out, sys.stderr)
     if os.environ.get("RANK", "0") != "0":

@@ -40,7 +40,7 @@ class DtypeError(InputError, TypeError):
 
 
 class NonFiniteError(InputError):
-    """NaN or infinity where finite numbers were expected."""
+    """NaN or infinity where finite numbers were expected, or a training run on its way there."""
 
 
 class IdError(InputError, IndexError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import Tensor
@@ -39,4 +40,9 @@ def build_head(kind: str, dim: int, vocab: int, weight: Tensor | None = None, **
     try:
         return HEADS[kind](dim, vocab, weight, **options)  # type: ignore[call-arg]  # each head's own constructor
     except TypeError as error:
-        raise OptionError(f"the {kind} head does not take these options: {error}") from error
+        taken = inspect.signature(HEADS[kind]).parameters
+        known = [name for name, one in taken.items() if one.kind is one.KEYWORD_ONLY]
+        others = [] if any(one.kind is one.VAR_KEYWORD for one in taken.values()) else sorted(options.keys() - set(known))
+        what = ", ".join(others or (f"{name}={value!r}" for name, value in options.items()))
+        takes = ", ".join(f"{name}={taken[name].default!r}" for name in known)
+        raise OptionError(f"the {kind} head does not take these options: {what}; expected such as {takes}") from error

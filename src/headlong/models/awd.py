@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headlong.errors import OptionError
-from headlong.models.base import Backbone, Features, State
+from headlong.models.base import DEEPEST, WIDEST, Backbone, Features, State, check_rates, check_sizes, check_weights
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,10 @@ class Awd(Backbone):
 
     def __init__(self, options: AwdOptions, vocab: int) -> None:
         super().__init__()
-        rates = [rate for name, rate in vars(options).items() if name.startswith("drop_")]
-        if options.layers < 1 or not all(0 <= rate < 1 for rate in rates):
-            raise OptionError(f"{options}; expected layers of 1 or more and drop rates in [0, 1)")
+        check_sizes(options, WIDEST, "dim", "wide")
+        check_sizes(options, DEEPEST, "layers")
+        check_rates(options, *(name for name in vars(options) if name.startswith("drop_")))
+        check_weights(options, "alpha", "beta")
         self.dim, self.options = options.dim, options
         self.embedding = nn.Embedding(vocab, options.dim)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)

@@ -9,8 +9,9 @@ reaches a head: a backbone returns a row of ``hidden`` for each target and no ot
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -18,6 +19,31 @@ from headlong.errors import OptionError
 from headlong.heads import Head, HeadOutput
 
 State = tuple[Tensor, ...]
+
+
+WIDEST, DEEPEST = 1 << 16, 1000
+"""No model is as wide or as deep as this."""
+
+
+def check_sizes(options: Any, most: int, *names: str) -> None:
+    """OptionError that names the first option that is not a size from 1 to ``most``."""
+    for name in names:
+        if not 1 <= getattr(options, name) <= most:
+            raise OptionError(f"model.{name} = {getattr(options, name)}; expected 1 to {most:,}")
+
+
+def check_rates(options: Any, *names: str) -> None:
+    """OptionError that names the first drop rate outside [0, 1)."""
+    for name in names:
+        if not 0 <= getattr(options, name) < 1:
+            raise OptionError(f"model.{name} = {getattr(options, name)}; expected 0 or more and less than 1")
+
+
+def check_weights(options: Any, *names: str) -> None:
+    """OptionError that names the first penalty that is not a finite number of 0 or more."""
+    for name in names:
+        if not 0 <= getattr(options, name) < math.inf:
+            raise OptionError(f"model.{name} = {getattr(options, name)}; expected a finite number of 0 or more")
 
 
 class Batch(NamedTuple):

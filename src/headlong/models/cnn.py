@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from headlong.errors import OptionError
-from headlong.models.base import Backbone, Features, State
+from headlong.models.base import DEEPEST, WIDEST, Backbone, Features, State, check_rates, check_sizes
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,18 @@ class Cnn(Backbone):
 
     def __init__(self, options: CnnOptions, channels: int, side: int) -> None:
         super().__init__()
-        left = side // options.stride // 2 ** len(options.widths)
-        if left < 1 or options.depth < 1 or not 0 <= options.dropout < 1:
-            raise OptionError(f"{options} on {side} x {side} pixels; each of the stages halves them: use fewer widths")
+        check_sizes(options, WIDEST, "dim", "stride")
+        check_sizes(options, DEEPEST, "depth")
+        check_rates(options, "dropout")
+        widths = list(options.widths)
+        if not widths or not all(1 <= width <= WIDEST for width in widths):
+            raise OptionError(f"model.widths = {widths}; expected the width of each stage, 1 to {WIDEST:,}, such as [24, 48]")
+        left = side // options.stride >> len(widths)
+        if left < 1:
+            raise OptionError(
+                f"model.widths = {widths} and model.stride = {options.stride} on {side} x {side} pixels; each of the "
+                f"stages halves them: use fewer widths"
+            )
         self.dim = options.dim
         layers: list[nn.Module] = []
         before = channels

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.errors import OptionError, ShapeError
-from headlong.models.base import Backbone, Features, State
+from headlong.models.base import DEEPEST, WIDEST, Backbone, Features, State, check_rates, check_sizes
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,11 @@ class Gpt(Backbone):
 
     def __init__(self, options: GptOptions, vocab: int) -> None:
         super().__init__()
-        if options.dim % options.heads or options.blocks < 1 or not 0 <= options.dropout < 1:
-            raise OptionError(f"{options}; expected heads that divide dim, blocks of 1 or more and dropout in [0, 1)")
+        check_sizes(options, WIDEST, "dim", "heads", "context")
+        check_sizes(options, DEEPEST, "blocks")
+        check_rates(options, "dropout")
+        if options.dim % options.heads:
+            raise OptionError(f"model.heads = {options.heads}; expected a number that divides model.dim = {options.dim}")
         self.dim, self.options = options.dim, options
         self.embedding = nn.Embedding(vocab, options.dim)
         self.position = nn.Parameter(torch.empty(options.context, options.dim))

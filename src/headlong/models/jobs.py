@@ -94,11 +94,16 @@ def build_job(recipe: Recipe, share: Share = ALONE, data: Loaded | None = None) 
     sizes, vocab = _sizes(data.content)
     if vocab < 2:
         raise DataError(f"{data.name} has a vocabulary of {vocab}; expected two classes or more: there is nothing to learn")
-    backbone = kind.build(options, *sizes)
-    head = build_head(recipe.head, backbone.dim, vocab, backbone.tied(), **recipe.head_options)
+    try:
+        backbone = kind.build(options, *sizes)
+        model = Model(backbone, build_head(recipe.head, backbone.dim, vocab, backbone.tied(), **recipe.head_options))
+    except (RuntimeError, MemoryError) as error:
+        if "memory" not in f"{type(error).__name__} {error}".lower():
+            raise
+        raise OptionError(f"a model of {dict(recipe.model_options)} does not fit into memory; make it smaller") from error
     feeds = _feeds(data.content, recipe, share)
     metric = "accuracy" if data.kind == "images" else "perplexity"
-    return Job(recipe, data, Model(backbone, head), *feeds, metric)
+    return Job(recipe, data, model, *feeds, metric)
 
 
 def _sizes(content: Any) -> tuple[tuple[int, ...], int]:

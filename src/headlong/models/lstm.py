@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from headlong.errors import OptionError
-from headlong.models.base import Backbone, Features, State
+from headlong.models.base import DEEPEST, WIDEST, Backbone, Features, State, check_rates, check_sizes
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,9 @@ class Lstm(Backbone):
 
     def __init__(self, options: LstmOptions, vocab: int) -> None:
         super().__init__()
-        if options.dim < 1 or options.layers < 1 or not 0 <= options.dropout < 1:
-            raise OptionError(f"{options}; expected dim and layers of 1 or more and dropout in [0, 1)")
+        check_sizes(options, WIDEST, "dim")
+        check_sizes(options, DEEPEST, "layers")
+        check_rates(options, "dropout")
         self.dim = options.dim
         self.embedding = nn.Embedding(vocab, options.dim)
         # PyTorch warns about dropout in a single layer, which it would not apply

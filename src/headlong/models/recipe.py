@@ -57,8 +57,11 @@ class Training:
     save_steps: int = 500
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch, self.window, self.save_steps) < 1 or not 0 < self.rate < math.inf:
-            raise OptionError(f"{self}; expected epochs, batch, window and save_steps of 1 or more and a rate above 0")
+        for name in ("epochs", "batch", "window", "save_steps"):
+            if not 1 <= getattr(self, name) < 2**31:
+                raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 1 up to 2^31")
+        if not 0 < self.rate < math.inf:
+            raise OptionError(f"training.rate = {self.rate}; expected a finite rate above 0")
         for name in ("seed", "decay", "clip", "patience", "nonmono"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
@@ -131,8 +134,11 @@ def from_dict(data: Mapping[str, Any], name: str, overrides: Mapping[str, Any] |
         if not isinstance(tables.setdefault(table, {}), dict):
             raise OptionError(f"recipe {name}: {table} = {tables[table]!r}; expected a table, such as {table}.KEY=VALUE")
     extra = tables.keys() - {"data", "model", "head", "training"}
-    if extra or not isinstance(tables.get("data"), str):
-        raise OptionError(f'recipe {name}: {sorted(extra) or "no data"}; expected data = "...", [model], [head], [training]')
+    if extra:
+        raise OptionError(f'recipe {name}: {sorted(extra)}; expected data = "...", [model], [head], [training]')
+    if not isinstance(tables.get("data"), str):
+        found = f"data = {tables['data']!r}" if "data" in tables else "no data"
+        raise OptionError(f'recipe {name}: {found}; expected data = "...": a name, a folder or a text file')
     model, head = dict(tables["model"]), dict(tables["head"])
     kind = model.pop("kind", None)
     if not isinstance(kind, str):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headlong.errors import OptionError
-from headlong.models.base import Backbone, Features, State
+from headlong.models.base import DEEPEST, WIDEST, Backbone, Features, State, check_rates, check_sizes
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,11 @@ class Seq2Seq(Backbone):
 
     def __init__(self, options: Seq2SeqOptions, source_vocab: int, target_vocab: int) -> None:
         super().__init__()
-        if options.dim % 2 or options.layers < 1 or not 0 <= options.dropout < 1:
-            raise OptionError(f"{options}; expected an even dim, layers of 1 or more and dropout in [0, 1)")
+        check_sizes(options, WIDEST, "dim")
+        check_sizes(options, DEEPEST, "layers")
+        check_rates(options, "dropout")
+        if options.dim % 2:
+            raise OptionError(f"model.dim = {options.dim}; expected an even number: half of it reads in each direction")
         dim, layers = options.dim, options.layers
         between = options.dropout if layers > 1 else 0.0
         self.dim, self._tied = dim, options.tied

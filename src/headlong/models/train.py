@@ -27,6 +27,8 @@ from headlong.models.optimisers import AveragedSgd, build_optimiser, is_triggere
 from headlong.models.processes import Alone, Processes
 
 LAST, BEST = "last.safetensors", "best.safetensors"
+ABSURD = 10.0
+"""A run whose validation loss is as many times that of a uniform guess is no longer learning."""
 PAUSE = 20.0
 """A step that takes longer than this and hardly any processor time was a machine put to sleep."""
 
@@ -71,7 +73,7 @@ class Run:
         except OSError as error:
             raise StoreError(f"{folder} cannot be made: {error}; give another folder with --out") from error
         self.progress, self._state = Progress(world=self.processes), State()
-        if (folder / LAST).exists():
+        if self._is_saved:
             state, self.progress = resume(folder / LAST, job, self._optimiser, self.processes)
             self._state = self._own_state(state)
             self._trigger()
@@ -141,8 +143,7 @@ class Run:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise NonFiniteError(
-                f"the loss is {value} at step {progress.step} of epoch {progress.epoch + 1}; lower training.rate, or "
-                f"raise training.clip's hold: the last checkpoint in {self.folder} is whole"
+                f"the loss is {value} at step {progress.step + 1} of epoch {progress.epoch + 1}; {self._calmer()}"
             )
         self._beside.backward(loss)
         if training.clip:
@@ -150,6 +151,26 @@ class Run:
         self._optimiser.step()
         self._state = state if self.job.train.stateful else ()
         return value
+
+    def _check_learning(self, loss: float) -> None:
+        """Stops a run that diverged: ``loss`` of validation is not finite, or above ``ABSURD * log(vocab)``."""
+        guess = math.log(self.job.model.head.vocab)
+        if not loss <= ABSURD * guess:
+            raise NonFiniteError(
+                f"the run diverged: after epoch {self.progress.epoch + 1} it loses {loss:.4g} nats on valid, a uniform "
+                f"guess {guess:.4g}; {self._calmer()}"
+            )
+
+    def _calmer(self) -> str:
+        """What to do about a loss that grows."""
+        clip = self.training.clip
+        cut = f"lower training.clip, the longest gradient (now {clip:g})" if clip else "set training.clip, the longest gradient"
+        saved = f"; {self.folder} holds this run up to a step before: give another with --out" if self._is_saved else ""
+        return f"lower training.rate (now {self.training.rate:g}), or {cut}{saved}"
+
+    @property
+    def _is_saved(self) -> bool:
+        return (self.folder / LAST).exists()
 
     def _rate(self, steps: int) -> float:
         at = self.progress.epoch * steps + self.progress.step
@@ -159,6 +180,7 @@ class Run:
         progress, job = self.progress, self.job
         with self._averaged():
             figures = evaluate(job.model, job.valid, not self._is_text, self._measuring("valid"))
+            self._check_learning(figures.loss)
             cost = figures.cost(job.metric)
             if self._is_first and cost < min(self._costs(), default=math.inf):
                 save_checkpoint(self.folder / BEST, job, None, (), progress)
