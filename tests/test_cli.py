@@ -358,3 +358,15 @@ def test_inspect_of_fewer_classes_than_dimensions(rng: np.random.Generator) -> N
     np.testing.assert_allclose(directions.T @ directions, np.eye(5), atol=1e-6)
     _, singular, directions = inspection.spectrum(hl.Layer(np.ones((3, 9), np.float32)), lambda done, total: None)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=0), [1, 0, 0], atol=1e-6)  # one direction, and no noise
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_near_the_end_of_float32_pass_without_a_warning(files: Path) -> None:
+    weight, hidden = np.random.default_rng(0).standard_normal((50, 16), np.float32), np.load(files / "h.npy")
+    hl.Layer(weight * np.float32(1e37)).save(files / "huge.safetensors")
+    np.save(files / "far.npy", hidden.astype(np.float64) * 1e300)
+    np.save(files / "one.npy", hidden[0])
+    assert json.loads(call("inspect", files / "huge.safetensors", "--json"))["int8_widths"][-1] > 1e30
+    assert "beyond float32's range" in fails("inspect", files / "layer.safetensors", "--hidden", files / "far.npy")
+    assert "beyond float32's range" in fails("bench", files / "layer.safetensors", "--hidden", files / "far.npy")
+    call("compile", files / "layer.safetensors", "-o", files / "e", "--method", "cascade", "--calibration", files / "one.npy")

@@ -8,19 +8,21 @@ A block lies between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. No numbe
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import typer
 
 from headlong import papers
 from headlong.cli import app
 from headlong.data import DATA_SETS
+from headlong.engines.base import METHODS
 from headlong.measure import read_run
 from headlong.report import readme
 from headlong.report.papers import paper_table, verdicts
@@ -82,7 +84,23 @@ def reference() -> str:
         usage = f"    headlong {name} {shown}".rstrip()
         options = _left(Table("", ("option", "default", "what it says"), tuple(rows)))
         parts.append(f"## {name}\n\n{(command.help or '').strip()}\n\n{usage}\n\n{options}")
+        if name == "compile":
+            parts.append(f"Every method has its own `--option`:\n\n{method_options()}")
     return "\n\n".join(parts)
+
+
+def method_options() -> str:
+    """Every method with its options and their defaults."""
+    rows = []
+    for name, method in METHODS.items():
+        fields = [field for field in dataclasses.fields(cast("Any", method)) if field.name != "name"]
+        rows.append((f"`{name}`", ", ".join(f"`{field.name}={_spelt(field)}`" for field in fields) or "none"))
+    return _left(Table("", ("--method", "--option, with its default"), tuple(rows)))
+
+
+def _spelt(field: Any) -> str:
+    """The default as the command line spells it, which is JSON where it is no text."""
+    return field.default if isinstance(field.default, str) else json.dumps(field.default)
 
 
 def _commands() -> dict[str, Any]:

@@ -21,8 +21,7 @@ import numpy as np
 
 import headlong
 from headlong import measure, rivals
-from headlong.arrays import hidden64
-from headlong.engines.calls import checked_eps, checked_k
+from headlong.engines.calls import checked_eps, checked_hidden, checked_k
 from headlong.engines.options import real, whole
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
@@ -174,7 +173,7 @@ def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings
     if not len(hidden):
         raise ShapeError("hidden has no rows; expected one or more vectors to ask about")
     queries = hidden if len(hidden) <= most else hidden[np.linspace(0, len(hidden) - 1, most).astype(np.int64)]
-    hidden64(queries, layer.dim)  # before anyone is compiled
+    checked_hidden(queries, layer.dim)  # before anyone is compiled
     batches = tuple(batch for batch in settings.batches if batch <= len(queries))
     if not batches:
         least = min(settings.batches, default=1)

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.arrays import hidden64
-from headlong.engines.calls import checked_k
+from headlong.engines.calls import LARGEST, checked_hidden, checked_k
 from headlong.engines.query import halves_of, radii
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
@@ -70,12 +69,13 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     checked_k(k, layer.vocab)
     if hidden is not None and not len(hidden):
         raise ShapeError("hidden has no rows; expected one or more vectors, or None for synthetic ones")
-    queries = synthetic_hidden(layer, QUERIES) if hidden is None else hidden64(_some(hidden, QUERIES), layer.dim)
+    queries = synthetic_hidden(layer, QUERIES) if hidden is None else checked_hidden(_some(hidden, QUERIES), layer.dim)
     norms, singular, directions = spectrum(layer, progress)
     engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
     plan = int8_plan(layer, Dense(), threads=threads)
     classes = _some(np.arange(layer.vocab), CLASSES)
-    widths = np.stack([2 * radii(plan.levels[0], halves_of(plan, row), classes) for row in queries]).astype(np.float32)
+    found = [np.minimum(2 * radii(plan.levels[0], halves_of(plan, row), classes), LARGEST) for row in queries]
+    widths = np.stack(found).astype(np.float32)
     costs = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in costs])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in costs])

@@ -33,10 +33,16 @@ class Asked(NamedTuple):
     few: bool
 
 
-def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:
+def checked_hidden(hidden: Any, dim: int) -> Doubles:
+    """``[batch, dim]`` in float64, finite and within float32's range."""
     rows = hidden64(hidden, dim)
     if rows.size and max(rows.max(), -rows.min()) > LARGEST:
         raise NonFiniteError(f"hidden reaches {np.abs(rows).max():.3g}, beyond float32's range; rescale the row")
+    return rows
+
+
+def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:
+    rows = checked_hidden(hidden, dim)
     mask = class_mask(allowed, exclude, len(rows), vocab)
     return Asked(kind_of(hidden), rows, mask, few_enough(mask, vocab))
 

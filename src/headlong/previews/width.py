@@ -119,7 +119,7 @@ def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float
     """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/bet.cpp."""
     if half_width > 8:
         return math.inf
-    e = promise.eps / np.maximum(lightest * math.expm1(half_width), 1e-300)
+    e = np.minimum(1.0, promise.eps / np.maximum(lightest * math.expm1(half_width), 1e-300))
     drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (0.02 + 0.5 * e) / e**2, 0.0)
     return float(np.min(np.arange(len(lightest), 0, -1) - 1 + drawn))
 
