@@ -180,8 +180,10 @@ class TopKClassifier(_Ranking):
 
     def _lse(self, rows: NDArray[Any], lse: Doubles, far: NDArray[np.bool_]) -> Doubles:
         """``lse``, in float64 over all classes for rows whose decision values the rounded coefficients may miss too ``far``."""
+        if not far.any():
+            return lse
         exact, piece = np.array(lse), max(1, PIECE // len(self.classes_))
-        for some in np.array_split(np.flatnonzero(far), -(-int(far.sum()) // piece) or 1):
+        for some in np.array_split(np.flatnonzero(far), -(-int(far.sum()) // piece)):
             scores = rows[some].astype(np.float64) @ self._weight.T + self._offset
             exact[some] = logsumexp(scores, axis=1)
         return exact
