@@ -67,7 +67,8 @@ def test_the_page_for_many_machines_runs_as_it_is_written(tmp_path: Path) -> Non
     spread, offline = _blocks("distributed.md")
     (tmp_path / "page.py").write_text(spread + "print(top.ids.tolist(), engine.traffic.per_query > 0)\n", encoding="utf-8")
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "page.py"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    here = str(Path(headlong.__file__).resolve().parents[1])  # the library that is tested, installed or not
+    environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     expected = headlong.compile(layer).topk(np.load(tmp_path / "hidden.npy"), k=10).ids.tolist()
