@@ -312,7 +312,6 @@ def _few(rank: int) -> Any:
         ShardedHead(8, 2)
     engine = distributed.compile(distributed.slice_of(whole), timeout=60)
     ids = engine.topk(np.eye(4, 8), 1).ids[:, 0].tolist()
-    engine.close()
     with pytest.raises(InputError, match="differ in dim, link, method or promise"):
         distributed.compile(distributed.slice_of(whole), timeout=60, eps=0.01 * (rank + 1))
     return ids

@@ -141,10 +141,6 @@ class DistributedEngine(Shards):
         start = starts[dist.get_rank(group)]
         super().__init__(lambda verb, question: exchange(verb(engine, start), question), facts(engine, starts))
 
-    def close(self) -> None:
-        """End the engine's own group, for programs that compile many; each process by itself."""
-        dist.destroy_process_group(self.group)
-
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, here {self.engine.layer.vocab} classes)"
 
