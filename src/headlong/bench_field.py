@@ -26,6 +26,7 @@ from headlong.rivals.device import TorchLayer
 TEMPERATURE = 0.8
 STEPS: dict[str, dict[str, float]] = {"a draw": {}, "top-p 0.95": {"top_p": 0.95}}
 """Sampling steps at that temperature: the filters of each."""
+OFFERED = ("full", "cascade", "cascade, ids only", "svd")
 STEPPING = ("full", "cascade")
 RIVAL = "torch bf16"
 PLAIN = ("plain read", "plain copy")
@@ -36,14 +37,8 @@ FORMS = ("", ", graph")
 
 def engines(settings: Settings) -> dict[str, Entry]:
     """Every engine that is offered on a device; all but ``full`` see calibration vectors where there are some."""
-    promise = {"eps": settings.eps, "delta": settings.delta}
-    return {
-        "full": Entry("full", {}, {}),
-        "cascade": Entry("cascade", promise, {}),
-        "cascade, ids only": Entry("cascade", promise, {"eps": math.inf}),
-        "svd": Entry("svd", {}, {}),
-        "auto": Entry("auto", {"eps": math.inf}, {}),
-    }
+    found = bench.engines(settings)
+    return {name: found[name] for name in OFFERED} | {"auto": Entry("auto", {"eps": math.inf}, {})}
 
 
 def names() -> list[str]:
