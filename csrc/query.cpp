@@ -202,7 +202,8 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
     look.sample_pieces = first > 2 ? first / 2 * 2 : first;
     look.sample = static_cast<size_t>(std::min(spans, look.sample_pieces * length));
     look.sample_size = 0;
-    for (size_t s = 0; s < look.sample; ++s) look.sample_size += look.spans[s].count;
+    std::vector<int64_t> places(look.sample);  // of the sample's spans, one behind the other
+    for (size_t s = 0; s < look.sample; look.sample_size += look.spans[s++].count) places[s] = look.sample_size;
     bool keep = !look.est.empty();
     if (!keep) look.sampled.resize(static_cast<size_t>(n) * look.sample_size);
     std::atomic<int64_t> next{0}, read{0};
@@ -223,8 +224,7 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
                     float* est = keep ? look.est.data() + span.first : own.data();
                     int64_t stride = keep ? padded : kChunk;
                     if (!keep && static_cast<size_t>(s) < look.sample) {
-                        est = look.sampled.data();
-                        for (int64_t before = 0; before < s; ++before) est += look.spans[before].count;
+                        est = look.sampled.data() + places[s];
                         stride = look.sample_size;
                     }
                     scan(look, span.first, span.count, est, stride, scratch.data());

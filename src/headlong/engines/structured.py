@@ -291,12 +291,6 @@ def register_engine(engine: Registered) -> Registered:
     return engine
 
 
-def spent_on(rows: Any, row_bytes: Any, batch: int, dense: bool = False) -> Spent:
-    """The same or one number of rows per query, each of so many bytes."""
-    count: Ids = np.broadcast_to(np.asarray(rows, np.int64), (batch,)).copy()
-    return Spent(count, count.astype(np.float64) * row_bytes, np.full(batch, dense))
-
-
 def _few(ids: Ids, logits: Doubles) -> Few:
     """A class of no probability is not there."""
     ids = np.where(np.isneginf(logits), -1, ids)
