@@ -29,7 +29,7 @@ from headlong.models.jobs import build_job, harvested_feed
 from headlong.models.recipe import Recipe, Training, from_dict, read_recipe
 from headlong.models.run import train
 from headlong.models.train import BEST, LAST, Moment, Run, _seed
-from headlong.store import open_file
+from headlong.store import open_file, write_file
 
 WORDS = 40
 
@@ -182,6 +182,30 @@ def test_another_recipe_does_not_go_on_with_this_run(text: Path, tmp_path: Path)
     _interrupted(recipe(text), tmp_path, 8)
     with pytest.raises(OptionError, match="is a run of another recipe"):
         train(recipe(text, rate=0.02), tmp_path)
+
+
+def test_an_epoch_of_some_steps_is_the_beginning_of_a_whole_one(text: Path, tmp_path: Path) -> None:
+    losses = []
+
+    def sixth(moment: Moment) -> None:
+        losses.append(moment.loss)
+        if len(losses) == 6:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        Run(build_job(recipe(text, schedule="constant", epochs=1)), tmp_path / "whole", sixth).fit()
+    record = train(recipe(text, schedule="constant", epochs=1, epoch_steps=6), tmp_path / "short")
+    assert [entry["train_loss"] for entry in record["curve"]] == [pytest.approx(losses[-1])]
+
+
+def test_a_checkpoint_that_is_older_than_an_option_goes_on(text: Path, tmp_path: Path) -> None:
+    _interrupted(recipe(text), tmp_path, 8)
+    file = open_file(tmp_path / LAST)
+    asked = json.loads(file.metadata["recipe"])
+    del asked["training"]["epoch_steps"]
+    tensors = {name: np.array(file.read(name)) for name in file.tensors}
+    write_file(tmp_path / LAST, tensors, {**file.metadata, "recipe": json.dumps(asked)})
+    assert train(recipe(text), tmp_path)["curve"][-1]["epoch"] == 2
 
 
 @pytest.mark.parametrize("spoil", [lambda raw: raw[: len(raw) // 2], lambda raw: b"", lambda raw: b"x" * len(raw)])

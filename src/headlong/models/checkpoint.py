@@ -29,6 +29,7 @@ from headlong.errors import MalformedFileError, MissingTensorError, OptionError,
 from headlong.models.base import State
 from headlong.models.jobs import Job
 from headlong.models.optimisers import optimiser_tensors, restore_optimiser
+from headlong.models.recipe import from_dict
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong checkpoint", 1
@@ -126,8 +127,10 @@ def load_weights(file: TensorFile, model: nn.Module) -> None:
 
 def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer, world: int = 1) -> tuple[State, Progress]:
     """Continue from ``path``; OptionError where it belongs to another recipe or to other data."""
-    file, saved, progress = open_checkpoint(path)
-    saved.pop("name")
+    file, plain, progress = open_checkpoint(path)
+    name = str(plain.pop("name"))
+    # through a recipe: an option that the file is too old to know stands at its default
+    saved = json.loads(json.dumps(from_dict(plain, name).as_dict()))
     mine = json.loads(json.dumps(job.recipe.as_dict()))
     before, now = str(saved.pop("data", "")), mine.pop("data")  # not where it lies, but what it is has to be the same
     if saved != mine:

@@ -31,6 +31,7 @@ class Training:
     """How a model is trained; what is not a matter of the data, the model or the head.
 
     ``optimiser``   "adam", "sgd" or "nt-asgd" (SGD that averages its weights once validation stops improving)
+    ``epoch_steps`` steps of an epoch, for data of which a part is enough; 0: once through all of it
     ``schedule``    "constant", "onecycle" (a tenth of the way up, then a cosine down) or "plateau" (/4 on no gain)
     ``patience``    epochs without a better validation figure after which training stops; 0: never
     ``nonmono``     nt-asgd: averages once validation is worse than the best of all but the last ``nonmono`` epochs
@@ -41,6 +42,7 @@ class Training:
     """
 
     epochs: int = 6
+    epoch_steps: int = 0
     batch: int = 20
     window: int = 35
     seed: int = 1
@@ -62,7 +64,7 @@ class Training:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 1 up to 2^31")
         if not 0 < self.rate < math.inf:
             raise OptionError(f"training.rate = {self.rate}; expected a finite rate above 0")
-        for name in ("seed", "decay", "clip", "patience", "nonmono"):
+        for name in ("seed", "decay", "clip", "patience", "nonmono", "epoch_steps"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
         for name, known in KNOWN.items():

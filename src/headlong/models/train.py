@@ -116,6 +116,7 @@ class Run:
     def _epoch(self, model: torch.nn.Module) -> None:
         progress, feed = self.progress, self.job.train
         steps = feed.steps(progress.epoch)
+        steps = min(steps, self.training.epoch_steps or steps)
         model.train()
         while progress.step < steps:
             started, cpu = time.monotonic(), time.process_time()
