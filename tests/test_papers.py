@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,3 +176,26 @@ def test_model_rows_differ_in_the_head_alone() -> None:
     wide = [recipe.model_options["dim"] for recipe in recipes.values()]
     assert sorted(set(wide)) == [study.DIM, study.WIDER] and wide.count(study.WIDER) == 1
     assert set(study.ON_WIKITEXT) <= set(study.HEADS)
+
+
+def test_the_order_of_heads_is_told_beside_the_published_one() -> None:
+    from headlong.papers import ganea2019_models as study
+    from headlong.papers.ganea2019_order import PUBLISHED, places
+
+    assert all(set(gains) <= set(study.HEADS) for gains in PUBLISHED.values())
+
+    def line(head: str, seed: int, test: float, seconds: float = 2.0) -> dict[str, Any]:
+        got = {"parameters": 10.0, "valid": test + 1, "test": test, "cpu_seconds_per_epoch": seconds}
+        return {"setting": {"head": head, "seed": str(seed)}, "got": got}
+
+    lines = [line("softmax", 1, 100), line("softmax", 2, 102), line("PLIF, ours", 1, 96, 3.0), line("PLIF, ours", 2, 98)]
+    lines += [line("SigSoftmax", 1, 99.5), line("MoS, K = 3", 2, 110), line("temperature", 3, 90)]
+    found = {place.head: place for place in places("ptb", lines)}
+    assert found["softmax"].gain == 0 and found["softmax"].verdict == "no figure"
+    plif = found["PLIF, ours"]
+    assert (plif.seeds, plif.gain, plif.seconds, plif.verdict) == (2, 4.0, 1.25, "matched")
+    assert plif.test == (97.0, pytest.approx(2**0.5)) and plif.valid[0] == 98.0
+    assert found["SigSoftmax"].verdict == "matched", "half a point lies within the seeds"
+    assert found["MoS, K = 3"].gain == -8.0 and found["MoS, K = 3"].verdict == "differs"
+    assert found["temperature"].verdict == "no figure" and np.isnan(found["temperature"].gain)
+    assert places("ptb", lines[2:]) == []

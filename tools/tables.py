@@ -31,10 +31,12 @@ from headlong.report.tables import Table, comparison, markdown
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
 import tables_device as device  # noqa: E402
+import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
 
 PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune")
-FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in (*PAGES, *device.PAGES, *integrations.PAGES)))
+MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES)
+FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in MADE))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
 
@@ -374,6 +376,7 @@ SYNTHETIC["bench-synthetic-1000000x256-a1"] = "synthetic-million"
 BLOCKS: dict[str, Callable[[], str]] = {
     **integrations.BLOCKS,
     **device.BLOCKS,
+    **heads.BLOCKS,
     "hierarchical": hierarchical,
     "band-costs": band_costs,
     "headline": headline,

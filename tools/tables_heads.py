@@ -1,0 +1,58 @@
+"""The tables of the pages on expressive heads: their order in language models, and what their steps cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from tables_integrations import RESULTS, missing, record
+
+from headlong.papers.ganea2019_order import SOFTMAX, places
+from headlong.report.records import measured_where
+from headlong.report.tables import Table, markdown
+
+
+def order(corpus: str) -> str:
+    """Heads inside one recipe, beside the softmax."""
+    file = RESULTS / f"ganea2019.{corpus}.jsonl"
+    if not file.is_file():
+        return f"No committed run yet: results/{file.name} is not there."
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        (
+            place.head, f"{place.parameters:,}", str(place.seeds), _with_spread(*place.valid), _with_spread(*place.test),
+            f"{place.seconds:.2f}", "" if place.head == SOFTMAX else f"{place.gain:+.1f}",
+            "" if place.published is None else f"{place.published.value:+.2f}", place.verdict if place.published else "",
+        )
+        for place in places(corpus, lines)
+    ]  # fmt: skip
+    titles = (
+        "head", "parameters", "seeds", "valid", "test", "time", "below the softmax", "published", "order",
+    )  # fmt: skip
+    return markdown(Table("", titles, tuple(rows), f"{measured_where(lines[0]['environment'])}; time: of the softmax's."))
+
+
+def _with_spread(mean: float, spread: float) -> str:
+    return f"{mean:.1f} ± {spread:.1f}" if spread else f"{mean:.1f}"
+
+
+def costs() -> str:
+    """A step's time and memory, of the dense head's."""
+    if text := missing("head-steps", "head-memory"):
+        return text
+    times, memory = record("head-steps"), record("head-memory")
+    names = [*memory["memory_ratio"], *(name for name in times["time_ratio"] if name not in memory["memory_ratio"])]
+    rows = [
+        (name, *(f"{found[name]:.2f}" if name in found else "–" for found in (times["time_ratio"], memory["memory_ratio"])))
+        for name in names
+    ]
+    shape = memory["shape"]
+    where = f"V = {shape['vocab']:,}, N = {shape['rows']:,}, D = {shape['dim']}; {measured_where(times['environment'])}."
+    return markdown(Table("", ("head", "a step's time", "a step's memory"), tuple(rows), f"Of the dense head's. {where}"))
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "heads-ptb": partial(order, "ptb"), "heads-wikitext2": partial(order, "wikitext2"), "head-costs": costs,
+}  # fmt: skip
+PAGES = ("links",)
