@@ -52,7 +52,26 @@ def costs() -> str:
     return markdown(Table("", ("head", "a step's time", "a step's memory"), tuple(rows), f"Of the dense head's. {where}"))
 
 
+def reading() -> str:
+    """A finished layer's links: time per query, speed of the linear layer's, and answers beside float64."""
+    if text := missing("link-reading", "link-exact"):
+        return text
+    times, exact = record("link-reading"), record("link-exact")
+    rows = []
+    for name, microseconds in times["microseconds"].items():
+        link, *kind = name.split(", ")
+        rows.append((link, ", ".join(kind), f"{microseconds:.0f}", f"{times['speed_of_linear'][name]:.2f}"))
+    told = "; ".join(
+        f"{name}: {exact[name]['same_ids']:,} of {exact[name]['queries']:,} the same ten ids, {exact[name]['proved']:,} proved, "
+        f"{exact[name]['lse_within']:,} normalisers within their error"
+        for name in dict.fromkeys(row[0] for row in rows)
+    )
+    caption = f"{measured_where(times['environment'])}. Beside float64: {told}."
+    return markdown(Table("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "heads-ptb": partial(order, "ptb"), "heads-wikitext2": partial(order, "wikitext2"), "head-costs": costs,
+    "link-reading": reading,
 }  # fmt: skip
 PAGES = ("links",)
