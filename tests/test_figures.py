@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headlong.papers import baharav2024_figures, baharav2024_variance
+from headlong.papers import baharav2024_figures, baharav2024_variance, ganea2019_figures
 from headlong.papers.baharav2024_variance import ESTIMATORS, Subject, tenth
 from headlong.report.page import STYLE
-from headlong.report.plots import Axis, Range, heat, ranges, standalone
+from headlong.report.plots import Axis, Even, Range, functions, heat, ranges, standalone
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,3 +50,23 @@ def test_every_estimator_is_drawn_for_any_number_of_coordinates(rng: np.random.G
         assert set(found) == set(ESTIMATORS)
         assert all(variance >= 0 for _, variance in found.values())
     assert found["importance, kept"] == (pytest.approx(terms.sum()), 0.0)
+
+
+def test_figures_of_links_and_ranks_are_drawn(tmp_path: Path) -> None:
+    for name in ("ganea2019.synthetic.jsonl", "ganea2019-trained.json"):
+        (tmp_path / name).write_bytes((ROOT / "results" / name).read_bytes())
+    assert ganea2019_figures.figures(tmp_path / "nothing") == {}
+    drawn = ganea2019_figures.figures(tmp_path)
+    assert {"match-0.01", "match-0.1", "loss-0.01", "loss-0.1", "ranks", "links"} == set(drawn)
+    for svg in drawn.values():
+        assert ET.fromstring(standalone(svg, STYLE)).get("aria-label")
+    assert "PLIF, ours" in drawn["links"] and "a softmax" not in drawn["links"]
+
+
+def test_functions_have_even_axes() -> None:
+    svg = functions("Links", {"f": [(-2.0, -1.0), (0.0, 0.0), (2.0, 3.0)], "flat": [(-2.0, 0.0), (2.0, 0.0)]}, ("z", "f(z)"))
+    root = ET.fromstring(standalone(svg, STYLE))
+    assert "f: from -1 at -2 to 3" in str(root.get("aria-label"))
+    axis = Even.over([-1.0, 3.0], 0.0, 100.0)
+    assert axis.at(1.0) == 50.0 and axis.ticks() == [number / 2 for number in range(-2, 7)]
+    assert Even.over([2.0, 2.0], 0.0, 1.0).at(2.0) == 0.0

@@ -45,15 +45,16 @@ LAW: dict[str, set[str]] = {
     "inputs": {*READING, "compile"},
     "terminal": {"errors", "answers", "measure", "report", "bench", "rich", "typer"},
     "inspection": SHOWING,
+    "capacity": SHOWING | {"scipy"},
     "bench": SHOWING,
     "clocks": {*READING, "measure"},
     "truth": {*READING, "measure"},
     "bench_field": {*SHOWING, "bench", "clocks"},
     "bench_device": {*SHOWING, "bench", "bench_field", "clocks"},
     "tune": {*SHOWING, "bench"},
-    "papers": {*SHOWING, *TRAINING, "bench", "bench_field", "clocks", "inspection", "models"},
+    "papers": {*SHOWING, *TRAINING, "bench", "bench_field", "clocks", "inspection", "capacity", "models"},
     "demo": {*SHOWING, "bench", "inspection"},
-    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "bench", "synthetic", "tune", "demo"}
+    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "capacity", "bench", "synthetic", "tune", "demo"}
     | {"bench_device", "bench_field", "clocks"}
     | {"papers", "models", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
@@ -64,9 +65,9 @@ FILES = {
 }
 """Files with a package of their own: a GPU's memory, and kernels in Triton, which are imported by name where one is used."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
-OPTIONAL |= {"sacrebleu", "accelerate", "transformers"}
+OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy"}
 """Packages that need not be there: imported inside functions only..."""
-AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}, "integrations": {"torch", "transformers", "sklearn"}}
+AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}, "integrations": {"torch", "transformers", "sklearn", "scipy"}}
 """...but for these, which are nothing without them."""
 
 

@@ -62,16 +62,39 @@ def reading() -> str:
         link, *kind = name.split(", ")
         rows.append((link, ", ".join(kind), f"{microseconds:.0f}", f"{times['speed_of_linear'][name]:.2f}"))
     told = "; ".join(
-        f"{name}: {exact[name]['same_ids']:,} of {exact[name]['queries']:,} the same ten ids, {exact[name]['proved']:,} proved, "
-        f"{exact[name]['lse_within']:,} normalisers within their error"
+        f"{name}: {exact[name]['same_ids']:,} of {exact[name]['queries']:,} the same ten ids, "
+        f"{exact[name]['proved']:,} proved, {exact[name]['lse_within']:,} normalisers within their error"
         for name in dict.fromkeys(row[0] for row in rows)
     )
     caption = f"{measured_where(times['environment'])}. Beside float64: {told}."
     return markdown(Table("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption))
 
 
+def capacity() -> str:
+    """Ranks of made and of trained heads."""
+    if text := missing("ganea2019-trained"):
+        return text
+    found = record("ganea2019-trained")
+    keys = ("softmax_rank", "press", "effective_0.001", "effective_0.0001", "effective_1e-05")
+    rows = [(row["what"], row["head"], *(f"{row[key]:,}" for key in keys)) for row in found["rows"]]
+    titles = ("layer", "head", "a softmax's most", "press", "effective, 1e-3", "1e-4", "1e-5")
+    return markdown(Table("", titles, tuple(rows), f"{measured_where(found['environment'])}."))
+
+
+def capacity_of() -> str:
+    """The winners of a trained layer."""
+    if text := missing("capacity-wikitext2"):
+        return text
+    found = record("capacity-wikitext2")
+    said = {"press rank": found["press_rank"], "a softmax's most": found["softmax_rank"]}
+    said |= {f"effective rank, {eps}": rank for eps, rank in found["effective_rank"].items()}
+    said |= {"can be first": found["can_be_first"], "never first": len(found["never_first"]), "open": len(found["open"])}
+    return markdown(Table("", tuple(said), (tuple(f"{value:,}" for value in said.values()),)))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "heads-ptb": partial(order, "ptb"), "heads-wikitext2": partial(order, "wikitext2"), "head-costs": costs,
-    "link-reading": reading,
+    "link-reading": reading, "capacity": capacity,
+    "capacity-wikitext2": capacity_of,
 }  # fmt: skip
-PAGES = ("links",)
+PAGES = ("links", "capacity")

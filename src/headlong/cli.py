@@ -178,6 +178,39 @@ def inspect(
         show(table)
 
 
+@app.command()
+def capacity(
+    layer: LayerFile,
+    hidden: Annotated[str, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")],
+    queries: Annotated[int, typer.Option(help="Hidden vectors that are used, evenly spread.", min=2)] = 1024,
+    programs: Annotated[int, typer.Option(help="Classes that linear programs may decide.", min=0)] = 200,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    html: HtmlFile = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """What a layer can say at all: the rank of its log-probabilities, and classes that it can never put first."""
+    settled(threads)
+    from headlong import capacity as study
+    from headlong import inputs
+    from headlong.terminal import bars, say_json, show, write_text
+
+    if html is not None:
+        inputs.target(html, layer, hidden)
+    subject = inputs.mixture(layer) or inputs.layer(layer, weight, bias)
+    rows = inputs.some(inputs.hidden(hidden, subject.dim), queries)
+    with bars() as stage:
+        found = study.capacity(subject, rows, stage, programs)
+    if html is not None:
+        write_text(html, study.html_page(found, Path(layer).name))
+    if as_json:
+        say_json(study.as_json(found))
+        return
+    typer.echo(repr(subject))
+    show(study.table(found))
+
+
 @app.command(name="compile")
 def compile_layer(
     layer: LayerFile,

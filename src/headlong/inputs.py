@@ -23,6 +23,7 @@ from headlong.engines.structured import StructuredEngine
 from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, ShapeError, StoreError, cause
 from headlong.layers import structured
 from headlong.layers.matrix import Layer
+from headlong.layers.mixture import MixtureLayer
 from headlong.store import is_tensor_file, open_file
 
 PLAIN = "weight"
@@ -82,6 +83,21 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
         if Path(path).is_file() and path.endswith(".safetensors") and PLAIN in open_file(path).tensors:
             return Layer.load(path, weight=PLAIN, bias=kept)
         raise
+
+
+def mixture(text: str) -> MixtureLayer | None:
+    """The mixture that was saved there, or None where the file holds something else."""
+    if form(text) != structured.FORMAT:
+        return None
+    found = structured.load_layer(text)
+    if not isinstance(found, MixtureLayer):
+        raise OptionError(f"{text} holds {found!r}; expected a layer of one matrix, or a mixture")
+    return found
+
+
+def some(rows: Any, count: int) -> Any:
+    """At most ``count`` of the rows, evenly spread."""
+    return rows[:: max(1, -(-len(rows) // count))]
 
 
 def form(path: str | Path) -> str:

@@ -19,23 +19,26 @@ SHARE = 0.9
 """Of its parent's gate, the mean over rows of what the likelier child gets."""
 
 
-def split(gate: Tensor, hidden: Tensor, copies: int) -> tuple[Tensor, float]:
+def split(gate: Tensor, hidden: Tensor, copies: int, trials: int = 1) -> tuple[Tensor, float]:
     """``[copies, dim]`` gates of the children of an expert that gets ``hidden``, and what their weights gain.
 
     A child's gate is its parent's plus a spherical mean of the vectors, as long as gives the best child ``SHARE``; the
     logits g <w, h> stay as they were on average when the weights grow by 1 / SHARE.
     """
     hidden = hidden.to(gate.dtype)
-    means = spherical_means(functional.normalize(hidden, dim=1), copies)
+    means = spherical_means(functional.normalize(hidden, dim=1), copies, trials)
     return gate + means * sharpness(hidden @ means.T, SHARE), 1 / SHARE
 
 
-def spherical_means(unit: Tensor, count: int, rounds: int = 10) -> Tensor:
-    """``count`` unit vectors, each the direction of the mean of the unit vectors that are nearest to it."""
+def spherical_means(unit: Tensor, count: int, trials: int = 1, rounds: int = 10) -> Tensor:
+    """``count`` unit vectors, each the direction of the mean of the unit vectors that are nearest to it.
+
+    ``trials``  starts that are drawn for each mean, of which the one that leaves the vectors nearest stays
+    """
     if len(unit) < count:
         means = torch.randn(count, unit.shape[1], dtype=unit.dtype, device=unit.device)
         return functional.normalize(means, dim=1)
-    means = _far_apart(unit, count)
+    means = _far_apart(unit, count, trials)
     for _ in range(rounds):
         nearest = (unit @ means.T).argmax(-1)
         sums = torch.zeros_like(means).index_add(0, nearest, unit)
@@ -44,13 +47,16 @@ def spherical_means(unit: Tensor, count: int, rounds: int = 10) -> Tensor:
     return means
 
 
-def _far_apart(unit: Tensor, count: int) -> Tensor:
-    """k-means++ starts: each next one in proportion to its distance from those before."""
+def _far_apart(unit: Tensor, count: int, trials: int) -> Tensor:
+    """Greedy k-means++ starts: each next one in proportion to its distance from those before (Arthur, Vassilvitskii 2007)."""
     chosen = [unit[int(torch.randint(len(unit), ()))]]
     far = 1 - unit @ chosen[0]
     while len(chosen) < count:
-        chosen.append(unit[int(torch.multinomial(far.clamp_min(1e-9), 1))])
-        far = torch.minimum(far, 1 - unit @ chosen[-1])
+        drawn = unit[torch.multinomial(far.clamp_min(1e-9), min(trials, len(unit)))]
+        left = torch.minimum(far[:, None], 1 - unit @ drawn.T)
+        best = int(left.sum(0).argmin())
+        chosen.append(drawn[best])
+        far = left[:, best]
     return torch.stack(chosen)
 
 

@@ -113,11 +113,14 @@ def _descend(head: ExpertsHead, parents: list[int], gate: Tensor, gains: Tensor)
 
 
 @torch.no_grad()
-def seeded(weight: Tensor, bias: Tensor, hidden: Tensor, experts: int, rows: int, **options: Any) -> ExpertsHead:
+def seeded(
+    weight: Tensor, bias: Tensor, hidden: Tensor, experts: int, rows: int, trials: int = 1, **options: Any
+) -> ExpertsHead:
     """A head from a trained layer ``weight [vocab, dim]``, ``bias [vocab]`` and hidden vectors ``[n, dim]``.
 
     ``rows``  of all experts together, at least ``vocab``: each class goes where it is expected most, then each expert
     gets the classes that its vectors expect most often, by one threshold for all: memory is bounded before training
+    ``trials``  starts drawn for each gate: some thirty find groups that are there, where one may take a group for two
     """
     vocab, dim = weight.shape
     if not vocab <= rows <= experts * vocab:
@@ -127,7 +130,7 @@ def seeded(weight: Tensor, bias: Tensor, hidden: Tensor, experts: int, rows: int
         raise OptionError(f"experts={experts} for {vocab} classes; expected 1 to {vocab}: an expert has a class or more")
     dense = torch.cat([weight, bias[:, None]], 1)
     x = head.read(hidden)
-    gate, gain = split(torch.zeros_like(head.gate[0]), x, experts)
+    gate, gain = split(torch.zeros_like(head.gate[0]), x, experts, trials)
     best = (x @ gate.T).argmax(-1)
     counts = expected_counts(dense, x, best, experts)
     rates = counts / torch.bincount(best, minlength=experts).clamp_min(1)[:, None]

@@ -75,7 +75,7 @@ def train(corpus: str, head: str, seed: int, context: Context, title: str) -> di
 
     recipe = recipe_of(corpus, head, seed)
     job = build_job(recipe)
-    run = Run(job, Path("runs") / "ganea2019" / corpus / _slug(f"{head}-{seed}"), report)
+    run = Run(job, Path("runs") / "ganea2019" / corpus / slug(f"{head}-{seed}"), report)
     test = run.fit()
     valid = min(entry["valid_perplexity"] for entry in run.progress.history)
     epochs = len(run.progress.history)
@@ -102,10 +102,10 @@ def recipe_of(corpus: str, head: str, seed: int) -> Any:
         "head": HEADS[head],
         "training": {**training, "bf16": True, "seed": seed, "save_steps": 200},
     }
-    return from_dict(tables, f"{corpus}-{_slug(head)}-{seed}")
+    return from_dict(tables, f"{corpus}-{slug(head)}-{seed}")
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 

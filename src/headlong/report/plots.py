@@ -1,17 +1,22 @@
-"""Plots as inline SVG text: dots with ranges, points on two axes, a falling curve.
+"""Plots as inline SVG text: dots with ranges, points on two axes, a falling curve, functions.
 
-Axes are logarithmic, since times, errors and singular values span decades. Every plot carries its content in words
-(``aria-label``) and names its marks on hover (``<title>``); colours are the classes of :mod:`headlong.report.page`'s style.
+Axes are logarithmic, since times, errors and singular values span decades; those of functions are not. Every plot carries its
+content in words (``aria-label``) and names its marks on hover (``<title>``); colours are the classes of
+:mod:`headlong.report.page`'s style.
 """
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 WIDTH, LEFT, RIGHT, ROW = 600, 130, 40, 26
+LETTER = 7
+"""About as wide as a letter of a label."""
+COLOURS = ("#1f5fc4", "#c4501f", "#2a8a4a", "#8a4fb5", "#a8801c", "#1d8f9c", "#b83a72", "#6b6b6b")
+"""Of lines that share a plot; a ninth starts again, dashed."""
 
 
 class Row(NamedTuple):
@@ -40,7 +45,8 @@ class Series(NamedTuple):
 
 def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str]) -> str:
     """One line for each row, on a logarithmic axis."""
-    axis = Axis.over([end for row in rows for end in (row.low, row.high)], LEFT, WIDTH - RIGHT)
+    left = min(max([LEFT, *(LETTER * len(row.label) + 16 for row in rows)]), WIDTH // 2)
+    axis = Axis.over([end for row in rows for end in (row.low, row.high)], left, WIDTH - RIGHT)
     height = ROW * len(rows) + 40
     marks = [_grid(axis.at(tick), 6, height - 24, show(tick)) for tick in axis.ticks()]
     for index, row in enumerate(rows):
@@ -48,7 +54,7 @@ def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str]) -> s
         low, high, middle = axis.at(row.low), axis.at(row.high), axis.at(row.value)
         marks.append(
             f"<g><title>{_text(row.label)}: {_text(row.note)}</title>"
-            f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{_text(row.label)}</text>'
+            f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">{_text(row.label)}</text>'
             f'<path class="span" d="M{low:.1f} {y}H{high:.1f}"/><circle class="mark" cx="{middle:.1f}" cy="{y}" r="5"/></g>'
         )
     words = "; ".join(f"{row.label}: {row.note}" for row in rows)
@@ -150,31 +156,25 @@ def ranges(
     title: str, series: Mapping[str, Sequence[Range]], show: tuple[Callable[[float], str], Callable[[float], str]],
     names: tuple[str, str],
 ) -> str:  # fmt: skip
-    """Lines with error bars on two logarithmic axes, each named at its right end."""
-    height, bottom, right = 360, 320, WIDTH - 190
+    """Lines with error bars on two logarithmic axes, named beside them."""
+    height, bottom = 360, 320
+    right = _room(series)
     every = [one for line in series.values() for one in line]
     across = Axis.over([one.x for one in every], 80, right)
     up = Axis.over([end for one in every for end in (one.y, one.low, one.high) if end > 0], bottom, 24)
-    marks = [_grid(across.at(tick), 14, bottom, show[0](tick)) for tick in across.ticks(6)]
-    for tick in up.ticks():
-        y = up.at(tick)
-        marks.append(f'<path class="grid" d="M80 {y:.1f}H{right}"/>')
-        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show[1](tick))}</text>')
-    taken: list[tuple[float, float]] = []
-    for label, line in sorted(series.items(), key=lambda pair: pair[1][-1].y):
+    ticks = [(across.at(tick), show[0](tick)) for tick in across.ticks(6)]
+    marks = _frame(ticks, [(up.at(tick), show[1](tick)) for tick in up.ticks()], right)
+    for number, (label, line) in enumerate(series.items()):
         path = " ".join(f"{across.at(one.x):.1f},{up.at(one.y):.1f}" for one in line)
-        marks.append(f'<polyline class="span" points="{path}"/>')
+        colour = COLOURS[number % len(COLOURS)]
+        marks.append(f'<polyline class="span" {_stroke(number)} points="{path}"/>')
         for one in line:
             x, low, high = across.at(one.x), up.at(max(one.low, 1e-300)), up.at(one.high)
             note = f"{label}: {show[1](one.y)} at {show[0](one.x)}"
-            spot = f'<circle class="mark" cx="{x:.1f}" cy="{up.at(one.y):.1f}" r="3"/>'
-            marks.append(f'<g><title>{_text(note)}</title><path class="span" d="M{x:.1f} {low:.1f}V{high:.1f}"/>{spot}</g>')
-        x, y = across.at(line[-1].x), up.at(line[-1].y)
-        level = _free(x, y, taken)
-        taken.append((x, level))
-        marks.append(f'<text x="{x + 9:.1f}" y="{level + 4:.1f}">{_text(label)}</text>')
-    marks.append(f'<text class="soft" x="{right}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>')
-    marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
+            spot = f'<circle class="mark" style="fill:{colour}" cx="{x:.1f}" cy="{up.at(one.y):.1f}" r="3"/>'
+            bar = f'<path class="span" {_stroke(number)} d="M{x:.1f} {low:.1f}V{high:.1f}"/>'
+            marks.append(f"<g><title>{_text(note)}</title>{bar}{spot}</g>")
+    marks += [*_legend(list(series), right), *_names(names, right, height)]
     ends = (f"{label}: from {show[1](line[0].y)} to {show[1](line[-1].y)}" for label, line in series.items())
     return _svg(f"{title}. {'; '.join(ends)}", height, marks)
 
@@ -202,6 +202,82 @@ def heat(title: str, shares: Sequence[Sequence[float]], edges: tuple[Axis, Axis]
     marks.append(f'<text class="soft" x="{edges[0].stop}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>')
     marks.append(f'<text class="soft" x="{edges[0].start}" y="12">{_text(names[1])}</text>')
     return _svg(f"{title}. The fullest cell holds {most:.2%}", height, marks)
+
+
+def functions(title: str, series: Mapping[str, Sequence[tuple[float, float]]], names: tuple[str, str]) -> str:
+    """Functions by their points from left to right, named beside them; both axes linear."""
+    height, bottom = 360, 320
+    right = _room(series)
+    across = Even.over([x for line in series.values() for x, _ in line], 80, right)
+    up = Even.over([y for line in series.values() for _, y in line], bottom, 24)
+    marks = _frame(
+        [(across.at(tick), f"{tick:g}") for tick in across.ticks()], [(up.at(tick), f"{tick:g}") for tick in up.ticks()], right
+    )
+    for number, (label, line) in enumerate(series.items()):
+        path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line)
+        marks.append(f'<g><title>{_text(label)}</title><polyline class="span" {_stroke(number)} points="{path}"/></g>')
+    marks += [*_legend(list(series), right), *_names(names, right, height)]
+    ends = (f"{label}: from {line[0][1]:.3g} at {line[0][0]:.3g} to {line[-1][1]:.3g}" for label, line in series.items())
+    return _svg(f"{title}. {'; '.join(ends)}", height, marks)
+
+
+def _room(labels: Iterable[str]) -> int:
+    """Where the plot ends, so that the labels find room to its right."""
+    return WIDTH - min(LETTER * max(map(len, labels)) + 50, WIDTH // 2)
+
+
+def _frame(across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]], right: int) -> list[str]:
+    """The grid of a plot from 80 to ``right`` and from 24 to 320, and what it says at the ticks."""
+    marks = [_grid(x, 14, 320, text) for x, text in across]
+    for y, text in up:
+        marks.append(f'<path class="grid" d="M80 {y:.1f}H{right}"/>')
+        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(text)}</text>')
+    return marks
+
+
+def _stroke(number: int) -> str:
+    dash = ";stroke-dasharray:6 4" if number >= len(COLOURS) else ""
+    return f'style="stroke:{COLOURS[number % len(COLOURS)]}{dash}"'
+
+
+def _legend(labels: Sequence[str], right: int) -> list[str]:
+    """A short stroke and a name for each line, from the top down."""
+    return [
+        f'<path class="span" {_stroke(number)} d="M{right + 14} {30 + 20 * number}h18"/>'
+        f'<text x="{right + 38}" y="{34 + 20 * number}">{_text(label)}</text>'
+        for number, label in enumerate(labels)
+    ]
+
+
+def _names(names: tuple[str, str], right: int, height: int) -> list[str]:
+    return [
+        f'<text class="soft" x="{right}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>',
+        f'<text class="soft" x="80" y="12">{_text(names[1])}</text>',
+    ]
+
+
+class Even(NamedTuple):
+    """``at(value) = start + (stop - start) * (value - low) / (high - low)``"""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    @classmethod
+    def over(cls, values: Sequence[float], start: float, stop: float) -> Even:
+        low, high = min(values), max(values)
+        return cls(low, high if high > low else low + 1.0, start, stop)
+
+    def at(self, value: float) -> float:
+        return self.start + (self.stop - self.start) * (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int = 8) -> list[float]:
+        """Round numbers, at most so many: multiples of 1, 2 or 5 times a power of ten."""
+        unit = 10.0 ** math.floor(math.log10((self.high - self.low) / most))
+        step = next(unit * digit for digit in (1, 2, 5, 10, 20) if (self.high - self.low) / (unit * digit) <= most)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return [round(step * number, 12) for number in range(first, last + 1)]
 
 
 def standalone(svg: str, style: str) -> str:

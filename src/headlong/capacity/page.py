@@ -1,0 +1,88 @@
+"""Ranks and winners as a table, a page with plots, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headlong.capacity.ranks import Ranks, ranks
+from headlong.capacity.winners import Winners, winners
+from headlong.layers.matrix import Layer
+from headlong.layers.mixture import MixtureLayer
+from headlong.links import IDENTITY, Link
+from headlong.measure import Progress
+from headlong.report.page import Figure, page
+from headlong.report.plots import curve, functions
+from headlong.report.tables import Table
+
+
+class Capacity(NamedTuple):
+    """Both, and the layer that they are of; a mixture has no ``winners``: its classes win by more than one vector."""
+
+    layer: Layer | MixtureLayer
+    ranks: Ranks
+    winners: Winners | None
+
+    @property
+    def link(self) -> Link:
+        return self.layer.link if isinstance(self.layer, Layer) else self.layer.matrix.link
+
+
+def capacity(layer: Layer | MixtureLayer, hidden: Any, stage: Callable[[str], Progress], programs: int = 200) -> Capacity:
+    """Ranks of the log-probabilities of ``hidden [queries, dim]``, and which classes can be first."""
+    found = ranks(layer, hidden, stage("log-probabilities and their ranks"))
+    won = winners(layer, stage("classes that can be first"), programs) if isinstance(layer, Layer) else None
+    return Capacity(layer, found, won)
+
+
+def lines(found: Capacity) -> Iterator[tuple[str, str, str]]:
+    """``(what, number, what it means)``, for people."""
+    rank, won = found.ranks, found.winners
+    shape = f"{rank.queries:,} x {rank.classes:,}"
+    yield "log-probabilities", shape, "hidden vectors by classes, evenly spread"
+    bound = f"a softmax of {rank.dim:,} dimensions cannot exceed {rank.most:,} here"
+    yield "press rank", f"{rank.press:,}", bound
+    for eps, number in rank.effective.items():
+        yield f"effective rank, {eps:g}", f"{number:,}", f"directions that hold all but {eps:g} of the energy"
+    if won is None:
+        return
+    yield "can be first", f"{int(won.found.sum()):,}", "a hidden vector that puts the class before all others was found"
+    named = ", ".join(map(str, won.never[:10].tolist())) + (", ..." if len(won.never) > 10 else "")
+    yield "never first", f"{len(won.never):,}", f"no hidden vector does: {named}" if len(won.never) else "there is none"
+    if len(won.open):
+        yield "open", f"{len(won.open):,}", "neither was shown; more --programs decide more of them"
+
+
+def as_json(found: Capacity) -> dict[str, Any]:
+    """The numbers for programs."""
+    rank, won = found.ranks, found.winners
+    facts: dict[str, Any] = {"queries": rank.queries, "classes": rank.classes, "dim": rank.dim, "softmax_rank": rank.most}
+    facts |= {"press_rank": rank.press, "effective_rank": {f"{eps:g}": number for eps, number in rank.effective.items()}}
+    facts |= {"log_prob_singular_values": rank.singular.tolist(), "link": found.link.as_dict()}
+    if won is not None:
+        facts |= {"can_be_first": int(won.found.sum()), "never_first": won.never.tolist(), "open": won.open.tolist()}
+    return facts
+
+
+def table(found: Capacity) -> Table:
+    return Table("Capacity", ("", "", "what it means"), tuple(lines(found)))
+
+
+def html_page(found: Capacity, name: str) -> str:
+    """The table, the curve of the singular values, and the link where there is one."""
+    values = [float(value) for value in found.ranks.singular if value > 0]
+    title = "Singular values of the log-probabilities"
+    parts: list[Table | Figure] = [table(found)]
+    parts.append(Figure(title, curve(title, values, ("direction", "singular value"), lambda value: f"{value:.3g}")))
+    if found.link != IDENTITY:
+        parts.append(Figure("Link", link_plot({"f(z)": found.link})))
+    return page(f"headlong capacity {name}", repr(found.layer), parts)
+
+
+def link_plot(links: Mapping[str, Link], reach: float = 20.0, title: str = "Links") -> str:
+    """Each ``f(z) - f(0)`` over ``[-reach, reach]``, beside the identity."""
+    z = np.linspace(-reach, reach, 161)
+    drawn = {"identity": z, **{name: np.asarray(link(z)) - float(link(0.0)) for name, link in links.items()}}
+    return functions(title, {name: list(zip(z.tolist(), f.tolist(), strict=True)) for name, f in drawn.items()}, ("z", "f(z)"))
