@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import headlong as hl
 from headlong import papers
@@ -199,3 +200,15 @@ def test_the_order_of_heads_is_told_beside_the_published_one() -> None:
     assert found["MoS, K = 3"].gain == -8.0 and found["MoS, K = 3"].verdict == "differs"
     assert found["temperature"].verdict == "no figure" and np.isnan(found["temperature"].gain)
     assert places("ptb", lines[2:]) == []
+
+
+def test_a_hidden_hierarchy_is_found_from_either_start() -> None:
+    from headlong.papers import liao2019_synthetic as study
+
+    for case in (study.Case(4, 60, 150, 100, 1e-3), study.Case(3, 0, 20, 50, 1e-3)):
+        got = study.run(case, 0, lambda done, total: None)
+        assert got["experts"] == case.supers and got["flops"] > 0.5 and 0 <= got["top1"] <= 1
+        if case.before:
+            assert got["purity"] == 1.0 and got["exact"] == 4, got
+    pure = study.purity([torch.arange(4), torch.tensor([4, 5, 8, 9])], 4)
+    assert pure == (0.75, 1)

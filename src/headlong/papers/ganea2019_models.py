@@ -117,11 +117,12 @@ CORPORA = {
 }
 for _table, (_corpus, _file, _heads) in CORPORA.items():
     _expected: dict[Setting, dict[str, Expected]] = {}
+    _text = f"{STEPS[_corpus]:,} steps of 700 tokens on {_corpus}"
     register(
         PaperTable(
             paper="ganea2019",
             table=_table,
-            claim=f"output layers inside one small recipe, LSTM 2 x 200 tied, {STEPS[_corpus]:,} steps of 700 tokens on {_corpus}",
+            claim=f"output layers inside one small recipe, LSTM 2 x 200 tied, {_text}",
             source=SOURCE,
             needs=(_file,),
             run=partial(run, _heads, _corpus),

@@ -40,7 +40,7 @@ def planned_synthetic() -> list[Setting]:
 
 
 def run_synthetic(context: Context) -> Iterator[Row]:
-    """The sizes that are not there yet, one seed each; the larger takes an hour of one processor."""
+    """The sizes that are not there yet, one seed each; the larger takes a quarter of an hour of one processor."""
     for row in planned_synthetic():
         name = row[0][1]
         if row not in context.done and context.wants(row):
