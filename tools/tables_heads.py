@@ -70,6 +70,23 @@ def reading() -> str:
     return markdown(Table("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption))
 
 
+def frozen_experts() -> str:
+    """One query's top 10 from frozen experts, beside torch's full softmax."""
+    file = RESULTS / "liao2019.frozen.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    timed = [line for line in lines if line["setting"]["question"] == "time"]
+    if not timed:
+        return "No committed run yet: results/liao2019.frozen.jsonl holds no times."
+    rows = [
+        (line["setting"]["task"], name.replace("_", " "), f"{taken:,.0f}", f"{line['got']['torch'] / taken:.1f}×")
+        for line in timed
+        for name, taken in line["got"].items()
+        if name != "threads"
+    ]
+    where = measured_where(timed[-1]["environment"])
+    return markdown(Table("", ("layer", "contestant", "µs a query", "over torch fp32"), tuple(rows), f"{where}."))
+
+
 def capacity() -> str:
     """Ranks of made and of trained heads."""
     if text := missing("ganea2019-trained"):
@@ -94,7 +111,7 @@ def capacity_of() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "heads-ptb": partial(order, "ptb"), "heads-wikitext2": partial(order, "wikitext2"), "head-costs": costs,
-    "link-reading": reading, "capacity": capacity,
+    "link-reading": reading, "capacity": capacity, "frozen-experts": frozen_experts,
     "capacity-wikitext2": capacity_of,
 }  # fmt: skip
-PAGES = ("links", "capacity")
+PAGES = ("links", "capacity", "experts")
