@@ -123,7 +123,7 @@ def test_infinite_logits_have_no_share_in_the_slopes() -> None:
 
 
 @pytest.mark.parametrize("isa", [level for level in kernels.levels() if level != kernels.REFERENCE])
-@pytest.mark.parametrize("name", ["identity", "temperature", "softcap", "sigsoftmax", "gss", "plif"])
+@pytest.mark.parametrize("name", ["identity", "temperature", "softcap", "sigsoftmax", "gss", "plif", "monotone"])
 @pytest.mark.parametrize("vocab", [2, 15, 16, 17, 65, 1025])
 def test_native_losses_on_every_level(name: str, vocab: int, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", isa)
