@@ -43,12 +43,12 @@ class Series(NamedTuple):
     points: tuple[tuple[float, float, str], ...]
 
 
-def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str]) -> str:
-    """One line for each row, on a logarithmic axis."""
+def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str], caption: str = "") -> str:
+    """One line for each row, on a logarithmic axis; a caption below where there is one."""
     left = min(max([LEFT, *(LETTER * len(row.label) + 16 for row in rows)]), WIDTH // 2)
     axis = Axis.over([end for row in rows for end in (row.low, row.high)], left, WIDTH - RIGHT)
     height = ROW * len(rows) + 40
-    marks = [_grid(axis.at(tick), 6, height - 24, show(tick)) for tick in axis.ticks()]
+    marks = [_grid(axis.at(tick), 6, height - 24, label) for tick, label in axis.labels(show)]
     for index, row in enumerate(rows):
         y = ROW * index + 20
         low, high, middle = axis.at(row.low), axis.at(row.high), axis.at(row.value)
@@ -57,7 +57,10 @@ def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str]) -> s
             f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">{_text(row.label)}</text>'
             f'<path class="span" d="M{low:.1f} {y}H{high:.1f}"/><circle class="mark" cx="{middle:.1f}" cy="{y}" r="5"/></g>'
         )
-    words = "; ".join(f"{row.label}: {row.note}" for row in rows)
+    if caption:
+        height += 22
+        marks.append(f'<text class="soft" x="{WIDTH - RIGHT}" y="{height - 8}" text-anchor="end">{_text(caption)}</text>')
+    words = "; ".join([*(f"{row.label}: {row.note}" for row in rows), *([caption] if caption else [])])
     return _svg(f"{title}. {words}", height, marks)
 
 
@@ -68,31 +71,47 @@ def scatter(
     height, bottom = 320, 280
     across = Axis.over([point.x for point in points], 80, WIDTH - 100)
     up = Axis.over([point.y for point in points], bottom, 24)
-    marks = [_grid(across.at(tick), 14, bottom, show[0](tick)) for tick in across.ticks()]
-    for tick in up.ticks():
-        y = up.at(tick)
-        marks.append(f'<path class="grid" d="M80 {y:.1f}H{WIDTH - 100}"/>')
-        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show[1](tick))}</text>')
-    taken: list[tuple[float, float]] = []
-    for point in points:
-        x, y = across.at(point.x), up.at(point.y)
-        level = _free(x, y, taken)
-        taken.append((x, level))
-        marks.append(
-            f"<g><title>{_text(point.label)}: {_text(point.note)}</title>"
-            f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
-            f'<text x="{x + 9:.1f}" y="{level + 4:.1f}">{_text(point.label)}</text></g>'
-        )
+    marks = [_grid(across.at(tick), 14, bottom, label) for tick, label in across.labels(show[0])]
+    marks += _levels(up, WIDTH - 100, show[1])
+    places = [(across.at(point.x), up.at(point.y)) for point in points]
+    taken = _round(places)
+    for point, (x, y) in zip(points, places, strict=True):
+        label = _label(x, y, point.label, taken)
+        circle = f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
+        marks.append(f"<g><title>{_text(point.label)}: {_text(point.note)}</title>{circle}{label}</g>")
     marks.append(f'<text class="soft" x="{WIDTH - 100}" y="{height - 6}" text-anchor="end">{_text(names[0])}</text>')
     marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
     words = "; ".join(f"{point.label}: {point.note}" for point in points)
     return _svg(f"{title}. {words}", height, marks)
 
 
-def _free(x: float, y: float, taken: Sequence[tuple[float, float]]) -> float:
-    """The height nearest to ``y`` at which a label beside ``x`` meets none of those placed before."""
-    steps = (step * sign for step in range(20) for sign in (1, -1))
-    return next((y + 14 * step for step in steps if all(abs(x - a) > 110 or abs(y + 14 * step - b) >= 13 for a, b in taken)), y)
+def _label(x: float, y: float, label: str, taken: list[tuple[float, float, float]]) -> str:
+    """A label beside a mark, or before it where the plot ends, at the nearest height that meets none of what is ``taken``."""
+    wide = LETTER * len(label)
+    start = x + 9 if x + 9 + wide <= WIDTH else x - 9 - wide
+    levels = [y + 14 * step * sign for step in range(20) for sign in (1, -1)]
+    level = next((one for one in levels if one > 22 and not _meets(start, start + wide, one, taken)), y)
+    taken.append((start, start + wide, level))
+    at = f'x="{start:.1f}"' if start > x else f'x="{x - 9:.1f}" text-anchor="end"'
+    return f'<text {at} y="{level + 4:.1f}">{_text(label)}</text>'
+
+
+def _round(places: Sequence[tuple[float, float]]) -> list[tuple[float, float, float]]:
+    """What marks take up."""
+    return [(x - 6, x + 6, y) for x, y in places]
+
+
+def _meets(start: float, stop: float, y: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+    return any(start < right and left < stop and abs(y - level) < 13 for left, right, level in taken)
+
+
+def _levels(up: Axis, right: float, show: Callable[[float], str]) -> list[str]:
+    """Lines across the plot at the ticks of its upright axis."""
+    return [
+        f'<path class="grid" d="M80 {up.at(tick):.1f}H{right}"/>'
+        f'<text class="soft" x="72" y="{up.at(tick) + 4:.1f}" text-anchor="end">{_text(label)}</text>'
+        for tick, label in up.labels(show)
+    ]
 
 
 def curve(title: str, values: Sequence[float], names: tuple[str, str], show: Callable[[float], str]) -> str:
@@ -100,11 +119,7 @@ def curve(title: str, values: Sequence[float], names: tuple[str, str], show: Cal
     height, bottom = 280, 240
     up = Axis.over(values, bottom, 24)
     step = (WIDTH - 80 - RIGHT) / max(1, len(values) - 1)
-    marks = []
-    for tick in up.ticks():
-        y = up.at(tick)
-        marks.append(f'<path class="grid" d="M80 {y:.1f}H{WIDTH - RIGHT}"/>')
-        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show(tick))}</text>')
+    marks = _levels(up, WIDTH - RIGHT, show)
     path = " ".join(f"{80 + step * index:.1f},{up.at(value):.1f}" for index, value in enumerate(values))
     marks.append(f'<polyline class="span" points="{path}"/>')
     marks.append(f'<text class="soft" x="80" y="{bottom + 18}">1</text>')
@@ -122,21 +137,15 @@ def lines(
     across = Axis.over([x for one in series for x, _, _ in one.points], 80, right)
     up = Axis.over([y for one in series for _, y, _ in one.points], bottom, 24)
     marks = [_grid(across.at(x), 14, bottom, show[0](x)) for x in sorted({x for one in series for x, _, _ in one.points})]
-    for tick in up.ticks():
-        y = up.at(tick)
-        marks.append(f'<path class="grid" d="M80 {y:.1f}H{right}"/>')
-        marks.append(f'<text class="soft" x="72" y="{y + 4:.1f}" text-anchor="end">{_text(show[1](tick))}</text>')
-    taken: list[tuple[float, float]] = []
+    marks += _levels(up, right, show[1])
+    taken = _round([(across.at(x), up.at(y)) for one in series for x, y, _ in one.points])
     for one in sorted(series, key=lambda one: one.points[-1][1]):
         path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y, _ in one.points)
         marks.append(f'<polyline class="span" points="{path}"/>')
         for x, y, note in one.points:
             spot = f'<circle class="mark" cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="4"/>'
             marks.append(f"<g><title>{_text(one.label)}: {_text(note)}</title>{spot}</g>")
-        x, y = across.at(one.points[-1][0]), up.at(one.points[-1][1])
-        level = _free(x, y, taken)
-        taken.append((x, level))
-        marks.append(f'<text x="{x + 9:.1f}" y="{level + 4:.1f}">{_text(one.label)}</text>')
+        marks.append(_label(across.at(one.points[-1][0]), up.at(one.points[-1][1]), one.label, taken))
     marks.append(f'<text class="soft" x="{right}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>')
     marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
     words = "; ".join(f"{one.label}: {', '.join(note for _, _, note in one.points)}" for one in series)
@@ -162,8 +171,8 @@ def ranges(
     every = [one for line in series.values() for one in line]
     across = Axis.over([one.x for one in every], 80, right)
     up = Axis.over([end for one in every for end in (one.y, one.low, one.high) if end > 0], bottom, 24)
-    ticks = [(across.at(tick), show[0](tick)) for tick in across.ticks(6)]
-    marks = _frame(ticks, [(up.at(tick), show[1](tick)) for tick in up.ticks()], right)
+    ticks = [(across.at(tick), label) for tick, label in across.labels(show[0], 6)]
+    marks = _frame(ticks, [(up.at(tick), label) for tick, label in up.labels(show[1])], right)
     for number, (label, line) in enumerate(series.items()):
         path = " ".join(f"{across.at(one.x):.1f},{up.at(one.y):.1f}" for one in line)
         colour = COLOURS[number % len(COLOURS)]
@@ -297,7 +306,8 @@ class Axis(NamedTuple):
     def over(cls, values: Sequence[float], start: float, stop: float) -> Axis:
         """An axis a little longer than the values, which have to be positive."""
         logs = [math.log10(value) for value in values] or [0.0]
-        margin = max(0.05 * (max(logs) - min(logs)), 0.02)
+        spread = max(logs) - min(logs)
+        margin = 0.05 * spread if spread > 1e-3 else 0.02
         return cls(min(logs) - margin, max(logs) + margin, start, stop)
 
     def at(self, value: float) -> float:
@@ -314,8 +324,17 @@ class Axis(NamedTuple):
                 if self.low <= math.log10(digit) + decade <= self.high
             ]
             if len(found) <= most:
-                return found
+                return found if len(found) > 1 else self._even()
         return found[:: math.ceil(len(found) / most)]
+
+    def _even(self) -> list[float]:
+        """For an axis that is too short for two round numbers of a decade."""
+        return Even(10**self.low, 10**self.high, self.start, self.stop).ticks(6)
+
+    def labels(self, show: Callable[[float], str], most: int = 8) -> list[tuple[float, str]]:
+        """Ticks with their words, none said twice."""
+        said = [(tick, show(tick)) for tick in self.ticks(most)]
+        return [pair for index, pair in enumerate(said) if index == 0 or pair[1] != said[index - 1][1]]
 
 
 def _grid(x: float, top: float, bottom: float, label: str) -> str:
