@@ -21,7 +21,7 @@ from torch.nn import functional
 from headlong.errors import OptionError
 from headlong.heads.base import Head, HeadOutput
 from headlong.heads.frequency import frequency_order, places
-from headlong.heads.grouped import grouped_log_prob, wide
+from headlong.heads.grouped import grouped_log_prob, linear_log_prob, wide
 from headlong.layers.bands import Band, BandsLayer
 from headlong.layers.matrix import Layer
 
@@ -79,11 +79,12 @@ class BandsHead(Head):
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         band, within = self.band[target], self.within[target]
         entry = torch.where(band < 0, within, self.short + band)
-        total = -functional.cross_entropy(_float(self._head(hidden)), entry, reduction="none")
+        total = linear_log_prob(hidden, self.head_weight, self.head_bias if self.has_bias else None, entry)
         for number, (weight, bias, projection) in enumerate(zip(self.weights, self.biases, self.projections, strict=True)):
             group = torch.where(band == number, 0, -1)
             starts = torch.tensor([0, len(weight)])
-            total = total + grouped_log_prob(hidden, group, within, weight, bias, starts, projection)
+            added = bias if self.has_bias else None
+            total = total + grouped_log_prob(hidden, group, within, weight, added, starts, projection)
         return HeadOutput(-total.mean(), total)
 
     def _head(self, hidden: Tensor) -> Tensor:

@@ -16,34 +16,87 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
 def grouped_log_prob(
-    hidden: Tensor, group: Tensor, place: Tensor, weight: Tensor, bias: Tensor, starts: Tensor, projection: Tensor | None = None
-) -> Tensor:
+    hidden: Tensor, group: Tensor, place: Tensor, weight: Tensor, bias: Tensor | None, starts: Tensor,
+    projection: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """``[N]`` float32 (float64 for float64 weights). ``hidden [N, dim]``, ``group, place [N]``, ``weight [rows, width]``."""
     device = hidden.device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
     parts = [None if part is None else part.to(kind) for part in (hidden, weight, projection)]
     with torch.autocast(device, enabled=False):
         if len(starts) == 2 and not torch.compiler.is_compiling():
-            return _one_group(parts, group, place, bias.to(wide(kind)))
+            return _one_group(parts, group, place, bias)
+        rest = torch.zeros(len(weight), device=weight.device) if bias is None else bias
         found: Tensor = torch.ops.headlong.grouped_log_prob(
-            parts[0], group, place, parts[1], bias.to(wide(kind)), starts, parts[2]
+            parts[0], group, place, parts[1], rest.to(wide(kind)), starts, parts[2]
         )
     return found
 
 
-def _one_group(parts: list[Any], group: Tensor, place: Tensor, bias: Tensor) -> Tensor:
-    """The same for one group by PyTorch's own gradients: its logits are kept, which is quicker than computing them again."""
+def _one_group(parts: list[Any], group: Tensor, place: Tensor, bias: Tensor | None) -> Tensor:
+    """The same for one group: what its gradients need is kept, which is quicker than computing the logits again."""
     hidden, weight, projection = parts
     rows = (group == 0).nonzero()[:, 0]
-    x = hidden[rows] if projection is None else functional.linear(hidden[rows], projection)
-    same = weight.dtype == bias.dtype
-    logits = functional.linear(x, weight, bias) if same else functional.linear(x, weight).to(bias.dtype) + bias
-    found = -functional.cross_entropy(logits, place[rows], reduction="none")
-    return bias.new_zeros(len(hidden)).index_copy(0, rows, found)
+    some = hidden.index_select(0, rows)
+    x = some if projection is None else functional.linear(some, projection)
+    found = linear_log_prob(x, weight, bias, place[rows])
+    return found.new_zeros(len(hidden)).index_copy(0, rows, found)
+
+
+def linear_log_prob(x: Tensor, weight: Tensor, bias: Tensor | None, place: Tensor) -> Tensor:
+    """``log_softmax(x @ weight.T + bias)[n, place[n]]``, ``[N]``: products in autocast's type or the weight's, sums wide.
+
+    Where a gradient is wanted, ``softmax - onehot`` is made on the way forward, and it is all that is kept.
+    """
+    device = x.device.type
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    x, weight = x.to(kind), weight.to(kind)
+    with torch.autocast(device, enabled=False):
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            found: Tensor = _LinearLogProb.apply(x, weight, bias, place)  # type: ignore[no-untyped-call]  # torch's is untyped
+            return found
+        return -functional.cross_entropy(_logits(x, weight, bias), place, reduction="none")
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    kind = wide(weight.dtype)
+    if kind == weight.dtype:
+        return functional.linear(x, weight, None if bias is None else bias.to(kind))
+    logits = functional.linear(x, weight).to(kind)
+    return logits if bias is None else logits + bias
+
+
+class _LinearLogProb(torch.autograd.Function):
+    """``dout/dz = onehot - softmax``: with d = softmax - onehot, the gradient of x is ``-(g d) @ weight`` and so on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, place: Tensor) -> Tensor:
+        logits, at = _logits(x, weight, bias), place[:, None]
+        chosen, top = logits.gather(1, at), logits.amax(1)
+        d = logits.softmax(1)
+        lse = top - d.amax(1).log()
+        d.scatter_add_(1, at, d.new_full((), -1).expand_as(at))
+        ctx.save_for_backward(x, weight, d)
+        return chosen[:, 0] - lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, d = ctx.saved_tensors
+        g, kind = -upstream[0], weight.dtype
+        to_x, to_weight, to_bias, _ = ctx.needs_input_grad
+        low = d.to(kind)
+        return (
+            ((low @ weight) * g[:, None]).to(kind) if to_x else None,
+            low.T @ (x * g[:, None]).to(kind) if to_weight else None,
+            g @ d if to_bias else None,
+            None,
+        )
 
 
 def wide(kind: torch.dtype) -> torch.dtype:
