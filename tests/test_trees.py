@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch.nn import functional
 
 import headlong as hl
 from headlong import kernels
@@ -17,7 +18,7 @@ from headlong.engines.descent import Reference
 from headlong.engines.walks import native
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads import BandsHead, DifferentiatedHead, TreeHead, TwoLevelHead, build_head, classes, trees
-from headlong.heads.grouped import grouped_log_prob
+from headlong.heads.grouped import grouped_log_prob, linear_log_prob
 from headlong.layers.bands import Band, BandsLayer
 from headlong.layers.blocks import Block, BlocksLayer
 from headlong.layers.tree import TreeLayer, check_tree
@@ -171,6 +172,23 @@ def test_grouped_is_the_log_softmax_of_each_group_and_ignores_the_rest() -> None
         part = slice(int(starts[group[n]]), int(starts[group[n] + 1]))
         expected = (weight[part] @ hidden[n] + bias[part]).log_softmax(0)[place[n]] if group[n] >= 0 else torch.zeros(())
         torch.testing.assert_close(out[n], expected, check_dtype=False)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_one_class_of_each_row_has_the_gradients_of_a_log_softmax(biased: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(7, 5, dtype=torch.float64) * 9, torch.randn(12, 5, dtype=torch.float64) * 9
+    bias, place = torch.randn(12, dtype=torch.float64) if biased else None, torch.randint(12, (7,))
+    parts = [part.requires_grad_() for part in (x, weight, bias) if part is not None]
+    assert torch.autograd.gradcheck(lambda *_: linear_log_prob(x, weight, bias, place), parts)
+    found = linear_log_prob(x, weight, bias, place)
+    expected = functional.linear(x, weight, bias).log_softmax(1).gather(1, place[:, None])[:, 0]
+    assert float(expected.detach().min()) < -120, "where a probability is nothing in float32"
+    torch.testing.assert_close(found, expected)
+    low = None if bias is None else bias.float()
+    torch.testing.assert_close(linear_log_prob(x.float(), weight.float(), low, place), expected.float())
+    with torch.no_grad():
+        torch.testing.assert_close(linear_log_prob(x, weight, bias, place), expected)
 
 
 @pytest.mark.parametrize("kind", ["bands", "two-level", "tree", "differentiated"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from functools import partial
@@ -87,6 +88,64 @@ def frozen_experts() -> str:
     return markdown(Table("", ("layer", "contestant", "µs a query", "over torch fp32"), tuple(rows), f"{where}."))
 
 
+def expert_contents() -> str:
+    """The smallest experts of each trained head: their most frequent words and those that few others hold."""
+    if text := missing("liao2019.contents"):
+        return text
+    found = record("liao2019.contents")
+    trained = sorted((run for run in found["runs"] if "held" in run), key=lambda run: run["classes"])
+    rows = [
+        (run["task"], f"{one['size']:,}", _words(one["words"][:7]), _words(one["own"][:10]))
+        for run in trained
+        for one in run["smallest"][:4]
+    ]
+    return _left(Table("", ("task", "classes", "most frequent", "those that the fewest other experts hold"), tuple(rows)))
+
+
+def _words(words: list[str]) -> str:
+    return " ".join(html.escape(word, quote=False).replace("|", "&#124;") for word in words)
+
+
+def _left(table: Table) -> str:
+    return markdown(table).replace("--:|", "---|")
+
+
+def softmax_share() -> str:
+    """The full softmax's part of each model, and how a class's frequency goes with the number of its experts."""
+    if text := missing("liao2019.contents"):
+        return text
+    found = record("liao2019.contents")
+    rows = []
+    for run in sorted((run for run in found["runs"] if "held" in run), key=lambda run: run["classes"]):
+        share, said = run["compute"], "–" if run["rank_correlation"] is None else f"{run['rank_correlation']:.2f}"
+        published = "" if share["verdict"] == "no figure" else f"above 98%: {share['verdict']}"
+        counts = (f"{run['classes']:,}", f"{share['softmax']:,}", f"{share['backbone']:,}")
+        rows.append((run["task"], *counts, f"{share['share']:.1%}", published, f"{share['time_share']:.0%}", said))
+    titles = (
+        "task", "classes", "softmax", "backbone", "softmax's share", "published", "of the time", "rank correlation"
+    )  # fmt: skip
+    where = measured_where(found["environment"])
+    return markdown(Table("", titles, tuple(rows), f"Multiplications with weights, for one answer. {where}."))
+
+
+def spectra() -> str:
+    """Energy of the leading directions of several models' layers."""
+    if text := missing("vlasova-softmax.spectra"):
+        return text
+    found = record("vlasova-softmax.spectra")
+    kinds = {"plain": "", "centred": "less the mean row, ", "weighted": "that and weighted, "}
+    columns = {f"{said}{part}": (kind, part) for kind, said in kinds.items() for part in ("D/16", "D/8", "D/4")}
+    rows = [
+        (
+            f"{run['layer']}, {run['vocab']:,} x {run['dim']}", f"{run['mean_row_energy']:.1%}",
+            *(f"{run[f'{kind}_energy'][part]:.1%}" for kind, part in columns.values()),
+        )
+        for run in found["runs"]
+    ]  # fmt: skip
+    titles = ("layer", "its mean row", *columns)
+    return markdown(Table("", titles, tuple(rows), f"{measured_where(found['environment'])}."))
+
+
 def capacity() -> str:
     """Ranks of made and of trained heads."""
     if text := missing("ganea2019-trained"):
@@ -112,6 +171,6 @@ def capacity_of() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "heads-ptb": partial(order, "ptb"), "heads-wikitext2": partial(order, "wikitext2"), "head-costs": costs,
     "link-reading": reading, "capacity": capacity, "frozen-experts": frozen_experts,
-    "capacity-wikitext2": capacity_of,
+    "capacity-wikitext2": capacity_of, "expert-contents": expert_contents, "softmax-share": softmax_share, "spectra": spectra,
 }  # fmt: skip
 PAGES = ("links", "capacity", "experts")

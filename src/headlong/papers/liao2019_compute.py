@@ -9,9 +9,8 @@
 Products with weights are counted where the model does them, on the first batch of its test split, and divided by the
 answers of that batch: a translator's encoder is shared out among the words of the translation; products with its memory are
 left out. Timed is one more word after the others (LSTM, translator) or one picture, beside ``linear``, ``log_softmax`` and
-``topk`` of ten, in turns, on one thread: ``time_share`` of the quickest call of each, by the thread's own clock, for machines
-that do other work as well.
-Weights do not matter for time: the net is a fresh one.
+``topk`` of ten, in turns, on one thread: ``time_share`` of the quickest call of each by the thread's own clock, which other
+work of the machine disturbs least. Weights do not matter for time: the net is a fresh one.
 """
 
 from __future__ import annotations

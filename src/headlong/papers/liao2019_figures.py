@@ -20,7 +20,8 @@ from headlong.measure import read_run
 from headlong.papers import read
 from headlong.papers.liao2019_contents import SOFTMAX_SHARE
 from headlong.report.page import STYLE
-from headlong.report.plots import Range, Row, cells, dot_plot, ranges, standalone
+from headlong.report.plots import Range, Row, dot_plot, ranges, standalone
+from headlong.report.squares import cells
 
 METHODS = {"ds": "experts", "svd": "SVD-softmax", "d": "D-softmax"}
 """How the rows of a method begin, and its name in a figure."""

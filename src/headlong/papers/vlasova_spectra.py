@@ -10,7 +10,7 @@
 
 Layers are looked for as ``DATA/heads/wikitext2-gpt512`` and ``DATA/harvest/NAME`` (``headlong harvest``); those that are not
 there are named as not run. C is taken over training hidden vectors. ``energy`` is the share of the sum of squares that the
-first D/16, D/8 and D/4 values have.
+first D/16, D/8 and D/4 values have, and of the mean row in W.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def weighted(singular: Doubles, directions: Doubles, hidden: Doubles) -> Doubles
     """Singular values of ``W C^(1/2)``, falling: with ``W = U S Q^T`` the roots of the eigenvalues of ``S Q^T C Q S``."""
     turned = (hidden @ directions) * singular
     energies = np.linalg.eigvalsh(turned.T @ turned / len(hidden))[::-1]
-    return np.sqrt(np.maximum(energies, 0.0))
+    return np.asarray(np.sqrt(np.maximum(energies, 0.0)), np.float64)
 
 
 def measured(name: str, layer: Layer, hidden: Doubles) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def measured(name: str, layer: Layer, hidden: Doubles) -> dict[str, Any]:
     _, singular, _ = spectrum(layer, _silent)
     _, centred, directions = spectrum(Layer(rows - rows.mean(axis=0, dtype=np.float64).astype(np.float32)), _silent)
     line: dict[str, Any] = {"layer": name.split("/")[-1], "vocab": layer.vocab, "dim": layer.dim}
+    line["mean_row_energy"] = round(1 - float(np.sum(centred**2) / np.sum(singular**2)), 4)
     kinds = {"plain": singular, "centred": centred, "weighted": weighted(centred, directions, hidden)}
     for kind, values in kinds.items():
         energy = np.cumsum(values**2) / np.sum(values**2)

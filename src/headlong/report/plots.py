@@ -329,7 +329,7 @@ class Axis(NamedTuple):
 
     def _even(self) -> list[float]:
         """For an axis that is too short for two round numbers of a decade."""
-        return Even(10**self.low, 10**self.high, self.start, self.stop).ticks(6)
+        return Even(10**self.low, 10**self.high, self.start, self.stop).ticks()
 
     def labels(self, show: Callable[[float], str], most: int = 8) -> list[tuple[float, str]]:
         """Ticks with their words, none said twice."""
