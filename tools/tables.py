@@ -250,7 +250,9 @@ def band_costs() -> str:
         return "No committed run yet."
     record = json.loads(file.read_text(encoding="utf-8"))
     made, shape, names = record["environment"], record["shape"], ("ours", "torch")
-    rows = [("loss after the last step", *(f"{record['losses'][name][-1]:.4f}" for name in names))]
+    losses = record["losses"]
+    rows = [("loss of the first step", *(f"{losses[name][0]:.6f}" for name in names))]
+    rows += [(f"loss of step {len(losses['ours'])}", *(f"{losses[name][-1]:.4f}" for name in names))]
     rows += [(f"a training step, {shape['rows']:,} rows", *(_milliseconds(record["step"][name]) for name in names))]
     for batch, seconds in record["topk"].items():
         rows += [(f"top-10, {batch} at once", *(_milliseconds(seconds[name]) for name in names))]
