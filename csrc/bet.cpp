@@ -26,11 +26,6 @@ std::vector<T> joined(const std::vector<std::vector<T>>& each) {
     return all;
 }
 
-// Draws until both sides of a mean that is off by `e` are refuted, when the mean of X^2 is `spread`.
-double draws_for(double odds, double e, double spread) {
-    return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
-}
-
 }  // namespace
 
 // The middles and gaps of all classes, and the sums of the middles chunk by chunk.

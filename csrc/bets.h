@@ -33,6 +33,11 @@ bool wins(const std::vector<double>& drawn, double odds, const Factor& factor) {
     return std::accumulate(wealth, wealth + kStakes, 0.0) >= odds;
 }
 
+// Draws until a mean that is off by `e` is refuted with `odds`, when the mean of X^2 is `spread`.
+inline double draws_for(double odds, double e, double spread) {
+    return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
+}
+
 // `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
 inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {
     const int64_t words = (2 * (count + 1) + kBlock - 1) / kBlock * kBlock;

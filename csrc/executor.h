@@ -194,15 +194,25 @@ struct SampleRule {
     int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
 };
 
+// How far the classes of a query were read: what their estimates are off at most, how many deeper levels are in them, and
+// those that were scored, which the look's estimates no longer hold.
+struct Known {
+    Scratch<float> rad;
+    Scratch<uint8_t> depth;
+    std::vector<Scored> scored;
+};
+
 // A class with its key link(z) / T + gumbel.
 struct Keyed {
     int64_t id;
     double z, key;
 };
 
-// Mass of the classes better than one, from below and from above, in units of exp(shift).
-struct Mass {
-    double low, high;
+// The keys of one draw: upper ends of all classes that are not scored, and the exact ones of those that are.
+struct Keys {
+    uint32_t draw = 0;
+    Scratch<float> upper;
+    std::vector<Keyed> exact;
 };
 
 // Whether a class is in the nucleus, and whether that is proved.
@@ -221,6 +231,13 @@ struct Weighed {
     Scratch<float> middle, gap;
     double sum = 0;
     float shift = 0, slop = 0;
+};
+
+// What decides whether class `of` is in the nucleus, and which way it is to be shown: see nucleus.cpp.
+struct Sides {
+    Scored of;
+    double top_p, beta;
+    bool inside;
 };
 
 class Executor {
@@ -340,22 +357,31 @@ class Executor {
     double dot_error(const double* hidden) const;
 
     // nucleus.cpp
-    Side side_of_nucleus(const Look& look, int q, const Question& question, double top_p, const Scored& of,
-                         const std::vector<Scored>& scored, double odds, uint64_t key, int threads, Answer& answer) const;
-    double balance(const Look& look, int q, const Question& question, double top_p, const Scored& of, int threads, Weighed& w,
-                   Scratch<double>& before) const;
+    Side side_of_nucleus(Look& look, int q, const Question& question, double top_p, const Scored& of, double odds, uint64_t key,
+                         int threads, Known& known, Answer& answer) const;
+    void take_sides(const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
+                    float* gap) const;
+    void balance(const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
+                 Scratch<double>& runs) const;
+    bool widest_sides(const Look& look, const Weighed& w, double claim, double target, double odds, int threads, const Known& known,
+                      std::vector<int32_t>& ids) const;
+    void narrow(Look& look, int q, const Sides& sides, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
+                Scratch<double>& runs, Answer& answer) const;
 
     // sample.cpp
     Status resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                           Draw* draws, Answer& answer) const;
-    bool know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best,
-              std::vector<Scored>& scored, Interval& lse, Answer& answer) const;
+    bool know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
+              Answer& answer) const;
+    void read_on(Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) const;
+    void score_known(Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer) const;
     Status draw_filtered(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                          Draw* draws, Answer& answer) const;
-    bool best_keys(const Look& look, int q, const SampleRule& rule, uint32_t draw, int64_t m, int threads,
-                   const std::vector<Scored>& scored, std::vector<Keyed>& best, Answer& answer) const;
-    Mass mass_above(const Look& look, int q, double beta, double shift, const Scored& of,
-                    const std::vector<Scored>& scored) const;
+    bool best_keys(Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
+                   std::vector<Keyed>& best, Answer& answer) const;
+    void upper_keys(const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys) const;
+    void closer_keys(const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
+                     const Known& known, Keys& keys) const;
     void finish_samples(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                         const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers) const;
     std::vector<Scored> filtered(std::vector<Scored> sorted, const SampleRule& rule) const;

@@ -1,18 +1,30 @@
 // Sampling one query: every class has a Gumbel of its own, fixed by (seed, row, class), and the argmax of
-// link(z) / T + gumbel is an exact sample; exact rows are read only where an interval reaches the best exact key.
+// link(z) / T + gumbel is an exact sample. The classes whose keys may be the best are scored, their worst key is the threshold,
+// and what can still reach it is read on, level by level.
 //
 // Filters never sort V classes: the classes are taken in the order of their keys and the first that passes is the
-// sample. Whether one is in the nucleus depends on the mass of the classes better than it, which intervals decide.
+// sample. Whether one is in the nucleus depends on the mass of the classes better than it: see nucleus.cpp.
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 
 #include "bets.h"
-#include "executor.h"
-#include "pool.h"
+#include "bins.h"
 
 namespace headlong {
+namespace {
+
+constexpr int64_t kFirst = 1, kMoreKeys = 8;  // classes by key at first, and those scored beside them for a better threshold
+
+bool by_key(const Keyed& a, const Keyed& b) { return a.key > b.key || (a.key == b.key && a.id < b.id); }
+
+struct Candidate {
+    float upper;
+    int32_t id;
+    bool operator<(const Candidate& other) const { return upper > other.upper || (upper == other.upper && id < other.id); }
+};
+
+}  // namespace
 
 double gumbel(const Kernels& kernels, uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
     uint32_t high[4], low[4];
@@ -33,6 +45,7 @@ std::vector<Answer> Executor::sample(const double* hidden, int64_t count, const 
     Question asked = question;
     asked.beta = 1 / rule.temperature;
     asked.keep = true;
+    asked.eps = kInf;  // no sample asks for a normaliser
     const bool by_mass = rule.top_p < 1 || rule.min_p > 0;
     asked.k = rule.top_k > 0 ? std::min(rule.top_k, vocab) : by_mass ? 1 : 0;
     run(
@@ -51,42 +64,71 @@ Status Executor::resolve_sample(Look& look, int q, const Question& question, con
                                 Draw* draws, Answer& answer) const {
     if (rule.top_k == 0 && (rule.top_p < 1 || rule.min_p > 0))
         return draw_filtered(look, q, question, rule, threads, draws, answer);
-    std::vector<Scored> best, scored;
-    Interval lse{0, kInf};
-    if (rule.top_k > 0 || by_budget(look)) {
-        if (!know(look, q, question, threads, best, scored, lse, answer)) return Status::dear;
-    }
+    std::vector<Scored> best;
+    Known known;
+    if ((rule.top_k > 0 || by_budget(look)) && !know(look, q, question, threads, best, known, answer)) return Status::dear;
     if (rule.top_k > 0) {
         const std::vector<Scored> kept = filtered(std::move(best), rule);
         for (int i = 0; i < rule.n; ++i) draws[i] = pick(kept, rule, look.rows[q], i);
         return Status::done;
     }
     for (int i = 0; i < rule.n; ++i) {
-        std::vector<Keyed> keys;
-        if (!best_keys(look, q, rule, i, 1, threads, scored, keys, answer)) return Status::dear;
-        if (!keys.empty()) draws[i] = {keys[0].id, keys[0].z, keys[0].key, true};
+        std::vector<Keyed> first;
+        Keys keys;
+        keys.draw = static_cast<uint32_t>(i);
+        if (!best_keys(look, q, rule, 1, threads, known, keys, first, answer)) return Status::dear;
+        if (!first.empty()) draws[i] = {first[0].id, first[0].z, first[0].key, true};
     }
     return Status::done;
 }
 
-// The k best classes, all that were scored on the way (they leave look.est), and the normaliser. Under a budget the
-// estimates of the others are taken for the truth: the distribution is the published method's own.
-bool Executor::know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best,
-                    std::vector<Scored>& scored, Interval& lse, Answer& answer) const {
+// The k best classes, and all that were scored on the way. Under a budget the estimates of the others are taken for the truth:
+// the distribution is the published method's own.
+bool Executor::know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
+                    Answer& answer) const {
     bool found = true;
     if (by_budget(look)) {
-        scored = spend_budget(look, q, question, threads, lse);
-        lse.error = 0;
-        best.assign(scored.begin(), scored.begin() + std::min<size_t>(question.k, scored.size()));
+        Interval lse{0, kInf};
+        known.scored = spend_budget(look, q, question, threads, lse);
+        best.assign(known.scored.begin(), known.scored.begin() + std::min<size_t>(question.k, known.scored.size()));
     } else {
         std::vector<float> est, upper;
-        found = best_of(look, q, question.k, threads, best, scored, est, upper, answer);
-        if (found) lse = normaliser(look, q, question, scored, est, upper);
-        for (const Scored& s : scored) look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
+        found = best_of(look, q, question.k, threads, best, known.scored, est, upper, answer);
+        for (const Scored& s : known.scored) look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
     }
-    answer.rows += static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
+    answer.rows += static_cast<int64_t>(known.scored.size());
+    answer.bytes += static_cast<double>(known.scored.size()) * row_bytes();
     return found;
+}
+
+// Scores rows; they leave the estimates.
+void Executor::score_known(Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer) const {
+    float* est = look.est.data() + q * padded;
+    if (by_budget(look)) {
+        for (Scored& s : rows) s.z = est[s.id];
+    } else {
+        score(&look.hidden[q * dim], rows, threads);
+        answer.rows += static_cast<int64_t>(rows.size());
+        answer.bytes += static_cast<double>(rows.size()) * row_bytes();
+    }
+    for (const Scored& s : rows) {
+        est[s.id] = -std::numeric_limits<float>::infinity();
+        known.rad[s.id] = 0;
+    }
+    known.scored.insert(known.scored.end(), rows.begin(), rows.end());
+}
+
+// Reads each of `ids` one level further: its next codes, or the row itself.
+void Executor::read_on(Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) const {
+    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+    std::vector<std::vector<int32_t>> at(levels);
+    std::vector<Scored> last;
+    for (int32_t id : ids) {
+        if (levels > 0 && known.depth[id] < levels) at[known.depth[id]++].push_back(id);
+        else last.push_back({id, 0});
+    }
+    for (int level = 0; level < levels; ++level) read_deeper(look, q, level, at[level], threads, known.rad, answer);
+    score_known(look, q, last, threads, known, answer);
 }
 
 // Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
@@ -115,180 +157,184 @@ Draw Executor::pick(const std::vector<Scored>& kept, const SampleRule& rule, uin
     return out;
 }
 
-// The m classes with the largest keys, best first. `scored` are classes known exactly, which look.est no longer holds.
-bool Executor::best_keys(const Look& look, int q, const SampleRule& rule, uint32_t draw, int64_t m, int threads,
-                         const std::vector<Scored>& scored, std::vector<Keyed>& best, Answer& answer) const {
-    struct Candidate {
-        int64_t id;
-        float upper;
-    };
+// The upper ends of all keys.
+void Executor::upper_keys(const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys) const {
     const float* est = look.est.data() + q * padded;
     const uint64_t row = rule.row0 + look.rows[q];
-    const float beta = static_cast<float>(1 / rule.temperature), least = -std::numeric_limits<float>::max();
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    std::atomic<int64_t> next{0};
-    std::atomic<float> threshold{least};
-    std::vector<Candidate> all;
-    std::mutex joining;
-    run_parallel(threads, [&](int) {
+    const float beta = static_cast<float>(1 / rule.temperature);
+    const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
+    keys.upper.resize(padded);
+    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
         uint32_t words[kChunk + kBlock];
-        const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
-        float rad[kChunk], low[kChunk], high[kChunk];
-        std::vector<float> heap;
-        std::vector<Candidate> own;
-        for (int64_t c = next++; c < chunks; c = next++) {
-            const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-            kernels->radius(look.prepared.radius[q], first, n, rad);
-            kernels->noise(rule.seed, row, draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
-            kernels->gumbel_keys(est + first, rad, words + lead, n, link, beta, low, high);
-            float tau = threshold.load(std::memory_order_relaxed);
-            for (int64_t i = 0; i < n; ++i) {
-                if (!(high[i] >= tau) || est[first + i] == -std::numeric_limits<float>::infinity()) continue;
-                own.push_back({first + i, high[i]});
-                if (!(low[i] > least)) continue;
-                if (static_cast<int64_t>(heap.size()) == m) {
-                    if (low[i] <= heap.front()) continue;
-                    std::pop_heap(heap.begin(), heap.end(), std::greater<float>());
-                    heap.back() = low[i];
-                } else {
-                    heap.push_back(low[i]);
-                }
-                std::push_heap(heap.begin(), heap.end(), std::greater<float>());
-                if (static_cast<int64_t>(heap.size()) == m) tau = std::max(tau, heap.front());
-            }
-            float now = threshold.load(std::memory_order_relaxed);
-            while (tau > now && !threshold.compare_exchange_weak(now, tau, std::memory_order_relaxed)) {
-            }
-        }
-        std::lock_guard<std::mutex> lock(joining);
-        all.insert(all.end(), own.begin(), own.end());
+        float low[kChunk];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
+        kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, link, beta, low, &keys.upper[first]);
+        for (int64_t i = first; i < first + n; ++i)  // the noise of a class that is not there may be open above
+            keys.upper[i] = est[i] == -std::numeric_limits<float>::infinity() ? est[i] : keys.upper[i];
     });
-    const float tau = threshold.load();
-    all.erase(std::remove_if(all.begin(), all.end(), [&](const Candidate& c) { return c.upper < tau; }), all.end());
-    if (static_cast<double>(all.size()) > share * static_cast<double>(vocab) + 1024.0 + 8.0 * static_cast<double>(m))
-        return false;
-    auto by_key = [](const Keyed& a, const Keyed& b) { return a.key > b.key || (a.key == b.key && a.id < b.id); };
-    auto take = [&](int64_t id, double z) {
-        best.push_back({id, z, linked(z) / rule.temperature + gumbel(*kernels, rule.seed, row, draw, id + rule.class0)});
-    };
-    best.clear();
-    for (const Scored& s : scored) take(s.id, s.z);
-    std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
-    for (size_t at = 0; at < all.size();) {
-        std::sort(best.begin(), best.end(), by_key);
-        if (static_cast<int64_t>(best.size()) > m) best.resize(m);
-        const double worst = static_cast<int64_t>(best.size()) < m ? -kInf : best.back().key;
-        std::vector<Scored> rows;
-        const int64_t grain = std::max<int64_t>(4, m - static_cast<int64_t>(best.size()));
-        while (at < all.size() && static_cast<int64_t>(rows.size()) < grain && all[at].upper >= worst)
-            rows.push_back({all[at++].id, 0});
-        if (rows.empty()) break;
-        if (by_budget(look)) {
-            for (Scored& s : rows) s.z = est[s.id];
-        } else {
-            score(&look.hidden[q * dim], rows, threads);
-            answer.rows += static_cast<int64_t>(rows.size());
-            answer.bytes += static_cast<double>(rows.size()) * row_bytes();
-        }
-        for (const Scored& s : rows) take(s.id, s.z);
-    }
-    std::sort(best.begin(), best.end(), by_key);
-    if (static_cast<int64_t>(best.size()) > m) best.resize(m);
-    return true;
 }
 
-Mass Executor::mass_above(const Look& look, int q, double beta, double shift, const Scored& of,
-                          const std::vector<Scored>& scored) const {
+// Those of `ids` again, which were read on.
+void Executor::closer_keys(const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
+                           const Known& known, Keys& keys) const {
+    constexpr int64_t kGrain = 64;
     const float* est = look.est.data() + q * padded;
-    float rad[kChunk], low[kChunk], high[kChunk];
-    Mass mass{0, 0};
-    for (int64_t first = 0; first < padded; first += kChunk) {
-        const int64_t n = std::min<int64_t>(kChunk, padded - first);
-        kernels->radius(look.prepared.radius[q], first, n, rad);
-        kernels->interval_exps(est + first, rad, n, link, static_cast<float>(beta), static_cast<float>(shift), low, high);
-        if (of.id >= first && of.id < first + n) low[of.id - first] = high[of.id - first] = 0;
+    const uint64_t row = rule.row0 + look.rows[q];
+    const float beta = static_cast<float>(1 / rule.temperature);
+    const int64_t count = static_cast<int64_t>(ids.size());
+    over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
+        uint32_t words[kGrain] = {}, four[4];
+        float some[kGrain] = {}, rad[kGrain] = {}, low[kGrain], upper[kGrain];
+        const int64_t n = std::min(count - g * kGrain, kGrain);
+        const int32_t* own = &ids[g * kGrain];
         for (int64_t i = 0; i < n; ++i) {
-            const float e = est[first + i];
-            mass.low += e - rad[i] > of.z ? low[i] : 0.f;
-            mass.high += e + rad[i] >= of.z ? high[i] : 0.f;
+            const int64_t id = own[i] + rule.class0;
+            kernels->noise(rule.seed, row, keys.draw, id & ~int64_t{3}, 4, four);
+            words[i] = four[id & 3];
+            some[i] = est[own[i]];
+            rad[i] = known.rad[own[i]];
         }
+        kernels->gumbel_keys(some, rad, words, kGrain, link, beta, low, upper);
+        for (int64_t i = 0; i < n; ++i)
+            if (upper[i] < keys.upper[own[i]]) keys.upper[own[i]] = upper[i];
+    });
+}
+
+// The classes whose upper ends reach `floor`, `most` of them, the largest, where there are more.
+std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, size_t most, float floor, int threads) {
+    const int64_t padded = static_cast<int64_t>(keys.upper.size());
+    std::vector<std::vector<Candidate>> each(threads);
+    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+        const float none[kChunk] = {};
+        int32_t ids[kChunk];
+        float kept[kChunk], upper[kChunk];
+        std::vector<Candidate>& own = each[t];
+        const float least = own.size() == most ? own.front().upper : floor;
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        const int64_t came = kernels.survivors(&keys.upper[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
+        for (int64_t i = 0; i < came; ++i) {
+            own.push_back({kept[i], ids[i]});
+            if (own.size() > most) {  // a heap, the worst in front
+                std::push_heap(own.begin(), own.end());
+                std::pop_heap(own.begin(), own.end());
+                own.pop_back();
+            } else if (own.size() == most) {
+                std::make_heap(own.begin(), own.end());
+            }
+        }
+    });
+    std::vector<Candidate> all;
+    for (const std::vector<Candidate>& own : each) all.insert(all.end(), own.begin(), own.end());
+    if (all.size() > most) {
+        std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(most), all.end());
+        all.resize(most);
     }
-    const double slop = std::expm1(float_error(shift, beta)) + 0x1p-18;
-    mass.low *= 1 - slop;
-    mass.high *= 1 + slop;
-    for (const Scored& s : scored) {
-        if (s.id == of.id || !better(s, of)) continue;
-        const double term = std::exp(linked(s.z) * beta - shift);
-        mass.low += term;
-        mass.high += term;
+    return all;
+}
+
+// The m classes with the largest keys, best first. False: there are so many candidates that all is better read.
+bool Executor::best_keys(Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
+                         std::vector<Keyed>& best, Answer& answer) const {
+    if (known.rad.empty()) known.rad = radii(look, q, threads);
+    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+    if (levels > 0 && known.depth.empty()) {
+        known.depth.resize(padded);
+        std::memset(known.depth.data(), 0, padded);
     }
-    return mass;
+    if (keys.upper.empty()) upper_keys(look, q, rule, threads, known, keys);
+    const auto take = [&] {  // what has been scored by now
+        for (size_t i = keys.exact.size(); i < known.scored.size(); ++i) {
+            const Scored& s = known.scored[i];
+            keys.upper[s.id] = -std::numeric_limits<float>::infinity();
+            keys.exact.push_back({s.id, s.z, linked(s.z) / rule.temperature +
+                                                 gumbel(*kernels, rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
+        }
+        best = keys.exact;
+        const int64_t kept = std::min<int64_t>(m, static_cast<int64_t>(best.size()));
+        std::partial_sort(best.begin(), best.begin() + kept, best.end(), by_key);
+        best.resize(kept);
+        return kept < m ? -kInf : best.back().key;
+    };
+    const auto score_some = [&](std::vector<Candidate>::const_iterator from, std::vector<Candidate>::const_iterator to) {
+        std::vector<Scored> rows;
+        for (; from != to; ++from) rows.push_back({from->id, 0});
+        score_known(look, q, rows, threads, known, answer);
+        return take();
+    };
+    take();
+    std::vector<Candidate> open = largest_keys(*kernels, keys, m + kMoreKeys, -std::numeric_limits<float>::max(), threads);
+    double worst = score_some(open.begin(), open.end());
+    const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
+    open = largest_keys(*kernels, keys, padded, reach, threads);
+    const double most = (levels > 0 ? std::max(share, 0.7) : share) * static_cast<double>(vocab) + 1024.0 + 8.0 * static_cast<double>(m);
+    if (static_cast<double>(open.size()) > most) return false;
+    for (int level = 0; level < levels && open.size() >= 4; ++level) {
+        std::vector<int32_t> ids;
+        for (const Candidate& c : open)
+            if (known.depth[c.id] == level) ids.push_back(c.id);
+        read_on(look, q, ids, threads, known, answer);
+        closer_keys(look, q, rule, ids, threads, known, keys);
+        size_t kept = 0;
+        for (Candidate& c : open)
+            if ((c.upper = keys.upper[c.id]) >= worst) open[kept++] = c;
+        open.resize(kept);
+    }
+    if (static_cast<double>(open.size()) > share * static_cast<double>(vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
+    std::sort(open.begin(), open.end());
+    for (auto at = open.cbegin(); at != open.cend() && at->upper >= worst;) {
+        auto to = at;
+        while (to != open.cend() && to - at < std::max<int64_t>(4, m - static_cast<int64_t>(best.size())) && to->upper >= worst) ++to;
+        worst = score_some(at, to);
+        at = to;
+    }
+    return true;
 }
 
 // top_p and min_p over all classes.
 Status Executor::draw_filtered(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                Draw* draws, Answer& answer) const {
-    std::vector<Scored> best, scored;
-    Interval lse{0, kInf};
-    if (!know(look, q, question, threads, best, scored, lse, answer)) return Status::dear;
+    std::vector<Scored> best;
+    Known known;
+    if (!know(look, q, question, threads, best, known, answer)) return Status::dear;
     if (best.empty()) return Status::done;  // no class may be answered
-    const double shift = linked(best[0].z) * question.beta, floor = rule.min_p > 0 ? shift + std::log(rule.min_p) : -kInf;
-    // Tighter and tighter normalisers, for classes at the boundary of the nucleus; then the row is dear.
-    const double steps[] = {0.03, 0.003};
-    size_t step = 0;
+    const double floor = rule.min_p > 0 ? linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
     // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
     const bool may_bet = question.delta > 0 && look.source == &preview && !by_budget(look);
     const uint64_t key = may_bet ? key_of(look, q, question) : 0;
     Scored within = best[0], beyond{-1, -kInf};
-    double bets = 0;
+    double decided = 0;
     bool proved = true, within_proved = true, beyond_proved = true;
-    auto in_nucleus = [&](const Scored& s, bool* inside) {
+    const auto in_nucleus = [&](const Scored& s, bool* inside) {
         if (rule.top_p >= 1 || s.id == best[0].id) return *inside = true, true;
         if (s.id == within.id || better(s, within)) return proved = proved && within_proved, *inside = true, true;
         if (beyond.id >= 0 && (s.id == beyond.id || better(beyond, s))) return proved = proved && beyond_proved, *inside = false, true;
-        if (may_bet) {
-            const double odds = (bets + 1) * (bets + 2) / question.delta;
-            const Side side = side_of_nucleus(look, q, question, rule.top_p, s, scored, odds, mix(key + static_cast<uint64_t>(bets)),
-                                              threads, answer);
-            ++bets;
-            if (side.known) {
-                (side.inside ? within : beyond) = s;
-                (side.inside ? within_proved : beyond_proved) = side.proved;
-                proved = proved && side.proved;
-                return *inside = side.inside, true;
-            }
-        }
-        for (;;) {
-            const Mass above = mass_above(look, q, question.beta, shift, s, scored);
-            if (above.high < rule.top_p * std::exp(lse.value - lse.error - shift)) return *inside = true, true;
-            if (above.low >= rule.top_p * std::exp(lse.value + lse.error - shift)) return *inside = false, true;
-            if (by_budget(look)) return *inside = above.low < rule.top_p * std::exp(lse.value - shift), true;
-            if (step == 2) return false;
-            Question closer = question;
-            closer.eps = steps[step++];
-            closer.alone = true;  // most nuclei are decided before
-            const size_t had = scored.size();
-            const Status status = lse.error <= closer.eps ? Status::done : refine(look, q, closer, threads, scored, lse, answer);
-            answer.rows += static_cast<int64_t>(scored.size() - had);
-            answer.bytes += static_cast<double>(scored.size() - had) * row_bytes();
-            if (status != Status::done) return false;
-        }
+        const double odds = may_bet ? (decided + 1) * (decided + 2) / question.delta : 0;
+        const Side side = side_of_nucleus(look, q, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads,
+                                          known, answer);
+        ++decided;
+        (side.inside ? within : beyond) = s;
+        (side.inside ? within_proved : beyond_proved) = side.proved;
+        proved = proved && side.proved;
+        return *inside = side.inside, side.known;
     };
     for (int i = 0; i < rule.n; ++i) {
+        Keys keys;
+        keys.draw = static_cast<uint32_t>(i);
         bool drawn = false;
         size_t seen = 0;
         proved = true;
-        for (int64_t m = 4; !drawn; m *= 4) {
-            std::vector<Keyed> keys;
-            if (!best_keys(look, q, rule, i, m, threads, scored, keys, answer)) return Status::dear;
-            for (; seen < keys.size() && !drawn; ++seen) {
-                const Keyed& next = keys[seen];
+        for (int64_t m = kFirst; !drawn; m *= 4) {
+            std::vector<Keyed> first;
+            if (!best_keys(look, q, rule, m, threads, known, keys, first, answer)) return Status::dear;
+            for (; seen < first.size() && !drawn; ++seen) {
+                const Keyed& next = first[seen];
                 bool inside = false;
                 if (linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
                 if (!in_nucleus({next.id, next.z}, &inside)) return Status::dear;
                 if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
             }
-            if (!drawn && static_cast<int64_t>(keys.size()) < m) return Status::dear;
+            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::dear;
         }
     }
     return Status::done;

@@ -20,7 +20,7 @@ from headlong.plan import Dense, Plan
 from headlong.previews import prefix
 from headlong.previews.prefix import prefix_plan, spread
 from headlong.previews.whitening import whiten
-from headlong.previews.width import CANDIDATES, best_width, rows_to_bet
+from headlong.previews.width import CANDIDATES, best_look, rows_to_bet
 from oracle import check_topk, check_within, truth
 
 SURE, IDS = hl.Promise(0.05, 0.0, 0.0), hl.Promise(math.inf, 0.0, 0.0)
@@ -209,7 +209,7 @@ def test_the_width_follows_the_spectrum() -> None:
         wide = hidden.astype(np.float64)
         basis = whiten(layer.weight, wide)
         for name, promise in (("ids", IDS), ("sure", SURE), ("bet", hl.Promise(0.01, 1e-3, 0.0))):
-            found[power, name] = best_width(layer, basis, wide, promise, 0.25)
+            found[power, name] = best_look(layer, basis, wide, promise, 0.25, few=False).width
     assert found[0.0, "ids"] is None
     assert found[3.0, "ids"] in CANDIDATES[:3]
     assert found[3.0, "ids"] <= found[3.0, "bet"]  # type: ignore[operator]

@@ -176,7 +176,9 @@ def _marked(ids: Any, batch: int, vocab: int, name: str) -> NDArray[np.uint8]:
         if row.ndim != 1:
             raise ShapeError(f"{place} has shape {_shape(row)}; expected a plain list of ids")
         checked = _checked_ids(row, vocab, place, lowest=-1)
-        mark[checked[checked >= 0]] = 1
+        mark[checked] = 1
+        if mark[-1]:  # a padding of -1 writes there, too
+            mark[-1] = checked.max() == vocab - 1
     return marked
 
 

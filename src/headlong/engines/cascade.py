@@ -1,10 +1,10 @@
 """Coarse to fine: a look at all classes with a radius for each, closer looks where it matters, then exact rows.
 
-With calibration vectors the first look is a whitened prefix, 5 to 10 % of float32's bytes on trained layers; without them,
-and where few leading coordinates do not carry the logits, int8 codes of everything. Either way the radius holds for every
-query: ids are proved. The normaliser takes more rows: with ``delta`` above 0 a sample of them, drawn by the query's content
-and the engine's seed, until a bet against any other value is won; with ``delta`` 0 as many as a proof needs. A query for
-which that is dear is finished densely.
+With calibration vectors the first look is a whitened prefix, 5 to 10 % of float32's bytes on trained layers, or few bits of all
+coordinates where the energy falls off slowly; without them, and where no coordinates lead, int8 codes of everything. Either
+way the radius holds for every query: ids are proved. The normaliser takes more rows: with ``delta`` above 0 a sample of them,
+drawn by the query's content and the engine's seed, until a bet against any other value is won; with ``delta`` 0 as many as a
+proof needs. A query for which that is dear is finished densely.
 
 ``widths="calibrated"`` narrows the first look by what calibration vectors teach, and then ids may fail, too.
 """
@@ -26,11 +26,11 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
 from headlong.previews.bits import better_centred, int8_plan, mean_row
 from headlong.previews.learned import likely_factor, split, tail_factor
-from headlong.previews.planes import Planes, filled, planes_of, planes_plan
+from headlong.previews.planes import Planes, balanced, filled, planes_of, planes_plan
 from headlong.previews.prefix import prefix_plan, tail_of
 from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import whiten
-from headlong.previews.width import CANDIDATES, best_width
+from headlong.previews.width import CANDIDATES, best_look
 
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
@@ -45,7 +45,7 @@ class Cascade:
     """``share``   a query with more than this share of the classes as candidates is finished densely
     ``batch``   larger batches are read densely from the start
     ``centre``  code the rows less their mean (int8 codes alone); None: only where calibration vectors favour it
-    ``width``   coordinates of the prefix; None: as calibration vectors say; 0: int8 codes of all coordinates
+    ``width``   coordinates of the prefix; None: that or few bits, as calibration vectors say; 0: int8 codes of all
     ``widths``  "sure": radii that hold for every query; "calibrated": narrower ones, learned from half of the calibration
               vectors, that hold for queries like them but for ``delta_ids`` (and half of ``delta``), both above 0
               "likely": sure ones for ids, which stay proved, and learned ones for the normaliser that is estimated
@@ -96,7 +96,13 @@ class Cascade:
             if self.widths in LEARNED:
                 vectors, queries = split(vectors, rate)
             basis = whiten(layer.weight, vectors, plain=not self.whiten)
-            width = best_width(layer, basis, vectors, promise, self.share) if self.width is None else self.width
+            width, bits = self.width, None
+            if width is None:
+                few = self.widths == "sure" and self.deeper
+                width, bits = best_look(layer, basis, vectors, promise, self.share, few)
+            if bits is not None:
+                planes = Planes(filled(basis, layer, bits), 8)
+                return planes_plan(layer, balanced(basis, layer), planes, dense, threads)
             if width is not None:
                 factor, likely = None, 1.0
                 if queries is not None and self.widths == "likely":
@@ -123,6 +129,7 @@ class Cascade:
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
             basis = whiten(layer.weight, vectors, plain=calibration is None or not self.whiten)
             planes = Planes(filled(basis, layer, self.bits), deeper)
+            basis = balanced(basis, layer)
         return planes_plan(layer, basis, planes, dense, threads)
 
     def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:

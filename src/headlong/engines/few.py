@@ -45,7 +45,7 @@ class Filters(NamedTuple):
 def few_enough(mask: Mask, vocab: int) -> bool:
     """Whether exact rows alone are the cheapest answer."""
     most = max(64, vocab // 64)  # gathered rows: beyond, a look at all classes under the mask is cheaper
-    return mask is not None and most < vocab and bool((mask.sum(axis=1, dtype=np.int64) <= most).all())
+    return mask is not None and most < vocab and all(np.count_nonzero(row) <= most for row in mask.view(np.bool_))
 
 
 def listed(mask: NDArray[np.uint8], batch: int) -> Ids:
@@ -73,13 +73,13 @@ def lse_of(exponents: Doubles) -> Doubles:
 def topk_of(answer: Few, k: int) -> tuple[Doubles, Ids, Doubles]:
     """``logits, ids, exponents [batch, k]``, equal logits by id; missing classes are id -1 and -inf."""
     order = np.argsort(-answer.logits, axis=1, kind="stable")[:, :k]
-    missing = ((0, 0), (0, k - order.shape[1]))
-    logits, ids, exponents = (np.take_along_axis(part, order, axis=1) for part in (answer.logits, answer.ids, answer.exponents))
-    return (
-        np.pad(logits, missing, constant_values=-np.inf),
-        np.pad(ids, missing, constant_values=-1),
-        np.pad(exponents, missing, constant_values=-np.inf),
-    )
+    rows, missing = np.arange(len(order))[:, None], k - order.shape[1]
+    logits, ids, exponents = answer.logits[rows, order], answer.ids[rows, order], answer.exponents[rows, order]
+    if missing > 0:
+        none = np.full((len(order), missing), -np.inf)
+        logits, exponents = np.concatenate([logits, none], axis=1), np.concatenate([exponents, none], axis=1)
+        ids = np.concatenate([ids, np.full(none.shape, -1, np.int64)], axis=1)
+    return logits, ids, exponents
 
 
 def sample_of(answer: Few, filters: Filters) -> tuple[Ids, Doubles, Doubles]:

@@ -25,7 +25,7 @@ from headlong.plan import Dense, Level, Plan, Term, deinterleave, interleave, pa
 from headlong.previews.bits import LARGEST, LARGEST_BASE, UNDERFLOW
 from headlong.previews.prefix import CHUNK, ROUNDING, UNDERFLOWN, Segments, joined, largest_of, norm_of, spread
 from headlong.previews.sphere import quantile
-from headlong.previews.whitening import UNIT, Basis, parts
+from headlong.previews.whitening import UNIT, Basis, basis_of, parts
 
 STEPS = {1: 2.0, 2: 0.9957, 4: 0.3352}
 """The best uniform step for a Gaussian, in standard deviations (Max 1960); a row's scale is fitted afterwards."""
@@ -33,11 +33,14 @@ WIDEST = 32
 """Groups begin at multiples of this, so that a word of 1-bit codes is full."""
 
 
+Groups = tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
 class Planes(NamedTuple):
     """What is coded: ``groups`` ((start, stop, planes), ...) of level 0, planes () keeping a norm; ``deeper`` bits of level 1
     (0: none); ``rate`` of the rotation at which a radius may fail, or None: sure."""
 
-    groups: tuple[tuple[int, int, tuple[int, ...]], ...]
+    groups: Groups
     deeper: int = 4
     rate: float | None = None
 
@@ -47,7 +50,7 @@ def planes_of(bits: int) -> tuple[int, ...]:
     return {0: (), 3: (2, 1)}.get(bits, (bits,))
 
 
-def filled(basis: Basis, layer: Layer, mean_bits: float) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+def filled(basis: Basis, layer: Layer, mean_bits: float) -> Groups:
     """Reverse water-filling: ``max(0, log2(energy / level) / 2)`` bits, ``mean_bits`` on average, rounded to 8, 4, 2, 1, 0."""
     rows = layer.weight[:: -(-layer.vocab // 2048)] - basis.centre
     energy = np.maximum.accumulate((((rows @ basis.back) ** 2).mean(axis=0))[::-1])[::-1]
@@ -65,6 +68,35 @@ def filled(basis: Basis, layer: Layer, mean_bits: float) -> tuple[tuple[int, int
             found.append((edges[-1], stop, planes_of(bits)))
             edges.append(stop)
     return tuple(found)
+
+
+def balanced(basis: Basis, layer: Layer) -> Basis:
+    """Rows and queries as large as each other in every coordinate: a group has one step and one Cauchy-Schwarz, which lose
+    least where its coordinates are alike on both sides. (Whitening leaves all the energy to the rows.)"""
+    rows = layer.weight[:: -(-layer.vocab // 2048)] - basis.centre
+    size = balance_of(((rows @ basis.back) ** 2).sum(axis=0))
+    return basis_of(basis.mean, basis.centre, np.ascontiguousarray(basis.rotation * size, np.float32), basis.scale)
+
+
+def balance_of(energy: Doubles) -> Doubles:
+    """What every coordinate is multiplied by: the fourth root of its energy, the largest being 1."""
+    share = energy / max(float(energy.max(initial=0.0)), 1e-300)
+    return np.asarray(np.maximum(share, 1e-12) ** 0.25)
+
+
+def lost_by(values: Floats, planes: tuple[int, ...]) -> Doubles:
+    """What codes of these planes lose of each row."""
+    left = values.copy()
+    for bits in planes:
+        codes, scale = eight_bits(left) if bits == 8 else few_bits(left, bits)
+        left -= scale[:, None] * (codes.astype(np.float32) - 128 if bits == 8 else 2 * codes.astype(np.float32) - (2**bits - 1))
+    return norm_of(left)
+
+
+def plane_bytes(groups: Groups) -> int:
+    """Of a class at level 0: codes, a scale per plane, a slack per group of fewer than 8 bits and one for all, the base."""
+    codes = sum(-(-row_bytes(stop, bits, start) // 4) * 4 for start, stop, planes in groups for bits in planes)
+    return codes + 4 * (sum(len(planes) + (8 not in planes) for _, _, planes in groups) + 2)
 
 
 def planes_plan(layer: Layer, basis: Basis, planes: Planes, dense: Dense, threads: int = 1) -> Plan:

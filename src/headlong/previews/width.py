@@ -1,12 +1,14 @@
-"""How many coordinates a prefix should have: the fewest expected bytes of a query, counted on some calibration vectors.
+"""How many coordinates a prefix should have, or how many bits all of them: the fewest expected bytes of a query, counted on
+some calibration vectors.
 
     bytes(w) = level 0 for all classes + 3 * ( level 1 for those whose interval reaches the k-th best logit
              + exact rows that the normaliser takes to keep its promise ),  at most what a dense pass reads
 
 (three times, since rows that are gathered come at about a third of the speed of a scan).
 
-Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates are judged by
-the same count, so that a layer without leading coordinates keeps them.
+Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates, and codes of few
+bits where the energy is, are judged by the same count: a layer without leading coordinates keeps the former, one whose energy
+falls off slowly gets the latter.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from headlong.answers import Promise
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.previews.bits import logits_of
+from headlong.previews.planes import Groups, balance_of, filled, lost_by, plane_bytes
 from headlong.previews.prefix import FIRST, spread
 from headlong.previews.whitening import Basis
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BITS = (2.0, 3.0, 4.0, 5.0)
+"""On average, by coordinates in the order of their energy."""
 JUDGES, LOGITS, CLASSES, BEST = 12, 2**23, 1024, 10
 """Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
 DEAR = 0.25
@@ -53,15 +58,25 @@ class Seen(NamedTuple):
     lightest: Doubles
 
 
-def best_width(layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float) -> int | None:
-    """The width with the fewest expected bytes; None where int8 codes of all coordinates need no more."""
+class Choice(NamedTuple):
+    """A prefix of ``width`` coordinates, or ``bits`` of all on average; both None: int8 codes of all."""
+
+    width: int | None = None
+    bits: float | None = None
+
+
+def best_look(layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True) -> Choice:
+    """The first look with the fewest expected bytes. ``few``: few bits of all coordinates may be it, too."""
     judges = max(1, min(JUDGES, LOGITS // layer.vocab))
     seen = _see(layer, basis, calibration[:: -(-len(calibration) // judges)])
-    least = expected_bytes(layer, seen, None, promise, share)
-    found = None
+    least, found = expected_bytes(layer, seen, None, promise, share), Choice()
     for width in CANDIDATES:
         if width < layer.dim and (cost := expected_bytes(layer, seen, width, promise, share)) < least:
-            least, found = cost, width
+            least, found = cost, Choice(width)
+    for bits in BITS if few else ():
+        groups = filled(basis, layer, bits)
+        if (cost := expected_bytes(layer, seen, groups, promise, share)) < least:
+            least, found = cost, Choice(None, bits)
     return found
 
 
@@ -75,12 +90,15 @@ def _see(layer: Layer, basis: Basis, judges: Doubles) -> Seen:
     return Seen(rows, vectors, sampled, _shares(layer, sampled), logits[:, -k].copy(), _shares(layer, logits).cumsum(axis=1))
 
 
-def expected_bytes(layer: Layer, seen: Seen, width: int | None, promise: Promise, share: float) -> float:
-    """Mean over the judges. ``width`` None: int8 codes of all coordinates."""
+def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float) -> float:
+    """Mean over the judges. ``width`` None: int8 codes of all coordinates; groups: codes of few bits."""
     dim, item = layer.dim, layer.weight.itemsize
     fine = _radii(seen, ((0, dim),), CODE_LOSS)
     if width is None:
         coarse, likely, first, deeper = fine, fine, 6 * 4 + dim, dim * item
+    elif isinstance(width, tuple):
+        coarse = likely = _radii_of_groups(seen, width)
+        first, deeper = plane_bytes(width), dim
     else:
         head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
         learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
@@ -136,6 +154,17 @@ def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Do
     for start, stop in segments:
         query, row = (np.linalg.norm(side[:, start:stop], axis=1) for side in (seen.vectors, seen.rows))
         total += loss * query[:, None] * row
+    return total
+
+
+def _radii_of_groups(seen: Seen, groups: Groups) -> Doubles:
+    """``[judges, classes]`` of a look by ``groups``."""
+    size = balance_of(np.einsum("ij,ij->j", seen.rows, seen.rows))
+    rows, vectors = (seen.rows / size).astype(np.float32), seen.vectors * size
+    total = np.zeros((len(vectors), len(rows)))
+    for start, stop, planes in groups:
+        query = np.linalg.norm(vectors[:, start:stop], axis=1)
+        total += query[:, None] * lost_by(np.ascontiguousarray(rows[:, start:stop]), planes)
     return total
 
 
