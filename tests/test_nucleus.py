@@ -29,8 +29,8 @@ def hidden() -> np.ndarray:
 
 def winners(layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: float, seed: int) -> list[int]:
     """The largest key of the classes of each nucleus, all in float64."""
-    ids, won = np.arange(VOCAB), []
-    for row, z in enumerate(hidden @ layer.weight.astype(np.float64).T + layer.bias):
+    ids, won = np.arange(layer.vocab), []
+    for row, z in enumerate(hidden @ layer.weight.astype(np.float64).T + (0.0 if layer.bias is None else layer.bias)):
         inside = kept(z, z / temperature, 0, top_p, 0.0)
         won.append(int(inside[np.argmax(z[inside] / temperature + gumbels(seed, row, 0, ids)[inside])]))
     return won
@@ -59,6 +59,24 @@ def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarr
         alone = engine.sample(hidden[b : b + 1], 3, top_p=0.9, seed=2, row0=b)
         assert (alone.ids == whole.ids[b]).all()
         assert alone.cost.dense != whole.cost.dense[b] or (alone.proved == whole.proved[b]).all()
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.0])
+@pytest.mark.parametrize("level", [level for level in kernels.levels() if level != kernels.REFERENCE])
+def test_a_first_look_many_nats_wide(level: str, delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bits a coordinate: nearly every interval reaches the best key, and what speaks against a class is still little."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    rng = np.random.default_rng(7)
+    energy = (1 + np.arange(96)) ** -0.25
+    wide = hl.Layer((rng.standard_normal((20_000, 96)) * energy).astype(np.float32))
+    hidden = 2.2 * energy * rng.standard_normal((QUERIES, 96))
+    drawn = hl.compile(wide, "cascade", 0.05, delta, bits=2, threads=2).sample(hidden, temperature=0.8, top_p=0.95, seed=9)
+    radius = 0.345 * np.linalg.norm(hidden, axis=1) * np.linalg.norm(wide.weight, axis=1).mean()
+    assert radius.min() > 8, "wider than the logits of a nucleus are apart"
+    failures = int((drawn.ids[:, 0] != winners(wide, hidden, 0.95, 0.8, 9)).sum())
+    check_rate(failures, QUERIES, max(delta, 1e-12))
+    assert drawn.proved.all() or delta > 0
+    assert drawn.cost.dense.mean() <= 0.1 and np.median(drawn.cost.rows) < 200
 
 
 def test_without_a_delta_every_draw_is_proved(layer: hl.Layer, hidden: np.ndarray) -> None:

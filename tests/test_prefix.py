@@ -215,6 +215,24 @@ def test_the_width_follows_the_spectrum() -> None:
     assert found[3.0, "ids"] <= found[3.0, "bet"]  # type: ignore[operator]
 
 
+def test_few_bits_where_the_energy_falls_off_slowly() -> None:
+    rng = np.random.default_rng(1)
+    energy = (1 + np.arange(128)) ** -0.25
+    layer = Layer((rng.standard_normal((20_000, 128)) * energy).astype(np.float32))
+    hidden = 2.2 * rng.standard_normal((1000, 128)) * energy
+    engine = hl.compile(layer, "cascade", calibration=hidden[:900], eps=0.05)
+    assert {bits for *_, bits in engine.plan.levels[0].layout} == {4, 8} and engine.plan.levels[1].adds
+    assert check_radii(layer, engine.plan, hidden[900:905]) > 0
+    top, expected = engine.topk(hidden[900:], 10), truth(layer, hidden[900:])
+    assert top.proved.all() and not top.cost.dense.any()
+    for b in range(len(top.ids)):
+        check_topk(expected.logits[b], top.ids[b], top.logits[b], 2 * expected.rounding[b])
+    plain = hl.compile(layer, "cascade", calibration=hidden[:900], eps=0.05, few=False)
+    assert all(bits == 8 for *_, bits in plain.plan.levels[0].layout)
+    ours, theirs = ([one.topk(row[None], 10).cost.bytes[0] for row in hidden[900:920]] for one in (engine, plain))
+    assert np.mean(ours) < np.mean(theirs)
+
+
 def test_rows_to_bet() -> None:
     promise = hl.Promise(0.01, 1e-3, 0.0)
     lightest = np.cumsum(np.sort(np.r_[np.full(999, 1e-6), 1 - 999e-6]))

@@ -108,6 +108,8 @@ def compile(
     reader = configured(name, options)
     if hasattr(reader, "aimed"):
         reader = reader.aimed(eps, delta)
+    if place is not None and hasattr(reader, "placed"):
+        reader = reader.placed()
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason)
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}"

@@ -12,7 +12,7 @@ proof needs. A query for which that is dear is finished densely.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -54,6 +54,7 @@ class Cascade:
               on average in the whitened basis, where the energy is; None: a prefix, or int8 as the rows are
     ``rotation``  the seed of the random rotation
     ``deeper``  keep int8 codes of the coordinates behind the prefix, for the classes that it leaves open
+    ``few``     whether few bits of all coordinates may be the first look where ``width`` and ``bits`` are left to the vectors
     ``whiten``  the prefix's basis: whitened by the calibration vectors, or the layer's own principal directions
     """
 
@@ -66,6 +67,7 @@ class Cascade:
     whiten: bool = True
     bits: float | None = None
     rotation: int = 0
+    few: bool = True
 
     name: ClassVar[str] = "cascade"
 
@@ -76,6 +78,7 @@ class Cascade:
             flag(self.centre, "centre")
         flag(self.deeper, "deeper")
         flag(self.whiten, "whiten")
+        flag(self.few, "few")
         if self.width is not None:
             whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
         if self.widths not in ("sure", "calibrated", "likely", "rotation"):
@@ -85,6 +88,10 @@ class Cascade:
         if self.widths == "rotation" and self.bits not in WHOLE_BITS:
             raise OptionError(f"widths='rotation' takes bits of 1, 2, 3, 4 or 8 on a random rotation; got bits={self.bits}")
         whole(self.rotation, "rotation", 0, 2**63 - 1)
+
+    def placed(self) -> Cascade:
+        """As a device reads it: int8 codes."""
+        return replace(self, few=False)
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         dense = Dense(self.batch, self.share)
@@ -98,7 +105,7 @@ class Cascade:
             basis = whiten(layer.weight, vectors, plain=not self.whiten)
             width, bits = self.width, None
             if width is None:
-                few = self.widths == "sure" and self.deeper
+                few = self.few and self.widths == "sure" and self.deeper
                 width, bits = best_look(layer, basis, vectors, promise, self.share, few)
             if bits is not None:
                 planes = Planes(filled(basis, layer, bits), 8)

@@ -67,4 +67,6 @@ def part(layer: Layer, method: str, wanted: Promise, *, threads: int | None, see
 def first_look(plan: Plan) -> str:
     """What level 0 reads, in words."""
     width = max(stop for _, stop, _ in plan.levels[0].layout)
+    if any(bits < 8 for *_, bits in plan.levels[0].layout):
+        return "few bits of all coordinates, more where the energy is"
     return "int8 codes of all coordinates" if plan.rotation is None else f"a whitened prefix of {width} coordinates"
