@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong.engines.mixture import _ahead
+from headlong.engines.mixing import ahead
+from headlong.engines.mixture import MixtureEngine
+from headlong.engines.mixture_parts import Tally
+from headlong.engines.mixture_widths import turned_round
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.mixture import MixtureLayer
+from headlong.previews.close import close_width
 from oracle import check_topk, check_within
 
 Doubles = NDArray[np.float64]
@@ -67,11 +72,11 @@ def test_equal_classes_come_in_the_order_of_their_ids(rng: np.random.Generator) 
 
 def test_a_pair_is_ahead_only_if_it_is_everywhere_in_the_box(rng: np.random.Generator) -> None:
     x, y, radius = rng.random((3, 500)), rng.random((3, 500)), rng.random(3) * 0.3
-    claimed = _ahead(x, y, radius)
+    claimed = ahead(x - y, radius)
     corners = np.stack(np.meshgrid(*([-1, 1],) * 3), -1).reshape(-1, 3) * radius
     true = np.all([(np.exp(corner)[:, None] * (x - y)).sum(0) >= 0 for corner in corners], axis=0)
     assert (claimed == true).all() and 0 < claimed.mean() < 1
-    assert _ahead(x[:, :1], x[:, :1], np.full(3, np.inf)).all()
+    assert ahead(np.zeros((3, 1)), np.full(3, np.inf)).all()
 
 
 def test_bad_layers_are_named(rng: np.random.Generator) -> None:
@@ -88,3 +93,77 @@ def test_bad_layers_are_named(rng: np.random.Generator) -> None:
         MixtureLayer(matrix, project, offset, prior.astype(int))
     with pytest.raises(OptionError, match="extra"):
         hl.compile(MixtureLayer(matrix, project, offset, prior), extra=-1)
+
+
+def test_calibrated_normalisers_decide_most_rankings(rng: np.random.Generator, tmp_path: Path) -> None:
+    layer = mixture(rng, 2000, 0.6)
+    hidden = rng.standard_normal((900, 16))
+    engine = hl.compile(layer, parts="cascade", delta=0.1, delta_ids=0.1, calibration=hidden[:700], threads=1)
+    assert isinstance(engine, MixtureEngine)
+    assert engine.promise.over == {"calibration", "query"}
+    reference = exact(layer, hidden[700:])
+    wrong = far = 0
+    for k in (3, 10):
+        top = engine.topk(hidden[700:], k, eps=np.inf)
+        best = np.argsort(-reference, axis=1, kind="stable")[:, :k]
+        wrong += int((top.ids != best).any(axis=1).sum())
+        far += int((np.abs(top.log_probs - np.take_along_axis(reference, top.ids, 1)).max(axis=1) > top.error).sum())
+    # 200 vectors that miss with probability 0.1 each, asked twice: 72 is five standard deviations above 40
+    assert wrong <= 72
+    assert far <= 72
+    assert np.median(top.error) < 0.5 * np.median(engine.parts.rankings(*_first(engine, hidden[700]))[2].radius)
+    longer = engine.topk(hidden[700:710], 30)  # longer lists than those that were learned from
+    assert (longer.ids == np.argsort(-reference[:10], axis=1, kind="stable")[:, :30]).all()
+    engine.save(tmp_path / "mixture.safetensors")
+    again = hl.load(tmp_path / "mixture.safetensors", threads=1).topk(hidden[700:720], 10)
+    assert (again.ids == engine.topk(hidden[700:720], 10).ids).all()
+
+
+def _first(engine: MixtureEngine, row: Doubles) -> tuple[Any, ...]:
+    return engine.parts.contexts(row)[0], 32, np.inf, 0.0, Tally()
+
+
+def test_calibration_serves_a_proof_and_says_what_it_is_too_small_for(rng: np.random.Generator) -> None:
+    layer, hidden = mixture(rng, 2000, 0.6), rng.standard_normal((300, 16))
+    proved = hl.compile(layer, parts="cascade", delta=0.0, calibration=hidden)
+    top = proved.topk(hidden[:5], 10)
+    assert top.proved.all()
+    assert proved.promise.over == set()
+    assert (top.ids == np.argsort(-exact(layer, hidden[:5]), axis=1, kind="stable")[:, :10]).all()
+    few = hl.compile(layer, delta_ids=1e-3, calibration=hidden)
+    assert "4,510 calibration vectors or more" in few.reason
+    assert few.promise.over == {"query"}
+    with pytest.raises(ShapeError, match="calibration has no rows"):
+        hl.compile(layer, calibration=hidden[:0])
+
+
+def test_what_errors_turn_round_is_found_pair_by_pair(rng: np.random.Generator) -> None:
+    exponents = np.log(rng.random((3, 12)))
+    exponents = exponents[:, np.argsort(-np.exp(exponents).sum(axis=0))]
+    errors, worst = rng.standard_normal(3) * 0.3, 0.0
+    terms = np.exp(exponents)
+    for i in range(12):
+        for j in range(i + 1, 12):
+            gap = terms[:, i] - terms[:, j]
+            if (gap * np.exp(-errors)).sum() < 0:
+                worst = max(worst, gap.sum() / np.abs(gap).sum())
+    assert worst > 0
+    found = turned_round(exponents, errors, np.zeros(3))
+    assert abs(found - worst) < 1e-12
+    assert turned_round(exponents, np.full(3, 0.7), np.zeros(3)) == 0.0  # shared: nothing turns
+
+
+def test_a_prefix_is_as_wide_as_its_normalisers_have_to_be(rng: np.random.Generator) -> None:
+    energy = 1 / np.arange(1, 41.0)
+    turn = np.linalg.qr(rng.standard_normal((40, 40)))[0]
+    rows, bias = rng.standard_normal((900, 40)) * energy @ turn, rng.standard_normal(900)
+    layer = hl.Layer(rows.astype(np.float32), bias.astype(np.float32))
+    vectors = rng.standard_normal((600, 40)) @ turn
+    assert close_width(layer, vectors, 1.0) == 16
+    assert close_width(layer, vectors, 1e-9) is None
+    wide = close_width(layer, vectors, 0.02)
+    assert wide is not None
+    assert wide > 16
+    engine = hl.compile(layer, "cascade", width=wide, calibration=vectors)
+    off = engine.topk(vectors[:50], 32, eps=np.inf).lse - hl.compile(layer, "full").lse(vectors[:50]).lse
+    assert np.abs(off - np.median(off)).max() <= 0.02

@@ -265,8 +265,8 @@ def test_bad_calls_are_named(kind: str) -> None:
         engine.sample(case.hidden, temperature=0.0)
     with pytest.raises(OptionError, match=f"a {engine.kind} layer is read by '{engine.kind}'"):
         hl.compile(case.layer, method="cascade")
-    with pytest.raises(OptionError, match=f"{engine.kind} has no option 'width'"):
-        hl.compile(case.layer, width=3)
+    with pytest.raises(OptionError, match=f"{engine.kind} has no option 'girth'"):
+        hl.compile(case.layer, girth=3)
     with pytest.raises(OptionError, match="eps"):
         hl.compile(case.layer, eps=0)
     if kind in SHARING:

@@ -29,6 +29,7 @@ from headlong.engines.saved import read_engine
 from headlong.engines.saved_structured import is_structured, read_structured
 from headlong.engines.structured import ENGINES, StructuredEngine
 from headlong.errors import InputError, MalformedFileError, NonFiniteError, OptionError, ShapeError
+from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 
@@ -89,17 +90,15 @@ def compile(
             return _structured(layer, method, wanted, calibration, threads, seed, options)
         if layer.kind not in PLACED:
             raise OptionError(f"device is {place!r}; a {layer.kind} layer is read on the CPU: leave device out")
+        if calibration is not None:
+            raise OptionError(f"a {layer.kind} layer on {place!r} takes no calibration vectors; leave them out")
         whole_parts = {} if layer.kind == "tree" else {"parts": "full"}  # no codes: a device reads rows
         return structured_on_device(
             _structured(layer, method, wanted, calibration, threads, seed, whole_parts | options), place
         )
     if not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
-    vectors = None if calibration is None else hidden64(calibration, layer.dim, "calibration")
-    if vectors is not None and np.abs(vectors).max(initial=0.0) > LARGEST:
-        raise NonFiniteError(f"calibration reaches {np.abs(vectors).max():.3g}, beyond float32's range; rescale the vectors")
-    if vectors is not None and not len(vectors):
-        raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
+    vectors = None if calibration is None else _vectors(calibration, layer.dim)
     place = _place(device, layer)
     name, reason = method, "asked for"
     if method == "auto":
@@ -136,13 +135,25 @@ def _structured(
     """The engine of the layer's kind."""
     if method not in ("auto", layer.kind):
         raise OptionError(f"method is {method!r}; a {layer.kind} layer is read by {layer.kind!r}, which is also its 'auto'")
-    if calibration is not None:
+    engine, about = ENGINES[layer.kind], {}
+    if calibration is not None and not engine.calibrates:
         raise OptionError(f"the {layer.kind} engine takes no calibration vectors; leave them out")
+    if calibration is not None:
+        about["calibration"] = _vectors(calibration, layer.dim)
     kernels.threads(threads)
-    engine = ENGINES[layer.kind]
     chosen = engine.Options(**_known(layer.kind, engine.Options, options))
     reason = "asked for" if method == layer.kind else f"the engine of a {layer.kind} layer"
-    return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason)
+    return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason, **about)
+
+
+def _vectors(calibration: Any, dim: int) -> Doubles:
+    """Calibration vectors, checked."""
+    vectors = hidden64(calibration, dim, "calibration")
+    if np.abs(vectors).max(initial=0.0) > LARGEST:
+        raise NonFiniteError(f"calibration reaches {np.abs(vectors).max():.3g}, beyond float32's range; rescale the vectors")
+    if not len(vectors):
+        raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
+    return vectors
 
 
 def _known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -190,6 +201,7 @@ def _load_structured(
     engine = ENGINES[kept.kind]
     try:
         options = engine.Options(**_known(kept.kind, engine.Options, kept.options))
-        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason)
+        about = {} if kept.calibration is None else {"calibration": kept.calibration}
+        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason, **about)
     except ValueError as error:
         raise MalformedFileError(f"{os.fspath(path)}: {error}") from error

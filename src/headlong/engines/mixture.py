@@ -7,25 +7,27 @@
     x before x'   for every L in the box iff  sum_k d_k exp(-r_k sign d_k) > 0,   d_k = pi_k (e^f(z_kx) - e^f(z_kx')) e^-L_k
 
 Unlike one softmax, a mixture's *ranking* depends on its normalisers: ids are proved with proved intervals of them
-(``delta_ids`` 0), or hold but for ``delta_ids`` with sampled ones. Where the box is too wide for a pair, normalisers are
-narrowed; where an unseen class may still win, each component's own ranking is lengthened. Both end in exact sums, so
-every query is answered; ``cost.dense`` says where the whole matrix was read. A pooled layer (MoC) is one softmax.
+(``delta_ids`` 0), or hold but for ``delta_ids`` with sampled or learned ones (``mixture_widths.py``). Where the box is too
+wide for a pair, the normalisers that matter to it are narrowed as far as it takes; where an unseen class may still win, each
+component's own ranking is lengthened. Both end in exact sums, so every query is answered; ``cost.dense`` says where the whole
+matrix was read. A pooled layer (MoC) is one softmax.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.answers import Promise
 from headlong.engines.base import MOST_DELTA
 from headlong.engines.few import Filters
 from headlong.engines.gumbel import gumbels
+from headlong.engines.mixing import Doubts, Normalisers, Ranking, added, doubts, ranked
+from headlong.engines.mixture_parts import MixtureParts, Tally
+from headlong.engines.mixture_widths import FIRST, Rates, Widths, learned_widths
 from headlong.engines.options import whole
-from headlong.engines.parts import part
 from headlong.engines.query import UNIT
 from headlong.engines.structured import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
 from headlong.errors import OptionError
@@ -33,43 +35,32 @@ from headlong.kernels import Doubles
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 
-NARROWER = (0.05, 0.01, 1e-3, 1e-5, 1e-9)
+NARROWER = (0.05, 0.01, 1e-3, 1e-9)
 """Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
 PIECE = 1 << 16
+CLOSE_ENOUGH = 0.01
+"""Within which a look's own normalisers decide all but a few rankings."""
+TEN, PROBES = 10, 32
+"""Where ids are proved, the k and the calibration vectors that say whether to look at codes before the rows."""
+LISTED = 32
+"""Classes of each component's own ranking where its normaliser is learned: of lists of that length."""
 
 
 @dataclass(frozen=True)
 class MixtureOptions:
     """``parts``: how the matrix is read, "auto", "full" or "cascade". ``extra``: classes of each component's own ranking
-    that are looked at first beyond the ``k`` that are asked for.
+    that are looked at first beyond the ``k`` that are asked for. ``width``: coordinates of the prefix that a calibrated look
+    reads; None: as many as make its normalisers close enough; 0: int8 codes of all.
     """
 
     parts: str = "auto"
     extra: int = 6
+    width: int | None = None
 
     def __post_init__(self) -> None:
         whole(self.extra, "extra", 0, 2**31 - 1)
-
-
-class Normalisers(NamedTuple):
-    """``lse [components]`` within ``radius``."""
-
-    lse: Doubles
-    radius: Doubles
-
-
-@dataclass
-class Tally:
-    """What one query cost so far."""
-
-    rows: int = 0
-    bytes: float = 0.0
-    dense: bool = False
-
-    def add(self, rows: Any, read: Any, dense: Any) -> None:
-        self.rows += int(np.sum(rows))
-        self.bytes += float(np.sum(read))
-        self.dense |= bool(np.any(dense))
+        if self.width is not None:
+            whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
 
 
 @register_engine
@@ -79,29 +70,52 @@ class MixtureEngine(StructuredEngine):
     kind: ClassVar[str] = "mixture"
     Options: ClassVar[type[Any]] = MixtureOptions
     exact_at: ClassVar[float] = NARROWER[-1]
+    calibrates: ClassVar[bool] = True
 
-    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
+    def __init__(
+        self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
+    ) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, MixtureLayer):
             raise OptionError(f"layer is a {type(layer).__name__}; the mixture engine reads a MixtureLayer")
-        self.mixture = layer
-        self.part = part(layer.matrix, options.parts, Promise(0.01, 0.0, 0.0), threads=self._threads, seed=self.seed)
-        self.promise = promise._replace(over=frozenset({"query"} if promise.delta > 0 or promise.delta_ids > 0 else ()))
-        self._project, self._prior = (np.asarray(part, np.float64) for part in (layer.project, layer.prior))
-        self._row_bytes = layer.latent * layer.matrix.weight.itemsize
-        self._stretch = float(np.abs(self._project).sum(axis=1).max())
-        self._longest = float(self.part.norms.max())
+        self.mixture, self.calibration = layer, calibration
+        self.parts = MixtureParts(layer, self._threads, self.seed)
+        fails = {"query"} if promise.delta > 0 or promise.delta_ids > 0 else set()
+        rates = Rates(min(promise.delta_ids, MOST_DELTA) / 2, min(promise.delta or promise.delta_ids, MOST_DELTA) / 2)
+        held = self._held(rates)
+        self.promise = promise._replace(over=frozenset(fails | ({"calibration"} if len(held) else set())))
+        given = None if calibration is None else calibration[: len(calibration) // 2] if len(held) else calibration
+        contexts = None if given is None else self.parts.made_of(given)
+        self.parts.look_by(options.parts, contexts, options.width, min(promise.eps, CLOSE_ENOUGH))
+        self.part = self.parts.part
+        self.widths: Widths | None = None
+        """What was learned of normalisers, where ids may fail and calibration vectors came."""
+        self._dense_first = False
+        if calibration is not None and promise.delta_ids == 0 and self.parts.mixes:
+            self._dense_first = not self._settles(calibration[-PROBES:])
+        if len(held):
+            self.widths = learned_widths(self.parts, held, rates, min(LISTED, layer.vocab))
 
-    def _contexts(self, row: Doubles) -> tuple[Doubles, Doubles]:
-        """``h [components, latent]`` and ``log pi [components]`` of one hidden vector, whatever batch it came in."""
-        layer = self.mixture
-        made = np.tanh(self._project @ row + layer.offset).reshape(layer.components, layer.latent)
-        prior = self._prior @ row
-        prior -= prior.max()
-        prior -= np.log(np.exp(prior).sum())
-        if layer.pooled:
-            return np.ascontiguousarray((np.exp(prior) @ made)[None]), np.zeros(1)
-        return made, prior
+    def _settles(self, vectors: Doubles) -> bool:
+        """Whether what is proved of a first look decides the ten best of half of ``vectors``."""
+        open_ones = 0
+        for row in vectors:
+            (contexts, prior), k = self.parts.contexts(row), min(TEN, self.layer.vocab)
+            ids, cut, sure = self.parts.rankings(contexts, self._listed(k), np.inf, 0.0, Tally())
+            _, left = self._judged(self.parts.logits(contexts, ids, Tally()), prior, sure, cut, ids, k, None)
+            open_ones += left.pairs or left.unseen
+        return 2 * open_ones <= len(vectors)
+
+    def _held(self, rates: Rates) -> Doubles:
+        """The calibration vectors that widths are learned from: where ids may fail, and there are enough."""
+        given, nothing = self.calibration, np.zeros((0, self.layer.dim))
+        if given is None or rates.ids == 0 or not self.parts.mixes:
+            return nothing
+        half = len(given) // 2
+        if len(given) - half < rates.fewest:
+            self.reason += f"; at these rates normalisers are learned from {2 * rates.fewest:,} calibration vectors or more"
+            return nothing
+        return given[half:][: rates.plenty]
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
         answers = [self._best_of(row, k, eps) for row in hidden]
@@ -114,93 +128,78 @@ class MixtureEngine(StructuredEngine):
         )  # fmt: skip
 
     def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, bool, float, Tally]:
-        contexts, prior = self._contexts(row)
+        contexts, prior = self.parts.contexts(row)
         tally, chance, step = Tally(), self.promise.delta_ids, 0
-        count = min(self.layer.vocab, k + self.options.extra) if len(prior) > 1 else k
-        first = np.inf if chance == 0 else NARROWER[0]
-        ids, cut, box = self._rankings(contexts, count, first, self._share(chance, len(prior), 0), tally)
+        ids, cut, box, widths = self._first_look(contexts, k, tally)
+        values = box if widths is None else widths.around(box)
+        count, z, margin = self._listed(k), self.parts.logits(contexts, ids, tally), None if widths is None else widths.margin
         while True:
-            z = self._logits(contexts, ids, tally)
-            order = _order(z, prior, box, self.mixture.matrix.link, ids)
-            unsure, open_ends = self._doubts(z[:, order], prior, box, cut, k)
-            hopeless = open_ends and (step == len(NARROWER) or not self._shrinks(z[:, order], prior, box, cut, k))
-            if hopeless and count < self.layer.vocab:
+            middle = values if margin is not None else box
+            ranking, left = self._judged(z, prior, middle._replace(radius=box.radius), cut, ids, k, margin)
+            if left.unseen and (left.hopeless or step == len(NARROWER)) and count < self.layer.vocab:
                 count = min(self.layer.vocab, 4 * count)
-                ids, cut, _ = self._rankings(contexts, count, np.inf, 0.0, tally)
-            elif (unsure or open_ends) and step < len(NARROWER):
-                box = self._narrower(contexts, box, NARROWER[step], self._share(chance, len(prior), step + 1), tally)
+                ids, cut, _ = self.parts.rankings(contexts, count, np.inf, 0.0, tally)
+                z, margin = self.parts.logits(contexts, ids, tally), None  # which was learned of the first lists
+            elif (left.pairs or left.unseen) and step < len(NARROWER):
+                step, margin = _step(left.need, step), None
+                idle = left.idle if step < len(NARROWER) - 1 else np.zeros(len(prior), bool)
+                box = self.parts.narrower(contexts, box, NARROWER[step], self._share(chance, len(prior), step + 1), tally, idle)
                 step += 1
             else:
                 break
-        chosen = order[:k]
-        values, aim = box, self._aim(row, eps)
-        if aim < float(box.radius.max()):
-            values = self._narrower(contexts, box, aim, self._share(self.promise.delta, len(prior), 0), tally)
-        found = self._mix(z[:, chosen], prior, values)
-        proved = chance == 0 or len(prior) == 1 or bool((box.radius <= 2 * NARROWER[-1]).all())
-        return found, ids[chosen], proved, float(values.radius.max()) + self._rounding(row, found), tally
+        chosen = ranking.order[:k]
+        values, aim = self._known(values, box, widths is not None), self._aim(row, eps)
+        if aim < float(values.radius.max()):
+            values = self.parts.narrower(contexts, values, aim, self._share(self.promise.delta, len(prior), 0), tally)
+        found = ranking.total[:k] if values.lse is middle.lse else added(self.parts.exponents(z[:, chosen], prior, values))
+        proved = chance == 0 or len(prior) == 1 or (step > 0 and bool((box.radius <= 2 * NARROWER[-1]).all()))
+        return found, ids[chosen], proved, float(values.radius.max()) + self.parts.rounding(row, found), tally
 
-    def _rankings(
-        self, contexts: Doubles, count: int, eps: float, chance: float, tally: Tally
-    ) -> tuple[Ids, Doubles, Normalisers]:
-        """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
-        logits, found, _, lse, error, _, *cost = self.part.executor.topk(
-            contexts, count, eps, None, False, self._count, chance, self.seed
-        )
-        tally.add(*cost)
-        cut = logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
-        return np.unique(found), cut, Normalisers(lse, error)
+    def _known(self, values: Normalisers, box: Normalisers, learned: bool) -> Normalisers:
+        """What log-probabilities may be made of: ``values`` that they may fail by, or the box of the ids that is narrower.
 
-    def _narrower(self, contexts: Doubles, box: Normalisers, eps: float, chance: float, tally: Tally) -> Normalisers:
-        """The same normalisers within ``eps``; what is that narrow already stays."""
-        wide = np.flatnonzero(box.radius > eps)
-        if not len(wide):
-            return box
-        lse, error, *cost = self.part.executor.lse(
-            np.ascontiguousarray(contexts[wide]), eps, None, False, self._count, chance, self.seed
-        )
-        tally.add(*cost)
-        values, radius = box.lse.copy(), box.radius.copy()
-        values[wide], radius[wide] = lse, error
-        return Normalisers(values, radius)
-
-    def _logits(self, contexts: Doubles, ids: Ids, tally: Tally) -> Doubles:
-        """``[components, m]``, exact."""
-        tally.add(len(ids), len(ids) * self._row_bytes, False)
-        every = np.ascontiguousarray(np.broadcast_to(ids, (len(contexts), len(ids))))
-        return self.part.executor.logits(contexts, every, self._count)
-
-    def _terms(self, z: Doubles, prior: Doubles, box: Normalisers) -> Doubles:
-        """``pi_k exp(f(z_kx) - L_k)`` at the middle of the box."""
-        return np.asarray(np.exp(self.mixture.matrix.link(z) + (prior - box.lse)[:, None]))
-
-    def _doubts(self, z: Doubles, prior: Doubles, box: Normalisers, cut: Doubles, k: int) -> tuple[bool, bool]:
-        """Whether a pair of the ``k`` first classes, or of their last and a later one, may stand the other way round; and
-        whether a class that is not in ``z`` may come before the last.
+        A box that fails more often than log-probabilities may says nothing of them.
         """
+        if self.promise.delta_ids > self.promise.delta:
+            sure = learned and self.promise.delta > 0
+            return values if sure else Normalisers(box.lse, np.full_like(box.radius, np.inf))
+        better = box.radius < values.radius
+        if not learned or better.all():
+            return box
+        if not better.any():
+            return values
+        return Normalisers(np.where(better, box.lse, values.lse), np.where(better, box.radius, values.radius))
+
+    def _listed(self, k: int) -> int:
+        """How long each component's own ranking is at first."""
+        long = k if self.mixture.pooled or self.mixture.components == 1 else k + self.options.extra
+        return min(self.layer.vocab, LISTED if self.widths is not None and k <= FIRST and long <= LISTED else long)
+
+    def _first_look(self, contexts: Doubles, k: int, tally: Tally) -> tuple[Ids, Doubles, Normalisers, Widths | None]:
+        """The lists, the last logit of each, the normalisers, and how much better they are known than they say."""
+        chance, widths, count = self.promise.delta_ids, self.widths, self._listed(k)
+        if len(contexts) == 1 or chance == 0:
+            eps = NARROWER[-2] if self._dense_first else np.inf
+            return *self.parts.rankings(contexts, count, eps, 0.0, tally, self._dense_first), None
+        if widths is not None and k <= FIRST and count == widths.listed:
+            return *self.parts.rankings(contexts, count, np.inf, 0.0, tally), widths
+        return *self.parts.rankings(contexts, count, NARROWER[0], self._share(chance, len(contexts), 0), tally), None
+
+    def _judged(
+        self, z: Doubles, prior: Doubles, box: Normalisers, cut: Doubles, ids: Ids, k: int, margin: float | None
+    ) -> tuple[Ranking, Doubts]:
+        """The ranking at the middle of the box, and what is open; of one component its logits, which have no normaliser."""
+        exponents = self.parts.exponents(z, prior, box)
         if len(prior) == 1:
-            return False, False
-        terms = self._terms(z, prior, box)
-        last = min(k, z.shape[1]) - 1
-        before = np.concatenate([np.arange(last), np.full(z.shape[1] - last - 1, last)])
-        after = np.arange(1, z.shape[1])
-        pairs = _ahead(terms[:, before], terms[:, after], box.radius)
-        edge = self._terms(cut[:, None], prior, box)
-        return not bool(pairs.all()), not bool(_ahead(terms[:, [last]], edge, box.radius).all())
-
-    def _shrinks(self, z: Doubles, prior: Doubles, box: Normalisers, cut: Doubles, k: int) -> bool:
-        """Whether exact normalisers (at the middle of the box) would keep the unseen classes out."""
-        exact = Normalisers(box.lse, np.zeros(len(prior)))
-        return not self._doubts(z, prior, exact, cut, k)[1]
-
-    def _mix(self, z: Doubles, prior: Doubles, box: Normalisers) -> Doubles:
-        """``log p`` of each column of ``z [components, m]``."""
-        return np.asarray(np.logaddexp.reduce(self.mixture.matrix.link(z) + (prior - box.lse)[:, None], axis=0))
+            order = np.lexsort((ids, -z[0]))
+            return Ranking(order, exponents[0, order], np.zeros((1, 0))), doubts(np.zeros((1, 0)), box.radius)
+        ranking = ranked(exponents, self.parts.exponents(cut[:, None], prior, box)[:, 0], ids, k)
+        return ranking, doubts(ranking.pairs, box.radius, margin)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         logits, error, tallies = np.empty(ids.shape), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
-            tally, (contexts, prior) = Tally(), self._contexts(row)
+            tally, (contexts, prior) = Tally(), self.parts.contexts(row)
             chance = self._share(self.promise.delta, len(prior), 0)
             nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
             wanted = self._aim(row, eps)
@@ -209,9 +208,9 @@ class MixtureEngine(StructuredEngine):
                 tally.add(*cost)
                 box = Normalisers(lse, radius)
             else:
-                box = self._narrower(contexts, nothing, wanted, chance, tally)
-            logits[b] = self._mix(self._logits(contexts, ids[b], tally), prior, box)
-            error[b] = float(box.radius.max()) + self._rounding(row, logits[b])
+                box = self.parts.narrower(contexts, nothing, wanted, chance, tally)
+            logits[b] = added(self.parts.exponents(self.parts.logits(contexts, ids[b], tally), prior, box))
+            error[b] = float(box.radius.max()) + self.parts.rounding(row, logits[b])
             tallies.append(tally)
         return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
 
@@ -224,13 +223,14 @@ class MixtureEngine(StructuredEngine):
         vocab = self.layer.vocab
         logits, error, tallies = np.empty((len(hidden), vocab)), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
-            tally, (contexts, prior) = Tally(dense=True), self._contexts(row)
-            z = [self._logits(contexts, np.arange(first, min(first + PIECE, vocab)), tally) for first in range(0, vocab, PIECE)]
-            f = self.mixture.matrix.link(np.concatenate(z, axis=1))
+            tally, (contexts, prior) = Tally(dense=True), self.parts.contexts(row)
+            pieces = [np.arange(first, min(first + PIECE, vocab)) for first in range(0, vocab, PIECE)]
+            z = [self.parts.logits(contexts, ids, tally) for ids in pieces]
+            f = self.parts.link(np.concatenate(z, axis=1))
             most = f.max(axis=1, keepdims=True)
             lse = (most + np.log(np.exp(f - most).sum(axis=1, keepdims=True)))[:, 0]
             logits[b] = np.logaddexp.reduce(f + (prior - lse)[:, None], axis=0)
-            error[b] = self._rounding(row, lse) + 8 * vocab * UNIT
+            error[b] = self.parts.rounding(row, lse) + 8 * vocab * UNIT
             tallies.append(tally)
         return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
 
@@ -239,7 +239,7 @@ class MixtureEngine(StructuredEngine):
         shape = (len(hidden), filters.n)
         ids, score, tallies = np.zeros(shape, np.int64), np.zeros(shape), []
         for b, row in enumerate(hidden):
-            tally, (contexts, prior) = Tally(), self._contexts(row)
+            tally, (contexts, prior) = Tally(), self.parts.contexts(row)
             number = (filters.row0 + b) % 2**64
             owners = self.layer.vocab + np.arange(len(prior))  # noise that no class has
             keys = [prior + gumbels(filters.seed, number, draw, owners) for draw in range(filters.n)]
@@ -264,37 +264,15 @@ class MixtureEngine(StructuredEngine):
 
     def _aim(self, row: Doubles, eps: float) -> float:
         """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""
-        return max(eps - 2 * self._rounding(row, np.zeros(1)), eps / 2)
-
-    def _rounding(self, row: Doubles, values: NDArray[np.float64]) -> float:
-        """How far float64 can have carried a log-probability: contexts, logits, link, sums."""
-        layer, link = self.mixture, self.mixture.matrix.link
-        context = (layer.dim + 8) * (1 + self._stretch * float(np.abs(row).max(initial=0.0)))
-        logit = self._longest * np.sqrt(layer.latent) * (layer.latent + context)
-        bias = 0.0 if layer.matrix.bias is None else float(np.abs(layer.matrix.bias).max())
-        size = link.steepest * (logit + 8 * bias) + 8 * link.offset + 16 * layer.components
-        there = np.abs(values[np.isfinite(values)]).max(initial=0.0)
-        return float((size + 8 * there + context * layer.components) * UNIT)
+        return max(eps - 2 * self.parts.rounding(row), eps / 2)
 
     def _storage(self) -> str:
         return f"{self.mixture.components} x {self.mixture.latent}, {self.part.method.name}, {super()._storage()}"
 
 
-def _ahead(x: Doubles, y: Doubles, radius: Doubles) -> NDArray[np.bool_]:
-    """Column by column: ``sum_k x_k >= sum_k y_k`` wherever in the box the normalisers lie; equal columns are."""
-    gap = x - y
-    with np.errstate(over="ignore", invalid="ignore"):
-        worst = np.where(gap > 0, np.exp(-radius)[:, None], np.exp(radius)[:, None]) * gap
-    worst = np.where(gap == 0, 0.0, worst)
-    return np.asarray(worst.sum(axis=0) >= 0)
-
-
-def _order(z: Doubles, prior: Doubles, box: Normalisers, link: Any, ids: Ids) -> NDArray[np.int64]:
-    """Columns of ``z`` by their probability at the middle of the box, equals by id."""
-    if len(prior) == 1:
-        return np.asarray(np.lexsort((ids, -z[0])))
-    mixed = np.logaddexp.reduce(link(z) + (prior - box.lse)[:, None], axis=0)
-    return np.asarray(np.lexsort((ids, -mixed)))
+def _step(need: float, step: int) -> int:
+    """The first of the half-widths from ``step`` on that is as narrow as ``need``."""
+    return next((number for number in range(step, len(NARROWER)) if NARROWER[number] <= need), len(NARROWER) - 1)
 
 
 def _spent(tallies: Any) -> Spent:

@@ -92,6 +92,10 @@ class StructuredEngine(ABC):
     exact_at: ClassVar[float] = np.inf
     """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
 
+    calibrates: ClassVar[bool] = False
+    """Whether it takes ``calibration``, hidden vectors ``[n, dim]``."""
+    calibration: Doubles | None = None
+
     def __init__(
         self,
         layer: StructuredLayer,
@@ -192,7 +196,8 @@ class StructuredEngine(ABC):
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
         options = dataclasses.asdict(self.options)
-        write_structured(path, Kept(self.layer, self.kind, options, self.promise, self.seed, self.reason), layer)
+        kept = Kept(self.layer, self.kind, options, self.promise, self.seed, self.reason, self.calibration)
+        write_structured(path, kept, layer)
 
     def __repr__(self) -> str:
         layer = self.layer
