@@ -134,6 +134,8 @@ def test_masks_of_the_call_and_of_each_row() -> None:
     assert mask(allowed=[1, 3, 3]) == [[0, 1, 0, 1, 0]]
     assert mask(exclude=torch.tensor([0])) == [[0, 1, 1, 1, 1]]
     assert mask(allowed=[[1], [2, 3]]) == [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
+    assert mask(allowed=np.array([[4, -1], [-1, 1]])) == [[0, 0, 0, 0, 1], [0, 1, 0, 0, 0]]
+    assert mask(exclude=np.array([[4, -1], [-1, 1]])) == [[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]
     assert mask(allowed=np.array([[1, -1], [2, 3]])) == [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
     assert mask(allowed=[1, 2], exclude=[[1], []]) == [[0, 0, 1, 0, 0], [0, 1, 1, 0, 0]]
     assert mask(allowed=[]) == [[0, 0, 0, 0, 0]]

@@ -155,14 +155,15 @@ def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> NDArray[np
     """
     if allowed is None and exclude is None:
         return None
-    mask = np.ones((1, vocab), np.uint8) if allowed is None else _marked(allowed, batch, vocab, "allowed")
-    if exclude is not None:
-        mask = mask & (1 - _marked(exclude, batch, vocab, "exclude"))
-    return np.ascontiguousarray(mask)
+    if exclude is None:
+        return _marked(allowed, batch, vocab, "allowed", 1)
+    left = _marked(exclude, batch, vocab, "exclude", 0)
+    return left if allowed is None else np.ascontiguousarray(left & _marked(allowed, batch, vocab, "allowed", 1))
 
 
-def _marked(ids: Any, batch: int, vocab: int, name: str) -> NDArray[np.uint8]:
-    """1 at the given ids: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one row of ids per query."""
+def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> NDArray[np.uint8]:
+    """``at`` (0 or 1) at the given ids, else the other: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one
+    row of ids per query."""
     ragged = isinstance(ids, Sequence) and len(ids) > 0 and all(_is_row(row) for row in ids)
     rows: Any = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)] if ragged else as_numpy(ids, name)
     if not ragged and rows.ndim == 1:
@@ -170,15 +171,15 @@ def _marked(ids: Any, batch: int, vocab: int, name: str) -> NDArray[np.uint8]:
     elif (not ragged and rows.ndim != 2) or len(rows) != batch:
         came = f"{len(rows)} rows" if ragged else f"shape {_shape(rows)}"
         raise ShapeError(f"{name} has {came}; expected ids [m] for the whole call, or {batch} rows, one per query")
-    marked = np.zeros((len(rows), vocab), np.uint8)
+    marked = np.full((len(rows), vocab), 1 - at, np.uint8)
     for number, (mark, row) in enumerate(zip(marked, rows, strict=True)):
         place = f"{name}[{number}]" if len(rows) > 1 else name
         if row.ndim != 1:
             raise ShapeError(f"{place} has shape {_shape(row)}; expected a plain list of ids")
         checked = _checked_ids(row, vocab, place, lowest=-1)
-        mark[checked] = 1
-        if mark[-1]:  # a padding of -1 writes there, too
-            mark[-1] = checked.max() == vocab - 1
+        mark[checked] = at
+        if mark[-1] == at and checked[-1] != vocab - 1 and checked.max() != vocab - 1:  # a padding of -1 wrote there
+            mark[-1] = 1 - at
     return marked
 
 
