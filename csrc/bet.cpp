@@ -17,7 +17,6 @@ namespace headlong {
 namespace {
 
 constexpr double kSpread = 0.02;       // the mean of X^2 that is expected before anything is drawn
-constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
 
 template <typename T>
 std::vector<T> joined(const std::vector<std::vector<T>>& each) {

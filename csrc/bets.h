@@ -11,6 +11,7 @@
 
 namespace headlong {
 
+constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
 constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
 
 inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64

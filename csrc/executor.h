@@ -121,7 +121,6 @@ struct Question {
     uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false, keep = false;
-    bool alone = false;  // few queries of a batch ask this: there is no dense pass to share
     int threads = 1;
 };
 
@@ -304,7 +303,7 @@ class Executor {
     bool gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
                 Masses& masses, float* scratch) const;
     void seed(Look& look, int q, const Question& question) const;
-    double worth(const Look& look, const Question& question) const;
+    double worth(const Look& look) const;
     double bearable(const Look& look, int64_t seen, int64_t k) const;
     void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
     void hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const;

@@ -191,7 +191,7 @@ Outlook Executor::refining(const Look& look, int q, const Question& question) co
     if (!(sum * sum >= kFlat * squares)) return Outlook::narrow;
     const Cut cut = widest(all, exact, aim, 1);
     const double look_saved = 1 - preview.bytes / dense.bytes;
-    const bool dear = cut.bearable <= 0 || weight * cut.rows > look_saved * worth(look, question) * static_cast<double>(vocab);
+    const bool dear = cut.bearable <= 0 || weight * cut.rows > look_saved * worth(look) * static_cast<double>(vocab);
     return dear ? Outlook::dear : Outlook::wide;
 }
 
@@ -209,7 +209,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
     }
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
     const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
-    const double aim = question.eps - fixed, most = worth(look, question) * static_cast<double>(vocab);
+    const double aim = question.eps - fixed, most = worth(look) * static_cast<double>(vocab);
     if (aim <= 0) return Status::dear;
     Scratch<float> rad = radii(look, q, threads);
     const auto ends_of = [&](int64_t c, float* low, float* high) {

@@ -22,7 +22,6 @@ namespace headlong {
 namespace {
 
 constexpr double kSpread = 0.2;     // the mean of X^2 that is expected before anything is drawn
-constexpr double kCloser = 0.7;     // what a byte of codes gathered costs in bytes of rows
 constexpr double kLeft = 0.5;       // what reading on leaves, in units of what is to be shown
 constexpr size_t kMostDrawn = 512;  // more is read on before more than these are drawn
 constexpr double kFew = 96;         // draws that are no reason to read on

@@ -328,9 +328,9 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
 
 // Share of the classes that is worth scoring row by row for the normaliser. Queries that come together share the bytes of a
 // dense pass, and what is left to each of them is arithmetic.
-double Executor::worth(const Look& look, const Question& question) const {
+double Executor::worth(const Look& look) const {
     const double together = static_cast<double>(look.rows.size());
-    return look.source == &preview && !question.alone ? share * std::min(1.0, 1 / together + kArithmetic) : share;
+    return look.source == &preview ? share * std::min(1.0, 1 / together + kArithmetic) : share;
 }
 
 // Candidates among `seen` classes beyond which a query is better read densely. Where a deeper level sorts them out, many
