@@ -80,7 +80,7 @@ def compile(
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, whose answers are tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the CPU, or the GPU that the layer's weight lies on
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
-    A structured layer has one engine, that of its kind.
+    A structured layer has one engine, that of its kind; a mixture's takes calibration vectors, too.
     """
     wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
     whole(seed, "seed", 0, 2**64 - 1)
