@@ -13,7 +13,7 @@ from torch import Tensor
 import headlong as hl
 from headlong import kernels
 from headlong.errors import OptionError, ShapeError
-from headlong.heads import LINK_HEADS, LinkHead, build_head
+from headlong.heads import LINK_HEADS, LinkHead, build_head, lean
 from headlong.heads.curves import CURVES, Monotone, PiecewiseLinear, Plif, build_curve
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import Table
@@ -239,3 +239,12 @@ def test_every_link_head_is_a_dense_head_with_a_curve() -> None:
         assert issubclass(head, LinkHead)
         made = head(12, 41)
         assert (made.predict(hidden) == made.logits(hidden).argmax(-1)).all()
+
+
+@pytest.mark.parametrize("kind", ["plif", "mos"])
+def test_a_loss_that_is_only_looked_at_makes_no_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, (hidden, target) = shaken(kind, {}), asked()
+    expected = head(hidden, target).loss.detach()
+    monkeypatch.setattr(lean, "_zeros", lambda problem: pytest.fail("gradients were made"))
+    with torch.no_grad():
+        torch.testing.assert_close(head(hidden, target).loss, expected)

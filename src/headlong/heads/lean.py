@@ -51,7 +51,10 @@ class Gradients(NamedTuple):
 
 
 def mean_loss(problem: Problem) -> Tensor:
-    """The mean over ``N``, with gradients for everything that asks for one."""
+    """The mean over ``N``, with gradients for everything that asks for one; under ``no_grad`` none is computed."""
+    if not torch.is_grad_enabled():  # inside a function's forward neither the mode nor needs_input_grad tells
+        losses, _ = solve(_plain(problem), None)
+        return losses.mean().to(torch.promote_types(problem.weight.dtype, torch.float32))
     parameters = list(problem.curve.parameters())
     return _MeanLoss.apply(*problem[:4], problem, *parameters)  # type: ignore[no-any-return,no-untyped-call]
 
