@@ -12,8 +12,9 @@ from headlong.layers.experts import ExpertsLayer
 from headlong.papers import baharav2024_figures, baharav2024_variance, ganea2019_figures, liao2019_figures, vlasova_figures
 from headlong.papers.baharav2024_variance import ESTIMATORS, Subject, tenth
 from headlong.papers.liao2019_contents import contents, rank_correlation
+from headlong.report.axes import Axis, Even
 from headlong.report.page import STYLE
-from headlong.report.plots import Axis, Even, Point, Range, dot_plot, functions, heat, ranges, scatter, standalone
+from headlong.report.plots import Point, Range, dot_plot, functions, heat, ranges, scatter, standalone
 from headlong.report.plots import Row as Dot
 from headlong.report.squares import cells
 

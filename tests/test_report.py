@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from headlong.report import readme
+from headlong.report.axes import Axis
 from headlong.report.page import bench_page, page
 from headlong.report.papers import paper_table, verdicts
-from headlong.report.plots import Axis, Point, Row, curve, dot_plot, scatter
+from headlong.report.plots import Point, Row, curve, dot_plot, scatter
 from headlong.report.tables import (
     Table,
     agreement,

@@ -31,7 +31,8 @@ def order(corpus: str) -> str:
     titles = (
         "head", "parameters", "seeds", "valid", "test", "time", "below the softmax", "published", "order",
     )  # fmt: skip
-    return markdown(Table("", titles, tuple(rows), f"{measured_where(lines[0]['environment'])}; time: of the softmax's."))
+    where = f"{measured_where(lines[0]['environment'])}; time: processor seconds of the softmax's, beside other work."
+    return markdown(Table("", titles, tuple(rows), where))
 
 
 def _with_spread(mean: float, spread: float) -> str:

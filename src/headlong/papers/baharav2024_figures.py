@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from headlong.kernels import Doubles
 from headlong.papers import Context, read
 from headlong.papers.baharav2024_variance import ESTIMATORS, Subject, subject, tenth
+from headlong.report.axes import Axis
 from headlong.report.page import STYLE
-from headlong.report.plots import Axis, Range, heat, ranges, standalone
+from headlong.report.plots import Range, heat, ranges, standalone
 
 CELLS = 24
 TWO_ERRORS = 2.0
