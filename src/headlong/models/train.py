@@ -105,7 +105,7 @@ class Run:
             self._epoch(model)
         self._beside.wait()
         load_weights(open_checkpoint(self.folder / BEST)[0], self.job.model)
-        return evaluate(self.job.model, self.job.test, tell=self._measuring("test"))
+        return evaluate(self.job.model, self.job.test, not self._is_text, self._measuring("test"))
 
     def _measuring(self, split: str) -> Tell | None:
         note = self._note
