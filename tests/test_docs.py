@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -65,14 +66,19 @@ def test_the_page_for_many_machines_runs_as_it_is_written(tmp_path: Path) -> Non
     np.save(tmp_path / "hidden.npy", np.random.default_rng(1).standard_normal((5, 8)))
     headlong.compile(layer).save(tmp_path / "head.safetensors")
     spread, offline = _blocks("distributed.md")
-    (tmp_path / "page.py").write_text(spread + "print(top.ids.tolist(), engine.traffic.per_query > 0)\n", encoding="utf-8")
+    told = """
+import json, os, pathlib
+found = [top.ids.tolist(), bool(engine.traffic.per_query > 0)]
+pathlib.Path(os.environ["RANK"] + ".json").write_text(json.dumps(found))
+"""  # a file each: what two processes print may be mixed
+    (tmp_path / "page.py").write_text(spread + told, encoding="utf-8")
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "page.py"]
     here = str(Path(headlong.__file__).resolve().parents[1])  # the library that is tested, installed or not
     environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     expected = headlong.compile(layer).topk(np.load(tmp_path / "hidden.npy"), k=10).ids.tolist()
-    assert done.stdout.count(f"{expected} True") == 2
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [[expected, True]] * 2
     asked: list[dict[str, Any]] = []  # the examples run it under Ray and Spark; here is that its arguments fit
     both = SimpleNamespace(
         schema=SimpleNamespace(fields=[]),

@@ -147,6 +147,11 @@ def _checked_ids(array: Array, vocab: int, name: str, lowest: int = 0) -> NDArra
     return array.astype(np.int64, copy=False)
 
 
+def evenly(rows: Any, most: int) -> Any:
+    """``rows``, or ``most`` of them, evenly spread from the first to the last."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
+
+
 def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> NDArray[np.uint8] | None:
     """``[1, vocab]`` or ``[batch, vocab]`` uint8, 1 where a class may be answered; None where every class may.
 

@@ -21,6 +21,7 @@ import numpy as np
 
 import headlong
 from headlong import measure, rivals
+from headlong.arrays import evenly
 from headlong.engines.calls import checked_eps, checked_hidden, checked_k
 from headlong.engines.options import real, whole
 from headlong.errors import OptionError, ShapeError
@@ -168,11 +169,10 @@ def run(
 
 def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings]:
     """Up to ``settings.queries`` of the rows, evenly spread, and the settings with what that leaves of its batches."""
-    most = settings.queries
     checked_k(settings.k, layer.vocab)
     if not len(hidden):
         raise ShapeError("hidden has no rows; expected one or more vectors to ask about")
-    queries = hidden if len(hidden) <= most else hidden[np.linspace(0, len(hidden) - 1, most).astype(np.int64)]
+    queries = evenly(hidden, settings.queries)
     checked_hidden(queries, layer.dim)  # before anyone is compiled
     batches = tuple(batch for batch in settings.batches if batch <= len(queries))
     if not batches:

@@ -194,12 +194,13 @@ def capacity(
     settled(threads)
     from headlong import capacity as study
     from headlong import inputs
+    from headlong.arrays import evenly
     from headlong.terminal import bars, say_json, show, write_text
 
     if html is not None:
         inputs.target(html, layer, hidden)
     subject = inputs.mixture(layer) or inputs.layer(layer, weight, bias)
-    rows = inputs.some(inputs.hidden(hidden, subject.dim), queries)
+    rows = evenly(inputs.hidden(hidden, subject.dim), queries)
     with bars() as stage:
         found = study.capacity(subject, rows, stage, programs)
     if html is not None:

@@ -95,11 +95,6 @@ def mixture(text: str) -> MixtureLayer | None:
     return found
 
 
-def some(rows: Any, count: int) -> Any:
-    """At most ``count`` of the rows, evenly spread."""
-    return rows[:: max(1, -(-len(rows) // count))]
-
-
 def form(path: str | Path) -> str:
     """What the metadata of a safetensors file says it holds, whatever the file is called; empty for other files."""
     return open_file(path).metadata.get("format", "") if is_tensor_file(path) else ""

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong.arrays import evenly
 from headlong.engines.calls import LARGEST, checked_hidden, checked_k
 from headlong.engines.query import halves_of, radii
 from headlong.errors import ShapeError
@@ -69,11 +70,11 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     checked_k(k, layer.vocab)
     if hidden is not None and not len(hidden):
         raise ShapeError("hidden has no rows; expected one or more vectors, or None for synthetic ones")
-    queries = synthetic_hidden(layer, QUERIES) if hidden is None else checked_hidden(_some(hidden, QUERIES), layer.dim)
+    queries = synthetic_hidden(layer, QUERIES) if hidden is None else checked_hidden(evenly(hidden, QUERIES), layer.dim)
     norms, singular, directions = spectrum(layer, progress)
     engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
     plan = int8_plan(layer, Dense(), threads=threads)
-    classes = _some(np.arange(layer.vocab), CLASSES)
+    classes = evenly(np.arange(layer.vocab), CLASSES)
     found = [np.minimum(2 * radii(plan.levels[0], halves_of(plan, row), classes), LARGEST) for row in queries]
     widths = np.stack(found).astype(np.float32)
     costs = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
@@ -234,7 +235,3 @@ def _norms_and_gram(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]
         progress(done + 1, -(-layer.vocab * layer.dim // BLOCK))
     progress(1, 1)
     return np.concatenate(norms), gram
-
-
-def _some(rows: Any, most: int) -> Any:
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]

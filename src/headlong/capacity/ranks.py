@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import hidden64
+from headlong.arrays import evenly, hidden64
+from headlong.engines.few import lse_of
 from headlong.errors import ShapeError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
@@ -53,20 +54,15 @@ def log_probs(layer: Layer | MixtureLayer, hidden: Any) -> Doubles:
     wide = hidden64(hidden, layer.dim)
     if isinstance(layer, Layer):
         f = exponents(layer, wide)
-        return f - _lse(f)
+        return f - lse_of(f)[:, None]
     made = np.tanh(wide @ layer.project.T.astype(np.float64) + layer.offset)
     contexts = made.reshape(len(wide), layer.components, layer.latent)
     prior = wide @ layer.prior.T.astype(np.float64)
-    prior -= _lse(prior)
+    prior -= lse_of(prior)[:, None]
     if layer.pooled:
         return log_probs(layer.matrix, np.einsum("qk,qkd->qd", np.exp(prior), contexts))
     parts = [log_probs(layer.matrix, contexts[:, k]) + prior[:, k : k + 1] for k in range(layer.components)]
     return np.asarray(np.logaddexp.reduce(parts, axis=0))
-
-
-def _lse(z: Doubles) -> Doubles:
-    top = z.max(1, keepdims=True)
-    return np.asarray(top + np.log(np.exp(z - top).sum(1, keepdims=True)))
 
 
 def ranks(layer: Layer | MixtureLayer, hidden: Any, progress: Progress) -> Ranks:
@@ -74,7 +70,7 @@ def ranks(layer: Layer | MixtureLayer, hidden: Any, progress: Progress) -> Ranks
     wide = hidden64(hidden, layer.dim)
     if len(wide) < 2:
         raise ShapeError(f"{len(wide)} hidden vectors; expected two or more, best more than the {layer.dim} dimensions")
-    chosen = np.linspace(0, layer.vocab - 1, min(layer.vocab, CLASSES)).astype(np.int64)
+    chosen = evenly(np.arange(layer.vocab), CLASSES)
     matrix = np.empty((len(wide), len(chosen)))
     for start in range(0, len(wide), QUERIES):
         matrix[start : start + QUERIES] = log_probs(layer, wide[start : start + QUERIES])[:, chosen]

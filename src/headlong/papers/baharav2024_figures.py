@@ -11,7 +11,7 @@ second-order               the share of sum (A x)^2 in each decade of (A x)^2   
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from headlong.kernels import Doubles
 from headlong.papers import Context, read
 from headlong.papers.baharav2024_variance import ESTIMATORS, Subject, subject, tenth
+from headlong.papers.drawing import command
 from headlong.report.axes import Axis
-from headlong.report.page import STYLE
-from headlong.report.plots import Range, heat, ranges, standalone
+from headlong.report.plots import Range, heat, ranges
 
 CELLS = 24
 TWO_ERRORS = 2.0
@@ -84,27 +84,20 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def draw(results: Path, out: Path) -> None:
-    """Every figure whose run is stored."""
-    out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, str] = {}
+def figures(results: Path) -> Iterator[tuple[str, str]]:
+    """Every figure whose run is stored, or whose layer is there."""
     made, varied = (read(results / f"baharav2024.{name}.jsonl") for name in ("synthetic", "variance"))
     if made:
-        found |= {f"synthetic-{panel}": synthetic(made, panel) for panel in "ab"}
+        yield from ((f"synthetic-{panel}", synthetic(made, panel)) for panel in "ab")
     if varied:
-        found["variance"] = variance(varied)
+        yield "variance", variance(varied)
     if root := os.environ.get("HEADLONG_DATA"):
         about = subject(Context(Path(root), lambda name: lambda done, total: None))
         picked = tenth(about, "importance")
-        found["entries"] = entries(about, np.ones_like(picked), "All entries of the best classes' logits")
-        found["entries-drawn"] = entries(about, picked, "The tenth of them that is drawn first")
-        found["second-order"] = second_order(about, picked)
-    for name, svg in found.items():
-        (out / f"baharav2024-{name}.svg").write_text(standalone(svg, STYLE) + "\n", encoding="utf-8")
-        sys.stderr.write(f"wrote {out / f'baharav2024-{name}.svg'}\n")
+        yield "entries", entries(about, np.ones_like(picked), "All entries of the best classes' logits")
+        yield "entries-drawn", entries(about, picked, "The tenth of them that is drawn first")
+        yield "second-order", second_order(about, picked)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    draw(Path(sys.argv[1]), Path(sys.argv[2]))
+    command("baharav2024", figures, __doc__)

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headlong.papers import read
+from headlong.papers.drawing import command
 from headlong.papers.ganea2019 import ALPHAS
-from headlong.report.page import STYLE
-from headlong.report.plots import Range, Row, dot_plot, functions, ranges, standalone
+from headlong.report.plots import Range, Row, dot_plot, functions, ranges
 
 
 def over_dims(lines: list[dict[str, Any]], alpha: str, metric: str, title: str, name: str) -> str:
@@ -58,30 +58,18 @@ def rank_rows(record: dict[str, Any]) -> str:
     return dot_plot("Ranks of log-probabilities", rows, lambda value: f"{value:,.0f}")
 
 
-def figures(results: Path) -> dict[str, str]:
-    """By name, those whose run is stored."""
-    found: dict[str, str] = {}
+def figures(results: Path) -> Iterator[tuple[str, str]]:
+    """Those whose run is stored."""
     if lines := read(results / "ganea2019.synthetic.jsonl"):
         for alpha in (f"{alpha:g}" for alpha in ALPHAS):
-            found[f"match-{alpha}"] = over_dims(lines, alpha, "mode_match", "Modes that match", "% of 300 contexts")
-            found[f"loss-{alpha}"] = over_dims(lines, alpha, "kl", "Cross-entropy above the targets' own", "nats")
+            yield f"match-{alpha}", over_dims(lines, alpha, "mode_match", "Modes that match", "% of 300 contexts")
+            yield f"loss-{alpha}", over_dims(lines, alpha, "kl", "Cross-entropy above the targets' own", "nats")
     if (file := results / "ganea2019-trained.json").is_file():
         record = json.loads(file.read_text(encoding="utf-8"))
-        found["ranks"] = rank_rows(record)
+        yield "ranks", rank_rows(record)
         if any("link" in row for row in record["rows"]):
-            found["links"] = links(record)
-    return found
-
-
-def main(results: Path, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    for name, svg in figures(results).items():
-        path = out / f"ganea2019-{name}.svg"
-        path.write_text(standalone(svg, STYLE) + "\n", encoding="utf-8")
-        sys.stderr.write(f"wrote {path}\n")
+            yield "links", links(record)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    command("ganea2019", figures, __doc__)

@@ -11,16 +11,15 @@ accuracy-TASK    accuracy (BLEU) over the FLOPs ratio, each of its own full     
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from headlong.measure import read_run
 from headlong.papers import read
+from headlong.papers.drawing import command
 from headlong.papers.liao2019_contents import SOFTMAX_SHARE
-from headlong.report.page import STYLE
-from headlong.report.plots import Range, Row, dot_plot, ranges, standalone
+from headlong.report.plots import Range, Row, dot_plot, ranges
 from headlong.report.squares import cells
 
 METHODS = {"ds": "experts", "svd": "SVD-softmax", "d": "D-softmax"}
@@ -96,14 +95,5 @@ def figures(results: Path) -> Iterator[tuple[str, str]]:
         yield f"accuracy-{task}", accuracy([line for line in lines if line["setting"]["task"] == task])
 
 
-def draw(results: Path, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    for name, svg in figures(results):
-        (out / f"liao2019-{name}.svg").write_text(standalone(svg, STYLE) + "\n", encoding="utf-8")
-        sys.stderr.write(f"wrote {out / f'liao2019-{name}.svg'}\n")
-
-
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    draw(Path(sys.argv[1]), Path(sys.argv[2]))
+    command("liao2019", figures, __doc__)

@@ -64,9 +64,9 @@ TASKS = {
     "characters": Task("harvest/characters-cnn", "test", {8: 1.77, 16: 2.82, 32: 4.72, 64: 6.91}, 150),
 }
 """Translation: Multi30k in place of IWSLT; characters: rendered ones in place of CASIA-HWDB; wikitext2-gpt: not in the
-paper, a transformer's layer of D = 512 whose experts are seeded and not trained. The WikiText-2 LSTM's were trained more
-gently, on a million vectors (``headlong harvest RUN --splits train,valid,test --rows 1000000``): at the others' rate they end
-below the layer that they start from."""
+paper, a transformer's layer of D = 512 whose experts are seeded and not trained. The WikiText-2 LSTM's are trained more
+gently, since they start near its layer, on a million vectors (``headlong harvest RUN --splits train,valid,test --rows
+1000000``)."""
 
 
 class Data(NamedTuple):

@@ -13,7 +13,6 @@ perplexity, agreement       every head beside the full softmax               RES
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ import numpy as np
 
 from headlong.measure import read_run
 from headlong.papers import read
-from headlong.report.page import STYLE
-from headlong.report.plots import Point, Range, Row, Series, dot_plot, lines, ranges, scatter, standalone
+from headlong.papers.drawing import command
+from headlong.report.plots import Point, Range, Row, Series, dot_plot, lines, ranges, scatter
 
 DRAWN = 24
 """Singular values drawn for each layer, evenly spread on a logarithmic axis."""
@@ -124,14 +123,5 @@ def _on_the_cpu(record: dict[str, Any], results: Path) -> Iterator[tuple[str, st
         yield f"time-{classes}", times(run["entries"], f"Time per token, {run['layer']}", caption)
 
 
-def draw(results: Path, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    for name, svg in figures(results):
-        (out / f"vlasova-softmax-{name}.svg").write_text(standalone(svg, STYLE) + "\n", encoding="utf-8")
-        sys.stderr.write(f"wrote {out / f'vlasova-softmax-{name}.svg'}\n")
-
-
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    draw(Path(sys.argv[1]), Path(sys.argv[2]))
+    command("vlasova-softmax", figures, __doc__)
