@@ -601,6 +601,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("capsule", &BoundExecutor::capsule);
     bind_experts(m);
     bind_descent(m);
+    bind_marks(m);
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));

@@ -41,4 +41,7 @@ inline const void* weight_of(const AnyArray& array, Kind kind) {
 // Adds the descent to the module.
 void bind_descent(nb::module_& m);
 
+// Adds what turns ids into class masks.
+void bind_marks(nb::module_& m);
+
 }  // namespace headlong

@@ -125,20 +125,50 @@ float radius_of(const Radius& r, int64_t first, int64_t n, float* out) {
     return top;
 }
 
-float largest_of(const float* est, int64_t n, bool* finite) {
-    F best = splat(-kInfinity);
+// Bytes as integers, lane by lane. Compilers take a __builtin_convertvector of bytes apart.
+inline I widened(const uint8_t* bytes) {
+    I out;
+#ifdef WIDEN
+    auto wide = WIDEN(bytes);
+    std::memcpy(&out, &wide, sizeof out);
+#else
+    for (int i = 0; i < LANES; ++i) out[i] = bytes[i];
+#endif
+    return out;
+}
+
+// The largest of a pass in which `take` gives what an estimate counts for; n a multiple of 64. Four maxima side by side: each
+// waits for its last comparison.
+template <typename Take>
+inline float largest_taken(const float* est, int64_t n, bool* finite, Take take) {
+    constexpr int kSide = 4;
+    F best[kSide] = {splat(-kInfinity), splat(-kInfinity), splat(-kInfinity), splat(-kInfinity)};
     I good = bits(F{}) == bits(F{});
-    for (int64_t i = 0; i < n; i += LANES) {
-        F v = load(est + i);
-        good &= (v > splat(-1e30f)) & (v < splat(1e30f));  // beyond, float32 intervals would overflow
-        best = vmax(v, best);
-    }
+    for (int64_t i = 0; i < n; i += kSide * LANES)
+        for (int s = 0; s < kSide; ++s) {
+            F v = load(est + i + s * LANES);
+            good &= (v > splat(-1e30f)) & (v < splat(1e30f));  // beyond, float32 intervals would overflow
+            best[s] = vmax(take(i + s * LANES, v), best[s]);
+        }
+    const F all = vmax(vmax(best[0], best[1]), vmax(best[2], best[3]));
     float top = -kInfinity;
     for (int i = 0; i < LANES; ++i) {
-        top = best[i] > top ? best[i] : top;
+        top = all[i] > top ? all[i] : top;
         if (good[i] == 0) *finite = false;
     }
     return top;
+}
+
+float largest_of(const float* est, int64_t n, bool* finite) {
+    return largest_taken(est, n, finite, [](int64_t, F v) { return v; });
+}
+
+float largest_there_of(float* est, const uint8_t* mask, int64_t n, bool* finite) {
+    return largest_taken(est, n, finite, [=](int64_t i, F v) {
+        const F taken = pick(widened(mask + i) != 0, v, splat(-kInfinity));
+        store(est + i, taken);
+        return taken;
+    });
 }
 
 // 64 vectors at the most join one float sum: its rounding stays below 2^-18.

@@ -306,7 +306,7 @@ class Executor {
     double worth(const Look& look) const;
     double bearable(const Look& look, int64_t seen, int64_t k) const;
     void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
-    void hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const;
+    float largest(const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) const;
     bool by_budget(const Look& look) const { return budget > 0 && look.source == &preview; }
     double row_bytes() const { return static_cast<double>(dim) * (kind == Kind::f32 ? 4 : 2); }
 

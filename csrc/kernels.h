@@ -84,6 +84,9 @@ struct Kernels {
     // Largest est; `finite` is cleared where an estimate is not a number below 1e30.
     float (*largest)(const float* est, int64_t n, bool* finite);
 
+    // The same over the classes whose byte in `mask` is not 0; the estimates of the others become -inf.
+    float (*largest_there)(float* est, const uint8_t* mask, int64_t n, bool* finite);
+
     // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;
     // `most` is the largest radius; high is infinite where a term is beyond exp(87).
     // centre, moved += sum e, sum e * (width of the term's exponent), e = exp(at est).

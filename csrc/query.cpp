@@ -175,14 +175,16 @@ void Executor::scan(const Look& look, int64_t first, int64_t n, float* est, int6
     }
 }
 
-// Padding and masked classes are at -inf: they are in no sum and reach no threshold.
-void Executor::hide(const Question& question, int64_t row, int64_t first, int64_t n, float* est) const {
-    const float none = -std::numeric_limits<float>::infinity();
-    for (int64_t i = std::max<int64_t>(0, vocab - first); i < n; ++i) est[i] = none;
-    if (question.mask == nullptr) return;
-    const uint8_t* mask = question.mask + (question.mask_per_row ? row * vocab : 0) + first;
+// The largest estimate. Padding and masked classes are put at -inf: they are in no sum and reach no threshold.
+float Executor::largest(const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) const {
     const int64_t there = std::min(n, vocab - first);
-    for (int64_t i = 0; i < there; ++i) est[i] = mask[i] != 0 ? est[i] : none;  // no branch: a vector at a time
+    const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * vocab : 0) + first;
+    if (there == n) return mask == nullptr ? kernels->largest(est, n, finite) : kernels->largest_there(est, mask, n, finite);
+    uint8_t edge[kChunk] = {};
+    if (mask == nullptr) std::fill_n(edge, there, uint8_t{1});
+    else std::copy_n(mask, there, edge);
+    std::fill(est + there, est + n, 0.f);  // padding is not an estimate
+    return kernels->largest_there(est, edge, n, finite);
 }
 
 void Executor::look_at_all(Look& look, const Question& question, bool sample_alone) const {
@@ -284,14 +286,9 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
     std::atomic<float>& threshold = look.threshold[q];
     float *rad = scratch, *lower = scratch + kChunk;
     bool finite = true;
-    for (int64_t i = std::max<int64_t>(0, vocab - first); i < n; ++i) est[i] = 0.f;  // padding is not an estimate
-    float top = kernels->largest(est, n, &finite);
+    const float top = largest(question, look.rows[q], first, n, est, &finite);
     if (!finite) return false;
-    if (question.mask != nullptr || first + n > vocab) {
-        hide(question, look.rows[q], first, n, est);
-        top = kernels->largest(est, n, &finite);
-        if (top == -std::numeric_limits<float>::infinity()) return true;
-    }
+    if (top == -std::numeric_limits<float>::infinity()) return true;
     const float most = kernels->radius(look.prepared.radius[q], first, n, rad);
 
     const float shift = static_cast<float>(linked(top) * question.beta);

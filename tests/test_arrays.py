@@ -99,7 +99,7 @@ def test_non_finite_hidden_is_refused_with_its_place(dtype: type, bad: float) ->
         arrays.hidden64(hidden, 5)
 
 
-# ---- ids and masks ----
+# ---- ids ----
 
 
 def test_ids_are_checked_against_the_vocabulary() -> None:
@@ -123,43 +123,6 @@ def test_ids_are_checked_against_the_vocabulary() -> None:
 def test_unusable_ids_are_refused(ids: Any, error: type[InputError], message: str) -> None:
     with pytest.raises(error, match=message):
         arrays.ids64(ids, 2, 7)
-
-
-def test_masks_of_the_call_and_of_each_row() -> None:
-    def mask(allowed: Any = None, exclude: Any = None) -> Any:
-        found = arrays.class_mask(allowed, exclude, 2, 5)
-        return found if found is None else found.tolist()
-
-    assert mask() is None
-    assert mask(allowed=[1, 3, 3]) == [[0, 1, 0, 1, 0]]
-    assert mask(exclude=torch.tensor([0])) == [[0, 1, 1, 1, 1]]
-    assert mask(allowed=[[1], [2, 3]]) == [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
-    assert mask(allowed=np.array([[4, -1], [-1, 1]])) == [[0, 0, 0, 0, 1], [0, 1, 0, 0, 0]]
-    assert mask(exclude=np.array([[4, -1], [-1, 1]])) == [[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]
-    assert mask(allowed=np.array([[1, -1], [2, 3]])) == [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
-    assert mask(allowed=[1, 2], exclude=[[1], []]) == [[0, 0, 1, 0, 0], [0, 1, 1, 0, 0]]
-    assert mask(allowed=[]) == [[0, 0, 0, 0, 0]]
-    assert mask(exclude=(np.array([4]), np.array([], int))) == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
-
-
-@pytest.mark.parametrize(
-    ("ids", "error", "message"),
-    [
-        ([5], IdError, "allowed holds 5"),
-        ([-2], IdError, "allowed holds -2"),
-        ([[1], [9]], IdError, r"allowed\[1\] holds 9"),
-        ([[1]], ShapeError, "allowed has 1 rows; expected .* 2 rows"),
-        (np.zeros((3, 1), int), ShapeError, r"shape \[3, 1\]"),
-        (np.zeros((2, 1, 1), int), ShapeError, r"shape \[2, 1, 1\]"),
-        (3, ShapeError, r"shape \[\]"),
-        ([1.5], DtypeError, "float64"),
-        ([True] * 5, DtypeError, "flatnonzero"),
-        ("ab", InputError, "allowed"),
-    ],
-)
-def test_unusable_masks_are_refused(ids: Any, error: type[InputError], message: str) -> None:
-    with pytest.raises(error, match=message):
-        arrays.class_mask(ids, None, 2, 5)
 
 
 # ---- stored weights ----

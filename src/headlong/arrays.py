@@ -8,7 +8,6 @@ not read here: they are refused with advice, as are hidden vectors on a GPU by e
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import ml_dtypes
@@ -98,7 +97,7 @@ def hidden64(hidden: Any, dim: int, name: str = "hidden") -> NDArray[np.float64]
     """``[batch, dim]`` float64, C-contiguous and finite; not copied where it is that already. Exact for every type."""
     array = as_numpy(hidden, name)
     if array.ndim != 2 or array.shape[1] != dim:
-        raise ShapeError(f"{name} has shape {_shape(array)}; expected [batch, {dim}]{_shape_advice(array, dim, name)}")
+        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [batch, {dim}]{_shape_advice(array, dim, name)}")
     if array.dtype.newbyteorder("=") not in HIDDEN:
         raise DtypeError(f"{name} is {array.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
     wide: NDArray[np.float64] = np.ascontiguousarray(array, np.float64)
@@ -111,7 +110,7 @@ def hidden64(hidden: Any, dim: int, name: str = "hidden") -> NDArray[np.float64]
     return wide
 
 
-def _shape(array: Array) -> str:
+def shape_of(array: Array) -> str:
     return f"[{', '.join(map(str, array.shape))}]"
 
 
@@ -131,11 +130,12 @@ def ids64(ids: Any, batch: int, vocab: int, name: str = "ids") -> NDArray[np.int
     if array.ndim != 2 or array.shape[0] != batch:
         column = array.ndim == 1 and array.shape[0] == batch
         advice = f": pass {name}[:, None]" if column else ", one row per query"
-        raise ShapeError(f"{name} has shape {_shape(array)}; expected [{batch}, m]{advice}")
-    return np.ascontiguousarray(_checked_ids(array, vocab, name))
+        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [{batch}, m]{advice}")
+    return np.ascontiguousarray(checked_ids(array, vocab, name))
 
 
-def _checked_ids(array: Array, vocab: int, name: str, lowest: int = 0) -> NDArray[np.int64]:
+def checked_ids(array: Array, vocab: int, name: str, lowest: int = 0) -> NDArray[np.int64]:
+    """Ids of any shape as int64, every one from ``lowest`` to ``vocab - 1``."""
     if array.size == 0:
         return np.zeros(array.shape, np.int64)
     if array.dtype.kind not in "iu":
@@ -152,52 +152,11 @@ def evenly(rows: Any, most: int) -> Any:
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
 
 
-def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> NDArray[np.uint8] | None:
-    """``[1, vocab]`` or ``[batch, vocab]`` uint8, 1 where a class may be answered; None where every class may.
-
-    Both arguments are class ids: ``[m]`` for the whole call, or one row of ids per query (``[batch, m]``, padded with
-    -1, or a list of lists). With both, a class has to be allowed and not excluded.
-    """
-    if allowed is None and exclude is None:
-        return None
-    if exclude is None:
-        return _marked(allowed, batch, vocab, "allowed", 1)
-    left = _marked(exclude, batch, vocab, "exclude", 0)
-    return left if allowed is None else np.ascontiguousarray(left & _marked(allowed, batch, vocab, "allowed", 1))
-
-
-def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> NDArray[np.uint8]:
-    """``at`` (0 or 1) at the given ids, else the other: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one
-    row of ids per query."""
-    ragged = isinstance(ids, Sequence) and len(ids) > 0 and all(_is_row(row) for row in ids)
-    rows: Any = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)] if ragged else as_numpy(ids, name)
-    if not ragged and rows.ndim == 1:
-        rows = rows[None, :]
-    elif (not ragged and rows.ndim != 2) or len(rows) != batch:
-        came = f"{len(rows)} rows" if ragged else f"shape {_shape(rows)}"
-        raise ShapeError(f"{name} has {came}; expected ids [m] for the whole call, or {batch} rows, one per query")
-    marked = np.full((len(rows), vocab), 1 - at, np.uint8)
-    for number, (mark, row) in enumerate(zip(marked, rows, strict=True)):
-        place = f"{name}[{number}]" if len(rows) > 1 else name
-        if row.ndim != 1:
-            raise ShapeError(f"{place} has shape {_shape(row)}; expected a plain list of ids")
-        checked = _checked_ids(row, vocab, place, lowest=-1)
-        mark[checked] = at
-        if mark[-1] == at and checked[-1] != vocab - 1 and checked.max() != vocab - 1:  # a padding of -1 wrote there
-            mark[-1] = 1 - at
-    return marked
-
-
-def _is_row(value: object) -> bool:
-    is_list = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
-    return is_list or kind_of(value) == "torch"
-
-
 def stored_matrix(weight: Any, name: str = "weight") -> Array:
     """``[vocab, dim]`` as a read-only view in its own type; copied only where its rows are not contiguous."""
     array = as_numpy(weight, name)
     if array.ndim != 2 or 0 in array.shape:
-        raise ShapeError(f"{name} has shape {_shape(array)}; expected [vocab, dim], one row per class")
+        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [vocab, dim], one row per class")
     if array.dtype not in STORED:
         advice = f"pass {name}.astype(np.float32)" if array.dtype.kind in "fiu" else "convert it first"
         raise DtypeError(f"{name} is {array.dtype}; expected float32, float16 or bfloat16: {advice}")
@@ -208,7 +167,7 @@ def stored_bias(bias: Any, vocab: int, name: str = "bias") -> NDArray[np.float32
     """``[vocab]`` float32, read-only and finite; 16-bit types are widened, which is exact."""
     array = as_numpy(bias, name)
     if array.shape != (vocab,):
-        raise ShapeError(f"{name} has shape {_shape(array)}; expected [{vocab}], one number per class")
+        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [{vocab}], one number per class")
     if array.dtype not in STORED:
         raise DtypeError(f"{name} is {array.dtype}; expected float32, float16 or bfloat16: pass {name}.astype(np.float32)")
     wide: NDArray[np.float32] = np.ascontiguousarray(array, np.float32)

@@ -30,6 +30,8 @@ REFERENCE = "numpy"
 PIECE = 1 << 24
 """Bytes of float64 that a streaming pass holds at once."""
 MOST_THREADS = 1024
+MARKED = (np.dtype(np.int64), np.dtype(np.int32))
+"""The types of ids that are marked natively."""
 
 
 class Executor(Protocol):
@@ -220,6 +222,17 @@ def round_up(values: Doubles) -> Floats:
     with np.errstate(over="ignore"):
         nearest = values.astype(np.float32)
         return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
+
+
+def mark(marked: NDArray[np.uint8], ids: Array, at: int) -> bool:
+    """``marked[r, i] = at`` (0 or 1) for the ids ``i`` of ``ids[r]``, else ``1 - at``; -1 is no id.
+
+    False, with anything in ``marked``: an id is out of range, the ids are not int64 or int32, or no native module runs.
+    """
+    if ids.dtype not in MARKED or os.environ.get("HEADLONG_ISA") == REFERENCE or (native := _native()) is None:
+        return False
+    done: bool = native.mark(marked, np.ascontiguousarray(ids), bool(at))
+    return done
 
 
 def link_losses(

@@ -25,8 +25,9 @@ from headlong import kernels
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.engines.bandit_parts import EngineParts
-from headlong.engines.calls import COLDEST, Asked, asked, check_some_left, checked_eps, checked_filters, checked_k
+from headlong.engines.calls import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.few import Few, few, listed, lse_of, sample_of, topk_of
+from headlong.engines.masks import check_some_left
 from headlong.engines.options import real
 from headlong.engines.query import UNIT, Matrix
 from headlong.engines.resolve import Executor as Reference

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Kind, class_mask, hidden64, kind_of
+from headlong.arrays import Kind, hidden64, kind_of
 from headlong.engines.few import Filters, few_enough
+from headlong.engines.masks import class_mask
 from headlong.engines.options import real, whole
-from headlong.errors import InputError, NonFiniteError, ShapeError
+from headlong.errors import NonFiniteError, ShapeError
 from headlong.kernels import Doubles, Mask
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -79,10 +80,3 @@ def checked_filters(
         whole(row0, "row0", 0, 2**64 - 1),
         whole(class0, "class0", 0, 2**40),
     )
-
-
-def check_some_left(mask: Mask) -> None:
-    """A sample needs a class in every row."""
-    if mask is not None and not mask.any(axis=1).all():
-        row = int(np.argmin(mask.any(axis=1)))
-        raise InputError(f"no class is left to sample in row {row} of allowed/exclude; leave it at least one")

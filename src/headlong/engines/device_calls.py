@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import Promise
-from headlong.arrays import Answer, Kind, class_mask, ids64, kind_of
-from headlong.engines.calls import check_some_left, checked_eps
+from headlong.arrays import Answer, Kind, ids64, kind_of
+from headlong.engines.calls import checked_eps
 from headlong.engines.device import Call, Reader, Tensor, tensor_of
 from headlong.engines.few import Filters
+from headlong.engines.masks import check_some_left, class_mask
 from headlong.errors import DtypeError, ShapeError
 
 WORD = 0xFFFFFFFF

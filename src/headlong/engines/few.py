@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.engines.gumbel import gumbels
+from headlong.engines.masks import classes_of
 from headlong.kernels import Doubles, Mask
 from headlong.links import Link
 
@@ -50,7 +51,7 @@ def few_enough(mask: Mask, vocab: int) -> bool:
 
 def listed(mask: NDArray[np.uint8], batch: int) -> Ids:
     """``[batch, m]``: the ids of each row's mask, padded with -1."""
-    rows = [np.flatnonzero(row) for row in mask]
+    rows = [classes_of(row) for row in mask]
     ids = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int64)
     for target, row in zip(ids, rows, strict=True):
         target[: len(row)] = row

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.engines.base import Engine
-from headlong.engines.calls import Asked, asked, check_some_left, checked_eps, checked_filters, checked_k
+from headlong.engines.calls import Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.candidates import Best, Sieve, kept
 from headlong.engines.few import Filters
 from headlong.engines.gumbel import gumbels
+from headlong.engines.masks import check_some_left, classes_of
 from headlong.engines.query import UNIT
 from headlong.errors import OptionError
 from headlong.kernels import Doubles
@@ -270,7 +271,7 @@ def _share(call: Asked, engine: Engine, start: int) -> dict[str, Any]:
     if call.mask is None:
         return {}
     mask = call.mask[:, start : start + engine.layer.vocab]
-    rows = [np.flatnonzero(row) for row in mask]
+    rows = [classes_of(row) for row in mask]
     return {"allowed": rows[0] if len(rows) == 1 else rows}
 
 
@@ -279,6 +280,6 @@ def _rows_here(call: Asked, engine: Engine, start: int) -> list[tuple[slice, dic
     if call.mask is None:
         return [(slice(0, len(call.hidden)), {})]
     mask = call.mask[:, start : start + engine.layer.vocab]
-    lists = [np.flatnonzero(row) for row in mask]
+    lists = [classes_of(row) for row in mask]
     every = [(row, lists[row % len(lists)]) for row in range(len(call.hidden))]
     return [(slice(row, row + 1), {"allowed": ids}) for row, ids in every if len(ids)]

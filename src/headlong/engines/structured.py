@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from headlong import kernels
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
-from headlong.engines.calls import Asked, asked, check_some_left, checked_eps, checked_filters, checked_k
+from headlong.engines.calls import Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.few import Few, Filters, kept_count, listed, lse_of, sample_of, topk_of
+from headlong.engines.masks import check_some_left
 from headlong.engines.query import UNIT
 from headlong.engines.saved_structured import Kept, write_structured
 from headlong.errors import InputError

@@ -1,0 +1,91 @@
+"""Which classes a call may answer: ``allowed`` and ``exclude`` as one byte per class.
+
+    there_i = (allowed is None or i in allowed) and (exclude is None or i not in exclude)
+
+Both are class ids: ``[m]`` for the whole call, or one row of ids per query (``[batch, m]``, padded with -1, or a list of
+lists), in any order, doubles welcome. A plain array of int64 or int32 is marked and checked by the native module in one
+pass; what that does not take or refuses is gone through here once more, which says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import kernels
+from headlong.arrays import as_numpy, checked_ids, kind_of, shape_of
+from headlong.errors import InputError, ShapeError
+from headlong.kernels import Mask
+
+Marks = NDArray[np.uint8]
+
+
+def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> Mask:
+    """``[1, vocab]`` or ``[batch, vocab]`` uint8, 1 where a class may be answered; None where every class may."""
+    if allowed is None and exclude is None:
+        return None
+    if exclude is None:
+        return _marked(allowed, batch, vocab, "allowed", 1)
+    left = _marked(exclude, batch, vocab, "exclude", 0)
+    return left if allowed is None else np.ascontiguousarray(left & _marked(allowed, batch, vocab, "allowed", 1))
+
+
+def classes_of(row: Marks) -> NDArray[np.int64]:
+    """The ids that a row of a mask leaves, ascending."""
+    ids: NDArray[np.int64] = np.flatnonzero(row.view(np.bool_))  # of bytes, NumPy counts and lists them ten times slower
+    return ids
+
+
+def check_some_left(mask: Mask) -> None:
+    """A sample needs a class in every row."""
+    if mask is not None and not (left := mask.view(np.bool_).any(axis=1)).all():
+        raise InputError(f"no class is left to sample in row {int(np.argmin(left))} of allowed/exclude; leave it at least one")
+
+
+def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> Marks:
+    """``at`` (0 or 1) at the given ids, else the other: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one
+    row of ids per query."""
+    rows = _rows(ids, batch, name)
+    marked = np.empty((len(rows), vocab), np.uint8)
+    if isinstance(rows, np.ndarray) and kernels.mark(marked, rows, at):
+        return marked
+    for number, row in enumerate(rows):
+        place = f"{name}[{number}]" if len(rows) > 1 else name
+        if row.ndim != 1:
+            raise ShapeError(f"{place} has shape {shape_of(row)}; expected a plain list of ids")
+        if not kernels.mark(marked[number : number + 1], row[None, :], at):
+            _mark(marked[number], checked_ids(row, vocab, place, lowest=-1), at)
+    return marked
+
+
+def _rows(ids: Any, batch: int, name: str) -> Any:
+    """``[1 or batch, m]``, or a list of arrays where the rows came one by one."""
+    if isinstance(ids, Sequence) and len(ids) > 0 and all(_is_row(row) for row in ids):
+        rows = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)]
+        if len(rows) == batch:
+            return rows
+        raise ShapeError(f"{name} has {len(rows)} rows; {_expected(batch)}")
+    array = as_numpy(ids, name)
+    if array.ndim == 1:
+        return array[None, :]
+    if array.ndim == 2 and len(array) == batch:
+        return array
+    raise ShapeError(f"{name} has shape {shape_of(array)}; {_expected(batch)}")
+
+
+def _expected(batch: int) -> str:
+    return f"expected ids [m] for the whole call, or {batch} rows, one per query"
+
+
+def _mark(mark: Marks, ids: NDArray[np.int64], at: int) -> None:
+    """What ``kernels.mark`` does to a row, of checked ids."""
+    mark[:] = 1 - at
+    mark[ids[ids >= 0]] = at
+
+
+def _is_row(value: object) -> bool:
+    is_list = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    return is_list or kind_of(value) == "torch"

@@ -1,0 +1,185 @@
+"""masks.py: ids of any form become the same bytes, whoever marks them, and masked queries answer from what is left."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import headlong as hl
+from adversarial import CASES, build
+from headlong import kernels
+from headlong.engines.masks import check_some_left, class_mask, classes_of
+from headlong.errors import DtypeError, IdError, InputError, ShapeError
+from oracle import check_topk, check_within, truth
+
+LEVELS = kernels.levels()
+
+
+@pytest.fixture(params=[LEVELS[0], LEVELS[-1]])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The reference in NumPy and the native module."""
+    monkeypatch.setenv("HEADLONG_ISA", request.param)
+    return str(request.param)
+
+
+def test_masks_of_the_call_and_of_each_row(level: str) -> None:
+    def mask(allowed: Any = None, exclude: Any = None) -> Any:
+        found = class_mask(allowed, exclude, 2, 5)
+        return found if found is None else found.tolist()
+
+    assert mask() is None
+    assert mask(allowed=[1, 3, 3]) == [[0, 1, 0, 1, 0]]
+    assert mask(exclude=torch.tensor([0])) == [[0, 1, 1, 1, 1]]
+    assert mask(allowed=[[1], [2, 3]]) == [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
+    assert mask(allowed=np.array([[4, -1], [-1, 1]])) == [[0, 0, 0, 0, 1], [0, 1, 0, 0, 0]]
+    assert mask(exclude=np.array([[4, -1], [-1, 1]])) == [[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]
+    assert mask(allowed=np.array([[1, -1], [2, 3]])) == [[0, 1, 0, 0, 0], [0, 0, 1, 1, 0]]
+    assert mask(allowed=[1, 2], exclude=[[1], []]) == [[0, 0, 1, 0, 0], [0, 1, 1, 0, 0]]
+    assert mask(allowed=[]) == [[0, 0, 0, 0, 0]]
+    assert mask(exclude=(np.array([4]), np.array([], int))) == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        ([5], IdError, "allowed holds 5"),
+        ([-2], IdError, "allowed holds -2"),
+        ([[1], [9]], IdError, r"allowed\[1\] holds 9"),
+        ([[1]], ShapeError, "allowed has 1 rows; expected .* 2 rows"),
+        (np.zeros((3, 1), int), ShapeError, r"shape \[3, 1\]"),
+        (np.zeros((2, 1, 1), int), ShapeError, r"shape \[2, 1, 1\]"),
+        (3, ShapeError, r"shape \[\]"),
+        ([1.5], DtypeError, "float64"),
+        ([True] * 5, DtypeError, "flatnonzero"),
+        ("ab", InputError, "allowed"),
+    ],
+)
+def test_unusable_masks_are_refused(level: str, ids: Any, error: type[InputError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        class_mask(ids, None, 2, 5)
+
+
+def test_the_native_module_marks_what_it_can(level: str) -> None:
+    native = level != kernels.REFERENCE
+    for dtype, taken in ((np.int64, native), (np.int32, native), (np.int16, False), (np.uint64, False), (">i8", False)):
+        marked = np.full((2, 7), 9, np.uint8)
+        assert kernels.mark(marked, np.array([[1, 3], [6, 3]], dtype), 1) == taken
+        assert marked.tolist() == ([[0, 1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 1]] if taken else [[9] * 7] * 2)
+    assert not kernels.mark(np.empty((1, 7), np.uint8), np.array([[0, 7]]), 0)
+
+
+def forms(ids: NDArray[np.int64], vocab: int) -> dict[str, Any]:
+    """The same set of classes as callers may write it."""
+    order = np.random.default_rng(len(ids)).permutation(len(ids))
+    frozen = ids.copy()
+    frozen.flags.writeable = False
+    return {
+        "list": ids.tolist(),
+        "tuple": tuple(ids.tolist()),
+        "int64": ids,
+        "int32": ids.astype(np.int32),
+        "int16": ids.astype(np.int16),
+        "uint64": ids.astype(np.uint64),
+        "big-endian": ids.astype(">i8"),
+        "read-only": frozen,
+        "backwards": ids[::-1],
+        "any order": ids[order],
+        "twice": np.concatenate([ids, ids[order]]),
+        "every other": np.repeat(ids, 2)[::2],
+        "padded": np.concatenate([[-1], ids, [-1, -1]]),
+        "padded, int32": np.concatenate([[-1], ids, [-1]]).astype(np.int32),
+        "torch int64": torch.from_numpy(ids),
+        "torch int32": torch.from_numpy(ids).int(),
+        "one row": ids[None, :],
+        "one row, int32": ids[None, :].astype(np.int32),
+        "rows": [ids.tolist()],
+        "torch rows": [torch.from_numpy(ids)],
+    }
+
+
+SETS = st.one_of(
+    st.tuples(st.integers(1, 40), st.just([])),
+    st.integers(1, 200).flatmap(lambda v: st.tuples(st.just(v), st.lists(st.integers(0, v - 1), max_size=60))),
+    st.integers(1, 200).flatmap(  # runs without a gap, which are marked as one
+        lambda v: st.tuples(st.just(v), st.integers(0, v - 1).map(lambda first: list(range(first, v))))
+    ),
+)
+
+
+@given(SETS)
+def test_every_form_of_a_set_is_the_same_mask(asked: tuple[int, list[int]]) -> None:
+    vocab, chosen = asked
+    there = np.isin(np.arange(vocab), chosen)
+    ids, others = np.flatnonzero(there), np.flatnonzero(~there)
+    for isa in (LEVELS[0], LEVELS[-1]):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HEADLONG_ISA", isa)
+            for (name, form), (_, rest) in zip(forms(ids, vocab).items(), forms(others, vocab).items(), strict=True):
+                for found in (
+                    class_mask(form, None, 1, vocab),
+                    class_mask(None, rest, 1, vocab),
+                    class_mask(form, rest, 1, vocab),
+                ):
+                    assert found is not None and found.shape == (1, vocab) and found.dtype == np.uint8, name
+                    assert found.flags.c_contiguous and (found[0] == there).all(), f"{isa}, {name}"
+            assert (classes_of(there.astype(np.uint8)) == ids).all()
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 16, 17, 100])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_an_id_out_of_range_is_found_wherever_it_is(level: str, vocab: int, dtype: type) -> None:
+    """Among runs too, before the first class and behind the last."""
+    for wrong, run, place in itertools.product((-2, vocab, np.iinfo(dtype).min, np.iinfo(dtype).max), (0, 16, 40), (0, 1, -1)):
+        plain = [i % vocab for i in range(run)]
+        ids = np.array([*plain[:place], wrong, *plain[place:]] if place >= 0 else [*plain, wrong], dtype)
+        with pytest.raises(IdError, match=f"exclude holds {wrong}; class ids run from 0 to {vocab - 1}"):
+            class_mask(None, ids, 1, vocab)
+    for start in (-20, -16, -15, -2, vocab - 15, vocab - 1, vocab):
+        ids = np.arange(start, start + 16, dtype=dtype)
+        if (ids >= -1).all() and (ids < vocab).all():
+            assert (class_mask(ids, None, 1, vocab) == np.isin(np.arange(vocab), ids)).all()
+            continue
+        with pytest.raises(IdError, match="allowed holds"):
+            class_mask(ids, None, 1, vocab)
+
+
+def test_a_sample_needs_a_class_in_every_row() -> None:
+    check_some_left(None)
+    check_some_left(class_mask([[1], [2]], None, 2, 5))
+    with pytest.raises(InputError, match="no class is left to sample in row 1"):
+        check_some_left(class_mask([[1], []], None, 2, 5))
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_ruled_out_decides_nothing(name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its best classes, a tenth of them, all but a few, and whole blocks, each layer answers as a smaller one would."""
+    monkeypatch.setenv("HEADLONG_ISA", isa)
+    case = build(name, "float32")
+    vocab, batch = case.layer.vocab, len(case.hidden)
+    engine = hl.compile(case.layer, "cascade", eps=0.1)
+    best = np.argsort(-truth(case.layer, case.hidden).logits, axis=1, kind="stable")
+    draws = np.random.default_rng(5).random((batch, vocab))
+    for there in (
+        np.stack([~np.isin(np.arange(vocab), row[:3]) for row in best]),
+        np.stack([np.isin(np.arange(vocab), row[:3]) for row in best]),
+        draws < 0.9,
+        np.broadcast_to(draws[0] < 0.5, (batch, vocab)),
+        np.broadcast_to(np.arange(vocab) >= 64, (batch, vocab)),
+    ):
+        exact = truth(case.layer, case.hidden, there)
+        allowed, exclude = [np.flatnonzero(row) for row in there], [np.flatnonzero(~row) for row in there]
+        for mask in ({"allowed": allowed}, {"exclude": exclude}, {"allowed": allowed, "exclude": exclude}):
+            found = engine.topk(case.hidden, min(5, vocab), **mask)
+            assert found.proved.all()
+            slack = case.layer.link.steepest * exact.rounding * 2 + (np.abs(np.nan_to_num(exact.lse)) + vocab) * 2.0**-50
+            check_within(found.lse, exact.lse, found.error, slack)
+            for b, reference in enumerate(exact.logits):
+                check_topk(reference, found.ids[b], found.logits[b], 0.0 if case.exact else float(exact.rounding[b]))
