@@ -15,21 +15,20 @@ from numpy.typing import NDArray
 import headlong as hl
 from adversarial import CASES, build
 from headlong import kernels
-from headlong.engines.masks import check_some_left, class_mask, classes_of
+from headlong.engines.masks import check_some_left, class_mask, classes_of, restricted
 from headlong.errors import DtypeError, IdError, InputError, ShapeError
 from oracle import check_topk, check_within, truth
 
-LEVELS = kernels.levels()
 
-
-@pytest.fixture(params=[LEVELS[0], LEVELS[-1]])
-def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The reference in NumPy and the native module."""
-    monkeypatch.setenv("HEADLONG_ISA", request.param)
+@pytest.fixture(params=["native", "numpy"])
+def marks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the native module, and as where it was not built."""
+    if request.param == "numpy":
+        monkeypatch.setattr(kernels, "_marker", lambda: None)
     return str(request.param)
 
 
-def test_masks_of_the_call_and_of_each_row(level: str) -> None:
+def test_masks_of_the_call_and_of_each_row(marks: str) -> None:
     def mask(allowed: Any = None, exclude: Any = None) -> Any:
         found = class_mask(allowed, exclude, 2, 5)
         return found if found is None else found.tolist()
@@ -44,6 +43,9 @@ def test_masks_of_the_call_and_of_each_row(level: str) -> None:
     assert mask(allowed=[1, 2], exclude=[[1], []]) == [[0, 0, 1, 0, 0], [0, 1, 1, 0, 0]]
     assert mask(allowed=[]) == [[0, 0, 0, 0, 0]]
     assert mask(exclude=(np.array([4]), np.array([], int))) == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert restricted(np.array([[4, -1], [2, 1]]), [1], 2, 5)[1] == 1
+    assert restricted(None, np.array([[4, -1], [2, 1]]), 2, 5)[1] == 4
+    assert restricted(None, np.zeros((0, 2), int), 0, 5)[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -61,21 +63,21 @@ def test_masks_of_the_call_and_of_each_row(level: str) -> None:
         ("ab", InputError, "allowed"),
     ],
 )
-def test_unusable_masks_are_refused(level: str, ids: Any, error: type[InputError], message: str) -> None:
+def test_unusable_masks_are_refused(marks: str, ids: Any, error: type[InputError], message: str) -> None:
     with pytest.raises(error, match=message):
         class_mask(ids, None, 2, 5)
 
 
-def test_the_native_module_marks_what_it_can(level: str) -> None:
-    native = level != kernels.REFERENCE
+def test_the_native_module_marks_what_it_can(marks: str) -> None:
+    native = marks == "native"
     for dtype, taken in ((np.int64, native), (np.int32, native), (np.int16, False), (np.uint64, False), (">i8", False)):
         marked = np.full((2, 7), 9, np.uint8)
-        assert kernels.mark(marked, np.array([[1, 3], [6, 3]], dtype), 1) == taken
-        assert marked.tolist() == ([[0, 1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 1]] if taken else [[9] * 7] * 2)
-    assert not kernels.mark(np.empty((1, 7), np.uint8), np.array([[0, 7]]), 0)
+        assert kernels.mark(marked, np.array([[1, 3], [3, 3]], dtype), 1) == (2 if taken else -1)
+        assert marked.tolist() == ([[0, 1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0]] if taken else [[9] * 7] * 2)
+    assert kernels.mark(np.empty((1, 7), np.uint8), np.array([[0, 7]]), 0) == -1
 
 
-def forms(ids: NDArray[np.int64], vocab: int) -> dict[str, Any]:
+def forms(ids: NDArray[np.int64]) -> dict[str, Any]:
     """The same set of classes as callers may write it."""
     order = np.random.default_rng(len(ids)).permutation(len(ids))
     frozen = ids.copy()
@@ -118,31 +120,28 @@ def test_every_form_of_a_set_is_the_same_mask(asked: tuple[int, list[int]]) -> N
     vocab, chosen = asked
     there = np.isin(np.arange(vocab), chosen)
     ids, others = np.flatnonzero(there), np.flatnonzero(~there)
-    for isa in (LEVELS[0], LEVELS[-1]):
+    for native in (kernels._marker(), None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("HEADLONG_ISA", isa)
-            for (name, form), (_, rest) in zip(forms(ids, vocab).items(), forms(others, vocab).items(), strict=True):
-                for found in (
-                    class_mask(form, None, 1, vocab),
-                    class_mask(None, rest, 1, vocab),
-                    class_mask(form, rest, 1, vocab),
-                ):
+            patch.setattr(kernels, "_marker", lambda native=native: native)
+            for (name, form), (_, rest) in zip(forms(ids).items(), forms(others).items(), strict=True):
+                for mask in ((form, None), (None, rest), (form, rest)):
+                    found, left = restricted(*mask, 1, vocab)
                     assert found is not None and found.shape == (1, vocab) and found.dtype == np.uint8, name
-                    assert found.flags.c_contiguous and (found[0] == there).all(), f"{isa}, {name}"
-            assert (classes_of(there.astype(np.uint8)) == ids).all()
+                    assert found.flags.c_contiguous and (found[0] == there).all() and left == len(ids), f"{native}, {name}"
+    assert (classes_of(there.astype(np.uint8)) == ids).all()
 
 
-@pytest.mark.parametrize("vocab", [1, 15, 16, 17, 100])
+@pytest.mark.parametrize("vocab", [1, 63, 64, 65, 200])
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
-def test_an_id_out_of_range_is_found_wherever_it_is(level: str, vocab: int, dtype: type) -> None:
+def test_an_id_out_of_range_is_found_wherever_it_is(marks: str, vocab: int, dtype: type) -> None:
     """Among runs too, before the first class and behind the last."""
-    for wrong, run, place in itertools.product((-2, vocab, np.iinfo(dtype).min, np.iinfo(dtype).max), (0, 16, 40), (0, 1, -1)):
+    for wrong, run, place in itertools.product((-2, vocab, np.iinfo(dtype).min, np.iinfo(dtype).max), (0, 64, 130), (0, 1, -1)):
         plain = [i % vocab for i in range(run)]
         ids = np.array([*plain[:place], wrong, *plain[place:]] if place >= 0 else [*plain, wrong], dtype)
         with pytest.raises(IdError, match=f"exclude holds {wrong}; class ids run from 0 to {vocab - 1}"):
             class_mask(None, ids, 1, vocab)
-    for start in (-20, -16, -15, -2, vocab - 15, vocab - 1, vocab):
-        ids = np.arange(start, start + 16, dtype=dtype)
+    for start in (-70, -64, -63, -2, -1, vocab - 64, vocab - 63, vocab - 1, vocab):
+        ids = np.arange(start, start + 64, dtype=dtype)
         if (ids >= -1).all() and (ids < vocab).all():
             assert (class_mask(ids, None, 1, vocab) == np.isin(np.arange(vocab), ids)).all()
             continue
@@ -157,7 +156,7 @@ def test_a_sample_needs_a_class_in_every_row() -> None:
         check_some_left(class_mask([[1], []], None, 2, 5))
 
 
-@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("isa", kernels.levels())
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_ruled_out_decides_nothing(name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its best classes, a tenth of them, all but a few, and whole blocks, each layer answers as a smaller one would."""

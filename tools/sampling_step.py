@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--calibration")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--only", choices=("sampling", "masks"), help="measure and write one of the two files")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -154,9 +155,12 @@ def main() -> None:
     name = {"layer": Path(asked.layer).stem, "vocab": layer.vocab, "dim": layer.dim}
     rows, vectors = [hidden[i : i + 1] for i in range(QUERIES)], np.asarray(calibration)
     with measure.pinned(asked.threads):
-        add(asked.out / "sampling-step.json", name["layer"], [{**name, **sampling(layer, rows, vectors, asked)}], asked.threads)
-        found = [{**name, **row} for row in masked(layer, rows, vectors, asked)]
-    add(asked.out / "masks.json", name["layer"], found, asked.threads)
+        if asked.only != "masks":
+            steps = [{**name, **sampling(layer, rows, vectors, asked)}]
+            add(asked.out / "sampling-step.json", name["layer"], steps, asked.threads)
+        if asked.only != "sampling":
+            found = [{**name, **row} for row in masked(layer, rows, vectors, asked)]
+            add(asked.out / "masks.json", name["layer"], found, asked.threads)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ twins here, so that each can check the other.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -224,15 +225,17 @@ def round_up(values: Doubles) -> Floats:
         return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
-def mark(marked: NDArray[np.uint8], ids: Array, at: int) -> bool:
-    """``marked[r, i] = at`` (0 or 1) for the ids ``i`` of ``ids[r]``, else ``1 - at``; -1 is no id.
+def mark(marked: NDArray[np.uint8], ids: Array, at: int) -> int:
+    """``marked[r, i] = at`` (0 or 1) for the ids ``i`` of ``ids [r, m]``, else ``1 - at``; -1 is no id.
 
-    False, with anything in ``marked``: an id is out of range, the ids are not int64 or int32, or no native module runs.
+    Returns the largest number of ones in a row. -1, with anything in ``marked``: an id is out of range, the ids are not int64
+    or int32, or the native module is not there (where it is, it marks whatever ``HEADLONG_ISA`` says).
     """
-    if ids.dtype not in MARKED or os.environ.get("HEADLONG_ISA") == REFERENCE or (native := _native()) is None:
-        return False
-    done: bool = native.mark(marked, np.ascontiguousarray(ids), bool(at))
-    return done
+    native = _marker()
+    if native is None or ids.dtype not in MARKED:
+        return -1
+    most: int = native(marked, np.ascontiguousarray(ids), at)
+    return most
 
 
 def link_losses(
@@ -281,6 +284,13 @@ def _native() -> Any:
         if error.name != "headlong._native":
             raise
         return None
+
+
+@functools.cache
+def _marker() -> Any:
+    """What marks ids, found once: looking for it takes as long as marking a few."""
+    native = _native()
+    return None if native is None else native.mark
 
 
 def _loaded() -> Any:

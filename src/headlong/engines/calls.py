@@ -14,7 +14,7 @@ import numpy as np
 
 from headlong.arrays import Kind, hidden64, kind_of
 from headlong.engines.few import Filters, few_enough
-from headlong.engines.masks import class_mask
+from headlong.engines.masks import restricted
 from headlong.engines.options import real, whole
 from headlong.errors import NonFiniteError, ShapeError
 from headlong.kernels import Doubles, Mask
@@ -44,8 +44,8 @@ def checked_hidden(hidden: Any, dim: int) -> Doubles:
 
 def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:
     rows = checked_hidden(hidden, dim)
-    mask = class_mask(allowed, exclude, len(rows), vocab)
-    return Asked(kind_of(hidden), rows, mask, few_enough(mask, vocab))
+    mask, left = restricted(allowed, exclude, len(rows), vocab)
+    return Asked(kind_of(hidden), rows, mask, mask is not None and few_enough(left, vocab))
 
 
 def checked_k(k: Any, vocab: int) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headlong.engines.gumbel import gumbels
 from headlong.engines.masks import classes_of
-from headlong.kernels import Doubles, Mask
+from headlong.kernels import Doubles
 from headlong.links import Link
 
 Ids = NDArray[np.int64]
@@ -43,10 +43,9 @@ class Filters(NamedTuple):
     class0: int = 0
 
 
-def few_enough(mask: Mask, vocab: int) -> bool:
-    """Whether exact rows alone are the cheapest answer."""
-    most = max(64, vocab // 64)  # gathered rows: beyond, a look at all classes under the mask is cheaper
-    return mask is not None and most < vocab and all(np.count_nonzero(row) <= most for row in mask.view(np.bool_))
+def few_enough(left: int, vocab: int) -> bool:
+    """Whether exact rows alone are the cheapest answer where a mask leaves ``left`` classes."""
+    return left <= max(64, vocab // 64) < vocab  # gathered rows: beyond, a look at all classes under the mask is cheaper
 
 
 def listed(mask: NDArray[np.uint8], batch: int) -> Ids:

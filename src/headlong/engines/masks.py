@@ -25,12 +25,25 @@ Marks = NDArray[np.uint8]
 
 def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> Mask:
     """``[1, vocab]`` or ``[batch, vocab]`` uint8, 1 where a class may be answered; None where every class may."""
+    return restricted(allowed, exclude, batch, vocab)[0]
+
+
+def restricted(allowed: Any, exclude: Any, batch: int, vocab: int) -> tuple[Mask, int]:
+    """:func:`class_mask`, and the most classes that it leaves in a row."""
     if allowed is None and exclude is None:
-        return None
+        return None, vocab
     if exclude is None:
         return _marked(allowed, batch, vocab, "allowed", 1)
     left = _marked(exclude, batch, vocab, "exclude", 0)
-    return left if allowed is None else np.ascontiguousarray(left & _marked(allowed, batch, vocab, "allowed", 1))
+    if allowed is None:
+        return left
+    both = np.ascontiguousarray(left[0] & _marked(allowed, batch, vocab, "allowed", 1)[0])
+    return both, most_left(both)
+
+
+def most_left(mask: Marks) -> int:
+    """The most classes that a row leaves."""
+    return max((int(np.count_nonzero(row)) for row in mask.view(np.bool_)), default=0)
 
 
 def classes_of(row: Marks) -> NDArray[np.int64]:
@@ -45,25 +58,25 @@ def check_some_left(mask: Mask) -> None:
         raise InputError(f"no class is left to sample in row {int(np.argmin(left))} of allowed/exclude; leave it at least one")
 
 
-def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> Marks:
+def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks, int]:
     """``at`` (0 or 1) at the given ids, else the other: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one
-    row of ids per query."""
+    row of ids per query; and the most ones in a row."""
     rows = _rows(ids, batch, name)
     marked = np.empty((len(rows), vocab), np.uint8)
-    if isinstance(rows, np.ndarray) and kernels.mark(marked, rows, at):
-        return marked
+    if isinstance(rows, np.ndarray) and (left := kernels.mark(marked, rows, at)) >= 0:
+        return marked, left
     for number, row in enumerate(rows):
         place = f"{name}[{number}]" if len(rows) > 1 else name
         if row.ndim != 1:
             raise ShapeError(f"{place} has shape {shape_of(row)}; expected a plain list of ids")
-        if not kernels.mark(marked[number : number + 1], row[None, :], at):
+        if kernels.mark(marked[number : number + 1], row[None, :], at) < 0:
             _mark(marked[number], checked_ids(row, vocab, place, lowest=-1), at)
-    return marked
+    return marked, most_left(marked)
 
 
 def _rows(ids: Any, batch: int, name: str) -> Any:
     """``[1 or batch, m]``, or a list of arrays where the rows came one by one."""
-    if isinstance(ids, Sequence) and len(ids) > 0 and all(_is_row(row) for row in ids):
+    if not isinstance(ids, np.ndarray) and isinstance(ids, Sequence) and len(ids) > 0 and all(map(_is_row, ids)):
         rows = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)]
         if len(rows) == batch:
             return rows
