@@ -93,13 +93,13 @@ void Executor::look_closer(Look& look, int q, int level, float edge, double beta
     const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
     std::vector<double> moved(groups, 0.0);
     over_chunks(groups, threads, [&](int, int64_t g) {
-        const std::vector<int32_t> some(ids.begin() + g * kGrain, ids.begin() + std::min(count, (g + 1) * kGrain));
-        const int64_t n = static_cast<int64_t>(some.size()), whole = (n + kBlock - 1) / kBlock * kBlock;
+        const int32_t* some = &ids[g * kGrain];
+        const int64_t n = std::min(kGrain, count - g * kGrain), whole = (n + kBlock - 1) / kBlock * kBlock;
         float closer[kGrain], rad[kGrain], middle[kGrain], gap[kGrain];
         std::fill(closer, closer + whole, -std::numeric_limits<float>::infinity());
         std::fill(rad, rad + whole, 0.f);
         for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
-        look_deeper(look, q, level, some, closer, rad);
+        look_deeper(look, q, level, some, n, closer, rad);
         kernels->gaps(closer, rad, whole, link, static_cast<float>(beta), w.shift, w.slop, middle, gap);
         for (int64_t i = 0; i < n; ++i) {
             moved[g] += static_cast<double>(middle[i]) - w.middle[some[i]];

@@ -128,12 +128,12 @@ void Executor::read_deeper(Look& look, int q, int level, const std::vector<int32
     float* est = look.est.data() + q * padded;
     constexpr int64_t kGrain = 256;
     over_chunks((static_cast<int64_t>(ids.size()) + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
-        const std::vector<int32_t> some(ids.begin() + g * kGrain,
-                                        ids.begin() + std::min<int64_t>(ids.size(), (g + 1) * kGrain));
+        const int32_t* some = &ids[g * kGrain];
+        const int64_t n = std::min<int64_t>(kGrain, static_cast<int64_t>(ids.size()) - g * kGrain);
         float closer[kGrain], width[kGrain];
-        for (size_t i = 0; i < some.size(); ++i) closer[i] = est[some[i]];
-        look_deeper(look, q, level, some, closer, width);
-        for (size_t i = 0; i < some.size(); ++i) {
+        for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
+        look_deeper(look, q, level, some, n, closer, width);
+        for (int64_t i = 0; i < n; ++i) {
             est[some[i]] = closer[i];
             rad[some[i]] = width[i];
         }

@@ -5,8 +5,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "executor.h"
-#include "pool.h"
+#include "bins.h"
 
 namespace headlong {
 
@@ -54,10 +53,11 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
     return status;
 }
 
-// The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them.
+// The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them; `known`, with
+// the look's kept estimates, what was read of the others.
 bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
                        std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
-                       Answer& answer) const {
+                       Answer& answer, Known* known) const {
     struct Candidate {
         int32_t id;
         float est, upper, closer;  // closer: the upper end by the deepest look so far
@@ -113,12 +113,16 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
             ids[i] = all[sure + i].id;
             closer[i] = all[sure + i].est;
         }
-        look_deeper(look, q, static_cast<int>(level), ids, closer.data(), rad.data());
+        look_deeper(look, q, static_cast<int>(level), ids.data(), static_cast<int64_t>(n), threads, closer.data(), rad.data());
         answer.bytes += static_cast<double>(n) * deeper[level].bytes;
         for (size_t i = 0; i < n; ++i) {
             // The normaliser goes on with the interval of the look at all classes, so only the upper end moves here.
             Candidate& c = all[sure + i];
             c.closer = std::min(c.upper, closer[i] + rad[i]);
+            if (known == nullptr) continue;
+            look.est[q * padded + c.id] = closer[i];
+            known->rad[c.id] = rad[i];
+            known->depth[c.id] = static_cast<uint8_t>(level + 1);
         }
         open = std::partition(all.begin() + sure, open, [&](const Candidate& c) { return c.closer >= best.back().z; });
     }
@@ -137,16 +141,25 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
     return true;
 }
 
-// The estimates of `ids` after a deeper level, from those before it, and their radii.
-void Executor::look_deeper(const Look& look, int q, int level, const std::vector<int32_t>& ids, float* est,
+void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, int threads, float* est,
                            float* rad) const {
+    constexpr int64_t kGrain = 256;
+    const int64_t groups = (count + kGrain - 1) / kGrain;
+    over_chunks(groups, static_cast<int>(std::min<int64_t>(threads, groups)), [&](int, int64_t g) {
+        const int64_t first = g * kGrain;
+        look_deeper(look, q, level, ids + first, std::min(kGrain, count - first), est + first, rad + first);
+    });
+}
+
+// The estimates of `ids` after a deeper level, from those before it, and their radii.
+void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad) const {
     const Deeper& from = deeper[level];
     const DeeperQuery& query = look.prepared.deeper[q * deeper.size() + level];
     constexpr int64_t kGrain = 64;
     int32_t dots[2 * kGrain];
-    for (size_t start = 0; start < ids.size(); start += kGrain) {
-        const int64_t n = std::min<int64_t>(kGrain, ids.size() - start);
-        const int32_t* some = &ids[start];
+    for (int64_t start = 0; start < count; start += kGrain) {
+        const int64_t n = std::min(kGrain, count - start);
+        const int32_t* some = ids + start;
         for (int64_t i = 0; i < n; ++i)
             if (!from.adds) est[start + i] = preview.base[some[i]] + look.prepared.add[q];
         for (size_t s = 0; s < from.segments.size(); ++s) {
