@@ -10,30 +10,13 @@
 #include <stdexcept>
 
 #include "adaptive.h"
+#include "binding.h"
 #include "pool.h"
-
-namespace nb = nanobind;
 
 namespace headlong {
 namespace {
 
-using AnyArray = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<const uint64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
-
-void check(bool good, const char* what) {
-    if (!good) throw std::invalid_argument(what);
-}
-
-template <typename T>
-nb::object owned(std::vector<T> values, std::initializer_list<size_t> shape) {
-    auto* keep = new std::vector<T>(std::move(values));
-    nb::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    static T nothing;
-    return nb::cast(nb::ndarray<nb::numpy, T>(keep->empty() ? &nothing : keep->data(), shape, owner));
-}
 
 const ColumnKernels* columns_for(const char* isa) {
     for (const ColumnKernels* table : {portable_columns(),
@@ -183,7 +166,7 @@ class Columns {
         return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}),
                               owned(std::move(log_probs), {B, K}), owned(std::move(lse), {B}), owned(std::move(error), {B}),
                               owned(std::move(rows), {B}), owned(std::move(bytes), {B}), owned(std::move(entries), {B}),
-                              owned(std::move(dear), {B}));
+                              owned_flags(std::move(dear), {B}));
     }
 
     std::string isa() const { return reader_.kernels->isa; }

@@ -12,7 +12,8 @@ namespace {
 
 #define LANES 8
 #define GATHER(table, at) _mm256_i32gather_ps(table, (__m256i)(at), 4)
-#define WIDEN(p) _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))
+#define WIDEN_BYTES(p) _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))
+#define WIDEN_HALVES(p) (D)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))
 #include "epilogue.inl"
 #include "loss.inl"
 
@@ -258,8 +259,8 @@ const uint64_t avx2_features = compiled_features();
 const Kernels* avx2_kernels() {
     static const Kernels table = {
         "avx2", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, dot_codes_of, radius_of, largest_of,
-        largest_there_of, interval_sums_of, interval_exps_of, gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of,
-        gumbel_keys_of, encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
+        largest_there_of, interval_sums_of, interval_exps_of, gaps_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of,
+        encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }
 

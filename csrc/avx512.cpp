@@ -12,7 +12,8 @@ namespace {
 
 #define LANES 16
 #define GATHER(table, at) _mm512_i32gather_ps((__m512i)(at), table, 4)
-#define WIDEN(p) _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))
+#define WIDEN_BYTES(p) _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))
+#define WIDEN_HALVES(p) (D)_mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))
 #include "epilogue.inl"
 #include "loss.inl"
 
@@ -413,8 +414,8 @@ const uint64_t avx512_features = compiled_features();
 const Kernels* avx512_kernels() {
     static const Kernels table = {
         "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, dot_codes, radius_of, largest_of,
-        largest_there_of, interval_sums_of, interval_exps_of, gaps_of, sides_of, split_of, lower_above, survivors, noise_of,
-        gumbel_keys_of, encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
+        largest_there_of, interval_sums_of, interval_exps_of, gaps_of, split_of, lower_above, survivors, noise_of, gumbel_keys_of,
+        encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }
 

@@ -38,7 +38,7 @@ TermKind term_kind(const std::string& name) {
 class BoundExecutor {
   public:
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
-                  std::optional<Doubles> mean, std::optional<Floats> rotation, std::optional<Doubles> centre,
+                  std::optional<Doubles> mean, std::optional<AnyArray> rotation, std::optional<Doubles> centre,
                   std::optional<Floats> base, nb::sequence levels, int64_t budget, double share,
                   const std::string& isa) {
         Executor& e = executor_;
@@ -72,7 +72,9 @@ class BoundExecutor {
         int64_t width = e.dim;
         if (rotation) {
             check(rotation->ndim() == 2 && static_cast<int64_t>(rotation->shape(0)) == e.dim, "rotation must be [dim, rotated]");
+            check(rotation->itemsize() == 2 || rotation->itemsize() == 4, "rotation must be float16 or float32");
             e.rotation = rotation->data();
+            e.rotation_kind = rotation->itemsize() == 2 ? Kind::f16 : Kind::f32;
             e.rotated_dim = width = static_cast<int64_t>(rotation->shape(1));
             keep(*rotation);
         }
@@ -172,7 +174,7 @@ class BoundExecutor {
         }
         const size_t B = batch, N = n;
         return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                              owned(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows),
+                              owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows),
                               column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
     }
 
@@ -316,7 +318,7 @@ class BoundExecutor {
         }
         to.bytes += set_slack(level, width, to.slack, to.terms);
         check(!to.terms.empty() || e.budget > 0, "a level without a radius needs a budget");
-        to.bytes += static_cast<double>(e.padded) * 4 + static_cast<double>(e.rotated_dim * e.dim) * 4;
+        to.bytes += static_cast<double>(e.padded) * 4 + static_cast<double>(e.rotated_dim * e.dim) * (e.rotation_kind == Kind::f32 ? 4 : 2);
     }
 
     // Reads a level's slack and terms; returns the bytes of the slack.
@@ -410,7 +412,7 @@ class BoundExecutor {
     static nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
         std::vector<uint8_t> values;
         for (const Answer& a : answers) values.push_back(a.*member);
-        return owned(std::move(values), {answers.size()});
+        return owned_flags(std::move(values), {answers.size()});
     }
 
     Executor executor_;
@@ -473,21 +475,6 @@ nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
     for (size_t i = 0; i < ids.size(); ++i) out.push_back(gumbel(*kernels, seed, row, draw, ids.data()[i]));
     const size_t n = out.size();
     return owned(std::move(out), {n});
-}
-
-using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::numpy, nb::c_contig, nb::device::cpu>;
-
-// The keys of logits 0 at temperature 1 that the noise's high words allow at most, by the level `isa`.
-nb::object most_keys(const std::string& isa, Words words) {
-    const Kernels* kernels = kernels_for(isa.c_str());
-    if (kernels == nullptr) throw nb::value_error("no such level here");
-    const size_t n = words.size(), whole = (n + kBlock - 1) / kBlock * kBlock;
-    std::vector<uint32_t> padded(whole);
-    std::copy_n(words.data(), n, padded.data());
-    std::vector<float> zero(whole), upper(whole);
-    kernels->gumbel_keys(zero.data(), zero.data(), padded.data(), static_cast<int64_t>(whole), Link{0, 1.f, 0.f}, 1.f, upper.data());
-    upper.resize(n);
-    return owned(std::move(upper), {n});
 }
 
 using Rows = nb::ndarray<float, nb::numpy, nb::c_contig, nb::device::cpu>;
@@ -598,7 +585,7 @@ NB_MODULE(_native, m) {
     });
     nb::class_<BoundExecutor>(m, "Executor")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
-                      std::optional<Floats>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
+                      std::optional<AnyArray>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
                       double, const std::string&>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
              nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
@@ -617,10 +604,10 @@ NB_MODULE(_native, m) {
     bind_experts(m);
     bind_descent(m);
     bind_marks(m);
+    bind_widened(m);
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
-    m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
     bind_adaptive(m);
     m.def("link_losses", &link_losses_of, nb::arg("logits"), nb::arg("target"), nb::arg("link"), nb::arg("threads") = 0,
           nb::arg("isa") = "");

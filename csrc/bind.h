@@ -22,6 +22,16 @@ nanobind::object owned(std::vector<T> values, std::initializer_list<size_t> shap
     return nanobind::cast(nanobind::ndarray<nanobind::numpy, T>(keep->empty() ? &nothing : keep->data(), shape, owner));
 }
 
+// The same of truth values, one byte each.
+inline nanobind::object owned_flags(std::vector<uint8_t> values, std::initializer_list<size_t> shape) {
+    static_assert(sizeof(bool) == 1);
+    auto* keep = new std::vector<uint8_t>(std::move(values));
+    nanobind::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<uint8_t>*>(p); });
+    static bool nothing;
+    bool* data = keep->empty() ? &nothing : reinterpret_cast<bool*>(keep->data());
+    return nanobind::cast(nanobind::ndarray<nanobind::numpy, bool>(data, shape, owner));
+}
+
 }  // namespace headlong
 
 void bind_experts(nanobind::module_& m);

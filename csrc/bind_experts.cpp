@@ -86,8 +86,8 @@ class BoundExperts {
         }
         const size_t B = batch, K = k;
         return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}),
-                              owned(std::move(error), {B}), owned(std::move(lse_error), {B}), owned(std::move(proved), {B}),
-                              owned(std::move(rows), {B}), owned(std::move(bytes), {B}), owned(std::move(dense), {B}),
+                              owned(std::move(error), {B}), owned(std::move(lse_error), {B}), owned_flags(std::move(proved), {B}),
+                              owned(std::move(rows), {B}), owned(std::move(bytes), {B}), owned_flags(std::move(dense), {B}),
                               owned(std::move(expert), {B}));
     }
 
@@ -134,7 +134,7 @@ class BoundExperts {
         }
         const size_t B = batch, N = n;
         return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                              owned(std::move(proved), {B, N}), owned(std::move(expert), {B}));
+                              owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));
     }
 
   private:

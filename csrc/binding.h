@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 
 #include <stdexcept>
+#include <vector>
 
 #include "bind.h"
 #include "kernels.h"
@@ -38,8 +39,9 @@ inline const void* weight_of(const AnyArray& array, Kind kind) {
     return array.data();
 }
 
-// Adds the descent to the module.
+// Add the descent and the widening of hidden vectors to the module.
 void bind_descent(nb::module_& m);
+void bind_widened(nb::module_& m);
 
 // Adds what turns ids into class masks.
 void bind_marks(nb::module_& m);

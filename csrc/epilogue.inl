@@ -3,13 +3,13 @@
 // translation unit that defines LANES (floats of one vector).
 //
 // Error bounds that query.cpp relies on: vexp is within 2^-21 relatively (clamped at exp(+-88)), link and beta add
-// 2^-21 of their magnitude, kGumbelSlop covers the roundings of most_gumbel.
+// 2^-21 of their magnitude, a Gumbel key is within kGumbelSlop of the noise of its word.
 
 typedef float F __attribute__((vector_size(LANES * 4)));
 typedef int32_t I __attribute__((vector_size(LANES * 4)));
 typedef uint32_t U __attribute__((vector_size(LANES * 4)));
 
-constexpr float kGumbelSlop = 1e-4f;
+constexpr float kGumbelSlop = 6e-4f;
 constexpr float kInfinity = __builtin_inff();
 
 inline F load(const float* p) {
@@ -128,8 +128,8 @@ float radius_of(const Radius& r, int64_t first, int64_t n, float* out) {
 // Bytes as integers, lane by lane. Compilers take a __builtin_convertvector of bytes apart.
 inline I widened(const uint8_t* bytes) {
     I out;
-#ifdef WIDEN
-    auto wide = WIDEN(bytes);
+#ifdef WIDEN_BYTES
+    auto wide = WIDEN_BYTES(bytes);
     std::memcpy(&out, &wide, sizeof out);
 #else
     for (int i = 0; i < LANES; ++i) out[i] = bytes[i];
@@ -251,42 +251,6 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
     return sum;
 }
 
-// What each class adds to the sum that is to have a sign, and how much less it may add: see nucleus.cpp.
-double sides_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
-                const Kernels::Boundary& at, float* middle, float* gap) {
-    typedef float H __attribute__((vector_size(LANES * 2)));
-    typedef double D __attribute__((vector_size(LANES * 4)));
-    const float keep = at.keep, lose = 1 - at.keep;
-    const F cap = splat(at.cap), more = splat(slop * at.cap);
-    D sum = D{};
-    for (int64_t start = 0; start < n; start += kPiece) {
-        const int64_t stop = start + kPiece < n ? start + kPiece : n;
-        gaps_of(est + start, rad + start, stop - start, link, beta, shift, slop, middle + start, gap + start);
-        for (int64_t i = start; i < stop; i += LANES) {
-            const F e = load(est + i), r = load(rad + i), m = load(middle + i), g = load(gap + i);
-            const I better = e > splat(at.z), sure = (e - r > splat(at.above)) | (e + r < splat(at.below));
-            F up, down;  // of a class that is better at its estimate, and of one that is worse
-            if (at.inside) {
-                up = g * lose;
-                down = pick(sure, vmin(m, g) * keep, m * keep + (m + g) * lose);
-            } else {
-                up = pick(sure, vmin(m, g) * lose, m * lose + cap * keep);
-                down = vmin(g, pick(sure, g, vmax(cap - m, F{}) + more)) * keep;
-            }
-            store(gap + i, pick(better, up, down));
-            const F part = pick(better, m * -lose, m * keep);
-            store(middle + i, part);
-            H half[2];
-            std::memcpy(half, &part, sizeof part);
-            sum += __builtin_convertvector(half[0], D);
-            sum += __builtin_convertvector(half[1], D);
-        }
-    }
-    double total = 0;
-    for (int i = 0; i < LANES / 2; ++i) total += sum[i];
-    return total;
-}
-
 void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float* low,
                       float* high) {
     for (int64_t i = 0; i < n; i += LANES) {
@@ -360,38 +324,40 @@ void noise_of(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t
     }
 }
 
-// No less than the noise of any class whose high word this is. Its gap 1 - u is ~word / 2^32 or more, -log(u) is more than the first
-// terms of its series in the gap, none of them negative, and a parabola through the powers of two, lowered a little, is below the
-// logarithm of that: 0.01 too much for most classes, 0.2 for the tenth with the least noise.
-inline F most_gumbel(U words) {
-    F gap = __builtin_convertvector(~words, F) * 2.3283059e-10f;  // 2^-32, less 2^-22 of it for the conversion
-    F p = gap * 0.16666667f + 0.2f;
-    p = p * gap + 0.25f;
-    p = p * gap + 0.33333334f;
-    p = p * gap + 0.5f;
-    F e = (p * gap + 1.f) * gap;
-    I raw = bits(e);
-    F m = floats((raw & 0x007FFFFF) | 0x3F800000);
-    F log2 = __builtin_convertvector(raw, F) * 1.1920929e-7f + m * (1.f - m * 0.33333334f) - 127.6722f;
-    return log2 * -0.69314718f;
+// -log(-log(u)) for u = (word + 1/2) / 2^32. Near u = 1 the distance 1 - u is exact where u is not, so -log(u) comes
+// from log(w) * (1 - u) / (1 - w), w = fl(u), which keeps full relative accuracy.
+inline F gumbel(U words) {
+    F u = (__builtin_convertvector(words, F) + 0.5f) * 2.3283064e-10f;
+    F gap = (__builtin_convertvector(~words, F) + 0.5f) * 2.3283064e-10f;
+    F w = 1.f - gap;
+    F rest = 1.f - w;
+    F upper = pick(rest == F{}, gap, -vlog(w) * gap / pick(rest == F{}, splat(1.f), rest));
+    I high = words >= 0x80000000u;
+    F e = pick(high, upper, -vlog(u));
+    return -vlog(e);
 }
 
-float gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta, float* upper) {
-    const float fixed = kGumbelSlop + link.slop * beta;
-    F most = splat(-kInfinity);
+void gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta,
+                    float* low, float* high) {
     for (int64_t i = 0; i < n; i += LANES) {
-        F e = load(est + i), f = vlink(link, e + load(rad + i)) * beta;
+        F e = load(est + i), r = load(rad + i);
         U w;
         std::memcpy(&w, words + i, sizeof w);
-        F key = f + (vmax(f, -f) * 4.8e-7f + fixed) + most_gumbel(w);
-        const F there = pick(e > splat(-kInfinity), key, splat(-kInfinity));
-        store(upper + i, there);
-        most = vmax(there, most);
+        F g = gumbel(w);
+        F f0 = vlink(link, e - r) * beta, f1 = vlink(link, e + r) * beta;
+        const float slop = kGumbelSlop + link.slop * beta;
+        F slop0 = vmax(f0, -f0) * 4.8e-7f + slop, slop1 = vmax(f1, -f1) * 4.8e-7f + slop;
+        // The low word decides the rest of the noise at the ends: u near 0 leaves g in [-3.9, -2.6], u near 1 open
+        // above and within log 2 below.
+        I top = w >= 0xFFFFF000u, bottom = w < 0x1000u;
+        F lower = f0 - slop0 + pick(bottom, splat(-3.9f), pick(top, g - 0.7f, g));
+        F upper = f1 + slop1 + pick(bottom, splat(-2.6f), g);
+        store(low + i, lower);
+        store(high + i, pick(top, splat(kInfinity), upper));
     }
-    float top = -kInfinity;
-    for (int i = 0; i < LANES; ++i) top = most[i] > top ? most[i] : top;
-    return top;
 }
+
+#include "stored.inl"
 
 // ---- float64: rows against several queries, and sums of exponentials ----
 
@@ -516,22 +482,34 @@ int64_t split_of(float* u, int64_t n, float edge, int32_t first, int32_t* ids, d
     return count;
 }
 
-template <int Q>
-void rotate_some(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride,
+// Columns of a matrix as it is stored, half a vector of floats, in float64.
+template <Kind K>
+inline D widened(const void* matrix, int64_t at) {
+#ifdef WIDEN_HALVES
+    if (K == Kind::f16) return WIDEN_HALVES(static_cast<const uint16_t*>(matrix) + at);
+#endif
+    if (K == Kind::f32) {
+        typedef float H __attribute__((vector_size(LANES * 2)));
+        H half;
+        std::memcpy(&half, static_cast<const float*>(matrix) + at, sizeof half);
+        return __builtin_convertvector(half, D);
+    }
+    D out;
+    for (int i = 0; i < kHalf; ++i) out[i] = one_float(matrix, K, at + i);
+    return out;
+}
+
+template <Kind K, int Q>
+void rotate_some(const void* matrix, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x, int64_t x_stride,
                  double* out, int64_t out_stride) {
-    typedef float H __attribute__((vector_size(LANES * 2)));
-    constexpr int kColumns = LANES / 2, kParts = 16 / Q;
+    constexpr int kParts = 16 / Q;
     int64_t i = 0;
-    for (; i + kColumns * kParts <= n; i += kColumns * kParts) {
+    for (; i + kHalf * kParts <= n; i += kHalf * kParts) {
         D sum[Q][kParts] = {};
         for (int64_t j = 0; j < dim; ++j) {
             D column[kParts];
 #pragma GCC unroll 16
-            for (int s = 0; s < kParts; ++s) {
-                H half;
-                std::memcpy(&half, matrix + j * stride + i + s * kColumns, sizeof half);
-                column[s] = __builtin_convertvector(half, D);
-            }
+            for (int s = 0; s < kParts; ++s) column[s] = widened<K>(matrix, j * stride + first + i + s * kHalf);
 #pragma GCC unroll 16
             for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 16
@@ -542,22 +520,30 @@ void rotate_some(const float* matrix, int64_t stride, int64_t dim, int64_t n, co
     for (; i < n; ++i)
         for (int q = 0; q < Q; ++q) {
             double sum = 0;
-            for (int64_t j = 0; j < dim; ++j) sum += static_cast<double>(matrix[j * stride + i]) * x[q * x_stride + j];
+            for (int64_t j = 0; j < dim; ++j)
+                sum += static_cast<double>(one_float(matrix, K, j * stride + first + i)) * x[q * x_stride + j];
             out[q * out_stride + i] = sum;
         }
 }
 
-void rotate_of(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride, int count,
-               double* out, int64_t out_stride) {
+template <Kind K>
+void rotate_kind(const void* matrix, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x, int64_t x_stride,
+                 int count, double* out, int64_t out_stride) {
     int q = 0;
     for (; q + 8 <= count; q += 8)
-        rotate_some<8>(matrix, stride, dim, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
+        rotate_some<K, 8>(matrix, stride, dim, first, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
     if (count - q >= 4) {
-        rotate_some<4>(matrix, stride, dim, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
+        rotate_some<K, 4>(matrix, stride, dim, first, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
         q += 4;
     }
     for (; q < count; ++q)
-        rotate_some<1>(matrix, stride, dim, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
+        rotate_some<K, 1>(matrix, stride, dim, first, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
+}
+
+void rotate_of(const void* matrix, Kind kind, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x,
+               int64_t x_stride, int count, double* out, int64_t out_stride) {
+    const auto rotate = kind == Kind::f32 ? rotate_kind<Kind::f32> : kind == Kind::f16 ? rotate_kind<Kind::f16> : rotate_kind<Kind::bf16>;
+    rotate(matrix, stride, dim, first, n, x, x_stride, count, out, out_stride);
 }
 
 // Inline, as the two below: a translation unit that has an instruction for it brings its own.
@@ -599,8 +585,6 @@ uint64_t read_of(const void* data, int64_t bytes) {
 }
 
 // ---- rows as they are stored: float32, float16, bfloat16 ----
-
-#include "stored.inl"
 
 float row_norm_of(const void* row, Kind kind, int64_t dim) {
     double sum = 0;

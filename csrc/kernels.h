@@ -69,9 +69,9 @@ struct Kernels {
     // sum_i exp(f[i] - shift) in float64, each term within 2^-50 relatively, those below exp(-700) taken for 0.
     double (*sum_exps)(const double* f, int64_t n, double shift);
 
-    // out[q * out_stride + i] = sum_j x[q * x_stride + j] * matrix[j * stride + i] for i < n, in float64.
-    void (*rotate)(const float* matrix, int64_t stride, int64_t dim, int64_t n, const double* x, int64_t x_stride,
-                   int count, double* out, int64_t out_stride);
+    // out[q * out_stride + i] = sum_j x[q * x_stride + j] * matrix[j * stride + first + i] for i < n, in float64.
+    void (*rotate)(const void* matrix, Kind kind, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x,
+                   int64_t x_stride, int count, double* out, int64_t out_stride);
 
     // dots[2j], dots[2j + 1] = <codes of row ids[j], high>, <..., low>; a row's `count` bytes start at codes + id * stride,
     // the query's halves are [8 / bits][count]: those for the lowest bits of every byte first. Fewer than 8 bits count twice.
@@ -105,16 +105,6 @@ struct Kernels {
     double (*gaps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
                    float* middle, float* gap);
 
-    // What class i adds to sum_i exp(link(z_i) beta - shift) (keep - [i better than z]) at its estimate, and how much less (more,
-    // unless `inside`) it may add. above, below: the floats next to z; cap: no less than a term worse than z. Returns the sum of
-    // the former in float64.
-    struct Boundary {
-        float z, above, below, keep, cap;
-        bool inside;
-    };
-    double (*sides)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
-                    const Boundary& at, float* middle, float* gap);
-
     // Takes the classes with u >= edge out: their ids (first + position) are returned, their u becomes 0. sums[g] is what is
     // left in the g-th run of kRun classes, in float64.
     int64_t (*split)(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums);
@@ -129,9 +119,9 @@ struct Kernels {
     // The high words of the Philox4x32-10 noise of classes first .. first + n - 1 (first a multiple of 4).
     void (*noise)(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t n, uint32_t* out);
 
-    // No less than link(z) * beta + gumbel, from the interval of z and the noise's high word, -inf for a class at -inf; the
-    // largest is returned.
-    float (*gumbel_keys)(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta, float* upper);
+    // low, high: bounds of link(z) * beta + gumbel, from the interval of z and the noise's high word.
+    void (*gumbel_keys)(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta,
+                        float* low, float* high);
 
     // Symmetric absmax int8: code[j] = round(row[j] / scale) in [-127, 127], written as code + 128;
     // error = ‖row - scale * code‖, peak its largest entry, size = ‖scale * code‖, all rounded up. Row must be finite.

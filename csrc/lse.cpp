@@ -127,9 +127,10 @@ void Executor::read_deeper(Look& look, int q, int level, const std::vector<int32
                            Scratch<float>& rad, Answer& answer) const {
     float* est = look.est.data() + q * padded;
     constexpr int64_t kGrain = 256;
-    over_chunks((static_cast<int64_t>(ids.size()) + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
+    const int64_t count = static_cast<int64_t>(ids.size());
+    over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
         const int32_t* some = &ids[g * kGrain];
-        const int64_t n = std::min<int64_t>(kGrain, static_cast<int64_t>(ids.size()) - g * kGrain);
+        const int64_t n = std::min(kGrain, count - g * kGrain);
         float closer[kGrain], width[kGrain];
         for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
         look_deeper(look, q, level, some, n, closer, width);
@@ -138,7 +139,7 @@ void Executor::read_deeper(Look& look, int q, int level, const std::vector<int32
             rad[some[i]] = width[i];
         }
     });
-    answer.bytes += static_cast<double>(ids.size()) * deeper[level].bytes;
+    answer.bytes += static_cast<double>(count) * deeper[level].bytes;
 }
 
 // Whether refine would score so many rows that a dense pass is cheaper than they and the rest of the look. Guessed from the

@@ -149,8 +149,8 @@ std::vector<double> Executor::turn(const Source& source, const Look& look) const
     std::atomic<int64_t> next{0};
     run_parallel(n * rotated_dim * dim > 65536 ? look.threads : 1, [&](int) {
         for (int64_t p = next++; p < pieces; p = next++)
-            kernels->rotate(rotation + p * piece, rotated_dim, dim, std::min(piece, rotated_dim - p * piece), x.data(), dim,
-                            static_cast<int>(n), turned.data() + p * piece, rotated_dim);
+            kernels->rotate(rotation, rotation_kind, rotated_dim, dim, p * piece, std::min(piece, rotated_dim - p * piece),
+                            x.data(), dim, static_cast<int>(n), turned.data() + p * piece, rotated_dim);
     });
     return turned;
 }

@@ -15,7 +15,6 @@ constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay i
 constexpr int64_t kMostBytes = 32 << 20;  // take no more than this
 
 constexpr int64_t kSample = 32, kLargeSample = 8;  // one in so many classes is looked at first
-constexpr int64_t kFirstPieces = 4;                // of a large sample's
 constexpr int64_t kLeastSample = 128;              // of each of two spans
 constexpr size_t kMostScouts = 4;                  // queries that speak for a block of four times as many or more
 constexpr double kSmallSample = 1 << 16;           // bytes of a sample below which one thread takes it
@@ -220,6 +219,7 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
     const auto pass = [&](int64_t stop, int threads) {
         run_parallel(static_cast<int>(std::min<int64_t>(threads, stop - next.load())), [&](int thread) {
             Scratch<float> own(keep ? 0 : n * kChunk), work(2 * kChunk);
+            int64_t own_read = 0;  // a counter that threads share would cost each of them as much as a span does
             Scratch<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
             for (int64_t piece = next++; piece < stop && wanted(); piece = next++)
                 for (int64_t s = piece * length; s < std::min(spans, (piece + 1) * length); ++s) {
@@ -231,39 +231,32 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
                         stride = look.sample_size;
                     }
                     scan(look, span.first, span.count, est, stride, scratch.data());
-                    read += span.count;
+                    own_read += span.count;
                     for (int q = 0; q < n; ++q)
                         if (look.dear[q].load(std::memory_order_relaxed) == 0 &&
                             !gather(look, question, q, thread, span.first, span.count, est + q * stride,
                                     look.pieces[q * pieces + piece], work.data()))
                             look.dear[q].store(1);
                 }
+            read += own_read;
         });
         next.store(stop);
     };
     // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
     // ends of intervals, and it says early whether a query is better read densely.
     const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(padded) * n;
-    const int sample_threads = sample_bytes < kSmallSample ? 1 : look.threads;
-    const auto each_query = [&](const auto& work) {
+    pass(look.sample_pieces, sample_bytes < kSmallSample ? 1 : look.threads);
+    std::vector<Outlook> outlook(n, Outlook::narrow);
+    if (!by_budget(look)) {
         std::atomic<int> turn{0};
         run_parallel(std::min(look.threads, n), [&](int) {
-            for (int q = turn++; q < n; q = turn++) work(q);
+            for (int q = turn++; q < n; q = turn++) {
+                if (question.k > 0) seed(look, q, question);
+                if (look.dear[q].load() == 0) outlook[q] = refining(look, q, question);
+                if (outlook[q] == Outlook::dear) look.dear[q].store(1);
+            }
         });
-    };
-    // Without a threshold nearly all of a large sample would be kept: a few of its pieces give it one.
-    if (every == kLargeSample && look.sample_pieces >= kFirstPieces * 4 && question.k > 0 && !by_budget(look)) {
-        pass(kFirstPieces, sample_threads);
-        each_query([&](int q) { seed(look, q, question, false); });
     }
-    pass(look.sample_pieces, sample_threads);
-    std::vector<Outlook> outlook(n, Outlook::narrow);
-    if (!by_budget(look))
-        each_query([&](int q) {
-            if (question.k > 0) seed(look, q, question, true);
-            if (look.dear[q].load() == 0) outlook[q] = refining(look, q, question);
-            if (outlook[q] == Outlook::dear) look.dear[q].store(1);
-        });
     // A dense pass that some pay for adds no more to others than refining their normaliser would.
     const int64_t wide = std::count(outlook.begin(), outlook.end(), Outlook::wide);
     const int64_t gone = std::count_if(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& d) { return d.load() != 0; });
@@ -348,8 +341,7 @@ double Executor::bearable(const Look& look, int64_t seen, int64_t k) const {
 
 // Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
 // What counts is what reaches the threshold now: which thread came when decides nothing.
-// `judge`: a query with too many rivals is left to a dense pass.
-void Executor::seed(Look& look, int q, const Question& question, bool judge) const {
+void Executor::seed(Look& look, int q, const Question& question) const {
     if (look.dear[q].load() != 0) return;
     std::atomic<float>& threshold = look.threshold[q];
     const float so_far = threshold.load();
@@ -421,7 +413,7 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
         part.upper.resize(kept);
         open += kept;
     }
-    if (judge && static_cast<double>(open) > bearable(look, seen, question.k)) look.dear[q].store(1);
+    if (static_cast<double>(open) > bearable(look, seen, question.k)) look.dear[q].store(1);
 }
 
 void Executor::score(const double* hidden, std::vector<Scored>& rows, int threads) const {

@@ -53,11 +53,10 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
     return status;
 }
 
-// The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them; `known`, with
-// the look's kept estimates, what was read of the others.
+// The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them.
 bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
                        std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
-                       Answer& answer, Known* known) const {
+                       Answer& answer) const {
     struct Candidate {
         int32_t id;
         float est, upper, closer;  // closer: the upper end by the deepest look so far
@@ -107,23 +106,20 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
     for (size_t level = 0; look.source == &preview && level < deeper.size(); ++level) {
         const size_t n = open - (all.begin() + sure);
         if (n < 4) break;
-        std::vector<int32_t> ids(n);
-        std::vector<float> closer(n), rad(n);
-        for (size_t i = 0; i < n; ++i) {
-            ids[i] = all[sure + i].id;
-            closer[i] = all[sure + i].est;
-        }
-        look_deeper(look, q, static_cast<int>(level), ids.data(), static_cast<int64_t>(n), threads, closer.data(), rad.data());
-        answer.bytes += static_cast<double>(n) * deeper[level].bytes;
-        for (size_t i = 0; i < n; ++i) {
+        const int64_t grain = 64, groups = (static_cast<int64_t>(n) + grain - 1) / grain;
+        over_chunks(groups, groups < 4 ? 1 : threads, [&](int, int64_t g) {
+            const int64_t first = sure + g * grain, count = std::min<int64_t>(grain, sure + static_cast<int64_t>(n) - first);
+            int32_t ids[grain];
+            float closer[grain], rad[grain];
+            for (int64_t i = 0; i < count; ++i) {
+                ids[i] = all[first + i].id;
+                closer[i] = all[first + i].est;
+            }
+            look_deeper(look, q, static_cast<int>(level), ids, count, closer, rad);
             // The normaliser goes on with the interval of the look at all classes, so only the upper end moves here.
-            Candidate& c = all[sure + i];
-            c.closer = std::min(c.upper, closer[i] + rad[i]);
-            if (known == nullptr) continue;
-            look.est[q * padded + c.id] = closer[i];
-            known->rad[c.id] = rad[i];
-            known->depth[c.id] = static_cast<uint8_t>(level + 1);
-        }
+            for (int64_t i = 0; i < count; ++i) all[first + i].closer = std::min(all[first + i].upper, closer[i] + rad[i]);
+        });
+        answer.bytes += static_cast<double>(n) * deeper[level].bytes;
         open = std::partition(all.begin() + sure, open, [&](const Candidate& c) { return c.closer >= best.back().z; });
     }
     const int64_t left = open - (all.begin() + sure);
@@ -141,18 +137,9 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
     return true;
 }
 
-void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, int threads, float* est,
-                           float* rad) const {
-    constexpr int64_t kGrain = 256;
-    const int64_t groups = (count + kGrain - 1) / kGrain;
-    over_chunks(groups, static_cast<int>(std::min<int64_t>(threads, groups)), [&](int, int64_t g) {
-        const int64_t first = g * kGrain;
-        look_deeper(look, q, level, ids + first, std::min(kGrain, count - first), est + first, rad + first);
-    });
-}
-
 // The estimates of `ids` after a deeper level, from those before it, and their radii.
-void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad) const {
+void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est,
+                           float* rad) const {
     const Deeper& from = deeper[level];
     const DeeperQuery& query = look.prepared.deeper[q * deeper.size() + level];
     constexpr int64_t kGrain = 64;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import platform
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from adversarial import CASES, DTYPES, build
 from headlong import kernels
+from headlong.arrays import HIDDEN
 from headlong.engines.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
 from headlong.plan import deinterleave
@@ -131,23 +134,28 @@ def test_native_noise_is_that_of_numpy(seed: int, row: int, draw: int, first: in
     np.testing.assert_allclose(native.gumbels(seed, row, draw, ids), gumbels(seed, row, draw, ids), rtol=0, atol=1e-13)
 
 
-@given(
-    hnp.arrays(np.uint32, 70, elements=st.integers(0, 2**32 - 1) | st.integers(2**32 - 9000, 2**32 - 1) | st.integers(0, 9000))
-)
-def test_no_noise_is_above_what_its_high_word_allows(words: np.ndarray) -> None:
-    """The largest noise of a word is that of the low word 2^32 - 1: its distance from one is that of both words inverted."""
-    gap = ((2.0**32 - 1 - words) * 2.0**32 + 0.5) * 2.0**-64
-    most = -np.log(-np.log1p(-np.minimum(gap, 1 - 2.0**-53)))
-    for level in kernels.levels()[1:]:
-        upper = kernels._native().most_keys(level, words).astype(np.float64)
-        assert (upper >= most).all(), level
-        usual = (words > 2**32 // 10) & (words < 2**32 - 2**12)
-        assert (upper - most)[usual].max(initial=0) < 0.25, level
-
-
 def test_bandwidth_is_a_speed(native: str) -> None:
     assert 0.01 < kernels.bandwidth(1 << 20, 1, 3) < 10_000
 
 
 def test_every_refusal_is_one_of_ours() -> None:
     assert issubclass(KernelError, HeadlongError)
+
+
+@pytest.mark.parametrize("dtype", [*HIDDEN, np.dtype(">f4")])
+@pytest.mark.parametrize("odd", [None, np.nan, -np.inf])
+def test_vectors_are_widened_and_measured_alike(dtype: np.dtype, odd: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    every = (rng.standard_normal((9, 14)) * 10.0 ** rng.integers(-9, 4, (9, 14))).astype(dtype)
+    if odd is not None:
+        every[6, 3] = odd
+    for rows in (every, every[::2, 1::2], every[:, :0], every[:0], np.asfortranarray(every)):
+        native, largest = kernels.widened(rows)
+        with monkeypatch.context() as without:
+            without.delitem(sys.modules, "headlong._native")
+            numpy, size = kernels.widened(rows)
+        assert native.dtype == np.float64 and native.flags.c_contiguous
+        np.testing.assert_array_equal(native, numpy)
+        finite = np.isfinite(numpy).all()
+        assert math.isfinite(largest) == math.isfinite(size) == finite
+        assert not finite or largest == size == np.abs(numpy).max(initial=0.0)

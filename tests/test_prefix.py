@@ -19,7 +19,7 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
 from headlong.previews import prefix
 from headlong.previews.prefix import prefix_plan, spread
-from headlong.previews.whitening import whiten
+from headlong.previews.whitening import stored, whiten
 from headlong.previews.width import CANDIDATES, best_look, rows_to_bet
 from oracle import check_topk, check_within, truth
 
@@ -314,3 +314,30 @@ def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
     assert prefix.FIRST < plan.levels[0].layout[-1][1] < 128
     size = sum(array.nbytes for level in plan.levels for array in (level.codes, level.scale, level.slack) if array is not None)
     assert size + plan.rotation.nbytes + plan.base.nbytes < 0.7 * trained.weight.nbytes  # type: ignore[union-attr]
+
+
+def test_a_rotation_is_16_bits_wide_where_they_keep_it() -> None:
+    rng = np.random.default_rng(0)
+    plain = rng.standard_normal((40, 40))
+    assert stored(plain).dtype == np.float16
+    assert stored(plain * 1e5).dtype == np.float32, "beyond float16"
+    assert stored(plain * np.geomspace(1e-7, 1, 40)).dtype == np.float32, "columns among float16's subnormals"
+    assert stored(plain * np.geomspace(1e-7, 1, 40)[:, None]).dtype == np.float32, "rows"
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+def test_a_rotation_of_either_width_is_read_alike(monkeypatch: pytest.MonkeyPatch, level: str, tmp_path: Path) -> None:
+    """The same numbers in 32 bits, as older files hold them, give the same answers to the bit."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    layer, hidden = decaying(900, 70, 2.0)
+    engine = engine_of(layer, hidden, width=20)
+    rotation = engine.plan.rotation
+    assert rotation is not None and rotation.dtype == np.float16
+    plan = engine.plan._replace(rotation=rotation.astype(np.float32))
+    other = Engine(layer, engine.method, plan, engine.norms, engine.promise, threads=2)
+    other.save(tmp_path / "wide.safetensors")
+    loaded = hl.load(tmp_path / "wide.safetensors", threads=2)
+    for rows in (hidden[:1], hidden[:5], hidden[:21]):
+        for one, two, three in zip(*(e.topk(rows, 7)[:5] for e in (engine, other, loaded)), strict=True):
+            np.testing.assert_array_equal(one, two)
+            np.testing.assert_array_equal(one, three)

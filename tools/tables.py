@@ -363,6 +363,7 @@ STEP = {
     "nucleus_median": "median nucleus", "nucleus_p90": "90 %", "nucleus_largest": "largest", "rows": "exact rows",
     "dense": "finished densely",
 }  # fmt: skip
+COLD = {"method": "method", "median_us": "median, µs", "p90_us": "90 %", "speed_up": "times faster than torch fp32"}
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
 FAILURES = {
     "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures", "trials": "trials",
@@ -405,6 +406,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "kernel-density": plain("kernel-density", DENSITY),
     "sampling-step": plain("sampling-step", STEP),
     "masks": plain("masks", MASKS),
+    "cold-calls": plain("cold-calls", COLD),
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
     **{block: bench_of(f"results/{file}.json") for file, block in SYNTHETIC.items()},

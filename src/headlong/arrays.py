@@ -37,6 +37,8 @@ def kind_of(value: object) -> Kind:
 
 def as_numpy(value: Any, name: str) -> Array:
     """``value`` as a NumPy array, without a copy where it is one already or a torch tensor on the CPU."""
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return value
     if kind_of(value) == "torch":
         return _tensor_view(value, name)
     if isinstance(value, np.ma.MaskedArray):
@@ -93,14 +95,19 @@ def _value_as_torch(value: Any) -> Any:
     return answer_as(value, "torch") if isinstance(value, tuple) else value
 
 
-def hidden64(hidden: Any, dim: int, name: str = "hidden") -> NDArray[np.float64]:
-    """``[batch, dim]`` float64, C-contiguous and finite; not copied where it is that already. Exact for every type."""
+def hidden_rows(hidden: Any, dim: int, name: str = "hidden") -> Array:
+    """``[batch, dim]`` of a type that hidden vectors come in, as it came; its numbers are not looked at."""
     array = as_numpy(hidden, name)
     if array.ndim != 2 or array.shape[1] != dim:
         raise ShapeError(f"{name} has shape {shape_of(array)}; expected [batch, {dim}]{_shape_advice(array, dim, name)}")
-    if array.dtype.newbyteorder("=") not in HIDDEN:
+    if array.dtype not in HIDDEN and array.dtype.newbyteorder("=") not in HIDDEN:
         raise DtypeError(f"{name} is {array.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
-    wide: NDArray[np.float64] = np.ascontiguousarray(array, np.float64)
+    return array
+
+
+def hidden64(hidden: Any, dim: int, name: str = "hidden") -> NDArray[np.float64]:
+    """``[batch, dim]`` float64, C-contiguous and finite; not copied where it is that already. Exact for every type."""
+    wide: NDArray[np.float64] = np.ascontiguousarray(hidden_rows(hidden, dim, name), np.float64)
     finite = np.isfinite(wide)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]

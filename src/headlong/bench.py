@@ -78,7 +78,7 @@ def engines(settings: Settings) -> dict[str, Entry]:
         "full": Entry("full", {}, {}),
         "cascade": Entry("cascade", promise, {}),
         "cascade, ids only": Entry("cascade", promise, {"eps": math.inf}),
-        "calibrated, ids only": Entry("cascade", promise, {"eps": math.inf}),
+        "calibrated, ids only": Entry("cascade", {"eps": math.inf}, {}),
         "calibrated, default promise": Entry("cascade", {}, {}),
         "calibrated, likely normaliser": Entry("cascade", {"widths": "likely"}, {}),
         "calibrated, proved within 0.05": Entry("cascade", {"eps": 0.05, "delta": 0.0}, {}),

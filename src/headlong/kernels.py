@@ -13,17 +13,19 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits
+from headlong.arrays import HIDDEN, Array, bits
 from headlong.errors import KernelError, OptionError
 from headlong.plan import CLASS_BLOCK, Plan, interleave, padded
 
 Floats = NDArray[np.float32]
+Halves = NDArray[np.float16]
 Doubles = NDArray[np.float64]
 Mask = NDArray[np.uint8] | None
 
@@ -31,6 +33,8 @@ REFERENCE = "numpy"
 PIECE = 1 << 24
 """Bytes of float64 that a streaming pass holds at once."""
 MOST_THREADS = 1024
+NAMES = {dtype: dtype.name for dtype in HIDDEN}
+"""Of the types that hidden vectors come in, in the machine's byte order: looked up, for NumPy makes up a name each time."""
 MARKED = (np.dtype(np.int64), np.dtype(np.int32))
 """The types of ids that are marked natively."""
 
@@ -136,7 +140,7 @@ def executor(
     if base is None:
         base = np.zeros(padded(len(weight)), np.float32)
     native: Executor = _loaded().Executor(
-        bits(weight), weight.dtype.name, bias, norms, link, mean, rotation, centre, base,
+        bits(weight), weight.dtype.name, bias, norms, link, mean, None if rotation is None else bits(rotation), centre, base,
         [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level,
     )  # fmt: skip
     return native
@@ -179,6 +183,20 @@ def row_norms(weight: Array, thread_count: int = 1) -> Floats:
             size = np.sqrt((rows * rows).sum(axis=1))
         norms[part] = np.where(np.isfinite(rows).all(axis=1), round_up(size * (1 + 1e-12)), np.nan)
     return norms
+
+
+def widened(rows: Array) -> tuple[Doubles, float]:
+    """``rows [batch, dim]`` in float64, and the size of the largest entry: infinite (or NaN) where one is not finite.
+
+    This comes before every answer, mostly in cold caches: one native pass, or two of NumPy's where there is no native module.
+    """
+    native, name = sys.modules.get("headlong._native"), NAMES.get(rows.dtype)
+    if native is None or name is None:
+        wide = np.ascontiguousarray(rows, np.float64)
+        return wide, float(np.abs(wide).max(initial=0.0))
+    rows = rows if rows.flags.c_contiguous else np.ascontiguousarray(rows)
+    found, largest = native.widened(bits(rows), name)
+    return rows if found is None else found, largest
 
 
 def encode_int8(weight: Array, thread_count: int = 1) -> Codes:

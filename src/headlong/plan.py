@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Halves = NDArray[np.float16]
 Array = NDArray[Any]
 
 CLASS_BLOCK = 64
@@ -92,7 +93,7 @@ class Plan(NamedTuple):
     """How to read one matrix: ``mean``, ``rotation``, ``base``, ``centre``, levels coarse to fine, then exact rows.
 
     ``mean``      ``[dim]`` float64 or None
-    ``rotation``  ``[dim, rotated]`` float32 or None
+    ``rotation``  ``[dim, rotated]`` float16 or float32, or None
     ``base``      ``[padded]`` float32: ``bias + (weight - centre) @ mean``
     ``centre``    ``[dim]`` float64 or None: <centre, hidden> joins every estimate before any link
     ``levels``    coarse to fine; none: every query is read densely
@@ -101,7 +102,7 @@ class Plan(NamedTuple):
     """
 
     mean: Array | None
-    rotation: Floats | None
+    rotation: Halves | Floats | None
     base: Floats | None
     centre: Array | None
     levels: tuple[Level, ...]

@@ -114,7 +114,7 @@ class RaceReader:
     def entries(self, hidden: Doubles, k: int, eps: float, delta: float, threads: int = 1) -> tuple[NDArray[np.int64], Any]:
         """Weights touched per query by a native race, and which queries had to be finished densely (all weights more)."""
         *_, entries, dear = self._race(np.ascontiguousarray(hidden), k, eps, None, threads, delta)
-        return entries, dear.astype(bool)
+        return entries, dear
 
     def _race(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float) -> Answer:
         """``delta`` is the engine's chance for the normaliser: a radius that may fail has taken its half already."""

@@ -81,6 +81,9 @@ class Engine:
         self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
         self.seed, self.reason = seed, reason
         self._threads = threads
+        # How often a sampled normaliser may be off (radii that may fail take their half of delta), and the sample's seed.
+        delta = promise.delta / 2 if promise.over & {"calibration", "rotation"} else promise.delta
+        self._chance = min(delta, MOST_DELTA), seed
         level = kernels.isa()
         link = layer.link.lowered()
         self._executor: kernels.Executor = (
@@ -90,6 +93,7 @@ class Engine:
         )
         if plan.arrays is not None and hasattr(method, "reader"):  # a method that reads in a way of its own
             self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
+        self._path = f"{method.name}/{self._executor.isa}"
 
     @property
     def name(self) -> str:
@@ -230,15 +234,9 @@ class Engine:
     def _eps(self, eps: float | None) -> float:
         return self.promise.eps if eps is None else checked_eps(eps)
 
-    @property
-    def _chance(self) -> tuple[float, int]:
-        """How often a sampled normaliser may be off (radii that may fail take their half of delta), and the sample's seed."""
-        delta = self.promise.delta / 2 if self.promise.over & {"calibration", "rotation"} else self.promise.delta
-        return min(delta, MOST_DELTA), self.seed
-
     def _proved(self, proved: Array, dense: Array) -> NDArray[np.bool_]:
         """Radii that hold with a probability prove nothing; a dense pass does."""
-        return np.asarray(proved.astype(bool) & ((self.promise.delta_ids == 0) | dense.astype(bool)))
+        return proved if self.promise.delta_ids == 0 else np.asarray(proved & dense)
 
     def _dense(self, asked: Asked) -> bool:
         return len(asked.hidden) > self.plan.dense.batch
@@ -260,7 +258,7 @@ class Engine:
         return np.asarray(size * UNIT + 2 * lowering_error(link))
 
     def _cost(self, rows: Array, read: Array, dense: Array) -> Cost:
-        return Cost(rows, read, dense.astype(bool), f"{self.method.name}/{self._executor.isa}")
+        return Cost(rows, read, dense, self._path)
 
     def _cost_of_few(self, answer: Few) -> Cost:
         rows = (answer.ids >= 0).sum(axis=1)

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Kind, hidden64, kind_of
+from headlong.arrays import Kind, hidden64, hidden_rows, kind_of
 from headlong.engines.few import Filters, few_enough
 from headlong.engines.masks import restricted
 from headlong.engines.options import real, whole
 from headlong.errors import NonFiniteError, ShapeError
-from headlong.kernels import Doubles, Mask
+from headlong.kernels import Doubles, Mask, widened
 
 LARGEST = float(np.finfo(np.float32).max)
 """Hidden vectors beyond float32's range are refused: nothing computes them."""
@@ -36,10 +36,11 @@ class Asked(NamedTuple):
 
 def checked_hidden(hidden: Any, dim: int) -> Doubles:
     """``[batch, dim]`` in float64, finite and within float32's range."""
-    rows = hidden64(hidden, dim)
-    if rows.size and max(rows.max(), -rows.min()) > LARGEST:
-        raise NonFiniteError(f"hidden reaches {np.abs(rows).max():.3g}, beyond float32's range; rescale the row")
-    return rows
+    rows, largest = widened(hidden_rows(hidden, dim))
+    if largest <= LARGEST:
+        return rows
+    hidden64(hidden, dim)  # says where a number is not finite
+    raise NonFiniteError(f"hidden reaches {largest:.3g}, beyond float32's range; rescale the row")
 
 
 def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:

@@ -103,7 +103,7 @@ class ExpertsEngine(StructuredEngine):
         logits, ids, lse, logit_error, lse_error, proved, rows, read, dense, _ = self._reader.topk(
             hidden, k, eps, self._count, self.promise.delta, self.seed
         )
-        return Best(logits, ids, proved.astype(bool), lse, logit_error, lse_error, Spent(rows, read, dense.astype(bool)))
+        return Best(logits, ids, proved, lse, logit_error, lse_error, Spent(rows, read, dense))
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         logits = self._reader.logits(hidden, ids)
@@ -113,7 +113,7 @@ class ExpertsEngine(StructuredEngine):
         count = np.isfinite(logits).sum(axis=1)
         if np.isinf(eps):
             lse_error = np.full(len(lse), np.inf)
-        spent = Spent(rows + count, read + count * float(self._row_bytes), dense.astype(bool))
+        spent = Spent(rows + count, read + count * float(self._row_bytes), dense)
         return Scored(logits, lse, logit_error, lse_error, spent)
 
     def _everything(self, hidden: Doubles) -> Scored:
@@ -127,7 +127,7 @@ class ExpertsEngine(StructuredEngine):
             hidden, filters.n, filters.temperature, filters.seed, filters.row0, self._count
         )
         ids, logits, score, proved = drawn
-        return Drawn(ids, logits, score, proved.astype(bool), self._spent(expert))
+        return Drawn(ids, logits, score, proved, self._spent(expert))
 
     def _spent(self, expert: Ids) -> Spent:
         """Every row of each query's expert."""

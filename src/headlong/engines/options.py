@@ -18,7 +18,8 @@ def whole(value: Any, name: str, low: int, high: int, advice: str = "") -> int:
 
 def real(value: Any, name: str, low: float, high: float, advice: str = "") -> float:
     """A number in ``low..high``, ends included (``high`` may be infinite); NaN never is."""
-    if isinstance(value, numbers.Real) and not isinstance(value, bool) and low <= float(value) <= high:
+    number = type(value) is float or (isinstance(value, numbers.Real) and not isinstance(value, bool))
+    if number and low <= float(value) <= high:
         return float(value)
     top = "up" if math.isinf(high) else f"to {high:g}"
     raise OptionError(f"{name} is {value!r}; expected a number from {low:g} {top}{advice and ': ' + advice}")

@@ -135,7 +135,9 @@ class _Record:
 
     def _plan(self, layer: Layer) -> Plan:
         mean = self._numbers("plan.mean", np.float64, (layer.dim,), missing=True)
-        rotation = self._numbers("plan.rotation", np.float32, (layer.dim, None), missing=True)
+        turn = self.file.tensors.get("plan.rotation")
+        dtype = np.float16 if turn is not None and turn.dtype == "F16" else np.float32
+        rotation = self._numbers("plan.rotation", dtype, (layer.dim, None), missing=True)
         width = layer.dim if rotation is None else rotation.shape[1]
         entries = self.data["levels"]
         if not isinstance(entries, list) or len(entries) > MOST_LEVELS:
@@ -191,7 +193,7 @@ class _Record:
     def _numbers(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:
         """A tensor of numbers within float32's range, as those of hidden vectors are."""
         array = self._tensor(name, dtype, shape, missing)
-        if array is not None and array.size and not (array.min() >= -MOST and array.max() <= MOST):
+        if array is not None and array.size and not (float(array.min()) >= -MOST and float(array.max()) <= MOST):
             raise ValueError(f"{name} holds numbers beyond float32, or NaN")
         return array
 

@@ -25,7 +25,7 @@ from headlong.plan import Dense, Level, Plan, Term, deinterleave, interleave, pa
 from headlong.previews.bits import LARGEST, LARGEST_BASE, UNDERFLOW
 from headlong.previews.prefix import CHUNK, ROUNDING, UNDERFLOWN, Segments, joined, largest_of, norm_of, spread
 from headlong.previews.sphere import quantile
-from headlong.previews.whitening import UNIT, Basis, basis_of, parts
+from headlong.previews.whitening import UNIT, Basis, basis_of, parts, stored
 
 STEPS = {1: 2.0, 2: 0.9957, 4: 0.3352}
 """The best uniform step for a Gaussian, in standard deviations (Max 1960); a row's scale is fitted afterwards."""
@@ -75,7 +75,7 @@ def balanced(basis: Basis, layer: Layer) -> Basis:
     least where its coordinates are alike on both sides. (Whitening leaves all the energy to the rows.)"""
     rows = layer.weight[:: -(-layer.vocab // 2048)] - basis.centre
     size = balance_of(((rows @ basis.back) ** 2).sum(axis=0))
-    return basis_of(basis.mean, basis.centre, np.ascontiguousarray(basis.rotation * size, np.float32), basis.scale)
+    return basis_of(basis.mean, basis.centre, stored(basis.rotation.astype(np.float64) * size), basis.scale)
 
 
 def balance_of(energy: Doubles) -> Doubles:

@@ -1,12 +1,12 @@
 """The basis in which the leading coordinates say most about the logits.
 
     C = cov(hidden) + ridge = L L^T,   U = eigenvectors of L^T A^T A L,   A = weight - mean row
-    R = (L^-T U) in float32,  T = R^-T:     x' = (hidden - mean) R,  B = A T:     A (hidden - mean) = B x'
+    R = (L^-T U) in 16 bits,  T = R^-T:     x' = (hidden - mean) R,  B = A T:     A (hidden - mean) = B x'
 
 Coordinates of x' have variance one over the calibration vectors, and those of B descend in energy: the first ``width`` of
 them are the best linear look at the logits of such vectors. Any invertible R gives the same products for *any* hidden
-vector, so calibration decides how tight a look is, never whether it is right; what float32 and float64 lose is in
-``lost``.
+vector, so calibration decides how tight a look is, never whether it is right; what float64 loses is in ``lost``. For the
+same reason R may be rounded as coarsely as it likes, as long as T is its inverse: every query reads all of it.
 
 Rows many times longer than most have no part in the mean row and in A^T A, which is streamed: float32 products, summed up
 in float64. Nothing of size [vocab, dim] is ever decomposed or held.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.kernels import Doubles, Floats
+from headlong.kernels import Doubles, Floats, Halves
 
 RIDGE = 1e-4
 """Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible."""
@@ -28,6 +28,8 @@ ENOUGH = 8
 """Calibration vectors per coordinate; more of them make no better covariance."""
 GRAM_ROWS = 16384
 """Rows, evenly spread, that tell the energy of every direction, where there are no fewer than eight per coordinate."""
+ROUNDED = 2.0**-9
+"""What rounding a rotation to float16 may take of any of its rows and columns, relatively."""
 SOME, MANY_TIMES = 4096, 16.0
 """Rows whose median length is the typical one, and how many times longer a row may be."""
 UNIT = 2.0**-53
@@ -44,7 +46,7 @@ class Basis(NamedTuple):
 
     mean: Doubles
     centre: Doubles
-    rotation: Floats
+    rotation: Halves | Floats
     back: Doubles
     lost: float
     scale: float
@@ -64,11 +66,20 @@ def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
     factor = np.linalg.cholesky(covariance)
     energy = factor.T @ _gram(some, centre, longest) @ factor
     turn = np.linalg.eigh(energy / max(float(np.trace(energy)), 1e-300))[1][:, ::-1]
-    return basis_of(mean, centre, np.ascontiguousarray(np.linalg.solve(factor.T, turn), np.float32), scale)
+    return basis_of(mean, centre, stored(np.linalg.solve(factor.T, turn)), scale)
 
 
-def basis_of(mean: Doubles, centre: Doubles, rotation: Floats, scale: float) -> Basis:
-    """The basis that turns hidden vectors by ``rotation [dim, dim]``, an invertible one."""
+def stored(rotation: Doubles) -> Halves | Floats:
+    """``rotation`` in float16 where that keeps every direction, else in float32."""
+    with np.errstate(over="ignore"):
+        halves = np.ascontiguousarray(rotation, np.float16)
+    gap = halves.astype(np.float64) - rotation
+    kept = all(np.all(np.linalg.norm(gap, axis=axis) <= ROUNDED * np.linalg.norm(rotation, axis=axis)) for axis in (0, 1))
+    return halves if kept else np.ascontiguousarray(rotation, np.float32)
+
+
+def basis_of(mean: Doubles, centre: Doubles, rotation: Halves | Floats, scale: float) -> Basis:
+    """The basis that turns hidden vectors by ``rotation [dim, dim]``, an invertible one, as it is stored."""
     wide = rotation.astype(np.float64)
     back = np.linalg.inv(wide).T
     sizes = float(np.linalg.norm(wide) * np.linalg.norm(back))

@@ -106,7 +106,7 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise
         likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
         coarse = likely if promise.delta_ids > 0 else coarse
         first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
-    rotation = 0 if width is None else 4 * dim * dim
+    rotation = 0 if width is None else 2 * dim * dim
     every = layer.vocab * dim * item
     radii = coarse, likely, fine
     gathered = [_gathered(layer, promise, seen, judge, radii, deeper, share) for judge in range(len(seen.best))]
