@@ -290,6 +290,7 @@ def test_bench_on_a_device(interpreter: str, files: Path, tmp_path: Path) -> Non
         (("bench", "{}/layer.safetensors", "--only", "full", "--eps", "-1"), "eps is -1"),
         (("bench", "{}/layer.safetensors", "--batch", "1000", "--queries", "4"), "no batch size fits 4 queries"),
         (("bench", "{}/layer.safetensors", "--only", "full", "--calibration", "{}/wrong.npy"), "hidden vectors [n, 16]"),
+        (("reproduce", "ganea2019:synthetic", "--queries", "5"), "the rows of ganea2019:synthetic have a fixed size"),
         (("reproduce", "--queries", "0"), "--queries is 0"),
         (("reproduce", "ganea2019:synthetic", "--rows", "nothing has this"), "holds 'nothing has this'"),
         (("topk", "{}/layer.safetensors", "{}/h.npy:x"), "holds one array"),

@@ -467,6 +467,8 @@ def reproduce(
     if queries is not None:
         whole(queries, "--queries", 1, 2**31)
     found = papers.tables(target)
+    if queries is not None and all(table.planned is not None for table in found):
+        raise OptionError(f"--queries is {queries}; the rows of {target} have a fixed size: leave it out; --rows chooses rows")
     if not any(papers.planned(table, rows) for table in found):
         where = target or "any study"
         raise OptionError(f"no row of {where} holds {rows!r}; --rows takes a part of a study's setting, such as 'seed=1'")
