@@ -477,6 +477,21 @@ nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
     return owned(std::move(out), {n});
 }
 
+using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+// The keys of logits 0 at temperature 1 that the noise's high words allow at most, by the level `isa`.
+nb::object most_keys(const std::string& isa, Words words) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    if (kernels == nullptr) throw nb::value_error("no such level here");
+    const size_t n = words.size(), whole = (n + kBlock - 1) / kBlock * kBlock;
+    std::vector<uint32_t> padded(whole);
+    std::copy_n(words.data(), n, padded.data());
+    std::vector<float> zero(whole), upper(whole);
+    kernels->gumbel_keys(zero.data(), zero.data(), padded.data(), static_cast<int64_t>(whole), Link{0, 1.f, 0.f}, 1.f, upper.data());
+    upper.resize(n);
+    return owned(std::move(upper), {n});
+}
+
 using Rows = nb::ndarray<float, nb::numpy, nb::c_contig, nb::device::cpu>;
 
 // A link as heads train it, its arrays borrowed: ("affine", a, b), ("softcap", cap, 0), ("gss", centre, power),
@@ -608,6 +623,7 @@ NB_MODULE(_native, m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
+    m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
     bind_adaptive(m);
     m.def("link_losses", &link_losses_of, nb::arg("logits"), nb::arg("target"), nb::arg("link"), nb::arg("threads") = 0,
           nb::arg("isa") = "");

@@ -3,13 +3,13 @@
 // translation unit that defines LANES (floats of one vector).
 //
 // Error bounds that query.cpp relies on: vexp is within 2^-21 relatively (clamped at exp(+-88)), link and beta add
-// 2^-21 of their magnitude, a Gumbel key is within kGumbelSlop of the noise of its word.
+// 2^-21 of their magnitude, kGumbelSlop covers the roundings of most_gumbel.
 
 typedef float F __attribute__((vector_size(LANES * 4)));
 typedef int32_t I __attribute__((vector_size(LANES * 4)));
 typedef uint32_t U __attribute__((vector_size(LANES * 4)));
 
-constexpr float kGumbelSlop = 6e-4f;
+constexpr float kGumbelSlop = 1e-4f;
 constexpr float kInfinity = __builtin_inff();
 
 inline F load(const float* p) {
@@ -251,6 +251,42 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
     return sum;
 }
 
+// What each class adds to the sum that is to have a sign, and how much less it may add: see nucleus.cpp.
+double sides_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
+                const Kernels::Boundary& at, float* middle, float* gap) {
+    typedef float H __attribute__((vector_size(LANES * 2)));
+    typedef double D __attribute__((vector_size(LANES * 4)));
+    const float keep = at.keep, lose = 1 - at.keep;
+    const F cap = splat(at.cap), more = splat(slop * at.cap);
+    D sum = D{};
+    for (int64_t start = 0; start < n; start += kPiece) {
+        const int64_t stop = start + kPiece < n ? start + kPiece : n;
+        gaps_of(est + start, rad + start, stop - start, link, beta, shift, slop, middle + start, gap + start);
+        for (int64_t i = start; i < stop; i += LANES) {
+            const F e = load(est + i), r = load(rad + i), m = load(middle + i), g = load(gap + i);
+            const I better = e > splat(at.z), sure = (e - r > splat(at.above)) | (e + r < splat(at.below));
+            F up, down;  // of a class that is better at its estimate, and of one that is worse
+            if (at.inside) {
+                up = g * lose;
+                down = pick(sure, vmin(m, g) * keep, m * keep + (m + g) * lose);
+            } else {
+                up = pick(sure, vmin(m, g) * lose, m * lose + cap * keep);
+                down = vmin(g, pick(sure, g, vmax(cap - m, F{}) + more)) * keep;
+            }
+            store(gap + i, pick(better, up, down));
+            const F part = pick(better, m * -lose, m * keep);
+            store(middle + i, part);
+            H half[2];
+            std::memcpy(half, &part, sizeof part);
+            sum += __builtin_convertvector(half[0], D);
+            sum += __builtin_convertvector(half[1], D);
+        }
+    }
+    double total = 0;
+    for (int i = 0; i < LANES / 2; ++i) total += sum[i];
+    return total;
+}
+
 void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float* low,
                       float* high) {
     for (int64_t i = 0; i < n; i += LANES) {
@@ -324,37 +360,37 @@ void noise_of(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t
     }
 }
 
-// -log(-log(u)) for u = (word + 1/2) / 2^32. Near u = 1 the distance 1 - u is exact where u is not, so -log(u) comes
-// from log(w) * (1 - u) / (1 - w), w = fl(u), which keeps full relative accuracy.
-inline F gumbel(U words) {
-    F u = (__builtin_convertvector(words, F) + 0.5f) * 2.3283064e-10f;
-    F gap = (__builtin_convertvector(~words, F) + 0.5f) * 2.3283064e-10f;
-    F w = 1.f - gap;
-    F rest = 1.f - w;
-    F upper = pick(rest == F{}, gap, -vlog(w) * gap / pick(rest == F{}, splat(1.f), rest));
-    I high = words >= 0x80000000u;
-    F e = pick(high, upper, -vlog(u));
-    return -vlog(e);
+// No less than the noise of any class whose high word this is. Its gap 1 - u is ~word / 2^32 or more, -log(u) is more than the first
+// terms of its series in the gap, none of them negative, and a parabola through the powers of two, lowered a little, is below the
+// logarithm of that: 0.01 too much for most classes, 0.2 for the tenth with the least noise.
+inline F most_gumbel(U words) {
+    F gap = __builtin_convertvector(~words, F) * 2.3283059e-10f;  // 2^-32, less 2^-22 of it for the conversion
+    F p = gap * 0.16666667f + 0.2f;
+    p = p * gap + 0.25f;
+    p = p * gap + 0.33333334f;
+    p = p * gap + 0.5f;
+    F e = (p * gap + 1.f) * gap;
+    I raw = bits(e);
+    F m = floats((raw & 0x007FFFFF) | 0x3F800000);
+    F log2 = __builtin_convertvector(raw, F) * 1.1920929e-7f + m * (1.f - m * 0.33333334f) - 127.6722f;
+    return log2 * -0.69314718f;
 }
 
-void gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta,
-                    float* low, float* high) {
+float gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta, float* upper) {
+    const float fixed = kGumbelSlop + link.slop * beta;
+    F most = splat(-kInfinity);
     for (int64_t i = 0; i < n; i += LANES) {
-        F e = load(est + i), r = load(rad + i);
+        F e = load(est + i), f = vlink(link, e + load(rad + i)) * beta;
         U w;
         std::memcpy(&w, words + i, sizeof w);
-        F g = gumbel(w);
-        F f0 = vlink(link, e - r) * beta, f1 = vlink(link, e + r) * beta;
-        const float slop = kGumbelSlop + link.slop * beta;
-        F slop0 = vmax(f0, -f0) * 4.8e-7f + slop, slop1 = vmax(f1, -f1) * 4.8e-7f + slop;
-        // The low word decides the rest of the noise at the ends: u near 0 leaves g in [-3.9, -2.6], u near 1 open
-        // above and within log 2 below.
-        I top = w >= 0xFFFFF000u, bottom = w < 0x1000u;
-        F lower = f0 - slop0 + pick(bottom, splat(-3.9f), pick(top, g - 0.7f, g));
-        F upper = f1 + slop1 + pick(bottom, splat(-2.6f), g);
-        store(low + i, lower);
-        store(high + i, pick(top, splat(kInfinity), upper));
+        F key = f + (vmax(f, -f) * 4.8e-7f + fixed) + most_gumbel(w);
+        const F there = pick(e > splat(-kInfinity), key, splat(-kInfinity));
+        store(upper + i, there);
+        most = vmax(there, most);
     }
+    float top = -kInfinity;
+    for (int i = 0; i < LANES; ++i) top = most[i] > top ? most[i] : top;
+    return top;
 }
 
 #include "stored.inl"

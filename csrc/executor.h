@@ -211,6 +211,7 @@ struct Keyed {
 struct Keys {
     uint32_t draw = 0;
     Scratch<float> upper;
+    std::vector<float> largest;  // of each chunk; they may have fallen since
     std::vector<Keyed> exact;
 };
 
@@ -303,7 +304,7 @@ class Executor {
     void scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const;
     bool gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
                 Masses& masses, float* scratch) const;
-    void seed(Look& look, int q, const Question& question) const;
+    void seed(Look& look, int q, const Question& question, bool judge) const;
     double worth(const Look& look) const;
     double bearable(const Look& look, int64_t seen, int64_t k) const;
     void score(const double* hidden, std::vector<Scored>& rows, int threads) const;
@@ -327,7 +328,7 @@ class Executor {
     std::vector<Scored> spend_budget(Look& look, int q, const Question& question, int threads, Interval& lse) const;
     Status resolve_budget(Look& look, int q, const Question& question, int threads, Answer& answer) const;
     bool best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best, std::vector<Scored>& scored,
-                 std::vector<float>& est, std::vector<float>& upper, Answer& answer) const;
+                 std::vector<float>& est, std::vector<float>& upper, Answer& answer, Known* known = nullptr) const;
     void look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad) const;
     void finish(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                 std::vector<Answer>& answers) const;
@@ -359,8 +360,8 @@ class Executor {
     // nucleus.cpp
     Side side_of_nucleus(Look& look, int q, const Question& question, double top_p, const Scored& of, double odds, uint64_t key,
                          int threads, Known& known, Answer& answer) const;
-    void take_sides(const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
-                    float* gap) const;
+    double take_sides(const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
+                      float* gap) const;
     void balance(const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
                  Scratch<double>& runs) const;
     bool widest_sides(const Look& look, const Weighed& w, double claim, double target, double odds, int threads, const Known& known,
@@ -371,6 +372,7 @@ class Executor {
     // sample.cpp
     Status resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                           Draw* draws, Answer& answer) const;
+    void start_knowing(const Look& look, int q, int threads, Known& known) const;
     bool know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
               Answer& answer) const;
     void read_on(Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) const;

@@ -105,6 +105,16 @@ struct Kernels {
     double (*gaps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
                    float* middle, float* gap);
 
+    // What class i adds to sum_i exp(link(z_i) beta - shift) (keep - [i better than z]) at its estimate, and how much less (more,
+    // unless `inside`) it may add. above, below: the floats next to z; cap: no less than a term worse than z. Returns the sum of
+    // the former in float64.
+    struct Boundary {
+        float z, above, below, keep, cap;
+        bool inside;
+    };
+    double (*sides)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
+                    const Boundary& at, float* middle, float* gap);
+
     // Takes the classes with u >= edge out: their ids (first + position) are returned, their u becomes 0. sums[g] is what is
     // left in the g-th run of kRun classes, in float64.
     int64_t (*split)(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums);
@@ -119,9 +129,9 @@ struct Kernels {
     // The high words of the Philox4x32-10 noise of classes first .. first + n - 1 (first a multiple of 4).
     void (*noise)(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t n, uint32_t* out);
 
-    // low, high: bounds of link(z) * beta + gumbel, from the interval of z and the noise's high word.
-    void (*gumbel_keys)(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta,
-                        float* low, float* high);
+    // No less than link(z) * beta + gumbel, from the interval of z and the noise's high word, -inf for a class at -inf; the
+    // largest is returned.
+    float (*gumbel_keys)(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta, float* upper);
 
     // Symmetric absmax int8: code[j] = round(row[j] / scale) in [-127, 127], written as code + 128;
     // error = ‖row - scale * code‖, peak its largest entry, size = ‖scale * code‖, all rounded up. Row must be finite.

@@ -29,27 +29,15 @@ constexpr int kSteps = 24;
 
 }  // namespace
 
-// c and r of n classes; those at -inf have 0 and 0.
-void Executor::take_sides(const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
-                          float* gap) const {
+// c and r of n classes, those at -inf have 0 and 0; the sum of the former.
+double Executor::take_sides(const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
+                            float* gap) const {
     const float never = std::numeric_limits<float>::infinity(), z = static_cast<float>(sides.of.z);
-    const float above = std::nextafterf(z, never), below = std::nextafterf(z, -never);
-    const float keep = static_cast<float>(sides.top_p), lose = static_cast<float>(1 - sides.top_p);
     // Of a class that is worse than s after all.
     const float cap = static_cast<float>(std::exp(std::min(80.0, linked(sides.of.z) * sides.beta - w.shift))) * (1 + w.slop);
-    kernels->gaps(est, rad, n, link, static_cast<float>(sides.beta), w.shift, w.slop, middle, gap);
-    for (int64_t i = 0; i < n; ++i) {
-        const float m = middle[i], g = gap[i];
-        const bool better = est[i] > z, sure = (est[i] - rad[i] > above) | (est[i] + rad[i] < below);
-        if (sides.inside) {
-            const float worse = sure ? keep * std::min(m, g) : keep * m + lose * (m + g);
-            gap[i] = better ? lose * g : worse;
-        } else {
-            const float worse = keep * std::min(g, sure ? g : std::max(cap - m, 0.f) + w.slop * cap);
-            gap[i] = !better ? worse : sure ? lose * std::min(m, g) : lose * m + keep * cap;
-        }
-        middle[i] = better ? -lose * m : keep * m;
-    }
+    return kernels->sides(est, rad, n, link, static_cast<float>(sides.beta), w.shift, w.slop,
+                          {z, std::nextafterf(z, never), std::nextafterf(z, -never), static_cast<float>(sides.top_p), cap, sides.inside},
+                          middle, gap);
 }
 
 // c and r of all classes, and the sums of the latter run by run.
@@ -60,10 +48,7 @@ void Executor::balance(const Look& look, int q, const Sides& sides, int threads,
     over_chunks(chunks, threads, [&](int, int64_t c) {
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
         int32_t none[kChunk + kRun];
-        take_sides(sides, w, &look.est[q * padded + first], &known.rad[first], n, &w.middle[first], &w.gap[first]);
-        double sum = 0;
-        for (int64_t i = first; i < first + n; ++i) sum += w.middle[i];
-        sums[c] = sum;
+        sums[c] = take_sides(sides, w, &look.est[q * padded + first], &known.rad[first], n, &w.middle[first], &w.gap[first]);
         kernels->split(&w.gap[first], n, std::numeric_limits<float>::infinity(), static_cast<int32_t>(first), none,
                        &runs[first / kRun]);
     });

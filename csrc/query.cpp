@@ -15,6 +15,7 @@ constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay i
 constexpr int64_t kMostBytes = 32 << 20;  // take no more than this
 
 constexpr int64_t kSample = 32, kLargeSample = 8;  // one in so many classes is looked at first
+constexpr int64_t kFirstPieces = 4;                // of a large sample's
 constexpr int64_t kLeastSample = 128;              // of each of two spans
 constexpr size_t kMostScouts = 4;                  // queries that speak for a block of four times as many or more
 constexpr double kSmallSample = 1 << 16;           // bytes of a sample below which one thread takes it
@@ -245,18 +246,26 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
     // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
     // ends of intervals, and it says early whether a query is better read densely.
     const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(padded) * n;
-    pass(look.sample_pieces, sample_bytes < kSmallSample ? 1 : look.threads);
-    std::vector<Outlook> outlook(n, Outlook::narrow);
-    if (!by_budget(look)) {
+    const int sample_threads = sample_bytes < kSmallSample ? 1 : look.threads;
+    const auto each_query = [&](const auto& work) {
         std::atomic<int> turn{0};
         run_parallel(std::min(look.threads, n), [&](int) {
-            for (int q = turn++; q < n; q = turn++) {
-                if (question.k > 0) seed(look, q, question);
-                if (look.dear[q].load() == 0) outlook[q] = refining(look, q, question);
-                if (outlook[q] == Outlook::dear) look.dear[q].store(1);
-            }
+            for (int q = turn++; q < n; q = turn++) work(q);
         });
+    };
+    // Without a threshold nearly all of a large sample would be kept: a few of its pieces give it one.
+    if (every == kLargeSample && look.sample_pieces >= kFirstPieces * 4 && question.k > 0 && !by_budget(look)) {
+        pass(kFirstPieces, sample_threads);
+        each_query([&](int q) { seed(look, q, question, false); });
     }
+    pass(look.sample_pieces, sample_threads);
+    std::vector<Outlook> outlook(n, Outlook::narrow);
+    if (!by_budget(look))
+        each_query([&](int q) {
+            if (question.k > 0) seed(look, q, question, true);
+            if (look.dear[q].load() == 0) outlook[q] = refining(look, q, question);
+            if (outlook[q] == Outlook::dear) look.dear[q].store(1);
+        });
     // A dense pass that some pay for adds no more to others than refining their normaliser would.
     const int64_t wide = std::count(outlook.begin(), outlook.end(), Outlook::wide);
     const int64_t gone = std::count_if(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& d) { return d.load() != 0; });
@@ -341,7 +350,8 @@ double Executor::bearable(const Look& look, int64_t seen, int64_t k) const {
 
 // Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
 // What counts is what reaches the threshold now: which thread came when decides nothing.
-void Executor::seed(Look& look, int q, const Question& question) const {
+// `judge`: a query with too many rivals is left to a dense pass.
+void Executor::seed(Look& look, int q, const Question& question, bool judge) const {
     if (look.dear[q].load() != 0) return;
     std::atomic<float>& threshold = look.threshold[q];
     const float so_far = threshold.load();
@@ -413,7 +423,7 @@ void Executor::seed(Look& look, int q, const Question& question) const {
         part.upper.resize(kept);
         open += kept;
     }
-    if (static_cast<double>(open) > bearable(look, seen, question.k)) look.dear[q].store(1);
+    if (judge && static_cast<double>(open) > bearable(look, seen, question.k)) look.dear[q].store(1);
 }
 
 void Executor::score(const double* hidden, std::vector<Scored>& rows, int threads) const {

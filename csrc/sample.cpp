@@ -82,6 +82,14 @@ Status Executor::resolve_sample(Look& look, int q, const Question& question, con
     return Status::done;
 }
 
+// The radii of the look, and no class read further.
+void Executor::start_knowing(const Look& look, int q, int threads, Known& known) const {
+    if (!known.rad.empty()) return;
+    known.rad = radii(look, q, threads);
+    known.depth.resize(padded);
+    std::memset(known.depth.data(), 0, padded);
+}
+
 // The k best classes, and all that were scored on the way. Under a budget the estimates of the others are taken for the truth:
 // the distribution is the published method's own.
 bool Executor::know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
@@ -93,8 +101,12 @@ bool Executor::know(Look& look, int q, const Question& question, int threads, st
         best.assign(known.scored.begin(), known.scored.begin() + std::min<size_t>(question.k, known.scored.size()));
     } else {
         std::vector<float> est, upper;
-        found = best_of(look, q, question.k, threads, best, known.scored, est, upper, answer);
-        for (const Scored& s : known.scored) look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
+        Known* further = known.rad.empty() ? nullptr : &known;
+        found = best_of(look, q, question.k, threads, best, known.scored, est, upper, answer, further);
+        for (const Scored& s : known.scored) {
+            look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
+            if (further != nullptr) known.rad[s.id] = 0;
+        }
     }
     answer.rows += static_cast<int64_t>(known.scored.size());
     answer.bytes += static_cast<double>(known.scored.size()) * row_bytes();
@@ -163,15 +175,14 @@ void Executor::upper_keys(const Look& look, int q, const SampleRule& rule, int t
     const uint64_t row = rule.row0 + look.rows[q];
     const float beta = static_cast<float>(1 / rule.temperature);
     const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
+    const int64_t chunks = (padded + kChunk - 1) / kChunk;
     keys.upper.resize(padded);
-    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
+    keys.largest.resize(chunks);
+    over_chunks(chunks, threads, [&](int, int64_t c) {
         uint32_t words[kChunk + kBlock];
-        float low[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
         kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
-        kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, link, beta, low, &keys.upper[first]);
-        for (int64_t i = first; i < first + n; ++i)  // the noise of a class that is not there may be open above
-            keys.upper[i] = est[i] == -std::numeric_limits<float>::infinity() ? est[i] : keys.upper[i];
+        keys.largest[c] = kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, link, beta, &keys.upper[first]);
     });
 }
 
@@ -185,7 +196,7 @@ void Executor::closer_keys(const Look& look, int q, const SampleRule& rule, cons
     const int64_t count = static_cast<int64_t>(ids.size());
     over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
         uint32_t words[kGrain] = {}, four[4];
-        float some[kGrain] = {}, rad[kGrain] = {}, low[kGrain], upper[kGrain];
+        float some[kGrain] = {}, rad[kGrain] = {}, upper[kGrain];
         const int64_t n = std::min(count - g * kGrain, kGrain);
         const int32_t* own = &ids[g * kGrain];
         for (int64_t i = 0; i < n; ++i) {
@@ -195,10 +206,19 @@ void Executor::closer_keys(const Look& look, int q, const SampleRule& rule, cons
             some[i] = est[own[i]];
             rad[i] = known.rad[own[i]];
         }
-        kernels->gumbel_keys(some, rad, words, kGrain, link, beta, low, upper);
+        kernels->gumbel_keys(some, rad, words, kGrain, link, beta, upper);
         for (int64_t i = 0; i < n; ++i)
             if (upper[i] < keys.upper[own[i]]) keys.upper[own[i]] = upper[i];
     });
+}
+
+// What `count` upper ends reach at least, as long as none of them has fallen.
+float reached_by(const Keys& keys, int64_t count) {
+    std::vector<float> each = keys.largest;
+    const float none = -std::numeric_limits<float>::max();
+    if (count > static_cast<int64_t>(each.size())) return none;
+    std::nth_element(each.begin(), each.begin() + (count - 1), each.end(), std::greater<float>());
+    return std::max(each[count - 1], none);
 }
 
 // The classes whose upper ends reach `floor`, `most` of them, the largest, where there are more.
@@ -211,6 +231,7 @@ std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, si
         float kept[kChunk], upper[kChunk];
         std::vector<Candidate>& own = each[t];
         const float least = own.size() == most ? own.front().upper : floor;
+        if (keys.largest[c] < least) return;
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
         const int64_t came = kernels.survivors(&keys.upper[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
         for (int64_t i = 0; i < came; ++i) {
@@ -236,13 +257,13 @@ std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, si
 // The m classes with the largest keys, best first. False: there are so many candidates that all is better read.
 bool Executor::best_keys(Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
                          std::vector<Keyed>& best, Answer& answer) const {
-    if (known.rad.empty()) known.rad = radii(look, q, threads);
+    start_knowing(look, q, threads, known);
     const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
-    if (levels > 0 && known.depth.empty()) {
-        known.depth.resize(padded);
-        std::memset(known.depth.data(), 0, padded);
+    float floor = -std::numeric_limits<float>::max();
+    if (keys.upper.empty()) {
+        upper_keys(look, q, rule, threads, known, keys);
+        floor = reached_by(keys, m + kMoreKeys);
     }
-    if (keys.upper.empty()) upper_keys(look, q, rule, threads, known, keys);
     const auto take = [&] {  // what has been scored by now
         for (size_t i = keys.exact.size(); i < known.scored.size(); ++i) {
             const Scored& s = known.scored[i];
@@ -263,7 +284,7 @@ bool Executor::best_keys(Look& look, int q, const SampleRule& rule, int64_t m, i
         return take();
     };
     take();
-    std::vector<Candidate> open = largest_keys(*kernels, keys, m + kMoreKeys, -std::numeric_limits<float>::max(), threads);
+    std::vector<Candidate> open = largest_keys(*kernels, keys, m + kMoreKeys, floor, threads);
     double worst = score_some(open.begin(), open.end());
     const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
     open = largest_keys(*kernels, keys, padded, reach, threads);
@@ -296,6 +317,7 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
                                Draw* draws, Answer& answer) const {
     std::vector<Scored> best;
     Known known;
+    if (!by_budget(look)) start_knowing(look, q, threads, known);
     if (!know(look, q, question, threads, best, known, answer)) return Status::dear;
     if (best.empty()) return Status::done;  // no class may be answered
     const double floor = rule.min_p > 0 ? linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;

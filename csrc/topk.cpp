@@ -53,10 +53,11 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
     return status;
 }
 
-// The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them.
+// The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them; `known`, with
+// the look's kept estimates, what was read of the others.
 bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
                        std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
-                       Answer& answer) const {
+                       Answer& answer, Known* known) const {
     struct Candidate {
         int32_t id;
         float est, upper, closer;  // closer: the upper end by the deepest look so far
@@ -118,6 +119,11 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
             look_deeper(look, q, static_cast<int>(level), ids, count, closer, rad);
             // The normaliser goes on with the interval of the look at all classes, so only the upper end moves here.
             for (int64_t i = 0; i < count; ++i) all[first + i].closer = std::min(all[first + i].upper, closer[i] + rad[i]);
+            for (int64_t i = 0; known != nullptr && i < count; ++i) {
+                look.est[q * padded + ids[i]] = closer[i];
+                known->rad[ids[i]] = rad[i];
+                known->depth[ids[i]] = static_cast<uint8_t>(level + 1);
+            }
         });
         answer.bytes += static_cast<double>(n) * deeper[level].bytes;
         open = std::partition(all.begin() + sure, open, [&](const Candidate& c) { return c.closer >= best.back().z; });
@@ -138,8 +144,7 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
 }
 
 // The estimates of `ids` after a deeper level, from those before it, and their radii.
-void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est,
-                           float* rad) const {
+void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad) const {
     const Deeper& from = deeper[level];
     const DeeperQuery& query = look.prepared.deeper[q * deeper.size() + level];
     constexpr int64_t kGrain = 64;

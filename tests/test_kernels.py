@@ -134,6 +134,20 @@ def test_native_noise_is_that_of_numpy(seed: int, row: int, draw: int, first: in
     np.testing.assert_allclose(native.gumbels(seed, row, draw, ids), gumbels(seed, row, draw, ids), rtol=0, atol=1e-13)
 
 
+@given(
+    hnp.arrays(np.uint32, 70, elements=st.integers(0, 2**32 - 1) | st.integers(2**32 - 9000, 2**32 - 1) | st.integers(0, 9000))
+)
+def test_no_noise_is_above_what_its_high_word_allows(words: np.ndarray) -> None:
+    """The largest noise of a word is that of the low word 2^32 - 1: its distance from one is that of both words inverted."""
+    gap = ((2.0**32 - 1 - words) * 2.0**32 + 0.5) * 2.0**-64
+    most = -np.log(-np.log1p(-np.minimum(gap, 1 - 2.0**-53)))
+    for level in kernels.levels()[1:]:
+        upper = kernels._native().most_keys(level, words).astype(np.float64)
+        assert (upper >= most).all(), level
+        usual = (words > 2**32 // 10) & (words < 2**32 - 2**12)
+        assert (upper - most)[usual].max(initial=0) < 0.25, level
+
+
 def test_bandwidth_is_a_speed(native: str) -> None:
     assert 0.01 < kernels.bandwidth(1 << 20, 1, 3) < 10_000
 
