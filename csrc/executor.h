@@ -137,6 +137,7 @@ struct Look {
     Scratch<double> hidden;         // [query][dim]
     std::vector<Part> parts;        // [query][thread]
     Scratch<float> est;             // kept estimates [query][padded vocab], or empty
+    Scratch<float> rad;             // and the radii, where a single query was asked to keep both, or empty
     Scratch<float> sampled;         // where they are not kept, those of the sample: [query][sample_size]
     std::vector<Span> spans;        // all classes, in the order of the look
     size_t sample = 0;              // how many of the spans are read first, as a sample of all classes
@@ -372,7 +373,7 @@ class Executor {
     // sample.cpp
     Status resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                           Draw* draws, Answer& answer) const;
-    void start_knowing(const Look& look, int q, int threads, Known& known) const;
+    void start_knowing(Look& look, int q, int threads, Known& known) const;
     bool know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
               Answer& answer) const;
     void read_on(Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) const;

@@ -106,6 +106,7 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
         Look look = begin(source, hidden, some, threads);
         const int n = look.prepared.n;
         if (keep) look.est.resize(static_cast<size_t>(n) * padded);
+        if (question.keep && n == 1) look.rad.resize(padded);
         look_at_all(look, question);
         std::vector<Status> status(n, Status::dear);
         auto resolve_one = [&](int q, int threads) {
@@ -295,12 +296,15 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
                       Masses& masses, float* scratch) const {
     Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
     std::atomic<float>& threshold = look.threshold[q];
-    float *rad = scratch, *lower = scratch + kChunk;
+    float *rad = look.rad.empty() ? scratch : &look.rad[first], *lower = scratch + kChunk;
     bool finite = true;
     const float top = largest(question, look.rows[q], first, n, est, &finite);
     if (!finite) return false;
-    if (top == -std::numeric_limits<float>::infinity()) return true;
+    const float none = -std::numeric_limits<float>::infinity();
+    if (top == none) return std::fill_n(rad, n, 0.f), true;
     const float most = kernels->radius(look.prepared.radius[q], first, n, rad);
+    // A class that is not there has no width: -inf plus an infinite radius would be no number.
+    for (int64_t i = 0; i < n && !look.rad.empty() && !(most < -none); ++i) rad[i] = est[i] == none ? 0 : rad[i];
 
     const float shift = static_cast<float>(linked(top) * question.beta);
     Kernels::Sums here{0, 0, 0, 0};
@@ -427,12 +431,13 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
 }
 
 void Executor::score(const double* hidden, std::vector<Scored>& rows, int threads) const {
-    const int64_t n = static_cast<int64_t>(rows.size()), grain = 32;
-    const bool small = n * dim < 65536;
+    constexpr int64_t kGrain = 32;
+    const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 8 * kGrain ? kGrain / 4 : kGrain;
+    const bool small = n * dim < 16384;
     std::atomic<int64_t> next{0};
     run_parallel(small ? 1 : threads, [&](int) {
-        int64_t ids[grain];
-        double z[grain];
+        int64_t ids[kGrain];
+        double z[kGrain];
         for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
             const int64_t count = std::min(grain, n - start);
             for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;

@@ -83,9 +83,9 @@ Status Executor::resolve_sample(Look& look, int q, const Question& question, con
 }
 
 // The radii of the look, and no class read further.
-void Executor::start_knowing(const Look& look, int q, int threads, Known& known) const {
+void Executor::start_knowing(Look& look, int q, int threads, Known& known) const {
     if (!known.rad.empty()) return;
-    known.rad = radii(look, q, threads);
+    known.rad = look.rad.empty() ? radii(look, q, threads) : std::move(look.rad);
     known.depth.resize(padded);
     std::memset(known.depth.data(), 0, padded);
 }
