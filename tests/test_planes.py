@@ -19,7 +19,7 @@ from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, pack, row_bytes, unpack
 from headlong.previews.bits import mean_row
-from headlong.previews.planes import Planes, few_bits, filled, planes_of, planes_plan
+from headlong.previews.planes import Planes, energy_of, few_bits, filled, planes_of, planes_plan
 from headlong.previews.sphere import quantile, random_basis, tail
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -76,7 +76,7 @@ def test_bits_where_the_energy_is(mean_bits: float) -> None:
     """Groups fall from 8 bits to none, spend what was asked, and their radii hold."""
     layer, hidden = decaying(300, 200, 2.0)
     basis = whiten(layer.weight, hidden[:200].astype(np.float64))
-    groups = filled(basis, layer, mean_bits)
+    groups = filled(energy_of(basis, layer), mean_bits)
     spent = [sum(bits) for _, _, bits in groups]
     assert spent == sorted(spent, reverse=True) and groups[0][0] == 0 and groups[-1][1] == 200
     assert abs(sum((stop - start) * sum(bits) for start, stop, bits in groups) / 200 - mean_bits) < 1.2

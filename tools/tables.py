@@ -363,6 +363,11 @@ STEP = {
     "nucleus_median": "median nucleus", "nucleus_p90": "90 %", "nucleus_largest": "largest", "rows": "exact rows",
     "dense": "finished densely",
 }  # fmt: skip
+BUILD = {
+    "layer": "layer", "promise": "promise", "compile_s": "compile, s", "yardstick_s": "two products and eigh, s",
+    "ratio": "ratio",
+    "kept": "kept beside it, of the bfloat16 layer",
+}  # fmt: skip
 COLD = {"method": "method", "median_us": "median, µs", "p90_us": "90 %", "speed_up": "times faster than torch fp32"}
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
 FAILURES = {
@@ -407,6 +412,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "sampling-step": plain("sampling-step", STEP),
     "masks": plain("masks", MASKS),
     "cold-calls": plain("cold-calls", COLD),
+    "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
     **{block: bench_of(f"results/{file}.json") for file, block in SYNTHETIC.items()},

@@ -10,14 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any, overload
 
-import numpy as np
-
 from headlong import kernels
 from headlong.answers import Promise
-from headlong.arrays import hidden64
 from headlong.engines import bandit, bands, blocks, buckets, cascade, experts, full, mixture, screens, svd, tree
 from headlong.engines.base import METHODS, Engine, Method
-from headlong.engines.calls import LARGEST, checked_eps
+from headlong.engines.calls import checked_eps, checked_hidden
 from headlong.engines.device import place_of
 from headlong.engines.device_engine import DeviceEngine
 from headlong.engines.device_making import PLACED, device_choice, on_device, structured_on_device
@@ -28,7 +25,7 @@ from headlong.engines.parts import choose, first_look, reading
 from headlong.engines.saved import read_engine
 from headlong.engines.saved_structured import is_structured, read_structured
 from headlong.engines.structured import ENGINES, StructuredEngine
-from headlong.errors import InputError, MalformedFileError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import InputError, MalformedFileError, OptionError, ShapeError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
@@ -148,9 +145,7 @@ def _structured(
 
 def _vectors(calibration: Any, dim: int) -> Doubles:
     """Calibration vectors, checked."""
-    vectors = hidden64(calibration, dim, "calibration")
-    if np.abs(vectors).max(initial=0.0) > LARGEST:
-        raise NonFiniteError(f"calibration reaches {np.abs(vectors).max():.3g}, beyond float32's range; rescale the vectors")
+    vectors = checked_hidden(calibration, dim, "calibration")
     if not len(vectors):
         raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
     return vectors

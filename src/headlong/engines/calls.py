@@ -34,13 +34,13 @@ class Asked(NamedTuple):
     few: bool
 
 
-def checked_hidden(hidden: Any, dim: int) -> Doubles:
+def checked_hidden(hidden: Any, dim: int, name: str = "hidden") -> Doubles:
     """``[batch, dim]`` in float64, finite and within float32's range."""
-    rows, largest = widened(hidden_rows(hidden, dim))
+    rows, largest = widened(hidden_rows(hidden, dim, name))
     if largest <= LARGEST:
         return rows
-    hidden64(hidden, dim)  # says where a number is not finite
-    raise NonFiniteError(f"hidden reaches {largest:.3g}, beyond float32's range; rescale the row")
+    hidden64(hidden, dim, name)  # says where a number is not finite
+    raise NonFiniteError(f"{name} reaches {largest:.3g}, beyond float32's range; rescale the rows")
 
 
 def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:

@@ -26,7 +26,7 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
 from headlong.previews.bits import better_centred, int8_plan, mean_row
 from headlong.previews.learned import likely_factor, split, tail_factor
-from headlong.previews.planes import Planes, balanced, filled, planes_of, planes_plan
+from headlong.previews.planes import Planes, balanced, energy_of, filled, planes_of, planes_plan
 from headlong.previews.prefix import prefix_plan, tail_of
 from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import whiten
@@ -108,7 +108,7 @@ class Cascade:
                 few = self.few and self.widths == "sure" and self.deeper
                 width, bits = best_look(layer, basis, vectors, promise, self.share, few)
             if bits is not None:
-                planes = Planes(filled(basis, layer, bits), 8)
+                planes = Planes(filled(energy_of(basis, layer), bits), 8)
                 return planes_plan(layer, balanced(basis, layer), planes, dense, threads)
             if width is not None:
                 factor, likely = None, 1.0
@@ -135,7 +135,7 @@ class Cascade:
         else:
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
             basis = whiten(layer.weight, vectors, plain=calibration is None or not self.whiten)
-            planes = Planes(filled(basis, layer, self.bits), deeper)
+            planes = Planes(filled(energy_of(basis, layer), self.bits), deeper)
             basis = balanced(basis, layer)
         return planes_plan(layer, basis, planes, dense, threads)
 

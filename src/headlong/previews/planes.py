@@ -50,10 +50,14 @@ def planes_of(bits: int) -> tuple[int, ...]:
     return {0: (), 3: (2, 1)}.get(bits, (bits,))
 
 
-def filled(basis: Basis, layer: Layer, mean_bits: float) -> Groups:
-    """Reverse water-filling: ``max(0, log2(energy / level) / 2)`` bits, ``mean_bits`` on average, rounded to 8, 4, 2, 1, 0."""
+def energy_of(basis: Basis, layer: Layer) -> Doubles:
+    """The mean square of every coordinate over a sample of the rows, made to descend."""
     rows = layer.weight[:: -(-layer.vocab // 2048)] - basis.centre
-    energy = np.maximum.accumulate((((rows @ basis.back) ** 2).mean(axis=0))[::-1])[::-1]
+    return np.maximum.accumulate((((rows @ basis.back) ** 2).mean(axis=0))[::-1])[::-1]
+
+
+def filled(energy: Doubles, mean_bits: float) -> Groups:
+    """Reverse water-filling: ``max(0, log2(energy / level) / 2)`` bits, ``mean_bits`` on average, rounded to 8, 4, 2, 1, 0."""
     logs = 0.5 * np.log2(np.maximum(energy, energy[0] * 1e-30 + 1e-300))
     low, high = logs.min() - mean_bits - 1, logs.max()
     for _ in range(60):
@@ -61,9 +65,9 @@ def filled(basis: Basis, layer: Layer, mean_bits: float) -> Groups:
         low, high = (middle, high) if np.clip(logs - middle, 0, 8).mean() > mean_bits else (low, middle)
     edges, found = [0], []
     for least, bits in ((6.0, 8), (3.0, 4), (1.5, 2), (0.5, 1), (-math.inf, 0)):
-        stop = int((logs - high >= least).sum()) if bits else layer.dim
+        stop = int((logs - high >= least).sum()) if bits else len(energy)
         stop = max(stop, 1) if bits == 8 else stop  # something is always looked at
-        stop = max(edges[-1], min(layer.dim, -(-stop // WIDEST) * WIDEST))
+        stop = max(edges[-1], min(len(energy), -(-stop // WIDEST) * WIDEST))
         if stop > edges[-1]:
             found.append((edges[-1], stop, planes_of(bits)))
             edges.append(stop)

@@ -22,7 +22,7 @@ from headlong.answers import Promise
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.previews.bits import logits_of
-from headlong.previews.planes import Groups, balance_of, filled, lost_by, plane_bytes
+from headlong.previews.planes import Groups, balance_of, energy_of, filled, lost_by, plane_bytes
 from headlong.previews.prefix import FIRST, spread
 from headlong.previews.whitening import Basis
 
@@ -35,6 +35,8 @@ DEAR = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 GATHERED, CANDIDATE = 3.0, 512
 """What a gathered byte costs in scanned ones, and what a class costs that goes to level 1, beside its bytes there."""
+COUNTS = 256
+"""How many numbers of exact rows are compared where the rest is drawn."""
 FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
@@ -73,8 +75,9 @@ def best_look(layer: Layer, basis: Basis, calibration: Doubles, promise: Promise
     for width in CANDIDATES:
         if width < layer.dim and (cost := expected_bytes(layer, seen, width, promise, share)) < least:
             least, found = cost, Choice(width)
+    energy = energy_of(basis, layer)
     for bits in BITS if few else ():
-        groups = filled(basis, layer, bits)
+        groups = filled(energy, bits)
         if (cost := expected_bytes(layer, seen, groups, promise, share)) < least:
             least, found = cost, Choice(None, bits)
     return found
@@ -137,9 +140,10 @@ def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float
     """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/bet.cpp."""
     if half_width > 8:
         return math.inf
-    e = np.minimum(1.0, promise.eps / np.maximum(lightest * math.expm1(half_width), 1e-300))
+    exact = np.unique(np.geomspace(1, len(lightest), COUNTS).astype(np.int64)) - 1  # of the heaviest classes, so many
+    e = np.minimum(1.0, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
     drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (0.02 + 0.5 * e) / e**2, 0.0)
-    return float(np.min(np.arange(len(lightest), 0, -1) - 1 + drawn))
+    return float(np.min(exact + drawn))
 
 
 def _open(gaps: Doubles, eps: float) -> float:
