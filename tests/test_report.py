@@ -11,7 +11,7 @@ import pytest
 
 from headlong.report import readme
 from headlong.report.axes import Axis
-from headlong.report.page import bench_page, page
+from headlong.report.page import bench_page, page, speed_and_misses
 from headlong.report.papers import paper_table, verdicts
 from headlong.report.plots import Point, Row, curve, dot_plot, scatter
 from headlong.report.tables import (
@@ -245,10 +245,17 @@ def test_the_page_is_whole_and_fetches_nothing() -> None:
     assert "@import" not in text
     for part in ("A &lt;title&gt;", "An &amp; intro", "A &lt;CPU&gt;", "prefers-color-scheme: dark", "width=device-width"):
         assert part in text
-    assert text.count("<svg") == 3
-    assert text.count('role="img"') == 3
+    assert text.count("<svg") == 4
+    assert text.count('role="img"') == 4
     for words in re.findall(r'aria-label="([^"]+)"', text):
         assert "cascade" in words
+
+
+def test_the_fastest_that_miss_nothing_stand_at_the_foot() -> None:
+    svg = speed_and_misses(summaries(RECORD)).svg
+    heights = {name: float(y) for y, name in re.findall(r'cy="([\d.]+)"[^>]*/><text[^>]*>([^<]+)', svg)}
+    assert heights["cascade"] == max(heights.values()) > heights["hnswlib"]
+    assert ">none<" in svg and "torch fp32" not in heights, "two others are faster"
 
 
 def test_the_page_check_can_fail() -> None:

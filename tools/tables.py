@@ -33,6 +33,7 @@ sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
 import tables_device as device  # noqa: E402
 import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
+import tables_synthetic as synthetic  # noqa: E402
 
 PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune")
 MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES)
@@ -51,10 +52,6 @@ def which_one() -> str:
 
 def batches() -> str:
     return _of_run(BENCH, lambda record: markdown(comparison(record)))
-
-
-def bench_of(path: str) -> Callable[[], str]:
-    return lambda: _of_run(path, lambda record: markdown(comparison(record)))
 
 
 def demo() -> str:
@@ -378,13 +375,11 @@ GROWTH = {
     "vocab": "classes", "dim": "dimensions", "median_us": "median, µs", "bytes": "bytes", "gigabytes_per_second": "GB/s",
     "sum_gigabytes_per_second": "a sum of them, GB/s", "rows": "exact rows", "build_s": "build, s",
 }  # fmt: skip
-SYNTHETIC = {f"bench-synthetic-262144x640-a{power}": f"synthetic-a{power}" for power in (0, 1, 2)}
-SYNTHETIC["bench-synthetic-1000000x256-a1"] = "synthetic-million"
-
 BLOCKS: dict[str, Callable[[], str]] = {
     **integrations.BLOCKS,
     **device.BLOCKS,
     **heads.BLOCKS,
+    **synthetic.BLOCKS,
     "hierarchical": hierarchical,
     "band-costs": band_costs,
     "headline": headline,
@@ -415,7 +410,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
-    **{block: bench_of(f"results/{file}.json") for file, block in SYNTHETIC.items()},
 }
 
 

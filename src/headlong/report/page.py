@@ -8,11 +8,24 @@ text out; what is in the tables is :mod:`headlong.report.tables`'s business.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from headlong.report.plots import Point, Row, dot_plot, scatter
-from headlong.report.tables import Record, Summary, Table, comparison, duration, engines, nats, round_duration, summaries, times
+from headlong.report.tables import (
+    Record,
+    Summary,
+    Table,
+    comparison,
+    duration,
+    engines,
+    nats,
+    percent,
+    round_duration,
+    summaries,
+    times,
+)
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --paper: #fff; --line: #d5dae0; --accent: #1f5fbf; }
@@ -58,7 +71,8 @@ def bench_page(record: Record, title: str, intro: str, extra: Sequence[Table | F
     """The comparison, its plots and the promises of one run."""
     found = summaries(record)
     plots = [times_figure(found, batch) for batch in sorted({entry.batch for entry in found})]
-    parts = [comparison(record, "Time, agreement, error, bytes"), *extra, *plots, speed_and_error(found), engines(record)]
+    plots += [speed_and_misses(found), speed_and_error(found)]
+    parts = [comparison(record, "Time, agreement, error, bytes"), *extra, *plots, engines(record)]
     return page(title, intro, parts)
 
 
@@ -83,6 +97,30 @@ def speed_and_error(found: Sequence[Summary]) -> Figure:
     note = "Worst |Δlog p| over all queries, in nats. Down and left is better. Methods without probabilities are left out."
     svg = scatter(title, points, (round_duration, lambda value: f"{value:.0e}"), ("time per query", "nats"))
     return Figure(title, svg, note)
+
+
+FASTEST = 2
+"""How many of those that miss nothing are drawn beside the others: more would cover each other, and all are in the table."""
+
+
+def speed_and_misses(found: Sequence[Summary]) -> Figure:
+    """Time at the smallest batch against the share of the best classes that were missed; at the foot some that miss none."""
+    smallest = min(entry.batch for entry in found)
+    mine = sorted((one for one in found if one.batch == smallest), key=lambda one: (one.agreement == 1, one.median))
+    mine = mine[: FASTEST + sum(one.agreement < 1 for one in mine)]
+    least = min([1 - one.agreement for one in mine if one.agreement < 1], default=1e-2)
+    foot = 10.0 ** math.floor(math.log10(least / 2))  # a power of ten has its place on the axis
+    points = [
+        Point(one.contestant, one.median, max(1 - one.agreement, foot), f"{duration(one.median)}, {percent(one.agreement)}")
+        for one in mine
+    ]
+    title = "Speed against misses"
+    note = (
+        "Share of the true best classes that are not in the answer. Down and left is better; "
+        f"at the foot are the {FASTEST} fastest of those that miss none."
+    )
+    shown = (round_duration, lambda value: "none" if value < 1.01 * foot else percent(value))
+    return Figure(title, scatter(title, points, shown, ("time per query", "missed")), note)
 
 
 LONG = 24

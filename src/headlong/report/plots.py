@@ -78,7 +78,7 @@ def scatter(
     places = [(across.at(point.x), up.at(point.y)) for point in points]
     taken = _round(places)
     for point, (x, y) in zip(points, places, strict=True):
-        label = _label(x, y, point.label, taken)
+        label = _label(x, y, bottom, point.label, taken)
         circle = f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
         marks.append(f"<g><title>{_text(point.label)}: {_text(point.note)}</title>{circle}{label}</g>")
     marks.append(f'<text class="soft" x="{WIDTH - 100}" y="{height - 6}" text-anchor="end">{_text(names[0])}</text>')
@@ -87,12 +87,13 @@ def scatter(
     return _svg(f"{title}. {words}", height, marks)
 
 
-def _label(x: float, y: float, label: str, taken: list[tuple[float, float, float]]) -> str:
-    """A label beside a mark, or before it where the plot ends, at the nearest height that meets none of what is ``taken``."""
+def _label(x: float, y: float, foot: float, label: str, taken: list[tuple[float, float, float]]) -> str:
+    """A label beside a mark, or before it where the plot ends, at the nearest height above the ``foot`` of the plot that meets
+    none of what is ``taken``."""
     wide = LETTER * len(label)
     start = x + 9 if x + 9 + wide <= WIDTH else x - 9 - wide
     levels = [y + 14 * step * sign for step in range(20) for sign in (1, -1)]
-    level = next((one for one in levels if one > 22 and not _meets(start, start + wide, one, taken)), y)
+    level = next((one for one in levels if 22 < one <= foot and not _meets(start, start + wide, one, taken)), y)
     taken.append((start, start + wide, level))
     at = f'x="{start:.1f}"' if start > x else f'x="{x - 9:.1f}" text-anchor="end"'
     return f'<text {at} y="{level + 4:.1f}">{_text(label)}</text>'
@@ -147,7 +148,7 @@ def lines(
         for x, y, note in one.points:
             spot = f'<circle class="mark" cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="4"/>'
             marks.append(f"<g><title>{_text(one.label)}: {_text(note)}</title>{spot}</g>")
-        marks.append(_label(across.at(one.points[-1][0]), up.at(one.points[-1][1]), one.label, taken))
+        marks.append(_label(across.at(one.points[-1][0]), up.at(one.points[-1][1]), bottom, one.label, taken))
     marks.append(f'<text class="soft" x="{right}" y="{height - 4}" text-anchor="end">{_text(names[0])}</text>')
     marks.append(f'<text class="soft" x="80" y="12">{_text(names[1])}</text>')
     words = "; ".join(f"{one.label}: {', '.join(note for _, _, note in one.points)}" for one in series)

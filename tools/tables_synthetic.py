@@ -1,0 +1,53 @@
+"""The table of layers with a known spectrum: a row for each layer and number of queries at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headlong.measure import read_run
+from headlong.report.tables import Table, comparison, duration, markdown, percent, summaries, times
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+BASE = "torch fp32"
+BESIDE = ("torch bf16", "full", "cascade", "calibrated, ids only", "calibrated, default promise")
+
+
+def layers() -> str:
+    """Speed-ups over PyTorch's float32, and what the ids read."""
+    records = [read_run(file) for file in sorted(RESULTS.glob("bench-synthetic-*.json"), key=_order)]
+    columns = ("layer", "a", "at once", f"{BASE}, each", *BESIDE, "ids proved", "read for ids")
+    rows = [row for record in records for row in _rows(record)]
+    dates = sorted({record["environment"]["date"] for record in records})
+    made = records[0]["environment"]
+    caption = f"bfloat16 layers, k = 10; {made['cpu']}, {made['threads']} threads; {' and '.join(dates)}."
+    return markdown(Table("", columns, tuple(rows), caption))
+
+
+def _order(file: Path) -> tuple[int, str]:
+    facts = read_run(file)["layer"]
+    return facts["vocab"] * facts["dim"], file.name
+
+
+def _rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    found = {(one.contestant, one.batch): one for one in summaries(record)}
+    facts = record["layer"]
+    power = facts["name"].rpartition(",")[2]
+    rows = []
+    for batch in sorted({batch for _, batch in found}):
+        base, ids = found[BASE, batch], found["calibrated, ids only", batch]
+        cells = [times(found[name, batch].speedup) if (name, batch) in found else "–" for name in BESIDE]
+        size = f"{facts['vocab']:,} × {facts['dim']:,}"
+        read = percent(ids.read) if batch == 1 else ""  # in batches queries share it
+        rows.append((size, power, str(batch), duration(base.median), *cells, percent(ids.proved), read))
+    return rows
+
+
+def of(path: str) -> Callable[[], str]:
+    """Every contestant of one run."""
+    return lambda: markdown(comparison(read_run(RESULTS / path)))
+
+
+BLOCKS = {"synthetic-layers": layers, "batches-ptb": of("bench-ptb-lstm.json")}
+PAGES = ()
