@@ -530,9 +530,87 @@ inline D widened(const void* matrix, int64_t at) {
         std::memcpy(&half, static_cast<const float*>(matrix) + at, sizeof half);
         return __builtin_convertvector(half, D);
     }
+    if (K == Kind::bf16) {
+        typedef uint16_t B __attribute__((vector_size(LANES)));
+        typedef uint32_t W __attribute__((vector_size(LANES * 2)));
+        typedef float H __attribute__((vector_size(LANES * 2)));
+        B halves;
+        std::memcpy(&halves, static_cast<const uint16_t*>(matrix) + at, sizeof halves);
+        const W words = __builtin_convertvector(halves, W) << 16;
+        H floats;
+        std::memcpy(&floats, &words, sizeof floats);
+        return __builtin_convertvector(floats, D);
+    }
     D out;
     for (int i = 0; i < kHalf; ++i) out[i] = one_float(matrix, K, at + i);
     return out;
+}
+
+// The size of each number, and where it is no finite one.
+inline D sizes(D v, L& odd) {
+    L raw;
+    std::memcpy(&raw, &v, sizeof raw);
+    raw &= INT64_MAX;
+    odd |= raw >= INT64_C(0x7FF0000000000000);
+    std::memcpy(&v, &raw, sizeof v);
+    return v;
+}
+inline D larger(D a, D b) {
+    const L mask = a > b;
+    L x, y;
+    std::memcpy(&x, &a, sizeof x);
+    std::memcpy(&y, &b, sizeof y);
+    x = (mask & x) | (~mask & y);
+    std::memcpy(&a, &x, sizeof a);
+    return a;
+}
+
+template <typename Take>
+double widen_all(int64_t n, double* out, const Take& take) {
+    D most[4] = {};
+    L odd = L{};
+    const auto step = [&](int64_t i, int s) {
+        const D v = take(i);
+        if (out != nullptr) std::memcpy(out + i, &v, sizeof v);
+        most[s] = larger(sizes(v, odd), most[s]);
+    };
+    int64_t i = 0;
+    for (; i + 4 * kHalf <= n; i += 4 * kHalf)
+#pragma GCC unroll 4
+        for (int s = 0; s < 4; ++s) step(i + s * kHalf, s);
+    for (; i + kHalf <= n; i += kHalf) step(i, 0);
+    const D all = larger(larger(most[0], most[1]), larger(most[2], most[3]));
+    double largest = 0;
+    for (int l = 0; l < kHalf; ++l) {
+        largest = all[l] > largest ? all[l] : largest;
+        if (odd[l]) largest = __builtin_inf();
+    }
+    return largest;
+}
+
+template <Kind K>
+double widen_kind(const void* values, int64_t n, double* out) {
+    double largest = widen_all(n, out, [&](int64_t i) { return widened<K>(values, i); });
+    for (int64_t i = n / kHalf * kHalf; i < n; ++i) {
+        const double v = one_float(values, K, i), size = v < 0 ? -v : v;
+        out[i] = v;
+        if (!(size <= largest)) largest = size < __builtin_inf() ? size : __builtin_inf();
+    }
+    return largest;
+}
+
+double widen_of(const void* values, Kind kind, int64_t n, double* out) {
+    const auto widen = kind == Kind::f32 ? widen_kind<Kind::f32> : kind == Kind::f16 ? widen_kind<Kind::f16> : widen_kind<Kind::bf16>;
+    return widen(values, n, out);
+}
+
+double largest_double_of(const double* values, int64_t n) {
+    double largest = widen_all(n, nullptr, [&](int64_t i) { return load(values + i); });
+    for (int64_t i = n / kHalf * kHalf; i < n; ++i) {
+        const double size = values[i] < 0 ? -values[i] : values[i];
+        if (!(size <= largest)) largest = size < __builtin_inf() ? size : __builtin_inf();
+    }
+    return largest;
 }
 
 template <Kind K, int Q>

@@ -73,6 +73,10 @@ struct Kernels {
     void (*rotate)(const void* matrix, Kind kind, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x,
                    int64_t x_stride, int count, double* out, int64_t out_stride);
 
+    // n numbers in float64; returns the size of the largest, infinity where one is not finite. The second writes none.
+    double (*widen)(const void* values, Kind kind, int64_t n, double* out);
+    double (*largest_double)(const double* values, int64_t n);
+
     // dots[2j], dots[2j + 1] = <codes of row ids[j], high>, <..., low>; a row's `count` bytes start at codes + id * stride,
     // the query's halves are [8 / bits][count]: those for the lowest bits of every byte first. Fewer than 8 bits count twice.
     void (*dot_codes)(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits,

@@ -91,9 +91,10 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
 
 const Kernels* portable_kernels() {
     static const Kernels table = {
-        "portable", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, dot_codes_of, radius_of, largest_of,
-        largest_there_of, interval_sums_of, interval_exps_of, gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of,
-        gumbel_keys_of, encode_row_of, row_norm_of, link_lse_of, link_at_of, link_gradient_of, read_of};
+        "portable", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, widen_of,
+        largest_double_of, dot_codes_of, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
+        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
+        link_lse_of, link_at_of, link_gradient_of, read_of};
     return &table;
 }
 
