@@ -195,9 +195,9 @@ def widened(rows: Array) -> tuple[Doubles, float]:
         wide = np.ascontiguousarray(rows, np.float64)
         return wide, float(np.abs(wide).max(initial=0.0))
     rows = rows if rows.flags.c_contiguous else np.ascontiguousarray(rows)
-    wide = None if name == "float64" else np.empty(rows.shape)
-    largest: float = native.widened(bits(rows), name, wide)
-    return rows if wide is None else wide, largest
+    place = None if name == "float64" else np.empty(rows.shape)
+    largest: float = native.widened(bits(rows), name, place)
+    return rows if place is None else place, largest
 
 
 def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
