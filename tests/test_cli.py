@@ -147,6 +147,10 @@ def test_bench_writes_runs_that_reports_read(files: Path) -> None:
 def test_reproduce_lists_and_explains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADLONG_DATA", raising=False)
     said = call("reproduce", "--list")
+    lines = [json.loads(line) for line in call("reproduce", "--list", "--json").splitlines()]
+    assert {"table": "vlasova-softmax:svd", "here": "HEADLONG_DATA is not set"} in [
+        {"table": line["table"], "here": line["here"].partition(":")[0]} for line in lines
+    ]
     assert "vlasova-softmax:svd" in said
     assert "HEADLONG_DATA is not set" in said
     assert "is not run: HEADLONG_DATA is not set" in fails("reproduce", "vlasova-softmax:svd")
@@ -371,3 +375,8 @@ def test_numbers_near_the_end_of_float32_pass_without_a_warning(files: Path) -> 
     assert "beyond float32's range" in fails("inspect", files / "layer.safetensors", "--hidden", files / "far.npy")
     assert "beyond float32's range" in fails("bench", files / "layer.safetensors", "--hidden", files / "far.npy")
     call("compile", files / "layer.safetensors", "-o", files / "e", "--method", "cascade", "--calibration", files / "one.npy")
+
+
+def test_the_version_is_told() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"headlong {hl.__version__}\n")

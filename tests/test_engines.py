@@ -374,6 +374,7 @@ def test_torch_in_torch_out(level: str, method: str) -> None:
         (lambda e, h: e.log_prob(h, np.full((5, 1), -1)), IdError, "0 to 2999"),
         (lambda e, h: e.log_prob(h, np.zeros(5, int)), ShapeError, r"ids\[:, None\]"),
         (lambda e, h: e.sample(h, 0), OptionError, "n is 0"),
+        (lambda e, h: e.sample(h, 2**31), OptionError, "ask again for more"),
         (lambda e, h: e.sample(h, temperature=0.0), OptionError, r"temperature is 0.0.*topk\(k=1\)"),
         (lambda e, h: e.sample(h, top_p=0.0), OptionError, "top_p is 0.0"),
         (lambda e, h: e.sample(h, top_k=0), OptionError, "top_k is 0"),

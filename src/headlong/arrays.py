@@ -58,7 +58,7 @@ def _tensor_view(tensor: Any, name: str) -> Array:
         raise DtypeError(f"{name} is on {tensor.device}; this reads from the CPU's memory: pass {name}.cpu()")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise DtypeError(f"{name} is a sparse or quantised tensor; pass {name}.to_dense() or {name}.dequantize()")
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_neg()
     try:
         if tensor.dtype == torch.bfloat16:
             bits: Array = tensor.view(torch.int16).numpy()

@@ -78,8 +78,15 @@ BLOCK = 64
 
 
 @app.callback(invoke_without_command=True)
-def headlong(context: typer.Context) -> None:
+def headlong(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False
+) -> None:
     """Reads a model's output layer faster, and says with every answer how far it can be trusted."""
+    if version:
+        import headlong as hl
+
+        typer.echo(f"headlong {hl.__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
@@ -473,7 +480,12 @@ def reproduce(
         where = target or "any study"
         raise OptionError(f"no row of {where} holds {rows!r}; --rows takes a part of a study's setting, such as 'seed=1'")
     if listed:
-        show(paper_list([(table.name, table.claim, papers.missing(table) or "can run") for table in found]))
+        here = [(table.name, table.claim, papers.missing(table) or "can run") for table in found]
+        if as_json:
+            for name, claim, state in here:
+                say_json({"table": name, "claim": claim, "here": state})
+        else:
+            show(paper_list(here))
         return
     for table in found:
         if target is None and (reason := papers.missing(table)):

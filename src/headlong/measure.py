@@ -38,6 +38,10 @@ Clock = Callable[[Callable[[Any], Any], Any], float]
 """``clock(call, block)``: the seconds that ``call(block)`` takes."""
 
 
+def silent(done: int, total: int) -> None:
+    """Progress that nobody is told."""
+
+
 def _same(value: Any) -> Any:
     return value
 

@@ -26,7 +26,7 @@ from headlong.engines.base import Engine
 from headlong.errors import OptionError, ShapeError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
-from headlong.measure import Contestant, Progress, Schedule
+from headlong.measure import Contestant, Progress, Schedule, silent
 from headlong.previews.learned import enough
 from headlong.report.tables import Table, duration, nats, percent
 from headlong.truth import Truth, true_log_probs
@@ -120,16 +120,12 @@ def tune(
     )  # fmt: skip
     count = threads or measure.processors()
     with measure.pinned(count):
-        contest = _tournament(task, progress or _silent)
+        contest = _tournament(task, progress or silent)
         assert contest.best is not None
         chosen, engine = contest.best
         crossings = tuple(_crossings(task, engine))
     report = Report(tuple(contest.trials), chosen.name, crossings, crossover(crossings), len(held), count)
     return _finished(engine, report), report
-
-
-def _silent(done: int, total: int) -> None:
-    """No progress is shown."""
 
 
 class _Contest:

@@ -23,7 +23,7 @@ from headlong.errors import ShapeError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
-from headlong.measure import Progress
+from headlong.measure import Progress, silent
 from headlong.truth import exponents
 
 EFFECTIVE = (1e-3, 1e-4, 1e-5)
@@ -65,7 +65,7 @@ def log_probs(layer: Layer | MixtureLayer, hidden: Any) -> Doubles:
     return np.asarray(np.logaddexp.reduce(parts, axis=0))
 
 
-def ranks(layer: Layer | MixtureLayer, hidden: Any, progress: Progress) -> Ranks:
+def ranks(layer: Layer | MixtureLayer, hidden: Any, progress: Progress = silent) -> Ranks:
     """Ranks of the log-probabilities of ``hidden [queries, dim]``; raises ShapeError for fewer than two vectors."""
     wide = hidden64(hidden, layer.dim)
     if len(wide) < 2:

@@ -19,7 +19,7 @@ import headlong
 from headlong.errors import MissingPackageError, OptionError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
-from headlong.measure import Progress
+from headlong.measure import Progress, silent
 
 Ids = NDArray[np.int64]
 QUERIES = 256
@@ -38,7 +38,7 @@ class Winners(NamedTuple):
     open: Ids
 
 
-def winners(layer: Layer, progress: Progress, most: int = 200) -> Winners:
+def winners(layer: Layer, progress: Progress = silent, most: int = 200) -> Winners:
     """Which classes some hidden vector puts first, strictly.
 
     Each class is looked for from its own centred row, by steps away from whatever wins instead (a perceptron); the cascade

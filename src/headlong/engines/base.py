@@ -109,7 +109,8 @@ class Engine:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
 
         ``eps``      how far log-probabilities may be off, in nats; inf: ids and exact logits only
-        ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: the rest does not exist
+        ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: the rest does not exist. -1,
+                                  which pads rows, is no id and is passed over.
         """
         asked = self._asked(hidden, allowed, exclude)
         k = checked_k(k, self.layer.vocab)

@@ -21,6 +21,8 @@ from headlong.kernels import Doubles, Mask, widened
 
 LARGEST = float(np.finfo(np.float32).max)
 """Hidden vectors beyond float32's range are refused: nothing computes them."""
+MOST_DRAWS = 2**24
+"""Of one row in one call: they come as arrays."""
 COLDEST = 1e-6
 """Lower temperatures are the argmax, which needs no noise."""
 
@@ -72,7 +74,7 @@ def checked_filters(
     class0: int = 0,
 ) -> Filters:
     return Filters(
-        whole(n, "n", 1, 2**31 - 1),
+        whole(n, "n", 1, MOST_DRAWS, "ask again for more, with other numbers of rows or another seed"),
         real(temperature, "temperature", COLDEST, 1e6, "for the likeliest class, topk(k=1)"),
         0 if top_k is None else min(whole(top_k, "top_k", 1, 2**62, "None keeps all"), vocab),
         1.0 if top_p is None else real(top_p, "top_p", 5e-324, 1.0, "None keeps all"),

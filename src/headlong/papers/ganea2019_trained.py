@@ -71,7 +71,7 @@ def trained(runs: Path) -> Iterator[dict[str, Any]]:
 
 
 def ranked(layer: Layer | MixtureLayer, hidden: Any) -> dict[str, Any]:
-    found = ranks(layer, hidden, lambda done, total: None)
+    found = ranks(layer, hidden)
     effective = {f"effective_{eps:g}": rank for eps, rank in found.effective.items()}
     return {"queries": found.queries, "classes": found.classes, "softmax_rank": found.most, "press": found.press, **effective}
 

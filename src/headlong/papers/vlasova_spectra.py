@@ -26,7 +26,7 @@ from headlong.arrays import hidden64
 from headlong.inspection import spectrum
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
-from headlong.measure import environment, write_run
+from headlong.measure import environment, silent, write_run
 from headlong.papers.liao2019_tasks import TASKS
 from headlong.store import open_file
 
@@ -57,8 +57,8 @@ def weighted(singular: Doubles, directions: Doubles, hidden: Doubles) -> Doubles
 def measured(name: str, layer: Layer, hidden: Doubles) -> dict[str, Any]:
     """Three falling lists, over their largest, and how much energy the widths of the study hold."""
     rows = np.asarray(layer.weight, np.float32)
-    _, singular, _ = spectrum(layer, _silent)
-    _, centred, directions = spectrum(Layer(rows - rows.mean(axis=0, dtype=np.float64).astype(np.float32)), _silent)
+    _, singular, _ = spectrum(layer, silent)
+    _, centred, directions = spectrum(Layer(rows - rows.mean(axis=0, dtype=np.float64).astype(np.float32)), silent)
     line: dict[str, Any] = {"layer": name.split("/")[-1], "vocab": layer.vocab, "dim": layer.dim}
     line["mean_row_energy"] = round(1 - float(np.sum(centred**2) / np.sum(singular**2)), 4)
     kinds = {"plain": singular, "centred": centred, "weighted": weighted(centred, directions, hidden)}
@@ -67,10 +67,6 @@ def measured(name: str, layer: Layer, hidden: Doubles) -> dict[str, Any]:
         line[f"{kind}_energy"] = {f"D/{part}": round(float(energy[layer.dim // part - 1]), 4) for part in PARTS}
         line[kind] = [float(f"{value:.4g}") for value in values / values[0]]
     return line
-
-
-def _silent(done: int, total: int) -> None:
-    """A layer takes a second."""
 
 
 def main(path: Path) -> None:
