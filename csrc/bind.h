@@ -13,23 +13,25 @@ namespace headlong {
 // The name of the capsule in which one bound class hands its Executor to another.
 constexpr const char* kExecutorCapsule = "headlong.Executor";
 
-// A NumPy array that owns `values`.
-template <typename T>
-nanobind::object owned(std::vector<T> values, std::initializer_list<size_t> shape) {
+// A NumPy array that owns `values`, seen as a type of the same size.
+template <typename Seen, typename T>
+nanobind::object owned_as(std::vector<T> values, std::initializer_list<size_t> shape) {
+    static_assert(sizeof(Seen) == sizeof(T));
     auto* keep = new std::vector<T>(std::move(values));
     nanobind::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    static T nothing;
-    return nanobind::cast(nanobind::ndarray<nanobind::numpy, T>(keep->empty() ? &nothing : keep->data(), shape, owner));
+    static Seen nothing;
+    Seen* data = keep->empty() ? &nothing : reinterpret_cast<Seen*>(keep->data());
+    return nanobind::cast(nanobind::ndarray<nanobind::numpy, Seen>(data, shape, owner));
 }
 
-// The same of truth values, one byte each.
+template <typename T>
+nanobind::object owned(std::vector<T> values, std::initializer_list<size_t> shape) {
+    return owned_as<T>(std::move(values), shape);
+}
+
+// Truth values, one byte each.
 inline nanobind::object owned_flags(std::vector<uint8_t> values, std::initializer_list<size_t> shape) {
-    static_assert(sizeof(bool) == 1);
-    auto* keep = new std::vector<uint8_t>(std::move(values));
-    nanobind::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<uint8_t>*>(p); });
-    static bool nothing;
-    bool* data = keep->empty() ? &nothing : reinterpret_cast<bool*>(keep->data());
-    return nanobind::cast(nanobind::ndarray<nanobind::numpy, bool>(data, shape, owner));
+    return owned_as<bool>(std::move(values), shape);
 }
 
 }  // namespace headlong

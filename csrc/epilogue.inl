@@ -656,7 +656,7 @@ void rotate_kind(const void* matrix, int64_t stride, int64_t dim, int64_t first,
 
 void rotate_of(const void* matrix, Kind kind, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x,
                int64_t x_stride, int count, double* out, int64_t out_stride) {
-    const auto rotate = kind == Kind::f32 ? rotate_kind<Kind::f32> : kind == Kind::f16 ? rotate_kind<Kind::f16> : rotate_kind<Kind::bf16>;
+    const auto rotate = kind == Kind::f32 ? rotate_kind<Kind::f32> : rotate_kind<Kind::f16>;
     rotate(matrix, stride, dim, first, n, x, x_stride, count, out, out_stride);
 }
 

@@ -69,7 +69,8 @@ struct Kernels {
     // sum_i exp(f[i] - shift) in float64, each term within 2^-50 relatively, those below exp(-700) taken for 0.
     double (*sum_exps)(const double* f, int64_t n, double shift);
 
-    // out[q * out_stride + i] = sum_j x[q * x_stride + j] * matrix[j * stride + first + i] for i < n, in float64.
+    // out[q * out_stride + i] = sum_j x[q * x_stride + j] * matrix[j * stride + first + i] for i < n, in float64;
+    // the matrix is float32 or float16.
     void (*rotate)(const void* matrix, Kind kind, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x,
                    int64_t x_stride, int count, double* out, int64_t out_stride);
 

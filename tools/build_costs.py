@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
-from headlong import inputs, measure, synthetic
+from headlong import bench, inputs, measure, synthetic
 
 ROUNDS = 5
 PROMISES: dict[str, dict[str, Any]] = {"default promise": {}, "ids only": {"eps": np.inf}}
@@ -46,11 +46,6 @@ def yardstick(layer: hl.Layer) -> Callable[[], Any]:
     return work
 
 
-def kept(engine: Any) -> int:
-    arrays = [getattr(level, part) for level in engine.plan.levels for part in ("codes", "scale", "slack")]
-    return sum(array.nbytes for array in (*arrays, engine.plan.rotation, engine.plan.base) if array is not None)
-
-
 def rows(layer: hl.Layer, calibration: Any, threads: int) -> list[dict[str, Any]]:
     base, seconds = yardstick(layer), {name: [] for name in ("base", *PROMISES)}
     memory: dict[str, int] = {}
@@ -60,7 +55,7 @@ def rows(layer: hl.Layer, calibration: Any, threads: int) -> list[dict[str, Any]
             options = {"calibration": calibration, "threads": threads, **promise}
             took, engine = timed(lambda options=options: hl.compile(layer, "cascade", **options))
             seconds[name].append(took)
-            memory[name] = kept(engine)
+            memory[name] = bench.kept(engine.plan)
     yard = statistics.median(seconds["base"])
     return [
         {"promise": name, "yardstick_s": yard, "compile_s": (took := statistics.median(seconds[name])), "ratio": took / yard,

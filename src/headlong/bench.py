@@ -27,6 +27,7 @@ from headlong.engines.options import real, whole
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.measure import Clock, Contestant, Progress, Schedule
+from headlong.plan import Plan
 from headlong.truth import Doubles, Truth, true_log_probs
 
 Stage = Callable[[str], Progress]
@@ -128,12 +129,16 @@ def contestants(
     return built
 
 
+def kept(plan: Plan) -> int:
+    """Bytes that a plan keeps in memory beside the layer."""
+    arrays = [getattr(level, part) for level in plan.levels for part in ("codes", "scale", "slack")]
+    return sum(array.nbytes for array in [*arrays, plan.rotation, plan.base] if array is not None)
+
+
 def engine_contestant(name: str, engine: Any, k: int, asked: Mapping[str, Any], build: float = 0.0) -> Contestant:
     """``engine.topk(hidden, k, **asked)``."""
-    arrays = [getattr(level, part) for level in engine.plan.levels for part in ("codes", "scale", "slack")]
-    kept = sum(array.nbytes for array in [*arrays, engine.plan.rotation, engine.plan.base] if array is not None)
     promise = engine.promise._replace(eps=asked["eps"]) if "eps" in asked else engine.promise
-    about = {"engine": repr(engine), "promise": str(promise), "memory": kept, "build": round(build, 3)}
+    about = {"engine": repr(engine), "promise": str(promise), "memory": kept(engine.plan), "build": round(build, 3)}
     return Contestant(name, lambda hidden: engine.topk(hidden, k=k, **asked), about=about)
 
 

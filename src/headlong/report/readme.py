@@ -40,7 +40,7 @@ def headline(record: Record) -> Table:
     )
     over = f"over {baseline(record)}"
     columns = ("one query at a time", "time", over, f"same top {record['settings']['k']}", "worst |Δlog p|", "read", "promise")
-    return Table("", columns, rows, caption(record).replace("at the smallest batch", "at the row's batch"))
+    return Table("", columns, rows, caption(record, "the row's batch"))
 
 
 def hardest(found: list[Summary]) -> tuple[Summary, Summary]:

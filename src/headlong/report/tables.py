@@ -135,14 +135,14 @@ def _timed_cells(entry: Summary | None) -> tuple[str, str]:
     return ("", "") if entry is None else (duration(entry.median), times(entry.speedup))
 
 
-def caption(record: Record) -> str:
+def caption(record: Record, batch: str = "the smallest batch") -> str:
     """Machine, threads, versions, date: what the numbers hold for."""
     made, layer, settings = record["environment"], record["layer"], record["settings"]
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     return (
         f"{layer['vocab']:,} classes × {layer['dim']} dimensions, stored as {layer['dtype']}; "
         f"{settings['queries']} queries, k = {settings['k']}; medians of interleaved calls, "
-        f"speed-up over {baseline(record)}; read: bytes per query at the smallest batch, of the float32 layer. "
+        f"speed-up over {baseline(record)}; read: bytes per query at {batch}, of the float32 layer. "
         f"{made.get('gpu') or made['cpu']}, {made['threads']} threads, {', '.join(made['isa_used'] or made['isa'])}; "
         f"Python {made['python']}, {versions}; {made['date']}."
     )
