@@ -11,7 +11,19 @@ namespace headlong {
 namespace {
 
 #define LANES 8
-#define GATHER(table, at) _mm256_i32gather_ps(table, (__m256i)(at), 4)
+#define LARGER(a, b) (F) _mm256_max_ps((__m256)(a), (__m256)(b))
+#define SMALLER(a, b) (F) _mm256_min_ps((__m256)(a), (__m256)(b))
+#define GATHER_PAIRS(table, at, out)                                                                                     \
+    do {                                                                                                                 \
+        const __m256i cells = (__m256i)(at);                                                                             \
+        const long long* pairs = reinterpret_cast<const long long*>(table);                                              \
+        const __m256 low = _mm256_castsi256_ps(_mm256_i32gather_epi64(pairs, _mm256_castsi256_si128(cells), 8));         \
+        const __m256 high = _mm256_castsi256_ps(_mm256_i32gather_epi64(pairs, _mm256_extracti128_si256(cells, 1), 8));   \
+        const __m256d first = _mm256_castps_pd(_mm256_shuffle_ps(low, high, 0x88));                                      \
+        const __m256d second = _mm256_castps_pd(_mm256_shuffle_ps(low, high, 0xDD));                                     \
+        (out).first = (F)_mm256_permute4x64_pd(first, 0xD8);                                                             \
+        (out).second = (F)_mm256_permute4x64_pd(second, 0xD8);                                                           \
+    } while (false)
 #define WIDEN_BYTES(p) _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))
 #define WIDEN_HALVES(p) (D)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))
 #include "epilogue.inl"

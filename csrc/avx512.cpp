@@ -11,7 +11,17 @@ namespace headlong {
 namespace {
 
 #define LANES 16
-#define GATHER(table, at) _mm512_i32gather_ps((__m512i)(at), table, 4)
+#define LARGER(a, b) (F) _mm512_max_ps((__m512)(a), (__m512)(b))
+#define SMALLER(a, b) (F) _mm512_min_ps((__m512)(a), (__m512)(b))
+#define GATHER_PAIRS(table, at, out)                                                                                     \
+    do {                                                                                                                 \
+        const __m512i cells = (__m512i)(at);                                                                             \
+        const __m512i low = _mm512_i32gather_epi64(_mm512_castsi512_si256(cells), table, 8);                             \
+        const __m512i high = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(cells, 1), table, 8);                      \
+        const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);               \
+        (out).first = (F)_mm512_permutex2var_epi32(low, even, high);                                                     \
+        (out).second = (F)_mm512_permutex2var_epi32(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high);            \
+    } while (false)
 #define WIDEN_BYTES(p) _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))
 #define WIDEN_HALVES(p) (D)_mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))
 #include "epilogue.inl"

@@ -216,14 +216,14 @@ class BoundExecutor {
         check(values.ndim() == 1 && values.size() >= 2 && values.size() < (1 << 22), "a table has 2 to 2^22 values");
         const int64_t cells = static_cast<int64_t>(values.size()) - 1;
         double most = 0, steepest = std::max(e.link_left, e.link_right);
-        std::vector<float> base(cells + 2), slope(cells + 2);
-        base[0] = static_cast<float>(e.link_values[0] - e.link_left * e.link_step);
-        slope[0] = static_cast<float>(e.link_left);
+        std::vector<float> table(2 * (cells + 2));
+        table[0] = static_cast<float>(e.link_values[0] - e.link_left * e.link_step);
+        table[1] = static_cast<float>(e.link_left);
         for (int64_t i = 0; i <= cells; ++i) {
             const double rise = i < cells ? (e.link_values[i + 1] - e.link_values[i]) / e.link_step : e.link_right;
             check(rise > 0 && std::isfinite(rise) && std::isfinite(e.link_values[i]), "a table increases");
-            base[i + 1] = static_cast<float>(e.link_values[i]);
-            slope[i + 1] = static_cast<float>(rise);
+            table[2 * i + 2] = static_cast<float>(e.link_values[i]);
+            table[2 * i + 3] = static_cast<float>(rise);
             most = std::max(most, std::fabs(e.link_values[i]));
             steepest = std::max(steepest, rise);
         }
@@ -233,11 +233,9 @@ class BoundExecutor {
         const double slop = 0x1p-20 * (most + steepest * reach) + e.link_b;
         check(e.link_left > 0 && e.link_step > 0 && e.link_b >= 0 && slop < 1e30, "a table increases within float32's range");
         e.link_a = steepest;
-        arrays_.push_back(std::move(base));
-        arrays_.push_back(std::move(slope));
+        arrays_.push_back(std::move(table));
         e.link = {2, static_cast<float>(steepest * (1 + 0x1p-22)), 0.f};
-        e.link.base = arrays_[arrays_.size() - 2].data();
-        e.link.slope = arrays_.back().data();
+        e.link.table = arrays_.back().data();
         e.link.start = static_cast<float>(e.link_start);
         e.link.step = static_cast<float>(e.link_step);
         e.link.inverse = static_cast<float>(1 / e.link_step);
@@ -494,9 +492,9 @@ nb::object most_keys(const std::string& isa, Words words) {
 
 using Rows = nb::ndarray<float, nb::numpy, nb::c_contig, nb::device::cpu>;
 
-// A link as heads train it, its arrays borrowed: ("affine", a, b), ("softcap", cap, 0), ("gss", centre, power),
+// A link as heads train it, its table laid out in `table`: ("affine", a, b), ("softcap", cap, 0), ("gss", centre, power),
 // ("table", start, step, base, slope) with the cells of kernels.h.
-Link training_link(const nb::tuple& link) {
+Link training_link(const nb::tuple& link, std::vector<float>& table) {
     check(nb::len(link) == 3 || nb::len(link) == 5, "a link is (form, a, b) or (\"table\", start, step, base, slope)");
     const std::string form = nb::cast<std::string>(link[0]);
     const double a = nb::cast<double>(link[1]), b = nb::cast<double>(link[2]);
@@ -513,13 +511,35 @@ Link training_link(const nb::tuple& link) {
           "a table has 3 to 2^22 cells");
     check(std::isfinite(fa) && fb > 0 && std::isfinite(1 / fb), "a table has a start and a step above 0");
     Link out{2, 1.f, 0.f};
-    out.base = base.data();
-    out.slope = slope.data();
+    table.resize(2 * base.size());
+    for (size_t i = 0; i < base.size(); ++i) {
+        table[2 * i] = base.data()[i];
+        table[2 * i + 1] = slope.data()[i];
+    }
+    out.table = table.data();
     out.start = fa;
     out.step = fb;
     out.inverse = static_cast<float>(1 / b);
     out.cells = static_cast<float>(base.size() - 2);
+    out.a = *std::max_element(slope.data(), slope.data() + slope.size());
     return out;
+}
+
+// Middles and gaps of classes, as the level `isa` has them.
+nb::tuple gaps_of(const std::string& isa, Floats est, Floats rad, nb::tuple link, float beta, float shift, float slop) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    if (kernels == nullptr) throw nb::value_error("no such level here");
+    check(est.size() == rad.size(), "a radius for each estimate");
+    std::vector<float> table;
+    const Link rule = training_link(link, table);
+    const size_t n = est.size(), whole = (n + kBlock - 1) / kBlock * kBlock;
+    std::vector<float> at(whole, -std::numeric_limits<float>::infinity()), wide(whole), middle(whole), gap(whole);
+    std::copy_n(est.data(), n, at.data());
+    std::copy_n(rad.data(), n, wide.data());
+    kernels->gaps(at.data(), wide.data(), static_cast<int64_t>(whole), rule, beta, shift, slop, middle.data(), gap.data());
+    middle.resize(n);
+    gap.resize(n);
+    return nb::make_tuple(owned(std::move(middle), {n}), owned(std::move(gap), {n}));
 }
 
 void check_rows(const Rows& logits, const Ids& target) {
@@ -532,7 +552,8 @@ nb::tuple link_losses_of(Rows logits, Ids target, nb::tuple link, int threads, c
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
     check_rows(logits, target);
-    const Link rule = training_link(link);
+    std::vector<float> table;
+    const Link rule = training_link(link, table);
     const size_t rows = target.size();
     std::vector<double> lse(rows), at(rows);
     {
@@ -549,7 +570,8 @@ nb::object link_gradients_of(Rows logits, Ids target, Doubles lse, Floats scale,
     check(kernels != nullptr, "this CPU does not have that instruction set");
     check_rows(logits, target);
     check(lse.size() == target.size() && scale.size() == target.size(), "lse [rows], scale [rows]");
-    const Link rule = training_link(link);
+    std::vector<float> table;
+    const Link rule = training_link(link, table);
     std::vector<double> sums;
     {
         nb::gil_scoped_release release;
@@ -623,6 +645,8 @@ NB_MODULE(_native, m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
+    m.def("gaps", &gaps_of, nb::arg("isa"), nb::arg("est"), nb::arg("rad"), nb::arg("link"), nb::arg("beta"), nb::arg("shift"),
+          nb::arg("slop"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
     bind_adaptive(m);
     m.def("link_losses", &link_losses_of, nb::arg("logits"), nb::arg("target"), nb::arg("link"), nb::arg("threads") = 0,

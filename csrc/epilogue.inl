@@ -29,9 +29,14 @@ inline F floats(I v) {
     std::memcpy(&out, &v, sizeof v);
     return out;
 }
-inline F pick(I mask, F yes, F no) { return floats((mask & bits(yes)) | (~mask & bits(no))); }
-inline F vmax(F a, F b) { return pick(a > b, a, b); }
-inline F vmin(F a, F b) { return pick(a < b, a, b); }
+inline F pick(I mask, F yes, F no) { return mask ? yes : no; }
+#ifdef LARGER  // compilers make comparisons and blends of the general form
+inline F vmax(F a, F b) { return LARGER(a, b); }
+inline F vmin(F a, F b) { return SMALLER(a, b); }
+#else
+inline F vmax(F a, F b) { return a > b ? a : b; }
+inline F vmin(F a, F b) { return a < b ? a : b; }
+#endif
 inline bool any(I mask) {
     int32_t all = 0;
     for (int i = 0; i < LANES; ++i) all |= mask[i];
@@ -77,28 +82,42 @@ inline F vlog(F x) {
     return m + y + n * 0.693359375f;
 }
 
-inline F gather(const float* table, I at) {
-    F out;
-#ifdef GATHER
-    auto found = GATHER(table, at);
-    std::memcpy(&out, &found, sizeof out);
+struct Pair {
+    F first, second;
+};
+
+// table[2 at] and table[2 at + 1]: gathers cost by the element, and a pair is one.
+inline Pair gather(const float* table, I at) {
+    Pair out;
+#ifdef GATHER_PAIRS
+    GATHER_PAIRS(table, at, out);
 #else
-    for (int i = 0; i < LANES; ++i) out[i] = table[at[i]];
+    for (int i = 0; i < LANES; ++i) {
+        out.first[i] = table[2 * at[i]];
+        out.second[i] = table[2 * at[i] + 1];
+    }
 #endif
     return out;
 }
 
-// Clamped as floats, before they become integers: logits may be infinite.
-inline F vtable(const Link& link, F z) {
+// Of a table, the cell of z, how far z is into it, and f and f' there. Clamped as floats, before they become integers: logits
+// may be infinite.
+struct Tabled {
+    F value, slope, into;
+    I cell;
+};
+
+inline Tabled tabled(const Link& link, F z) {
     F u = vmin(vmax((z - link.start) * link.inverse, splat(-1.f)), splat(link.cells)) + 1.f;
     I cell = __builtin_convertvector(u, I);
-    F knot = (__builtin_convertvector(cell, F) - 1.f) * link.step + link.start;
-    return gather(link.base, cell) + (z - knot) * gather(link.slope, cell);
+    F into = z - ((__builtin_convertvector(cell, F) - 1.f) * link.step + link.start);
+    const Pair at = gather(link.table, cell);
+    return {at.first + into * at.second, at.second, into, cell};
 }
 
 inline F vlink(const Link& link, F z) {
     if (link.form == 0) return z * link.a + link.b;
-    if (link.form == 2) return vtable(link, z);
+    if (link.form == 2) return tabled(link, z).value;
     F u = z / link.a;
     F t = vexp(vmax(u, -u) * -2.f);
     F h = (1.f - t) / (1.f + t);
@@ -227,7 +246,9 @@ void interval_sums_of(const float* est, const float* rad, int64_t n, float most,
 }
 
 // No term is further from the middle than its gap: the exponential is convex, so that upwards is farther than downwards,
-// but where a soft cap flattens out. `slop` of the upper end covers what float32 makes of all this.
+// but where a soft cap or a table flattens out. A table's upper end is looked up, for gaps decide how many rows are read; its
+// lower end, which cannot be more than a term away, goes by the steepest slope. `slop` of the upper end covers what float32
+// makes of all this.
 double gaps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop, float* middle,
                float* gap) {
     double sum = 0;
@@ -235,11 +256,13 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
         const int64_t stop = start + kPiece < n ? start + kPiece : n;
         F all = F{};
         for (int64_t i = start; i < stop; i += LANES) {
-            F e = load(est + i), r = load(rad + i), at = vlink(link, e) * beta, lower, upper;
-            if (link.form == 1) lower = vlink(link, e - r) * beta, upper = vlink(link, e + r) * beta;
-            else lower = at, upper = at + r * (link.a * beta);
+            F e = load(est + i), r = load(rad + i), at = vlink(link, e) * beta, upper = at + r * (link.a * beta);
+            if (link.form != 0) upper = vlink(link, e + r) * beta;
             F term = vexp(at - shift), high = vexp(upper - shift), wide = high - term;
-            if (link.form == 1) wide = vmax(wide, term - vexp(lower - shift));
+            if (link.form != 0) {
+                F lower = link.form == 1 ? vlink(link, e - r) * beta : at - r * (link.a * beta);
+                wide = vmax(wide, term - vexp(lower - shift));
+            }
             I there = e > splat(-kInfinity);
             term = pick(there, term, F{});
             all += term;

@@ -26,7 +26,7 @@ constexpr int kTileChunk = 128;    // coordinates accumulated in a register befo
 struct Link {
     int form;
     float a, b;
-    const float *base = nullptr, *slope = nullptr;
+    const float* table = nullptr;  // base and slope of cell 0, of cell 1, ...
     float start = 0, step = 1, inverse = 1, cells = 0, slop = 0;  // cells: those between two knots
 };
 

@@ -3,18 +3,8 @@
 // The row is the only array: forward reads it twice in cache-sized pieces, backward turns it into dloss/dz where it lies.
 
 // f(z) and f'(z); of a table also the cell and how far z is into it.
-struct Linked {
-    F value, slope, into;
-    I cell;
-};
-
-inline Linked linked_of(const Link& link, F z) {
-    if (link.form == 2) {
-        F u = vmin(vmax((z - link.start) * link.inverse, splat(-1.f)), splat(link.cells)) + 1.f;
-        I cell = __builtin_convertvector(u, I);
-        F into = z - ((__builtin_convertvector(cell, F) - 1.f) * link.step + link.start), slope = gather(link.slope, cell);
-        return {gather(link.base, cell) + into * slope, slope, into, cell};
-    }
+inline Tabled linked_of(const Link& link, F z) {
+    if (link.form == 2) return tabled(link, z);
     if (link.form == 3) {  // a: centre, b: power; see links.Gss
         F x = z - link.a, t = vexp(vmin(x, -x)), one = splat(1.f) / (t + 1.f);
         F value = vmax(x, F{}) + vmin(x, F{}) * link.b + link.a - vlog(t + 1.f) * (link.b - 1.f);
@@ -66,7 +56,7 @@ void link_gradient_of(float* z, int64_t n, const Link& link, double lse, int64_t
     const float away = static_cast<float>(lse), at_target = z[target];
     F weighted = F{}, plain = F{};
     for (int64_t i = 0; i < n; i += LANES) {
-        const Linked f = linked_of(link, load_some(z + i, n - i));
+        const Tabled f = linked_of(link, load_some(z + i, n - i));
         F g = vexp(f.value - away) * scale;
         I none = g == F{};
         F moment = pick(none, F{}, g * f.into), out = pick(none, F{}, g * f.slope);
@@ -90,7 +80,7 @@ void link_gradient_of(float* z, int64_t n, const Link& link, double lse, int64_t
             sums[1][cells[j]] += moments[j];
         }
     }
-    const Linked f = linked_of(link, splat(at_target));
+    const Tabled f = linked_of(link, splat(at_target));
     z[target] -= scale * f.slope[0];
     const int64_t cell = link.form == 2 ? f.cell[0] : 0;
     const bool there = at_target - at_target == 0;  // an infinite logit has no place in a cell

@@ -18,6 +18,7 @@ from headlong import kernels
 from headlong.arrays import HIDDEN
 from headlong.engines.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
+from headlong.links import Table
 from headlong.plan import deinterleave
 
 
@@ -146,6 +147,34 @@ def test_no_noise_is_above_what_its_high_word_allows(words: np.ndarray) -> None:
         assert (upper >= most).all(), level
         usual = (words > 2**32 // 10) & (words < 2**32 - 2**12)
         assert (upper - most)[usual].max(initial=0) < 0.25, level
+
+
+@given(
+    est=hnp.arrays(np.float32, 70, elements=st.floats(-12, 12, width=32)),
+    rad=hnp.arrays(np.float32, 70, elements=st.floats(0, 4, width=32)),
+    slopes=st.lists(st.floats(0.0625, 8), min_size=2, max_size=12),
+    beta=st.floats(0.5, 2),
+)
+def test_no_term_is_further_from_its_middle_than_its_gap(
+    est: np.ndarray, rad: np.ndarray, slopes: list[float], beta: float
+) -> None:
+    """Of a table that bends either way, so that downwards may be farther than upwards; gaps by its own slopes, not the steepest."""
+    rises = np.array([slopes[0], *slopes, slopes[-1]], np.float32)
+    values = np.cumsum([0.0, *rises[1:-1].astype(np.float64)]) / 2
+    link = Table(-2.5, 0.5, values, float(rises[0]), float(rises[-1]))
+    base = np.concatenate([[values[0] - rises[0] / 2], values]).astype(np.float32)
+    z, r = est.astype(np.float64), rad.astype(np.float64)
+    shift = float(np.float32(link(z).max() * beta))
+    low, at, high = (np.exp(np.clip(link(ends) * beta - shift, -87, 80)) for ends in (z - r, z, z + r))
+    slop = 2.0**-10  # float32 of exponents up to some hundreds
+    for level in kernels.levels()[1:]:
+        table = ("table", -2.5, 0.5, base, rises)
+        middle, gap = kernels._native().gaps(level, est, rad, table, beta, shift, slop)
+        np.testing.assert_allclose(middle, at, rtol=slop, atol=1e-37)
+        far = np.maximum(high - middle, middle - low)
+        assert (gap >= far * (1 - 2.0**-20) - slop * at - 1e-37).all(), level
+        steep = at * np.expm1(np.minimum(rises.max() * r * beta, 100))
+        assert (gap <= np.maximum(high - at, np.minimum(steep, at)) * (1 + slop) + slop * (high + at) + 1e-37).all(), level
 
 
 def test_bandwidth_is_a_speed(native: str) -> None:
