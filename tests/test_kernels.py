@@ -158,7 +158,7 @@ def test_no_noise_is_above_what_its_high_word_allows(words: np.ndarray) -> None:
 def test_no_term_is_further_from_its_middle_than_its_gap(
     est: np.ndarray, rad: np.ndarray, slopes: list[float], beta: float
 ) -> None:
-    """Of a table that bends either way, so that downwards may be farther than upwards; gaps by its own slopes, not the steepest."""
+    """Of a table that bends either way: downwards may be farther. Gaps go by its own slopes, not by the steepest."""
     rises = np.array([slopes[0], *slopes, slopes[-1]], np.float32)
     values = np.cumsum([0.0, *rises[1:-1].astype(np.float64)]) / 2
     link = Table(-2.5, 0.5, values, float(rises[0]), float(rises[-1]))

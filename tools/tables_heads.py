@@ -66,7 +66,7 @@ def reading() -> str:
     told = "; ".join(
         f"{name}: {exact[name]['same_ids']:,} of {exact[name]['queries']:,} the same ten ids, "
         f"{exact[name]['proved']:,} proved, {exact[name]['lse_within']:,} normalisers within their error"
-        for name in dict.fromkeys(row[0] for row in rows)
+        for name in dict.fromkeys(f"{link}, {kind.split(', ')[0]}" for link, kind, _, _ in rows)
     )
     caption = f"{measured_where(times['environment'])}. Beside float64: {told}."
     return markdown(Table("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption))

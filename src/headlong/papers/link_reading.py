@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
+from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from headlong.links import IDENTITY, Gss, Link, Table
 from headlong.measure import environment
@@ -35,18 +36,27 @@ def links() -> dict[str, Link]:
     return {"linear": IDENTITY, "SigSoftmax": Gss(), "PLIF": plif}
 
 
+def linked(prefix: str) -> dict[str, Layer]:
+    """The trained layer with each link."""
+    plain = Layer.load(f"{prefix}.safetensors", weight="weight")
+    return {name: Layer(plain.weight, plain.bias, link) for name, link in links().items()}
+
+
+def compiled(prefix: str, layers: dict[str, Layer], threads: int) -> dict[str, Engine]:
+    """Each layer by int8 codes of its rows, and by what calibration vectors make of it."""
+    calibration = open_file(f"{prefix}.hidden.safetensors").read("train_hidden").astype(np.float32)
+    kinds = {"int8": None, "calibrated": calibration}
+    return {
+        f"{name}, {kind}": hl.compile(layer, "cascade", threads=threads, calibration=vectors)
+        for name, layer in layers.items()
+        for kind, vectors in kinds.items()
+    }
+
+
 def reading(prefix: str, queries: int = 64, rounds: int = 9, threads: int = 2) -> dict[str, Any]:
     """Time per query of each link at batch 1, and how every hidden vector's answer compares with float64."""
-    plain = Layer.load(f"{prefix}.safetensors", weight="weight")
-    file = open_file(f"{prefix}.hidden.safetensors")
-    hidden, calibration = file.read("valid_hidden").astype(np.float32), file.read("train_hidden").astype(np.float32)
-    engines = {
-        f"{name}, {kind}": hl.compile(
-            Layer(plain.weight, plain.bias, link), "cascade", threads=threads, calibration=vectors
-        )
-        for name, link in links().items()
-        for kind, vectors in (("int8", None), ("calibrated", calibration))
-    }  # fmt: skip
+    hidden, layers = open_file(f"{prefix}.hidden.safetensors").read("valid_hidden").astype(np.float32), linked(prefix)
+    engines = compiled(prefix, layers, threads)
     chosen = hidden[:: max(1, len(hidden) // queries)][:queries]
 
     asked = {"ids": np.inf, "default": None}
@@ -70,12 +80,10 @@ def reading(prefix: str, queries: int = 64, rounds: int = 9, threads: int = 2) -
 
 
 def exactness(prefix: str, rows: int = 5120, threads: int = 2) -> dict[str, Any]:
-    """Top 10 of every hidden vector against float64: ids, proofs, and the normaliser within its stated error."""
-    plain = Layer.load(f"{prefix}.safetensors", weight="weight")
-    hidden = open_file(f"{prefix}.hidden.safetensors").read("valid_hidden").astype(np.float64)[:rows]
+    """Top 10 of ``rows`` hidden vectors against float64: ids, proofs, and the normaliser within its stated error."""
+    hidden, layers = open_file(f"{prefix}.hidden.safetensors").read("valid_hidden").astype(np.float64)[:rows], linked(prefix)
+    plain, engines = layers["linear"], compiled(prefix, layers, threads)
     weight, bias = plain.weight.astype(np.float64), 0.0 if plain.bias is None else plain.bias.astype(np.float64)
-    layers = {name: Layer(plain.weight, plain.bias, link) for name, link in links().items()}
-    engines = {name: hl.compile(layer, "cascade", threads=threads) for name, layer in layers.items()}
     counts: dict[str, dict[str, Any]] = {
         name: {"queries": 0, "same_ids": 0, "proved": 0, "lse_within": 0, "worst_lse": 0.0} for name in engines
     }
@@ -84,7 +92,7 @@ def exactness(prefix: str, rows: int = 5120, threads: int = 2) -> dict[str, Any]
         z = part @ weight.T + bias
         best = np.argsort(-z, axis=1, kind="stable")[:, :10]
         for name, engine in engines.items():
-            f = layers[name].link(z)
+            f = layers[name.split(", ")[0]].link(z)
             most = f.max(1)
             lse = most + np.log(np.exp(f - most[:, None]).sum(1))
             top, count = engine.topk(part, 10), counts[name]
