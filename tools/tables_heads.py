@@ -63,12 +63,13 @@ def reading() -> str:
     for name, microseconds in times["microseconds"].items():
         link, *kind = name.split(", ")
         rows.append((link, ", ".join(kind), f"{microseconds:.0f}", f"{times['speed_of_linear'][name]:.2f}"))
-    told = "; ".join(
-        f"{name}: {exact[name]['same_ids']:,} of {exact[name]['queries']:,} the same ten ids, "
-        f"{exact[name]['proved']:,} proved, {exact[name]['lse_within']:,} normalisers within their error"
-        for name in dict.fromkeys(f"{link}, {kind.split(', ')[0]}" for link, kind, _, _ in rows)
-    )
-    caption = f"{measured_where(times['environment'])}. Beside float64: {told}."
+    told: dict[str, list[str]] = {}
+    for name in dict.fromkeys(f"{link}, {kind.split(', ')[0]}" for link, kind, _, _ in rows):
+        at = exact[name]
+        found = f"{at['same_ids']:,} of {at['queries']:,} the same ten ids, {at['proved']:,} proved, "
+        told.setdefault(f"{found}{at['lse_within']:,} normalisers within their error", []).append(name)
+    each = "; ".join(f"{'each' if len(told) == 1 else ' and '.join(names)}: {text}" for text, names in told.items())
+    caption = f"{measured_where(times['environment'])}. Beside float64, {each}."
     return markdown(Table("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption))
 
 
