@@ -52,7 +52,7 @@ def test_turns_are_interleaved_and_see_the_same_queries() -> None:
         seen = [[block for name, block in one_round if name == who] for who in "abc"]
         assert seen[0] == seen[1] == seen[2]
     assert len({tuple(order) for order in orders}) > 1
-    assert [block for name, block in log if name == "a"][:4] == [[0, 2], [4, 6], [8, 10], [0, 2]]
+    assert [block for name, block in log if name == "a"][:6] == [[8, 10], [0, 2], [4, 6], [4, 6], [8, 10], [0, 2]]
 
 
 def test_untimed_calls_are_not_counted() -> None:
@@ -65,6 +65,16 @@ def test_untimed_calls_are_not_counted() -> None:
 
     (timing,) = race([Contestant("x", call)], np.zeros((1, 1)), 1, Schedule(rounds=3, settle=1, calls=1, pause=0.0))
     assert max(timing.seconds) < 0.05
+
+
+def test_untimed_calls_go_on_for_as_long_as_the_pause() -> None:
+    log: list[tuple[str, list[int]]] = []
+    schedule = Schedule(rounds=1, settle=1, calls=2, pause=0.02)
+    race([watched("x", log)], np.arange(4)[:, None], 1, schedule)
+    untimed = [block for _, block in log[:-2]]
+    assert len(untimed) > 10
+    assert untimed[:4] == [[6], [4], [2], [0]]
+    assert [block for _, block in log[-2:]] == [[0], [2]]
 
 
 def test_the_budget_ends_a_race_after_three_rounds() -> None:

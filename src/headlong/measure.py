@@ -5,10 +5,10 @@
     seconds[name, batch] = [wall time of one call, ...]        one entry for every timed call, nothing averaged
 
 In every round each contestant has one turn, in a fresh order: a pause (the threads of others fall asleep), untimed calls
-(its own wake, its data enters the caches), then timed calls on one batch of queries after another. All contestants of a
-round see the same queries. What a call means is the contestant's business; turning times into medians and speed-ups is
-:mod:`headlong.report`'s. Knows nothing of engines, and does not import NumPy, so that :func:`claim_threads` can come
-before it.
+(its own wake, its data enters the caches, the processor's clock rises again), then timed calls on one batch of queries
+after another. All contestants of a round see the same queries. What a call means is the contestant's business; turning
+times into medians and speed-ups is :mod:`headlong.report`'s. Knows nothing of engines, and does not import NumPy, so that
+:func:`claim_threads` can come before it.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often: ``rounds`` turns of ``settle`` untimed and ``calls`` timed calls each, or fewer rounds (never fewer
-    than three) once ``seconds`` have gone by. ``pause`` comes before each turn: idle threads of the contestant before,
-    which OpenMP and BLAS keep spinning for up to some 25 ms, would take a processor from this one."""
+    """How often: ``rounds`` turns of ``calls`` timed calls each, or fewer rounds (never fewer than three) once ``seconds``
+    have gone by. ``pause`` comes before each turn: idle threads of the contestant before, which OpenMP and BLAS keep
+    spinning for up to some 25 ms, would take a processor from this one. Untimed calls follow, ``settle`` or more, until
+    they took as long: a processor that slept is slow for some milliseconds, which slow calls would not notice."""
 
     rounds: int = 15
     settle: int = 2
@@ -111,7 +112,7 @@ def race(
             if turn >= 3 and time.perf_counter() - started > plan.seconds:
                 break
             rng.shuffle(order)
-            first = turn * (plan.settle + plan.calls)
+            first = turn * plan.calls
             for one in order:
                 seconds[one.name] += _turn(one.call, prepared[one.name], first, plan, clock)
             if progress is not None:
@@ -123,8 +124,11 @@ def race(
 
 def _turn(call: Callable[[Any], Any], blocks: list[Any], first: int, plan: Schedule, clock: Clock) -> list[float]:
     time.sleep(plan.pause)
-    turns = range(first, first + plan.settle + plan.calls)
-    return [clock(call, blocks[turn % len(blocks)]) for turn in turns][plan.settle :]
+    awake, settled = time.perf_counter() + plan.pause, 0
+    while settled < plan.settle or time.perf_counter() < awake:
+        settled += 1
+        clock(call, blocks[(first - settled) % len(blocks)])  # not those that are timed now, where there are others
+    return [clock(call, blocks[turn % len(blocks)]) for turn in range(first, first + plan.calls)]
 
 
 @contextmanager
