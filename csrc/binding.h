@@ -43,6 +43,9 @@ inline const void* weight_of(const AnyArray& array, Kind kind) {
 void bind_descent(nb::module_& m);
 void bind_widened(nb::module_& m);
 
+// Adds what encodes a layer.
+void bind_encode(nb::module_& m);
+
 // Adds what turns ids into class masks.
 void bind_marks(nb::module_& m);
 

@@ -19,7 +19,8 @@ from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, pack, row_bytes, unpack
 from headlong.previews.bits import mean_row
-from headlong.previews.planes import Planes, energy_of, few_bits, filled, planes_of, planes_plan
+from headlong.previews.encode import few_bits
+from headlong.previews.planes import Planes, energy_of, filled, planes_of, planes_plan
 from headlong.previews.sphere import quantile, random_basis, tail
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -46,7 +47,7 @@ def test_what_is_packed_comes_back(bits: int, count: int, seed: int) -> None:
 @pytest.mark.parametrize(("bits", "loss"), [(1, 0.603), (2, 0.345), (4, 0.108)])
 def test_codes_lose_what_the_best_step_for_a_gaussian_does(bits: int, loss: float) -> None:
     rows = np.random.default_rng(bits).standard_normal((200, 768)).astype(np.float32)
-    codes, scale = few_bits(rows, bits)
+    codes, scale = few_bits(rows, bits, "gaussian", np.zeros(200, np.float32))
     gap = np.linalg.norm(rows - scale[:, None] * (2.0 * codes - 2**bits + 1), axis=1) / np.linalg.norm(rows, axis=1)
     assert abs(gap.mean() - loss) < 0.004
 
@@ -80,8 +81,9 @@ def test_bits_where_the_energy_is(mean_bits: float) -> None:
     spent = [sum(bits) for _, _, bits in groups]
     assert spent == sorted(spent, reverse=True) and groups[0][0] == 0 and groups[-1][1] == 200
     assert abs(sum((stop - start) * sum(bits) for start, stop, bits in groups) / 200 - mean_bits) < 1.2
-    plan = planes_plan(layer, basis, Planes(groups, 8), Dense())
-    check_radii(layer, plan, np.concatenate([hidden[:8], strangers(200, np.random.default_rng(0))]))
+    for deeper in (0, 4, 6, 8):
+        plan = planes_plan(layer, basis, Planes(groups, deeper), Dense())
+        check_radii(layer, plan, np.concatenate([hidden[:8], strangers(200, np.random.default_rng(0))]))
 
 
 @pytest.mark.parametrize(("rate", "dim", "e0"), [(1e-4, 768, 3.88), (1e-6, 768, 4.86), (2e-7, 768, 5.16), (1e-8, 768, 5.68),

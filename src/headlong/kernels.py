@@ -208,6 +208,18 @@ def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
     return Codes(codes, scale.reshape(-1), *lost)
 
 
+def encode_into(
+    weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, groups: Sequence[tuple[Any, ...]],
+    unbiased: bool, limits: tuple[float, ...], result: tuple[Array, ...], thread_count: int,
+) -> None:  # fmt: skip
+    """Fills ``result``, an ``Encoded`` of ``previews/encode.py``, in one native pass over the rows."""
+    places = tuple(array.view(np.uint8) if array.dtype == bool else array for array in result)
+    name = weight.dtype.name
+    _loaded().encode_into(
+        bits(weight), name, bias, centre, mean, back, groups, unbiased, limits, places, thread_count, isa()
+    )
+
+
 def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given."""
     count = padded(len(weight))

@@ -108,7 +108,7 @@ class Cascade:
                 few = self.few and self.widths == "sure" and self.deeper
                 width, bits = best_look(layer, basis, vectors, promise, self.share, few)
             if bits is not None:
-                planes = Planes(filled(energy_of(basis, layer), bits), 8)
+                planes = Planes(filled(energy_of(basis, layer), bits), 6)
                 return planes_plan(layer, balanced(basis, layer), planes, dense, threads)
             if width is not None:
                 factor, likely = None, 1.0
@@ -135,7 +135,7 @@ class Cascade:
         else:
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
             basis = whiten(layer.weight, vectors, plain=calibration is None or not self.whiten)
-            planes = Planes(filled(energy_of(basis, layer), self.bits), deeper)
+            planes = Planes(filled(energy_of(basis, layer), self.bits), 6 if self.deeper else 0)
             basis = balanced(basis, layer)
         return planes_plan(layer, basis, planes, dense, threads)
 

@@ -22,7 +22,8 @@ from headlong.answers import Promise
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.previews.bits import logits_of
-from headlong.previews.planes import Groups, balance_of, energy_of, filled, lost_by, plane_bytes
+from headlong.previews.encode import Group
+from headlong.previews.planes import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.prefix import FIRST, spread
 from headlong.previews.whitening import Basis
 
@@ -77,7 +78,7 @@ def best_look(layer: Layer, basis: Basis, calibration: Doubles, promise: Promise
             least, found = cost, Choice(width)
     energy = energy_of(basis, layer)
     for bits in BITS if few else ():
-        groups = filled(energy, bits)
+        groups = groups_of(Planes(filled(energy, bits), 6))
         if (cost := expected_bytes(layer, seen, groups, promise, share)) < least:
             least, found = cost, Choice(None, bits)
     return found
@@ -93,7 +94,7 @@ def _see(layer: Layer, basis: Basis, judges: Doubles) -> Seen:
     return Seen(rows, vectors, sampled, _shares(layer, sampled), logits[:, -k].copy(), _shares(layer, logits).cumsum(axis=1))
 
 
-def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float) -> float:
+def expected_bytes(layer: Layer, seen: Seen, width: int | tuple[Group, ...] | None, promise: Promise, share: float) -> float:
     """Mean over the judges. ``width`` None: int8 codes of all coordinates; groups: codes of few bits."""
     dim, item = layer.dim, layer.weight.itemsize
     fine = _radii(seen, ((0, dim),), CODE_LOSS)
@@ -101,7 +102,7 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise
         coarse, likely, first, deeper = fine, fine, 6 * 4 + dim, dim * item
     elif isinstance(width, tuple):
         coarse = likely = _radii_of_groups(seen, width)
-        first, deeper = plane_bytes(width), dim
+        first, deeper = plane_bytes(width), dim  # level 1 is shorter than that, but gathered row by row
     else:
         head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
         learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
@@ -161,12 +162,12 @@ def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Do
     return total
 
 
-def _radii_of_groups(seen: Seen, groups: Groups) -> Doubles:
+def _radii_of_groups(seen: Seen, groups: tuple[Group, ...]) -> Doubles:
     """``[judges, classes]`` of a look by ``groups``."""
     size = balance_of(np.einsum("ij,ij->j", seen.rows, seen.rows))
     rows, vectors = (seen.rows / size).astype(np.float32), seen.vectors * size
     total = np.zeros((len(vectors), len(rows)))
-    for start, stop, planes in groups:
+    for start, stop, planes, _ in groups:
         query = np.linalg.norm(vectors[:, start:stop], axis=1)
         total += query[:, None] * lost_by(np.ascontiguousarray(rows[:, start:stop]), planes)
     return total

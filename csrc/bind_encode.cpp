@@ -1,0 +1,85 @@
+// The encoder for Python: arrays are made there and filled here.
+#include <cstring>
+
+#include "binding.h"
+#include "encode.h"
+#include "pool.h"
+
+namespace headlong {
+namespace {
+
+template <typename T>
+using Place = nb::ndarray<T, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+T* place_of(nb::handle array, int64_t size) {
+    auto place = nb::cast<Place<T>>(array);
+    check(static_cast<int64_t>(place.size()) == size, "an array of the encoder's result has another size");
+    return place.data();
+}
+
+std::vector<EncodePlane> planes_of(nb::handle list, int64_t n, int64_t* place, bool whole_words) {
+    static const char* const names[] = {"absmax", "gaussian", "upper", "lower"};
+    std::vector<EncodePlane> out;
+    for (nb::handle item : nb::cast<nb::sequence>(list)) {
+        const auto pair = nb::cast<nb::tuple>(item);
+        const int bits = nb::cast<int>(pair[0]);
+        const auto name = nb::cast<std::string>(pair[1]);
+        int step = 0;
+        while (step < 4 && name != names[step]) ++step;
+        check(step < 4 && (bits == 1 || bits == 2 || bits == 4 || bits == 8), "a plane is (1, 2, 4 or 8 bits, its step)");
+        check((bits == 8) == (step == 0), "8 bits, and they alone, go by absmax");
+        out.push_back({bits, static_cast<Step>(step), *place});
+        const int64_t bytes = plane_bytes(n, bits);
+        *place += whole_words ? (bytes + 3) / 4 * 4 : bytes;
+    }
+    return out;
+}
+
+// groups: ((start, stop, unit, coarse, fine), ...), a plane being (bits, step); limits: largest, length, base, underflown.
+void encode_into(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles centre, Doubles mean, Floats back,
+                 nb::sequence groups, bool unbiased, nb::tuple limits, nb::tuple result, int threads, const std::string& isa) {
+    EncodeTask task;
+    task.kind = kind_of(name);
+    task.weight = weight_of(weight, task.kind);
+    task.vocab = static_cast<int64_t>(weight.shape(0)), task.dim = static_cast<int64_t>(weight.shape(1));
+    const size_t dim = weight.shape(1);
+    check(centre.size() == dim && mean.size() == dim && back.size() == dim * dim, "centre, mean [dim], back [dim, dim]");
+    check(!bias || bias->size() == weight.shape(0), "bias must be [vocab]");
+    task.bias = bias ? bias->data() : nullptr;
+    task.centre = centre.data(), task.mean = mean.data(), task.back = back.data();
+    task.unbiased = unbiased;
+    task.largest = nb::cast<double>(limits[0]), task.largest_length = nb::cast<double>(limits[1]);
+    task.largest_base = nb::cast<double>(limits[2]), task.underflown = nb::cast<double>(limits[3]);
+    int64_t words = 0, bytes = 0, coarse = 0, fine = 0;
+    for (nb::handle item : groups) {
+        const auto group = nb::cast<nb::tuple>(item);
+        EncodeGroup one{nb::cast<int64_t>(group[0]), nb::cast<int64_t>(group[1]), nb::cast<double>(group[2]), {}, {}};
+        check(0 <= one.start && one.start < one.stop && one.stop <= task.dim, "a group lies within the coordinates");
+        one.coarse = planes_of(group[3], one.stop - one.start, &words, true);
+        one.fine = planes_of(group[4], one.stop - one.start, &bytes, false);
+        coarse += static_cast<int64_t>(one.coarse.size()), fine += static_cast<int64_t>(one.fine.size());
+        task.groups.push_back(std::move(one));
+    }
+    const int64_t padded = (task.vocab + kBlock - 1) / kBlock * kBlock, each = padded * static_cast<int64_t>(task.groups.size());
+    const EncodeResult to{place_of<uint8_t>(result[0], words * padded), place_of<uint8_t>(result[1], bytes * task.vocab),
+                          place_of<float>(result[2], coarse * padded), place_of<float>(result[3], fine * padded),
+                          place_of<float>(result[4], each), place_of<float>(result[5], each), place_of<float>(result[6], each),
+                          place_of<float>(result[7], padded), place_of<float>(result[8], padded),
+                          place_of<float>(result[9], padded), place_of<float>(result[10], padded),
+                          place_of<uint8_t>(result[11], padded)};
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    nb::gil_scoped_release release;
+    encode(task, to, thread_count(threads), kernels->isa);
+}
+
+}  // namespace
+
+void bind_encode(nb::module_& m) {
+    m.def("encode_into", &encode_into, nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("centre"),
+          nb::arg("mean"), nb::arg("back"), nb::arg("groups"), nb::arg("unbiased"), nb::arg("limits"), nb::arg("result"),
+          nb::arg("threads") = 0, nb::arg("isa") = "");
+}
+
+}  // namespace headlong

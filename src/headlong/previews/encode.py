@@ -1,0 +1,249 @@
+"""From a layer to codes in another basis: one pass over the rows, natively, or as NumPy says it.
+
+    B_i = (w_i - centre) back         float32, :data:`CHUNK` coordinates added up at once; off by unit_g ‖w_i - centre‖ at most
+    B_i[g] = scale code + ... + rest  plane after plane, each coding what the ones before left of the coordinates of a group
+
+A group's coarse planes are read for all classes, its fine ones for those that stay open. A plane is ``(bits, step)``:
+
+    "absmax"    8 bits, ``max|B| / 127``, as everywhere
+    "gaussian"  the best uniform step for a Gaussian of the row's size (Max 1960), and then the best scale for those codes
+    "upper"     cells, ``max|B| 2^(1 - bits)`` wide, that hold every entry, so that a plane with
+    "lower"     cuts each cell into ``2^bits``: with 4 bits both are the halves of one 8-bit code
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import kernels
+from headlong.arrays import Array
+from headlong.kernels import Doubles, Floats
+from headlong.layers.matrix import Layer
+from headlong.plan import CLASS_BLOCK, deinterleave, interleave, pack, padded, row_bytes
+from headlong.previews.bits import LARGEST, LARGEST_BASE
+from headlong.previews.whitening import Basis, parts
+
+CHUNK = 128
+"""Coordinates that a product in float32 adds up in one go."""
+UNDERFLOWN = 2.0**-120
+"""More than what float32 flushes towards zero in a product of a row with the basis, as a length."""
+STEPS = {1: 2.0, 2: 0.9957, 4: 0.3352}
+"""The best uniform step for a Gaussian, in standard deviations; a row's scale is fitted afterwards."""
+
+Plane = tuple[int, str]
+
+
+class Group(NamedTuple):
+    """The coordinates ``[start, stop)`` of the basis and the planes that code them; no coarse plane: a norm alone is kept."""
+
+    start: int
+    stop: int
+    coarse: tuple[Plane, ...]
+    fine: tuple[Plane, ...]
+
+    def layout(self, planes: tuple[Plane, ...]) -> tuple[tuple[int, int, int], ...]:
+        return tuple((self.start, self.stop, bits) for bits, _ in planes)
+
+
+class Encoded(NamedTuple):
+    """Codes, and per class, padded to whole blocks, what they are and lose, rounded up.
+
+    ``codes, scale``            of the coarse planes: ``[blocks, words, 64, 4]``, ``[planes, padded]``
+    ``rest, rest_scale``        of the fine ones: ``[vocab, bytes]``, ``[planes, padded]``
+    ``lost, rounded``           ``[groups, padded]``: ‖what coarse planes leave‖, and what rounding adds to that
+    ``rest_lost``               ``[groups, padded]``: after the fine planes, rounding included
+    ``size, rest_size``         ``[padded]``: ‖scale * code‖ of the coarse planes, of all
+    ``base, length``            ``[padded]``: bias + <w - centre, mean>, to the nearest; ‖w - centre‖
+    ``uncoded``                 rows out of float32's reach, taken for zero here: they are to be scored whatever comes
+    """
+
+    codes: NDArray[np.uint8]
+    rest: NDArray[np.uint8]
+    scale: Floats
+    rest_scale: Floats
+    lost: Floats
+    rounded: Floats
+    rest_lost: Floats
+    size: Floats
+    rest_size: Floats
+    base: Floats
+    length: Floats
+    uncoded: NDArray[np.bool_]
+
+
+def encode(layer: Layer, basis: Basis, groups: tuple[Group, ...], threads: int = 1, unbiased: bool = False) -> Encoded:
+    """``unbiased``: scales that leave the rest orthogonal to the row (``sphere.py``)."""
+    to = _places(layer, groups)
+    units = _units(layer, basis, groups)
+    if kernels.isa() == kernels.REFERENCE:
+        reference = _Reference(layer, basis, groups, units, unbiased, to)
+        for part in parts(layer.weight):
+            reference.take(part)
+        return to
+    kernels.encode_into(
+        layer.weight, layer.bias, basis.centre, basis.mean, np.ascontiguousarray(basis.back, np.float32),
+        [(*group[:2], unit, *group[2:]) for group, unit in zip(groups, units, strict=True)],
+        unbiased, (LARGEST / layer.dim, LARGEST, LARGEST_BASE, UNDERFLOWN), to, threads,
+    )  # fmt: skip
+    return to
+
+
+def sum_up(a: Floats, b: Floats) -> Floats:
+    """No less than ``a + b``."""
+    return np.asarray((a + b) * np.float32(1 + 2.0**-22))
+
+
+def _places(layer: Layer, groups: tuple[Group, ...]) -> Encoded:
+    vocab, count = layer.vocab, padded(layer.vocab)
+    coarse = [row_bytes(stop, bits, start) for group in groups for start, stop, bits in group.layout(group.coarse)]
+    fine = [row_bytes(stop, bits, start) for group in groups for start, stop, bits in group.layout(group.fine)]
+    codes = np.empty((count // CLASS_BLOCK, sum(-(-size // 4) for size in coarse), CLASS_BLOCK, 4), np.uint8)
+    scale, rest_scale = (np.zeros((len(side), count), np.float32) for side in (coarse, fine))
+    lost, rounded, rest_lost = np.zeros((3, len(groups), count), np.float32)
+    size, rest_size, base, length = np.zeros((4, count), np.float32)
+    rest, uncoded = np.empty((vocab, sum(fine)), np.uint8), np.zeros(count, bool)
+    return Encoded(codes, rest, scale, rest_scale, lost, rounded, rest_lost, size, rest_size, base, length, uncoded)
+
+
+def _units(layer: Layer, basis: Basis, groups: tuple[Group, ...]) -> list[float]:
+    """What rounding takes of the turned coordinates of each group at most, over the length of the row."""
+    unit = (min(layer.dim, CHUNK) + -(-layer.dim // CHUNK) + 16) * 2.0**-24
+    return [unit * float(np.linalg.norm(basis.back[:, group.start : group.stop])) for group in groups]
+
+
+class _Reference:
+    """The encoder in NumPy, some blocks of rows at a time."""
+
+    def __init__(
+        self, layer: Layer, basis: Basis, groups: tuple[Group, ...], units: list[float], unbiased: bool, to: Encoded
+    ) -> None:
+        self.layer, self.basis, self.groups, self.units, self.unbiased, self.to = layer, basis, groups, units, unbiased, to
+        self.forth = np.ascontiguousarray(basis.back, np.float32)
+
+    def take(self, part: slice) -> None:
+        """The classes ``part``, whole blocks but for the last."""
+        layer, to = self.layer, self.to
+        rows = layer.weight[part] - self.basis.centre
+        left = self._turned(rows)
+        base = rows @ self.basis.mean
+        if layer.bias is not None:
+            base += layer.bias[part]
+        length = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * (1 + 1e-12)
+        with np.errstate(invalid="ignore"):
+            uncoded = ~((largest_of(left) <= LARGEST / layer.dim) & (length <= LARGEST) & (np.abs(base) <= LARGEST_BASE))
+        left[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0
+        to.uncoded[part], to.base[part], to.length[part] = uncoded, base, kernels.round_up(length)
+        coarse: list[NDArray[np.uint8]] = []
+        fine: list[NDArray[np.uint8]] = []
+        scales: tuple[list[Floats], list[Floats]] = ([], [])
+        squares = np.zeros((2, len(left)))
+        for g in range(len(self.groups)):
+            sizes = self._take_group(g, part, left, length, (coarse, fine), scales)
+            squares += np.square(sizes)
+        to.size[part], to.rest_size[part] = kernels.round_up(np.sqrt(squares) * (1 + 1e-12))
+        if coarse:
+            blocks = slice(part.start // CLASS_BLOCK, -(-part.stop // CLASS_BLOCK))
+            to.codes[blocks] = np.concatenate([interleave(packed) for packed in coarse], axis=1)
+            to.scale[:, part] = scales[0]
+        if fine:
+            to.rest[part], to.rest_scale[:, part] = np.concatenate(fine, axis=1), scales[1]
+
+    def _take_group(
+        self, g: int, part: slice, turned: Floats, length: Doubles, codes: tuple[list[NDArray[np.uint8]], ...],
+        scales: tuple[list[Floats], list[Floats]],
+    ) -> tuple[Doubles, Doubles]:  # fmt: skip
+        """Codes of one group of all rows; returns ‖codes‖ of its coarse planes, and of all."""
+        group, to = self.groups[g], self.to
+        left = np.ascontiguousarray(turned[:, group.start : group.stop])
+        whole, size, more, before = left.copy(), np.zeros(len(left)), np.zeros(len(left)), np.zeros(len(left), np.float32)
+        for plane in group.coarse:
+            packed, before, taken = take_plane(left, plane, before)
+            padding = np.full((len(left), -packed.shape[1] % 4), 128, np.uint8)
+            codes[0].append(np.concatenate([packed, padding], axis=1))
+            scales[0].append(before)
+            size += taken
+        if self.unbiased:
+            size *= self._unbiased(whole, left, scales[0][len(scales[0]) - len(group.coarse) :])
+        slop = 1 + (left.shape[1] + 8) * 2.0**-24
+        lost = norm_of(left) * slop
+        # The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased scale
+        # moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
+        rounded = (self.units[g] * length + UNDERFLOWN) * (4 if self.unbiased else 1) + 2.0**-21 * size
+        to.lost[g, part], to.rounded[g, part] = kernels.round_up(lost), kernels.round_up(rounded)
+        for plane in group.fine:
+            packed, before, taken = take_plane(left, plane, before)
+            codes[1].append(packed)
+            scales[1].append(before)
+            more += taken
+        to.rest_lost[g, part] = kernels.round_up((norm_of(left) * slop if group.fine else lost) + rounded + 2.0**-21 * more)
+        return size, size + more
+
+    @staticmethod
+    def _unbiased(whole: Floats, left: Floats, scales: list[Floats]) -> Doubles:
+        """Scales the codes c by ``‖w‖^2 / <c, w>``: what is left is then orthogonal to the row. Returns that factor."""
+        codes = whole - left
+        inner = np.einsum("ij,ij->i", codes, whole, dtype=np.float64)
+        square = np.einsum("ij,ij->i", whole, whole, dtype=np.float64)
+        factor = np.divide(square, inner, out=np.ones_like(inner), where=inner > 0.2 * square).astype(np.float32)
+        for scale in scales:
+            scale *= factor
+        np.subtract(whole, codes * factor[:, None], out=left)
+        return np.asarray(factor, np.float64)
+
+    def _turned(self, rows: Doubles) -> Floats:
+        """``rows @ back`` in float32, of :data:`CHUNK` coordinates at a time."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            narrow = rows.astype(np.float32)
+            turned = narrow[:, :CHUNK] @ self.forth[:CHUNK]
+            for start in range(CHUNK, rows.shape[1], CHUNK):
+                turned += narrow[:, start : start + CHUNK] @ self.forth[start : start + CHUNK]
+        return turned
+
+
+def take_plane(left: Floats, plane: Plane, before: Floats) -> tuple[NDArray[np.uint8], Floats, Doubles]:
+    """Packed codes of ``left [n, count]``, which become what they leave; their scales, given those of the plane before, and
+    ``‖scale * code‖``."""
+    bits, step = plane
+    codes, scale = eight_bits(left) if bits == 8 else few_bits(left, bits, step, before)
+    whole = codes.astype(np.float32) - 128 if bits == 8 else 2 * codes.astype(np.float32) - (2**bits - 1)
+    whole *= scale[:, None]
+    left -= whole
+    return pack(codes, bits), scale, norm_of(whole) * (1 + (left.shape[1] + 8) * 2.0**-24)
+
+
+def eight_bits(values: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """Symmetric absmax, as everywhere."""
+    found = kernels.encode_int8(np.ascontiguousarray(values))
+    return deinterleave(found.codes, len(values))[:, : values.shape[1]], found.scale[: len(values)]
+
+
+def few_bits(values: Floats, bits: int, step: str, before: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """``u`` of ``scale * (2 u - 2^bits + 1)``."""
+    half = 2 ** (bits - 1)
+    if step == "gaussian":
+        size = np.sqrt(np.einsum("ij,ij->i", values, values) / values.shape[1])
+        usable = (size > 1e-30) & (size < 1e30)
+        wide = STEPS[bits] * size
+    else:
+        scale = np.asarray((largest_of(values) if step == "upper" else before) * np.float32(2.0**-bits), np.float32)
+        usable = scale >= 1e-35
+        wide = 2 * scale
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        codes = values * np.where(usable, 1 / wide, 0).astype(np.float32)[:, None]
+    codes = np.clip(np.floor(codes, out=codes) + half, 0, 2 * half - 1).astype(np.uint8)
+    if step == "gaussian":
+        whole = 2 * codes.astype(np.float32) - (2 * half - 1)
+        scale = np.einsum("ij,ij->i", values, whole) / np.einsum("ij,ij->i", whole, whole)
+        usable &= scale > 1e-35
+    return codes, np.where(usable, scale, 0).astype(np.float32)
+
+
+def norm_of(values: Array) -> Doubles:
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64)), np.float64)
+
+
+def largest_of(values: Array) -> Array:
+    return np.asarray(np.maximum(values.max(axis=1, initial=0.0), -values.min(axis=1, initial=0.0)))

@@ -1,0 +1,136 @@
+"""The encoder: native passes write what NumPy says, and no row is farther from its codes than they claim."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from adversarial import DTYPES
+from headlong import kernels
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.plan import deinterleave, padded, row_bytes, unpack
+from headlong.previews.bits import mean_row
+from headlong.previews.encode import Encoded, Group, Plane, encode
+from headlong.previews.planes import Planes, groups_of
+from headlong.previews.sphere import random_basis
+from headlong.previews.whitening import Basis, whiten
+
+EIGHT = (8, "absmax")
+GROUPS = {
+    1: ((0, 1, (EIGHT,), ()),),
+    7: ((0, 3, (EIGHT,), ()), (3, 7, (), (EIGHT,))),
+    65: ((0, 33, ((4, "upper"),), ((4, "lower"),)), (33, 65, ((2, "gaussian"), (1, "gaussian")), ((4, "upper"), (2, "lower")))),
+    130: ((0, 30, (EIGHT,), ()), (30, 96, ((4, "upper"),), ((4, "lower"),)), (96, 120, ((1, "gaussian"),), (EIGHT,)),
+          (120, 130, (), ())),
+    300: ((0, 32, (EIGHT,), ()), (32, 300, ((4, "gaussian"),), ((4, "gaussian"),))),
+}  # fmt: skip
+"""By the number of coordinates: all kinds of planes, and groups that end anywhere."""
+
+
+def layer_of(dim: int, dtype: str = "float32") -> Layer:
+    rng = np.random.default_rng(dim)
+    weight = rng.standard_normal((197, dim)) * np.exp(rng.standard_normal((197, 1)))
+    weight[5], weight[66] = 0.0, weight[67]
+    weight[100] *= 1e-4
+    if dtype != "float16":
+        weight[3], weight[130] = weight[3] * 1e25, weight[130] * 1e-25
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return Layer(weight.astype(kind), rng.standard_normal(197).astype(np.float32))
+
+
+def groups_for(dim: int) -> tuple[Group, ...]:
+    return tuple(Group(*group) for group in GROUPS[dim])
+
+
+def basis_for(layer: Layer) -> Basis:
+    vectors = np.random.default_rng(1).standard_normal((400, layer.dim))
+    return whiten(layer.weight, vectors * np.arange(1, layer.dim + 1) ** -0.5)
+
+
+def read(found: Encoded, groups: tuple[Group, ...], side: int, vocab: int) -> Doubles:
+    """What the planes of a side (0 coarse, 1 fine) mean, ``[vocab, dim]``."""
+    rows = deinterleave(found.codes, vocab) if side == 0 else found.rest
+    scale = (found.scale, found.rest_scale)[side].astype(np.float64)
+    total, place, number = np.zeros((vocab, groups[-1].stop)), 0, 0
+    for group in groups:
+        planes: tuple[Plane, ...] = group[2 + side]
+        for start, stop, bits in group.layout(planes):
+            size = row_bytes(stop, bits, start)
+            whole = unpack(np.ascontiguousarray(rows[:, place : place + size]), bits, stop - start)
+            total[:, start:stop] += scale[number, :vocab, None] * whole
+            place, number = place + (size if side else -(-size // 4) * 4), number + 1
+    return total
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", GROUPS)
+def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int) -> None:
+    """Against the rows in float64, turned in float64."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    layer, groups = layer_of(dim, dtype), groups_for(dim)
+    basis = basis_for(layer)
+    found = encode(layer, basis, groups, 2)
+    rows = layer.weight.astype(np.float64) - basis.centre
+    uncoded = found.uncoded[: layer.vocab]
+    assert (np.flatnonzero(uncoded) == ([] if dtype == "float16" else [3])).all() and not found.uncoded[layer.vocab :].any()
+    coarse, fine = (read(found, groups, side, layer.vocab) for side in (0, 1))
+    turned, sides = np.where(uncoded[:, None], 0.0, rows @ basis.back), (coarse, coarse + fine)
+    for g, group in enumerate(groups):
+        part = slice(group.start, group.stop)
+        lost, rest = (np.linalg.norm((turned - side)[:, part], axis=1) for side in sides)
+        slop = 1e-13 * np.linalg.norm(turned[:, part], axis=1)
+        claimed = found.lost[g, : layer.vocab].astype(np.float64) + found.rounded[g, : layer.vocab]
+        assert (lost <= claimed + slop).all() and (rest <= found.rest_lost[g, : layer.vocab] + slop).all()
+        if dim > 1:  # where a code is off by no more than roundings are
+            assert np.median(lost) >= 0.8 * np.median(claimed), "and no more is claimed than that"
+    for size, side in zip((found.size, found.rest_size), sides, strict=True):
+        assert (np.linalg.norm(side, axis=1) <= size[: layer.vocab] * (1 + 1e-12)).all()
+    assert (np.linalg.norm(rows, axis=1)[~uncoded] <= found.length[: layer.vocab][~uncoded]).all()
+    base = rows @ basis.mean + layer.bias
+    np.testing.assert_allclose(found.base[: layer.vocab][~uncoded], base[~uncoded], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("dim", GROUPS)
+def test_native_codes_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, level: str, dim: int) -> None:
+    """But for sums in another order, which move a scale by a rounding and a code where it lies between two."""
+    layer, groups = layer_of(dim), groups_for(dim)
+    basis = basis_for(layer)
+    made = []
+    for isa in (level, kernels.REFERENCE):
+        monkeypatch.setenv("HEADLONG_ISA", isa)
+        made.append(encode(layer, basis, groups))
+    for name, native, reference in zip(Encoded._fields, *made, strict=True):
+        assert native.shape == reference.shape and native.dtype == reference.dtype, name
+        if native.dtype == np.uint8:
+            assert (native == reference).mean() > 0.999 if native.size else True, name
+        elif name not in ("lost", "rest_lost"):  # a code between two moves what is lost by a step
+            np.testing.assert_allclose(native, reference, rtol=1e-3, atol=1e-30, err_msg=name)
+        else:
+            assert (np.abs(native - reference) <= 1e-3 * reference + 1e-6 * made[1].rest_size + 1e-30).mean() > 0.98, name
+
+
+def test_threads_do_not_matter() -> None:
+    layer, groups = layer_of(130), groups_for(130)
+    basis = basis_for(layer)
+    for one, other in zip(encode(layer, basis, groups, 1), encode(layer, basis, groups, 3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+def test_unbiased_scales(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """What they leave is orthogonal to the row."""
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    rng = np.random.default_rng(0)
+    layer = Layer(rng.standard_normal((70, 48)).astype(np.float32))
+    basis = random_basis(48, mean_row(layer.weight), 5)
+    groups = groups_of(Planes(((0, 48, (2, 1)),), 4, 0.1))
+    found = encode(layer, basis, groups, 1, True)
+    turned = (layer.weight - basis.centre) @ basis.back
+    left = turned - read(found, groups, 0, 70)
+    assert (np.abs((left * turned).sum(axis=1)) < 1e-5 * (turned**2).sum(axis=1)).all()
+    assert (np.linalg.norm(left, axis=1) <= found.lost[0, :70] + found.rounded[0, :70]).all()
+    assert len(found.uncoded) == padded(70)
