@@ -1,9 +1,12 @@
 // The encoder for Python: arrays are made there and filled here.
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "binding.h"
 #include "encode.h"
 #include "pool.h"
+#include "scratch.h"
 
 namespace headlong {
 namespace {
@@ -74,11 +77,38 @@ void encode_into(AnyArray weight, const std::string& name, std::optional<Floats>
     encode(task, to, thread_count(threads), kernels->isa);
 }
 
+// <row, x_q> for all rows and a few queries, [n][vocab], in float64.
+void products_into(AnyArray weight, const std::string& name, Doubles hidden, Place<double> out, int threads, const std::string& isa) {
+    const Kind kind = kind_of(name);
+    const char* rows = static_cast<const char*>(weight_of(weight, kind));
+    const int64_t vocab = static_cast<int64_t>(weight.shape(0)), dim = static_cast<int64_t>(weight.shape(1));
+    check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == dim, "hidden must be [n, dim]");
+    check(out.size() == hidden.shape(0) * weight.shape(0), "out must be [n, vocab]");
+    const int n = static_cast<int>(hidden.shape(0));
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide, item = dim * (kind == Kind::f32 ? 4 : 2);
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    nb::gil_scoped_release release;
+    Scratch<double> x(static_cast<size_t>(n * wide));
+    std::memset(x.data(), 0, sizeof(double) * n * wide);
+    for (int q = 0; q < n; ++q) std::copy_n(hidden.data() + q * dim, dim, x.data() + q * wide);
+    const int64_t at_once = std::max<int64_t>(4, std::min<int64_t>(kBlock, (1 << 14) / wide));
+    std::atomic<int64_t> next{0};
+    run_parallel(thread_count(threads), [&](int) {
+        Scratch<double> scratch(static_cast<size_t>(at_once * wide));
+        for (int64_t first = next.fetch_add(at_once); first < vocab; first = next.fetch_add(at_once))
+            kernels->dot_block(rows + first * item, kind, dim, std::min(at_once, vocab - first), x.data(), n, scratch.data(),
+                               out.data() + first, vocab);
+    });
+}
+
 }  // namespace
 
 void bind_encode(nb::module_& m) {
     m.def("encode_into", &encode_into, nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("centre"),
           nb::arg("mean"), nb::arg("back"), nb::arg("groups"), nb::arg("unbiased"), nb::arg("limits"), nb::arg("result"),
+          nb::arg("threads") = 0, nb::arg("isa") = "");
+    m.def("products_into", &products_into, nb::arg("weight"), nb::arg("kind"), nb::arg("hidden"), nb::arg("out"),
           nb::arg("threads") = 0, nb::arg("isa") = "");
 }
 

@@ -202,3 +202,14 @@ def test_vectors_are_widened_and_measured_alike(dtype: np.dtype, odd: float | No
         finite = np.isfinite(numpy).all()
         assert math.isfinite(largest) == math.isfinite(size) == finite
         assert not finite or largest == size == np.abs(numpy).max(initial=0.0)
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_of_a_few_vectors(monkeypatch: pytest.MonkeyPatch, level: str, dtype: str) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((333, 71)).astype(DTYPES[dtype])
+    hidden = rng.standard_normal((5, 71))
+    expected = hidden @ weight.astype(np.float64).T
+    np.testing.assert_allclose(kernels.products(weight, hidden, 2), expected, rtol=1e-12, atol=1e-12)

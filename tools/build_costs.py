@@ -22,7 +22,6 @@ import numpy as np
 import headlong as hl
 from headlong import bench, inputs, measure, synthetic
 
-ROUNDS = 5
 PROMISES: dict[str, dict[str, Any]] = {"default promise": {}, "ids only": {"eps": np.inf}}
 
 
@@ -46,10 +45,10 @@ def yardstick(layer: hl.Layer) -> Callable[[], Any]:
     return work
 
 
-def rows(layer: hl.Layer, calibration: Any, threads: int) -> list[dict[str, Any]]:
+def rows(layer: hl.Layer, calibration: Any, threads: int, rounds: int) -> list[dict[str, Any]]:
     base, seconds = yardstick(layer), {name: [] for name in ("base", *PROMISES)}
     memory: dict[str, int] = {}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         seconds["base"].append(timed(base)[0])
         for name, promise in PROMISES.items():
             options = {"calibration": calibration, "threads": threads, **promise}
@@ -59,7 +58,7 @@ def rows(layer: hl.Layer, calibration: Any, threads: int) -> list[dict[str, Any]
     yard = statistics.median(seconds["base"])
     return [
         {"promise": name, "yardstick_s": yard, "compile_s": (took := statistics.median(seconds[name])), "ratio": took / yard,
-         "kept": memory[name] / (2 * layer.vocab * layer.dim)}
+         "kept": memory[name] / (2 * layer.vocab * layer.dim), "rounds": rounds}
         for name in PROMISES
     ]  # fmt: skip
 
@@ -69,6 +68,7 @@ def main() -> None:
     parser.add_argument("layer")
     parser.add_argument("--calibration")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("out", type=Path)
     asked = parser.parse_args()
     if asked.calibration is None:
@@ -77,11 +77,11 @@ def main() -> None:
         layer, calibration = inputs.layer(asked.layer), np.asarray(inputs.hidden(asked.calibration))
     name = Path(asked.layer).stem
     with measure.pinned(asked.threads):
-        measured = rows(layer, calibration, asked.threads)
+        measured = rows(layer, calibration, asked.threads, asked.rounds)
     found = [{"layer": name, "vocab": layer.vocab, "dim": layer.dim, **row} for row in measured]
     old = json.loads(asked.out.read_text(encoding="utf-8"))["rows"] if asked.out.is_file() else []
     others = [row for row in old if row["layer"] != name]
-    record = {"environment": measure.environment(asked.threads), "facts": {"rounds": ROUNDS}, "rows": [*others, *found]}
+    record = {"environment": measure.environment(asked.threads), "facts": {"order": "in turns"}, "rows": [*others, *found]}
     asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

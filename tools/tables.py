@@ -363,7 +363,7 @@ STEP = {
 BUILD = {
     "layer": "layer", "promise": "promise", "compile_s": "compile, s", "yardstick_s": "two products and eigh, s",
     "ratio": "ratio",
-    "kept": "kept beside it, of the bfloat16 layer",
+    "kept": "kept beside it, of the bfloat16 layer", "rounds": "rounds",
 }  # fmt: skip
 COLD = {"method": "method", "median_us": "median, µs", "p90_us": "90 %", "speed_up": "times faster than torch fp32"}
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}

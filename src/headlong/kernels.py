@@ -220,6 +220,18 @@ def encode_into(
     )
 
 
+def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
+    """``hidden @ weight.T`` in float64, ``[n, vocab]``, for a few vectors."""
+    out = np.empty((len(hidden), len(weight)))
+    if isa() == REFERENCE:
+        for part, rows in _pieces(weight):
+            out[:, part] = hidden @ rows.T
+    else:
+        wide = np.ascontiguousarray(hidden, np.float64)
+        _loaded().products_into(bits(weight), weight.dtype.name, wide, out, thread_count, isa())
+    return out
+
+
 def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given."""
     count = padded(len(weight))

@@ -106,7 +106,7 @@ class Cascade:
             width, bits = self.width, None
             if width is None:
                 few = self.few and self.widths == "sure" and self.deeper
-                width, bits = best_look(layer, basis, vectors, promise, self.share, few)
+                width, bits = best_look(layer, basis, vectors, promise, self.share, few, threads)
             if bits is not None:
                 planes = Planes(filled(energy_of(basis, layer), bits), 6)
                 return planes_plan(layer, balanced(basis, layer), planes, dense, threads)

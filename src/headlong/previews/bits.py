@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.kernels import Codes, Doubles, Floats, encode_int8, encode_rows, round_up
+from headlong.kernels import Codes, Doubles, Floats, encode_int8, encode_rows, products, round_up
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
 
@@ -99,11 +99,9 @@ def _mean_distribution(layer: Layer, hidden: Doubles) -> Doubles:
     return np.asarray((mass / mass.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
-def logits_of(layer: Layer, hidden: Doubles) -> Doubles:
-    """All logits of a few vectors, ``[n, vocab]``, in float64, streamed over the rows."""
-    logits = np.empty((len(hidden), layer.vocab))
-    for start in range(0, layer.vocab, ROWS_AT_ONCE):
-        part = slice(start, start + ROWS_AT_ONCE)
-        logits[:, part] = hidden @ layer.weight[part].astype(np.float64).T
-        logits[:, part] += 0.0 if layer.bias is None else layer.bias[part]
+def logits_of(layer: Layer, hidden: Doubles, threads: int = 1) -> Doubles:
+    """All logits of a few vectors, ``[n, vocab]``, in float64."""
+    logits = products(layer.weight, hidden, threads)
+    if layer.bias is not None:
+        logits += layer.bias
     return logits

@@ -28,6 +28,9 @@ from headlong.previews.whitening import Basis, basis_of, stored
 WIDEST = 32
 """Groups begin at multiples of this, so that a word of 1-bit codes is full."""
 
+SAMPLE = 2048
+"""Rows that tell the energy of every coordinate."""
+
 DEEPER: dict[int, tuple[Plane, ...]] = {
     0: (), 4: ((4, "gaussian"),), 6: ((4, "upper"), (2, "lower")), 8: ((8, "absmax"),)
 }  # fmt: skip
@@ -52,8 +55,15 @@ def planes_of(bits: int) -> tuple[int, ...]:
 
 def energy_of(basis: Basis, layer: Layer) -> Doubles:
     """The mean square of every coordinate over a sample of the rows, made to descend."""
-    rows = layer.weight[:: -(-layer.vocab // 2048)] - basis.centre
-    return np.maximum.accumulate((((rows @ basis.back) ** 2).mean(axis=0))[::-1])[::-1]
+    return np.maximum.accumulate(_energy(basis, layer)[::-1])[::-1]
+
+
+def _energy(basis: Basis, layer: Layer) -> Doubles:
+    """In float32, in a unit of the rows' size: it decides where bits go, and what groups are made alike."""
+    rows = layer.weight[:: -(-layer.vocab // SAMPLE)] - basis.centre
+    unit = max(float(np.abs(rows).max(initial=0.0)), 1e-300)
+    turned = (rows / unit).astype(np.float32) @ basis.back.astype(np.float32)
+    return np.asarray(np.square(turned, dtype=np.float64).mean(axis=0) * unit**2)
 
 
 def filled(energy: Doubles, mean_bits: float) -> Groups:
@@ -77,8 +87,7 @@ def filled(energy: Doubles, mean_bits: float) -> Groups:
 def balanced(basis: Basis, layer: Layer) -> Basis:
     """Rows and queries as large as each other in every coordinate: a group has one step and one Cauchy-Schwarz, which lose
     least where its coordinates are alike on both sides. (Whitening leaves all the energy to the rows.)"""
-    rows = layer.weight[:: -(-layer.vocab // 2048)] - basis.centre
-    size = balance_of(((rows @ basis.back) ** 2).sum(axis=0))
+    size = balance_of(_energy(basis, layer))
     return basis_of(basis.mean, basis.centre, stored(basis.rotation.astype(np.float64) * size), basis.scale)
 
 

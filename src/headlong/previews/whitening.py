@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headlong.arrays import Array
 from headlong.kernels import Doubles, Floats, Halves
@@ -60,12 +61,13 @@ def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
     calibration = calibration[:: -(-len(calibration) // (ENOUGH * weight.shape[1]))]
     mean, longest = calibration.mean(axis=0), _longest(weight)
     some = weight[:: max(1, len(weight) // max(GRAM_ROWS, ENOUGH * weight.shape[1]))]
-    centre = _mean_row(some, longest)
+    centre, gram = _moments(some, longest)
     covariance, scale = _covariance(calibration - mean)
     covariance = np.eye(len(mean)) if plain else covariance
     factor = np.linalg.cholesky(covariance)
-    energy = factor.T @ _gram(some, centre, longest) @ factor
-    turn = np.linalg.eigh(energy / max(float(np.trace(energy)), 1e-300))[1][:, ::-1]
+    energy = factor.T @ gram @ factor
+    # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
+    turn = np.linalg.eigh((energy / max(float(np.trace(energy)), 1e-300)).astype(np.float32))[1][:, ::-1]
     return basis_of(mean, centre, stored(np.linalg.solve(factor.T, turn)), scale)
 
 
@@ -107,27 +109,34 @@ def _longest(weight: Array) -> float:
     return MANY_TIMES * typical if typical > 0 else np.inf
 
 
-def _mean_row(weight: Array, longest: float) -> Doubles:
-    total, count = np.zeros(weight.shape[1]), 0
-    for _, rows in pieces(weight):
-        short = rows[np.einsum("ij,ij->i", rows, rows) <= longest**2]
-        total += short.sum(axis=0)
-        count += len(short)
-    return total / count
+def _moments(weight: Array, longest: float) -> tuple[Doubles, Doubles]:
+    """The mean row, and ``A^T A`` of the rows less it up to a factor; rows longer than ``longest`` have no part in either.
+
+    They only decide how good the basis is, so float32 will do, in a unit of the rows' size and from a centre near theirs.
+    """
+    if not np.isfinite(longest):
+        longest = float(np.abs(weight).max(initial=0)) * weight.shape[1] ** 0.5
+    unit = min(max(longest, 1e-30), 1e38)
+    near = _scaled(weight[:: -(-len(weight) // SOME)], unit)[0].mean(axis=0)
+    total, moved, count = np.zeros((weight.shape[1], weight.shape[1])), np.zeros(weight.shape[1]), 0
+    for part in parts(weight):
+        rows, short = _scaled(weight[part], unit)
+        rows -= near
+        rows[~short] = 0.0
+        total += rows.T @ rows
+        moved += rows.sum(axis=0)
+        count += int(short.sum())
+    moved /= count
+    return (near + moved) * unit, total - count * np.outer(moved, moved)
 
 
-def _gram(weight: Array, centre: Doubles, longest: float) -> Doubles:
-    """``A^T A`` up to a factor. It only decides how good the basis is, so float32 will do: each piece has its own unit."""
-    total, unit = np.zeros((weight.shape[1], weight.shape[1])), 0.0
-    for _, rows in pieces(weight):
-        rows = rows[np.einsum("ij,ij->i", rows, rows) <= longest**2] - centre
-        largest = float(np.abs(rows).max(initial=0.0))
-        if largest > unit:
-            total, unit = total * (unit / largest) ** 2, largest
-        if unit > 0:
-            small = (rows / unit).astype(np.float32)
-            total += small.T @ small
-    return total
+def _scaled(rows: Array, unit: float) -> tuple[Floats, NDArray[np.bool_]]:
+    """``rows / unit`` in float32, those longer than ``unit`` as zeros, and which are not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = rows.astype(np.float32) / np.float32(unit)
+        short = np.einsum("ij,ij->i", scaled, scaled) <= 1 + 1e-6
+    scaled[~short] = 0.0
+    return scaled, short
 
 
 def _covariance(shifted: Doubles) -> tuple[Doubles, float]:

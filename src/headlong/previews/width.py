@@ -13,10 +13,12 @@ falls off slowly gets the latter.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headlong.answers import Promise
 from headlong.kernels import Doubles
@@ -50,7 +52,7 @@ class Seen(NamedTuple):
     ``rows, vectors``  sampled classes and the judges, in the basis
     ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
     ``best``           ``[judges]``: the k-th best logit of all classes
-    ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes
+    ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
     """
 
     rows: Doubles
@@ -68,15 +70,17 @@ class Choice(NamedTuple):
     bits: float | None = None
 
 
-def best_look(layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True) -> Choice:
+def best_look(
+    layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True, threads: int = 1
+) -> Choice:
     """The first look with the fewest expected bytes. ``few``: few bits of all coordinates may be it, too."""
     judges = max(1, min(JUDGES, LOGITS // layer.vocab))
-    seen = _see(layer, basis, calibration[:: -(-len(calibration) // judges)])
+    seen = _see(layer, basis, calibration[:: -(-len(calibration) // judges)], promise, threads)
     least, found = expected_bytes(layer, seen, None, promise, share), Choice()
     for width in CANDIDATES:
         if width < layer.dim and (cost := expected_bytes(layer, seen, width, promise, share)) < least:
             least, found = cost, Choice(width)
-    energy = energy_of(basis, layer)
+    energy = energy_of(basis, layer) if few else np.ones(1)
     for bits in BITS if few else ():
         groups = groups_of(Planes(filled(energy, bits), 6))
         if (cost := expected_bytes(layer, seen, groups, promise, share)) < least:
@@ -84,14 +88,17 @@ def best_look(layer: Layer, basis: Basis, calibration: Doubles, promise: Promise
     return found
 
 
-def _see(layer: Layer, basis: Basis, judges: Doubles) -> Seen:
+def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads: int) -> Seen:
     some = slice(None, None, -(-layer.vocab // CLASSES))
     rows = (layer.weight[some].astype(np.float64) - basis.centre) @ basis.back
     vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
-    logits = logits_of(layer, judges)
-    sampled, k = logits[:, some].copy(), min(BEST, layer.vocab)
-    logits.sort(axis=1)
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), logits[:, -k].copy(), _shares(layer, logits).cumsum(axis=1))
+    logits = logits_of(layer, judges, threads)
+    sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
+    best = np.partition(logits, -k, axis=1)[:, -k]
+    if promise.delta > 0 and not math.isinf(promise.eps):
+        ordered = np.sort(logits.astype(np.float32), axis=1)
+        lightest = _shares(layer, ordered.astype(np.float64)).cumsum(axis=1)
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, lightest)
 
 
 def expected_bytes(layer: Layer, seen: Seen, width: int | tuple[Group, ...] | None, promise: Promise, share: float) -> float:
@@ -141,10 +148,15 @@ def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float
     """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/bet.cpp."""
     if half_width > 8:
         return math.inf
-    exact = np.unique(np.geomspace(1, len(lightest), COUNTS).astype(np.int64)) - 1  # of the heaviest classes, so many
+    exact = _counts(len(lightest))  # of the heaviest classes, so many
     e = np.minimum(1.0, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
     drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (0.02 + 0.5 * e) / e**2, 0.0)
     return float(np.min(exact + drawn))
+
+
+@functools.cache
+def _counts(vocab: int) -> NDArray[np.int64]:
+    return np.unique(np.geomspace(1, vocab, COUNTS).astype(np.int64)) - 1
 
 
 def _open(gaps: Doubles, eps: float) -> float:
