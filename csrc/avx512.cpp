@@ -126,6 +126,64 @@ void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes
 }
 
 template <int Bits>
+inline void add_strip(const uint8_t* block, const Strip& strip, const float* scale, __m512 (&est)[4]) {
+    constexpr int kGroups = 8 / Bits;
+    const __m512i mask = _mm512_set1_epi8(static_cast<char>((1 << Bits) - 1));
+    __m512i high[4], low[4];
+    #pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm512_setzero_si512();
+    for (int64_t j = 0; j < strip.words; ++j) {
+        const uint8_t* at = block + j * 256;
+        #pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) _mm_prefetch(reinterpret_cast<const char*>(at) + v * 64 + kAhead, _MM_HINT_T0);
+        #pragma GCC unroll 8
+        for (int g = 0; g < kGroups; ++g) {
+            int32_t x[2];
+            std::memcpy(x, strip.planes + (j * kGroups + g) * 8, 8);
+            const __m512i x0 = _mm512_set1_epi32(x[0]), x1 = _mm512_set1_epi32(x[1]);
+            #pragma GCC unroll 4
+            for (int v = 0; v < 4; ++v) {
+                const __m512i code = _mm512_loadu_si512(at + v * 64);
+                const __m512i u = Bits == 8 ? code : _mm512_and_si512(_mm512_srli_epi32(code, g * Bits), mask);
+                add_dots(high[v], u, x0);
+                add_dots(low[v], u, x1);
+            }
+        }
+    }
+    const __m512i o0 = _mm512_set1_epi32(strip.offset[0]), o1 = _mm512_set1_epi32(strip.offset[1]);
+    const __m512 step = _mm512_set1_ps(strip.step);
+    #pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+        if (Bits < 8) high[v] = _mm512_slli_epi32(high[v], 1), low[v] = _mm512_slli_epi32(low[v], 1);
+        const __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(high[v], o0)), b = _mm512_cvtepi32_ps(_mm512_sub_epi32(low[v], o1));
+        const __m512 unit = _mm512_mul_ps(_mm512_loadu_ps(scale + 16 * v), step);
+        est[v] = _mm512_fmadd_ps(_mm512_fmadd_ps(a, _mm512_set1_ps(256.f), b), unit, est[v]);
+    }
+}
+
+void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks, const Strip* strips, int64_t count,
+              const float* base, float add, float* est) {
+    for (int64_t c = first; c < first + 64 * blocks; c += 64, est += 64) {
+        const uint8_t* block = codes + c * words * 4;
+        __m512 sum[4];
+        #pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) sum[v] = _mm512_add_ps(_mm512_loadu_ps(base + c + 16 * v), _mm512_set1_ps(add));
+        for (int64_t s = 0; s < count; ++s) {
+            const uint8_t* at = block + strips[s].first_word * 256;
+            const float* scale = strips[s].scale + c;
+            switch (strips[s].bits) {
+                case 8: add_strip<8>(at, strips[s], scale, sum); break;
+                case 4: add_strip<4>(at, strips[s], scale, sum); break;
+                case 2: add_strip<2>(at, strips[s], scale, sum); break;
+                default: add_strip<1>(at, strips[s], scale, sum);
+            }
+        }
+        #pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) _mm512_storeu_ps(est + 16 * v, sum[v]);
+    }
+}
+
+template <int Bits>
 void dot_bits(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, const int8_t* high,
               const int8_t* low, int32_t* dots) {
     constexpr int kTimes = Bits == 8 ? 1 : 2;
@@ -426,7 +484,7 @@ const Kernels* avx512_kernels() {
         "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, widen_of,
         largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
         gaps_of, sides_of, split_of, lower_above, survivors, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, read_of};
+        link_lse_of, link_at_of, link_gradient_of, read_of, scan_one};
     return &table;
 }
 

@@ -83,6 +83,7 @@ struct Prepared {
     std::vector<int8_t> planes;   // [segment][query][quad][plane][4]
     std::vector<int32_t> offset;  // [segment][query][plane]: what coding bytes as u + 128 adds
     std::vector<float> step;      // [segment][query]
+    std::vector<Strip> strips;    // [segment], of a single query where the kernels take all of them at once
     std::vector<float> x;         // [query][width], or [width][padded] for a large block
     std::vector<float> add;       // [query]: <centre, hidden>
     std::vector<Radius> radius, likely;  // [query]

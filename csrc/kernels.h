@@ -38,6 +38,16 @@ struct Radius {
     int terms;
 };
 
+// Coordinates of one query that have a step of their own, and where a block of codes and the classes' scales hold them.
+struct Strip {
+    int64_t first_word, words;
+    int bits;
+    const int8_t* planes;
+    int32_t offset[2];
+    float step;
+    const float* scale;
+};
+
 struct Kernels {
     const char* isa;
 
@@ -155,6 +165,11 @@ struct Kernels {
 
     // A plain read of n bytes (for the bandwidth of the machine): the xor of all words.
     uint64_t (*read)(const void* data, int64_t bytes);
+
+    // scan_u8 for one query, strip by strip of each of `blocks` blocks from class `first` on, estimates in registers
+    // meanwhile: the same to the last bit. Null: there is nothing better than scan_u8.
+    void (*scan_one)(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks, const Strip* strips, int64_t count,
+                     const float* base, float add, float* est) = nullptr;
 };
 
 // The table of a level by name ("portable", "avx2", "avx512vnni"); "" is the best this CPU has; nullptr if it lacks it.

@@ -134,6 +134,12 @@ void Executor::prepare(const Source& source, Look& look) const {
     run_parallel(std::min(look.threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) prepare_one(source, q, turned.data() + q * width, look);
     });
+    if (n != 1 || source.codes == nullptr || kernels->scan_one == nullptr) return;
+    for (size_t s = 0; s < source.segments.size(); ++s) {
+        const Segment& seg = source.segments[s];
+        to.strips.push_back({seg.first_word, seg.words, seg.bits, &to.planes[seg.first_quad * 8],
+                             {to.offset[2 * s], to.offset[2 * s + 1]}, to.step[s], source.scale + s * padded});
+    }
 }
 
 // x = (hidden - mean) @ rotation of all queries, its columns shared out among the threads; empty without a rotation.

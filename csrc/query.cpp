@@ -149,6 +149,11 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
 void Executor::scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const {
     const Source& source = *look.source;
     const Prepared& from = look.prepared;
+    if (!from.strips.empty()) {
+        kernels->scan_one(source.codes, source.words, first, n / kBlock, from.strips.data(),
+                          static_cast<int64_t>(from.strips.size()), source.base, from.add[0], est);
+        return;
+    }
     for (int64_t c = first; c < first + n; c += kBlock) {
         float* out = est + (c - first);
         const float* base = source.base + c;
