@@ -1,6 +1,5 @@
 // A query as the levels want it: x = (hidden - mean) @ rotation, coded in two int8 planes, and its half of every radius.
 #include <algorithm>
-#include <numeric>
 
 #include "executor.h"
 #include "pool.h"
@@ -15,10 +14,24 @@ float up(double x) {
     return static_cast<double>(f) < x ? std::nextafterf(f, std::numeric_limits<float>::infinity()) : f;
 }
 
+// One number of all, four side by side: each waits for its last.
+template <typename Take, typename Join>
+double joined(int64_t start, int64_t stop, const Take& take, const Join& join) {
+    double each[4] = {0, 0, 0, 0};
+    int64_t j = start;
+    for (; j + 4 <= stop; j += 4)
+        for (int s = 0; s < 4; ++s) each[s] = join(each[s], take(j + s));
+    for (; j < stop; ++j) each[0] = join(each[0], take(j));
+    return join(join(each[0], each[1]), join(each[2], each[3]));
+}
+
+template <typename Take>
+double sum_of(int64_t start, int64_t stop, const Take& take) {
+    return joined(start, stop, take, [](double a, double b) { return a + b; });
+}
+
 double square_sum(const double* x, int64_t start, int64_t stop) {
-    double sum = 0;
-    for (int64_t j = start; j < stop; ++j) sum += x[j] * x[j];
-    return sum;
+    return sum_of(start, stop, [=](int64_t j) { return x[j] * x[j]; });
 }
 
 // The two halves of a "rest" and "peaks" pair: see plan.Term.
@@ -57,8 +70,7 @@ struct Coded {
 template <typename Write>
 Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
     const int64_t start = seg.start, stop = seg.stop;
-    double most = 0;
-    for (int64_t j = start; j < stop; ++j) most = std::max(most, std::fabs(x[j]));
+    const double most = joined(start, stop, [&](int64_t j) { return std::fabs(x[j]); }, [](double a, double b) { return a < b ? b : a; });
     const float step = up(most / 32512.0);
     const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
     int64_t sum[2] = {0, 0};
@@ -85,7 +97,7 @@ void set_radius(const std::vector<Term>& terms, const std::vector<const float*>&
         if (term.kind == TermKind::norm) value = std::sqrt(square_sum(x.data(), term.start, term.stop));
         if (term.kind == TermKind::hidden) value = hidden;
         if (term.kind == TermKind::quantised)
-            value = std::sqrt(std::accumulate(lost.begin() + term.start, lost.begin() + term.stop, 0.0));
+            value = std::sqrt(sum_of(term.start, term.stop, [&](int64_t j) { return lost[j]; }));
         if (term.kind == TermKind::rest || term.kind == TermKind::peaks) {
             if (term.start != start || term.stop != stop) {
                 rest = peaks = 0;
@@ -173,7 +185,7 @@ void Executor::prepare_one(const Source& source, int q, const double* turned, Lo
         norm = std::sqrt(square_sum(x.data(), 0, dim));
         if (rotation != nullptr) x.assign(turned, turned + rotated_dim);
         if (centre != nullptr) {
-            const double sum = std::inner_product(h, h + dim, centre, 0.0);
+            const double sum = sum_of(0, dim, [&](int64_t j) { return h[j] * centre[j]; });
             to.add[q] = static_cast<float>(sum);
             radius.constant = up(std::fabs(sum) * 0x1p-20);
         }

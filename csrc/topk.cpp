@@ -108,7 +108,7 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
         const size_t n = open - (all.begin() + sure);
         if (n < 4) break;
         const int64_t grain = 64, groups = (static_cast<int64_t>(n) + grain - 1) / grain;
-        over_chunks(groups, groups < 4 ? 1 : threads, [&](int, int64_t g) {
+        over_chunks(groups, groups < 2 ? 1 : threads, [&](int, int64_t g) {
             const int64_t first = sure + g * grain, count = std::min<int64_t>(grain, sure + static_cast<int64_t>(n) - first);
             int32_t ids[grain];
             float closer[grain], rad[grain];
