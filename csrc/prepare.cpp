@@ -213,8 +213,10 @@ void Executor::prepare_one(const Source& source, int q, const double* turned, Lo
             query.high.assign(from.halves + 64, 0);
             query.low.assign(from.halves + 64, 0);
             for (const Segment& seg : from.segments) {
+                const int shift = seg.bits == 8 ? 2 : seg.bits == 4 ? 3 : seg.bits == 2 ? 4 : 5;  // 2^shift coordinates share a word
                 const Coded coded = code(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
-                    const int64_t per = 32 / seg.bits, at = seg.first_quad + j % per / 4 * seg.words + j / per * 4 + j % 4;
+                    const int64_t group = (j & ((int64_t{1} << shift) - 1)) / 4;
+                    const int64_t at = seg.first_quad + group * seg.words + (j >> shift) * 4 + j % 4;
                     query.high[at] = high;
                     query.low[at] = low;
                 });
