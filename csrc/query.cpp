@@ -49,6 +49,31 @@ void raise(std::atomic<float>& threshold, float value) {
 constexpr int64_t kMostPieces = 256;  // of the classes: sums are joined piece by piece
 constexpr double kArithmetic = 0.1;   // of a dense pass for one query: what no other query shares
 
+// k of the values are no worse than the k-th best maximum of 64 columns of them, and few more are.
+float kth_largest(const float* values, size_t n, size_t k) {
+    constexpr size_t kColumns = 64;
+    float best[kColumns];
+    std::vector<float> few;
+    if (n >= 16 * kColumns && 2 * k <= kColumns) {
+        std::copy_n(values, kColumns, best);
+        size_t i = kColumns;
+        for (; i + kColumns <= n; i += kColumns)
+            for (size_t j = 0; j < kColumns; ++j) best[j] = best[j] < values[i + j] ? values[i + j] : best[j];
+        std::nth_element(best, best + (k - 1), best + kColumns, std::greater<float>());
+        few.resize(n);
+        size_t kept = 0;
+        for (i = 0; i < n; ++i) {
+            few[kept] = values[i];
+            kept += values[i] >= best[k - 1];
+        }
+        few.resize(kept);
+    } else {
+        few.assign(values, values + n);
+    }
+    std::nth_element(few.begin(), few.begin() + static_cast<int64_t>(k - 1), few.end(), std::greater<float>());
+    return few[k - 1];
+}
+
 }  // namespace
 
 // Sums on a common shift, the larger of the two.
@@ -373,20 +398,20 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
         total += parts[t].ids.size();
     }
     Scratch<float> est(total);
+    Scratch<int32_t> ids(total);
     for (int t = 0; t < look.threads; ++t)
-        for (size_t i = 0; i < parts[t].ids.size(); ++i)
-            if (parts[t].upper[i] >= so_far) est[n++] = parts[t].est[i];
+        for (size_t i = 0; i < parts[t].ids.size(); ++i) {
+            est[n] = parts[t].est[i];
+            ids[n] = parts[t].ids[i];
+            n += parts[t].upper[i] >= so_far;
+        }
     if (n < k) return;
     if (look.source == &dense || deeper.empty()) {
         // The k-th best of all will be about the `rank`-th best of the sample. Ties, and intervals as wide as all logits are
         // apart, reach it as often here as everywhere.
         const double seen_share = static_cast<double>(seen) / static_cast<double>(vocab);
         const size_t rank = std::min(k, 1 + static_cast<size_t>(seen_share * static_cast<double>(k)));
-        float likely = *std::max_element(est.data(), est.data() + n);
-        if (rank > 1) {
-            std::nth_element(est.data(), est.data() + (rank - 1), est.data() + n, std::greater<float>());
-            likely = est[rank - 1];
-        }
+        const float likely = kth_largest(est.data(), n, rank);
         size_t rivals = 0;
         for (int t = 0; t < look.threads; ++t)
             for (float upper : parts[t].upper) rivals += upper >= likely;
@@ -398,16 +423,14 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
             return;
         }
     }
-    std::nth_element(est.data(), est.data() + (k - 1), est.data() + n, std::greater<float>());
-    const float least = est[k - 1];
+    const float least = kth_largest(est.data(), n, k);
     std::vector<Scored> rows;
     std::vector<int64_t> equal;  // to the k-th: the smallest ids of them
-    for (int t = 0; t < look.threads; ++t)
-        for (size_t i = 0; i < parts[t].ids.size(); ++i) {
-            if (parts[t].upper[i] < so_far || parts[t].est[i] < least) continue;
-            if (parts[t].est[i] > least) rows.push_back({parts[t].ids[i], 0});
-            else equal.push_back(parts[t].ids[i]);
-        }
+    for (size_t i = 0; i < n; ++i) {
+        if (est[i] < least) continue;
+        if (est[i] > least) rows.push_back({ids[i], 0});
+        else equal.push_back(ids[i]);
+    }
     const size_t more = k - rows.size();
     std::nth_element(equal.begin(), equal.begin() + (more - 1), equal.end());
     for (size_t i = 0; i < more; ++i) rows.push_back({equal[i], 0});
@@ -422,10 +445,11 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
         Part& part = parts[t];
         size_t kept = 0;
         for (size_t i = 0; i < part.ids.size(); ++i) {
-            if (part.upper[i] < tau) continue;
+            const float upper = part.upper[i];
             part.ids[kept] = part.ids[i];
             part.est[kept] = part.est[i];
-            part.upper[kept++] = part.upper[i];
+            part.upper[kept] = upper;
+            kept += upper >= tau;
         }
         part.ids.resize(kept);
         part.est.resize(kept);
