@@ -264,16 +264,88 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
     else dot_all<Kind::bf16>(weight, dim, ids, n, x, out);
 }
 
+template <Kind K>
+void floats_all(const void* weight, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
+    for (int64_t i = 0; i < n; ++i) {
+        const char* row = row_at<K>(weight, dim, ids[i]);
+        __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+        int64_t j = 0;
+        for (; j + 32 <= dim; j += 32)
+            for (int s = 0; s < 4; ++s) sum[s] = _mm256_fmadd_ps(load8<K>(row, j + 8 * s), _mm256_loadu_ps(x + j + 8 * s), sum[s]);
+        float all[8], rest = 0;
+        _mm256_storeu_ps(all, _mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3])));
+        for (; j < dim; ++j) rest += one_float(row, K, j) * x[j];
+        for (int l = 0; l < 8; ++l) rest += all[l];
+        out[i] = rest;
+    }
+}
+
+void dot_floats(const void* weight, Kind kind, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
+    if (kind == Kind::f32) floats_all<Kind::f32>(weight, dim, ids, n, x, out);
+    else if (kind == Kind::f16) floats_all<Kind::f16>(weight, dim, ids, n, x, out);
+    else floats_all<Kind::bf16>(weight, dim, ids, n, x, out);
+}
+
+// ---- queries side by side ----
+
+// 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
+template <int L>
+struct LaneOps;
+
+template <>
+struct LaneOps<8> {
+    typedef float F __attribute__((vector_size(32)));
+    typedef int32_t I __attribute__((vector_size(32)));
+    struct X {
+        __m256i even, odd;
+    };
+    static X take(const int8_t* from) {
+        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
+    }
+    static I dots(I sum, uint32_t code, const X& x) {
+        const __m256i even = _mm256_set1_epi32(static_cast<int>(code & 0x00FF00FF)), odd = _mm256_set1_epi32(static_cast<int>(code >> 8 & 0x00FF00FF));
+        return sum + (I)_mm256_madd_epi16(even, x.even) + (I)_mm256_madd_epi16(odd, x.odd);
+    }
+    static F least(F a, F b) { return (F)_mm256_min_ps((__m256)a, (__m256)b); }
+    static F most(F a, F b) { return (F)_mm256_max_ps((__m256)a, (__m256)b); }
+    static uint32_t not_below(F a, F b) {
+        return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NLT_UQ)));
+    }
+    static uint32_t negative(F a) {
+        return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, _mm256_setzero_ps(), _CMP_LT_OQ)));
+    }
+    static float sum(F a) {
+        float s = 0;
+        for (int i = 0; i < 8; ++i) s += a[i];
+        return s;
+    }
+    static F power(F y) {  // no number stays none
+        const F x = least(F{} + 126.f, most(F{} - 100.f, y)), shifted = x + 12582912.f, f = x - (shifted - 12582912.f);
+        const F p = ((f * 0.0551716946f + 0.242611378f) * f + 0.693261027f) * f + 0.999928057f;
+        I raw, octave;
+        std::memcpy(&raw, &p, sizeof raw);
+        std::memcpy(&octave, &shifted, sizeof octave);
+        raw += octave << 23;  // the integer sits in the low mantissa bits
+        F out;
+        std::memcpy(&out, &raw, sizeof out);
+        return out;
+    }
+};
+
+#include "lanes.inl"
+#include "lanes_by_8.inl"
+
 }  // namespace
 
 const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
     static const Kernels table = {
-        "avx2", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, widen_of,
+        "avx2", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
         largest_double_of, dot_codes_of, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
         gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, read_of};
+        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of};
     return &table;
 }
 

@@ -242,6 +242,9 @@ struct Sides {
     bool inside;
 };
 
+struct Crowd;  // lanes.h
+struct Told;
+
 class Executor {
   public:
     const void* weight = nullptr;
@@ -318,6 +321,25 @@ class Executor {
     void prepare(const Source& source, Look& look) const;
     std::vector<double> turn(const Source& source, const Look& look) const;
     void prepare_one(const Source& source, int q, const double* turned, Look& look) const;
+
+    void prepare_lanes(Crowd& crowd) const;
+    void prepare_lane(Crowd& crowd, int q, const double* turned) const;
+
+    // lanes.cpp: many queries side by side
+    bool side_by_side(const Question& question, int64_t count) const;
+    std::vector<int64_t> ask_lanes(const double* hidden, int64_t count, const Question& question, std::vector<Answer>& answers) const;
+    void sample_lanes(Crowd& crowd, const Question& question) const;
+    void scan_lanes(const Crowd& crowd, int64_t piece, float* est) const;
+    void start_lane(Crowd& crowd, const Question& question, int q) const;
+    void aim_lane(Crowd& crowd, const Question& question, int q, std::vector<double>& sums) const;
+    void pass_lanes(Crowd& crowd) const;
+    Told told_of(const Crowd& crowd, int q) const;
+    void score_narrow(const Crowd& crowd, int q, std::vector<Scored>& rows) const;
+    std::vector<Scored> score_hits(const Crowd& crowd, const Question& question, int q, const std::vector<int32_t>& which,
+                                   Told& told, bool narrow = false) const;
+    bool best_of_lane(const Crowd& crowd, const Question& question, int q, Told& told, Answer& answer) const;
+    bool bet_lane(const Crowd& crowd, const Question& question, int q, Told& told, Interval& lse) const;
+    bool resolve_lane(const Crowd& crowd, const Question& question, int q, Answer& answer) const;
 
     // dense.cpp: every row in float64
     using Visit = std::function<void(int64_t piece, int q, int64_t first, int64_t n, const double* z)>;

@@ -19,6 +19,9 @@ constexpr int64_t kRun = 16;       // classes of one sum of split
 constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
 constexpr int kTileChunk = 128;    // coordinates accumulated in a register before they join the sum
 
+// A product with a row in 32 sums at the least, their sum, and the rounding of x.
+constexpr double float_unit(int64_t dim) { return (static_cast<double>(dim) / 32 + 40) * 0x1p-24; }
+
 // An increasing map on logits: 0: a * z + b ; 1: a * tanh(z / a) ; 2: a table, straight between knots, a the steepest slope.
 // Cell 0 of a table is what lies below the first knot, cell i what lies above knot i - 1; f = base + slope * (z - knot),
 // and the knot of cell 0 lies one step below the first. `slop`: how far float32 can be off the real f, the table's own
@@ -48,6 +51,63 @@ struct Strip {
     const float* scale;
 };
 
+// ---- queries side by side, one in each lane; every array of theirs is [lanes], a multiple of 8, of 16 above 8 ----
+
+constexpr int64_t kLaneRun = 16;  // classes of one maximum of lanes_largest
+
+constexpr int64_t kLaneStep = 4, kLaneQuad = 4 * kBlock;  // bytes between classes of a block, and between quads of a class
+
+// Classes that are looked at: those of an interleaved block from class `first` on, `codes` being the block; or ids, with their
+// codes row by row, row_step bytes each. Their estimates are the rows, or place[row], of [lanes].
+struct LaneRows {
+    const uint8_t* codes;
+    int64_t row_step, first, count;
+    const int32_t *ids, *place;
+};
+
+// A run of coordinates in one int8 plane: est[r][q] += scale[class] * step[q] * (start[q] + <codes at `at`, planes of q>).
+struct LanePass {
+    int64_t at, quads;
+    const int8_t* planes;  // [quad][lanes][4]
+    const int32_t* start;
+    const float *step, *scale;
+};
+
+// radius = constant[q] + sum_t slack[t][class] * term[t][q]
+struct LaneRadius {
+    int terms = 0;
+    const float* slack[kMaxTerms];
+    const float* term[kMaxTerms];
+    const float* constant;
+};
+
+// What is asked of every class for the first n lanes. It is told of where its upper end reaches tau, and taken out of the sums where
+// its gap reaches edge; of the others' gaps, end to end on a line, points fall at distances that are theta * exponential. A
+// class that is worth `limit` or more, min(gap * worth, 1) + rival * [told of] over all lanes, is left for a further look.
+struct LaneLook {
+    int n, lanes;
+    bool bet;
+    Link link;  // of form 0
+    float beta, slop, rival, limit;
+    const float *octaves, *tau, *edge, *worth, *theta;
+};
+
+struct LaneHit {
+    int32_t id, lane, drawn;  // how many points its gap holds; -1: taken out of the sums
+    float est, upper, middle, gap;
+};
+
+// What goes on from class to class: [lanes] sums of middles, gaps and middles times radii, as far as the next point.
+struct LaneState {
+    double *middle, *gap, *moved;
+    float* left;
+    uint64_t* noise;
+    LaneHit* hits;  // room for lanes * count more
+    int64_t hit_count;
+    int32_t *further, *further_place;  // null: there is no further look
+    int64_t further_count;
+};
+
 struct Kernels {
     const char* isa;
 
@@ -70,6 +130,9 @@ struct Kernels {
     // out[j] = <row ids[j], x>, accumulated in float64; ids == nullptr: rows 0..n-1 of `weight`.
     void (*dot_rows)(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x,
                      double* out);
+
+    // out[j] = <row ids[j], x> in float32, x rounded from float64, off by at most float_unit(dim) * ‖row‖ ‖x‖.
+    void (*dot_floats)(const void* weight, Kind kind, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out);
 
     // out[q * stride + r] = <row r, x_q> for rows x n, each to the bit what dot_rows says. wide = dim rounded up to a multiple
     // of kWide, x = [n][wide] with zeros beyond dim; scratch holds [count][wide].
@@ -162,6 +225,17 @@ struct Kernels {
     float (*link_at)(float z, const Link& link);
     void (*link_gradient)(float* z, int64_t n, const Link& link, double lse, int64_t target, float scale,
                           double* const* sums);
+
+    // The passes of one level over some classes; base null: on top of what est holds.
+    void (*lanes_scan)(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes,
+                       float* est);
+    // middle = 2^max(slope * est - octaves, -100), gap = middle * (2^(slope * radius) * (1 + slop) - 1), for at most 64 classes,
+    // slope = link.a * beta * log2(e); powers within 2^-13. moved is summed where there is no bet, points fall where there is one.
+    void (*lanes_weigh)(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state);
+    // out[run][lanes]: the largest estimate of every kLaneRun classes.
+    void (*lanes_largest)(const float* est, int64_t count, int lanes, float* out);
+    // out[lanes] += sums of the middles.
+    void (*lanes_sums)(const LaneLook& look, const float* est, int64_t count, int lanes, double* out);
 
     // A plain read of n bytes (for the bandwidth of the machine): the xor of all words.
     uint64_t (*read)(const void* data, int64_t bytes);

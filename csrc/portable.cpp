@@ -80,6 +80,16 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
     }
 }
 
+void dot_floats(const void* weight, Kind kind, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
+    for (int64_t i = 0; i < n; ++i) {
+        const char* row = row_at(weight, kind, dim, ids[i]);
+        float sum[32] = {}, all = 0;
+        for (int64_t j = 0; j < dim; ++j) sum[j % 32] += one_float(row, kind, j) * x[j];
+        for (float part : sum) all += part;
+        out[i] = all;
+    }
+}
+
 // The reference: one query after the other, as dot_rows.
 void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const double* x, int n, double*, double* out,
                int64_t stride) {
@@ -87,14 +97,68 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
     for (int q = 0; q < n; ++q) dot_rows(rows, kind, dim, nullptr, count, x + q * wide, out + q * stride);
 }
 
+template <int L>
+struct LaneOps;
+
+template <>
+struct LaneOps<8> {
+    static constexpr int L = 8;
+    typedef float F __attribute__((vector_size(32)));
+    typedef int32_t I __attribute__((vector_size(32)));
+    struct X {
+        int8_t codes[L * 4];
+    };
+    static X take(const int8_t* from) {
+        X x;
+        std::memcpy(x.codes, from, sizeof x.codes);
+        return x;
+    }
+    static I dots(I sum, uint32_t code, const X& x) {
+        for (int i = 0; i < L; ++i)
+            for (int c = 0; c < 4; ++c) sum[i] += static_cast<int32_t>(code >> 8 * c & 255) * x.codes[i * 4 + c];
+        return sum;
+    }
+    static F least(F a, F b) { return a < b ? a : b; }
+    static F most(F a, F b) { return a > b ? a : b; }
+    static uint32_t not_below(F a, F b) {
+        uint32_t bits = 0;
+        for (int i = 0; i < L; ++i) bits |= static_cast<uint32_t>(!(a[i] < b[i])) << i;
+        return bits;
+    }
+    static uint32_t negative(F a) {
+        uint32_t bits = 0;
+        for (int i = 0; i < L; ++i) bits |= static_cast<uint32_t>(a[i] < 0) << i;
+        return bits;
+    }
+    static float sum(F a) {
+        float s = 0;
+        for (int i = 0; i < 8; ++i) s += a[i];
+        return s;
+    }
+    static F power(F y) {  // no number stays none
+        const F x = least(F{} + 126.f, most(F{} - 100.f, y)), shifted = x + 12582912.f, f = x - (shifted - 12582912.f);
+        const F p = ((f * 0.0551716946f + 0.242611378f) * f + 0.693261027f) * f + 0.999928057f;
+        I raw, octave;
+        std::memcpy(&raw, &p, sizeof raw);
+        std::memcpy(&octave, &shifted, sizeof octave);
+        raw += octave << 23;  // the integer sits in the low mantissa bits
+        F out;
+        std::memcpy(&out, &raw, sizeof out);
+        return out;
+    }
+};
+
+#include "lanes.inl"
+#include "lanes_by_8.inl"
+
 }  // namespace
 
 const Kernels* portable_kernels() {
     static const Kernels table = {
-        "portable", scan_u8, dense_rows, dense_tile, dot_rows, dot_block, sum_exps_of, rotate_of, widen_of,
+        "portable", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
         largest_double_of, dot_codes_of, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
         gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, read_of};
+        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of};
     return &table;
 }
 

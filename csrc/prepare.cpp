@@ -1,7 +1,7 @@
 // A query as the levels want it: x = (hidden - mean) @ rotation, coded in two int8 planes, and its half of every radius.
 #include <algorithm>
 
-#include "executor.h"
+#include "lanes.h"
 #include "pool.h"
 
 namespace headlong {
@@ -84,6 +84,22 @@ Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>
         lost[j] = std::max(lost[j], gap * gap);
     }
     return {step, {static_cast<int32_t>(seg.middle() * sum[0]), static_cast<int32_t>(seg.middle() * sum[1])}};
+}
+
+// x[start:stop] as step * whole, one int8 plane.
+template <typename Write>
+float code_once(const double* x, int64_t start, int64_t stop, double* lost, const Write& write) {
+    double most = 0;
+    for (int64_t j = start; j < stop; ++j) most = std::max(most, std::fabs(x[j]));
+    const float step = up(most / 127.0);
+    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
+    for (int64_t j = start; j < stop; ++j) {
+        const int whole = static_cast<int>(std::lrint(std::min(127.0, std::max(-127.0, x[j] * inverse))));
+        write(j - start, static_cast<int8_t>(whole));
+        const double gap = x[j] - static_cast<double>(step) * whole;
+        lost[j] = gap * gap;
+    }
+    return step;
 }
 
 // The query's half of a radius, and of the one that the bet on the normaliser takes where that is another.
@@ -232,6 +248,100 @@ void Executor::prepare_one(const Source& source, int q, const double* turned, Lo
     radius.constant = to.likely[q].constant = constant;
     for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
         to.deeper[q * deeper.size() + level].radius.constant = constant;
+}
+
+// Where the numbers of one level of all queries lie, one query in each lane.
+void Executor::prepare_lanes(Crowd& crowd) const {
+    Look& look = crowd.look;
+    const int n = crowd.n, lanes = crowd.lanes;
+    const size_t closer = deeper.empty() ? 0 : deeper[0].segments.size(), passes = preview.segments.size() + closer;
+    int64_t quads = 0;
+    for (const Segment& seg : preview.segments) quads += seg.words;
+    for (size_t s = 0; s < closer; ++s) quads += deeper[0].segments[s].words / 4;
+    crowd.planes.resize(quads * lanes * 4);
+    crowd.start.resize(passes * lanes);
+    crowd.step.resize(passes * lanes);
+    std::fill_n(crowd.planes.data(), crowd.planes.size(), int8_t{0});
+    std::fill_n(crowd.start.data(), crowd.start.size(), 0);
+    std::fill_n(crowd.step.data(), crowd.step.size(), 0.f);
+    int8_t* planes = crowd.planes.data();
+    const auto add = [&](std::vector<LanePass>& to, int64_t at, int64_t count, const float* scale) {
+        const size_t p = crowd.first.size() + crowd.further.size();
+        to.push_back({at, count, planes, crowd.start.data() + p * lanes, crowd.step.data() + p * lanes, scale});
+        planes += count * lanes * 4;
+    };
+    for (size_t s = 0; s < preview.segments.size(); ++s)
+        add(crowd.first, preview.segments[s].first_word * 256, preview.segments[s].words, preview.scale + s * padded);
+    for (size_t s = 0; s < closer; ++s)
+        add(crowd.further, deeper[0].segments[s].first_word, deeper[0].segments[s].words / 4, deeper[0].scale + s * padded);
+    const size_t wide = preview.slack.size(), narrow = closer == 0 ? 0 : deeper[0].slack.size();
+    crowd.terms.resize((wide + narrow + 3) * lanes);  // and a constant, what is added to estimates, zeros
+    std::fill_n(crowd.terms.data(), crowd.terms.size(), 0.f);
+    const auto lay = [&](LaneRadius& radius, const std::vector<const float*>& slack, size_t first) {
+        radius.terms = static_cast<int>(slack.size());
+        radius.constant = crowd.terms.data();
+        for (size_t r = 0; r < slack.size(); ++r) {
+            radius.slack[r] = slack[r];
+            radius.term[r] = crowd.terms.data() + (first + r) * lanes;
+        }
+    };
+    lay(crowd.wide, preview.slack, 2);
+    if (closer > 0) lay(crowd.closer_radius, deeper[0].slack, 2 + wide);
+    look.prepared.n = n;
+    look.prepared.add.assign(n, 0.f);
+    look.prepared.deeper.resize(n * deeper.size());
+    const std::vector<double> turned = turn(preview, look);
+    std::atomic<int> next{0};
+    run_parallel(std::min(crowd.threads, n), [&](int) {
+        for (int q = next++; q < n; q = next++) prepare_lane(crowd, q, turned.data() + q * rotated_dim);
+    });
+}
+
+void Executor::prepare_lane(Crowd& crowd, int q, const double* turned) const {
+    const double* h = &crowd.look.hidden[q * dim];
+    const int64_t lanes = crowd.lanes;
+    double norm = 0, sum = 0;
+    for (int64_t j = 0; j < dim; ++j) {
+        const double off = mean == nullptr ? h[j] : h[j] - mean[j];
+        norm += off * off;
+    }
+    if (centre != nullptr) sum = std::inner_product(h, h + dim, centre, 0.0);
+    crowd.look.prepared.add[q] = crowd.terms[lanes + q] = static_cast<float>(sum);
+    crowd.terms[q] = up(std::fabs(sum) * 0x1p-20) + 0x1p-100f;
+    std::vector<double> x(turned, turned + rotated_dim), lost(rotated_dim, 0.0);
+    const auto take = [&](const LanePass& pass, const Segment& seg, int8_t* row) {
+        int8_t* plane = crowd.planes.data() + (pass.planes - crowd.planes.data()) + q * 4;
+        int64_t total = 0;
+        const float step = code_once(x.data(), seg.start, seg.stop, lost.data(), [&](int64_t j, int8_t whole) {
+            plane[j / 4 * lanes * 4 + j % 4] = whole;
+            if (row != nullptr) row[j] = whole;
+            total += whole;
+        });
+        crowd.start[pass.start - crowd.start.data() + q] = static_cast<int32_t>(-128 * total);
+        crowd.step[pass.step - crowd.step.data() + q] = step;
+        return std::pair<float, int32_t>(step, static_cast<int32_t>(128 * total));
+    };
+    for (size_t s = 0; s < crowd.first.size(); ++s) take(crowd.first[s], preview.segments[s], nullptr);
+    Radius radius{};
+    const auto lay = [&](const LaneRadius& to) {
+        for (int r = 0; r < to.terms; ++r) crowd.terms[to.term[r] - crowd.terms.data() + q] = radius.term[r];
+    };
+    set_radius(preview.terms, preview.slack, x, lost, std::sqrt(norm), radius);
+    lay(crowd.wide);
+    if (crowd.further.empty()) return;
+    const Deeper& from = deeper[0];
+    DeeperQuery& query = crowd.look.prepared.deeper[q];
+    query.high.assign(from.halves + 64, 0);
+    query.low.assign(from.halves + 64, 0);
+    for (size_t s = 0; s < from.segments.size(); ++s) {  // the high half is 256 times what it is for two planes
+        const auto [step, offset] = take(crowd.further[s], from.segments[s], &query.high[from.segments[s].first_quad]);
+        query.step.push_back(step / 256);
+        query.offset.insert(query.offset.end(), {offset, 0});
+    }
+    set_radius(from.terms, from.slack, x, lost, std::sqrt(norm), radius);
+    lay(crowd.closer_radius);
+    query.radius = radius;
+    query.radius.constant = crowd.terms[q];
 }
 
 }  // namespace headlong

@@ -14,6 +14,8 @@ std::vector<Answer> Executor::ask(const double* hidden, int64_t count, const Que
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows(count);
     std::iota(rows.begin(), rows.end(), 0);
+    if (!dense_only && side_by_side(question, count)) rows = ask_lanes(hidden, count, question, answers);
+    if (rows.empty()) return answers;
     Question asked = question;
     asked.keep = question.keep || (budget > 0 && has_preview && !dense_only);
     run(

@@ -1,0 +1,223 @@
+// A batch of queries side by side, one in each lane: what a class costs all of them is read once, and what is summed for a
+// query never leaves its lane. Included inside the anonymous namespace of a translation unit that defines
+//
+//   LaneOps<L>: F, I (L floats, L integers), X with take(codes of L queries), dots(sum, four codes of a class, X),
+//               least, most (the second where the first is no number), not_below(a, b): a bit where not a < b,
+//               negative(a): a bit where a < 0, sum, and power(y) = 2^max(y, -100) within 2^-13 relatively.
+
+template <int L>
+inline typename LaneOps<L>::F lane_load(const float* p) {
+    typename LaneOps<L>::F v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+// R rows from r0 on, V x L queries from lane `lane` on. Listed: rows by their ids; else the classes of a block, side by side.
+constexpr int64_t kLaneAhead = 8192;  // bytes of a block's codes that are fetched ahead
+
+template <int L, int R, int V, bool Listed>
+inline void lanes_tile(const LaneRows& rows, int64_t r0, const LanePass* passes, int pass_count, const float* base, const float* add,
+                       int lanes, int lane, float* est) {
+    using Ops = LaneOps<L>;
+    using F = typename Ops::F;
+    using I = typename Ops::I;
+    for (int p = 0; p < pass_count; ++p) {
+        const LanePass& pass = passes[p];
+        const uint8_t* from[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r)
+            from[r] = rows.codes + pass.at + (Listed ? rows.ids[r0 + r] * rows.row_step : (r0 + r) * kLaneStep);
+        I sum[R][V];
+#pragma GCC unroll 16
+        for (int v = 0; v < V; ++v) {
+            I start;
+            std::memcpy(&start, pass.start + lane + v * L, sizeof start);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) sum[r][v] = start;
+        }
+        const int8_t* planes = pass.planes + lane * 4;
+        for (int64_t j = 0; j < pass.quads; ++j, planes += lanes * 4) {
+            if (!Listed) __builtin_prefetch(from[0] + j * kLaneQuad + kLaneAhead);
+            typename Ops::X x[V];
+#pragma GCC unroll 16
+            for (int v = 0; v < V; ++v) x[v] = Ops::take(planes + v * L * 4);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                uint32_t code;
+                std::memcpy(&code, Listed ? from[r] + j * 4 : from[0] + j * kLaneQuad + r * kLaneStep, 4);
+#pragma GCC unroll 16
+                for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], code, x[v]);
+            }
+        }
+        const bool fresh = p == 0 && base != nullptr;
+#pragma GCC unroll 16
+        for (int v = 0; v < V; ++v) {
+            const F step = lane_load<L>(pass.step + lane + v * L), more = fresh ? lane_load<L>(add + lane + v * L) : F{};
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                const int64_t id = Listed ? rows.ids[r0 + r] : rows.first + r0 + r;
+                float* to = est + (Listed ? rows.place[r0 + r] : r0 + r) * lanes + lane + v * L;
+                const F before = fresh ? more + base[id] : lane_load<L>(to);
+                const F after = before + __builtin_convertvector(sum[r][v], F) * (step * pass.scale[id]);
+                std::memcpy(to, &after, sizeof after);
+            }
+        }
+    }
+}
+
+template <int L, int R, int V, bool Listed>
+void lanes_tiles_of(const LaneRows& rows, const LanePass* passes, int pass_count, const float* base, const float* add, int lanes,
+                    int lane, float* est) {
+    int64_t r = 0;
+    for (; r + R <= rows.count; r += R) {
+        for (int64_t next = r + R; Listed && next < r + 2 * R && next < rows.count; ++next)  // the hardware does not foresee them
+            for (int64_t at = 0; at < rows.row_step; at += 64) __builtin_prefetch(rows.codes + rows.ids[next] * rows.row_step + at);
+        lanes_tile<L, R, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
+    }
+    for (; R > 4 && r + 4 <= rows.count; r += 4) lanes_tile<L, 4, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
+    for (; r < rows.count; ++r) lanes_tile<L, 1, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
+}
+
+template <int L, int R, int V>
+void lanes_tiles(const LaneRows& rows, const LanePass* passes, int pass_count, const float* base, const float* add, int lanes,
+                 int lane, float* est) {
+    if (rows.ids == nullptr) lanes_tiles_of<L, R, V, false>(rows, passes, pass_count, base, add, lanes, lane, est);
+    else lanes_tiles_of<L, R < 8 ? R : 8, V, true>(rows, passes, pass_count, base, add, lanes, lane, est);
+}
+
+inline float lane_exponential(uint64_t& state) {  // -log of a uniform number, by splitmix64
+    state += 0x9E3779B97F4A7C15u;
+    uint64_t x = state;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    x ^= x >> 31;
+    return -std::log((static_cast<float>(x >> 11) + 0.5f) * 0x1p-53f);
+}
+
+// Where a class is to be told of, or its part of the line of gaps holds a point.
+template <int L>
+__attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state, int64_t id, int lane, uint32_t told, uint32_t out,
+                                         const typename LaneOps<L>::F& est, const typename LaneOps<L>::F& upper,
+                                         typename LaneOps<L>::F& middle, typename LaneOps<L>::F& gap) {
+    using F = typename LaneOps<L>::F;
+    float e[L], u[L], m[L], g[L];
+    std::memcpy(e, &est, sizeof e);
+    std::memcpy(u, &upper, sizeof u);
+    std::memcpy(m, &middle, sizeof m);
+    std::memcpy(g, &gap, sizeof g);
+    float* left = state.left + lane;
+    if (lane + L > look.n)
+        for (int i = 0; i < L; ++i)
+            if (lane + i >= look.n) m[i] = g[i] = 0, told &= ~(1u << i), out &= ~(1u << i);  // no query
+    LaneHit* const hits = state.hits + state.hit_count;
+    int64_t count = 0;
+    for (uint32_t some = out; some != 0; some &= some - 1) {
+        const int i = __builtin_ctz(some);
+        hits[count++] = {static_cast<int32_t>(id), lane + i, -1, e[i], u[i], m[i], g[i]};
+        m[i] = g[i] = 0;
+    }
+    std::memcpy(&middle, m, sizeof m);
+    std::memcpy(&gap, g, sizeof g);
+    const F after = lane_load<L>(left) - gap;
+    std::memcpy(left, &after, sizeof after);
+    for (uint32_t some = (told & ~out) | LaneOps<L>::negative(after); some != 0; some &= some - 1) {
+        const int i = __builtin_ctz(some);
+        int32_t drawn = 0;
+        for (; left[i] < 0; ++drawn) left[i] += look.theta[lane + i] * lane_exponential(state.noise[lane + i]);
+        hits[count++] = {static_cast<int32_t>(id), lane + i, drawn, e[i], u[i], m[i], g[i]};
+    }
+    state.hit_count += count;
+}
+
+// With Bet, gaps have points; else the sums of middles times radii are wanted.
+template <int L, int V, bool Bet>
+void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
+    using Ops = LaneOps<L>;
+    using F = typename Ops::F;
+    const int lanes = L * V;
+    constexpr float kOctaves = 1.44269504f;  // in a factor of e
+    const float slope = look.link.a * look.beta * kOctaves, more = 1 + look.slop;
+    F middles[V] = {}, gaps[V] = {}, moved[V] = {};
+    const bool choosy = state.further != nullptr;
+    for (int64_t row = 0; row < rows.count; ++row) {
+        const int64_t id = rows.ids == nullptr ? rows.first + row : rows.ids[row];
+        const int64_t place = rows.place == nullptr ? row : rows.place[row];
+        const float* from = est + place * lanes;
+        F upper[V], middle[V], gap[V], wide[V], score = F{};
+        uint32_t told[V], out[V];
+        int rivals = 0;
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) {
+            const F e = lane_load<L>(from + v * L);
+            F rad = lane_load<L>(radius.constant + v * L);
+            for (int t = 0; t < radius.terms; ++t) rad += lane_load<L>(radius.term[t] + v * L) * radius.slack[t][id];
+            upper[v] = e + rad;
+            wide[v] = rad * slope;
+            middle[v] = Ops::power(e * slope - lane_load<L>(look.octaves + v * L));
+            gap[v] = middle[v] * (Ops::power(wide[v]) * more - 1.f) + 2e-30f;
+            told[v] = Ops::not_below(upper[v], lane_load<L>(look.tau + v * L));
+            out[v] = Ops::not_below(gap[v], lane_load<L>(look.edge + v * L));
+            if (choosy && Bet) score += Ops::least(gap[v] * lane_load<L>(look.worth + v * L), F{} + 1.f);
+            if (choosy && told[v] != 0) rivals += __builtin_popcount(told[v]);
+        }
+        if (choosy && (Bet ? Ops::sum(score) : 0) + look.rival * static_cast<float>(rivals) >= look.limit) {
+            state.further[state.further_count] = static_cast<int32_t>(id);
+            state.further_place[state.further_count++] = static_cast<int32_t>(place);
+            continue;
+        }
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) {
+            float* at = state.left + v * L;
+            F left = F{};
+            uint32_t some = told[v] | out[v];
+            if (Bet) {
+                left = lane_load<L>(at) - gap[v];
+                some |= Ops::negative(left);
+            }
+            if (__builtin_expect(some != 0, 0)) lane_hits<L>(look, state, id, v * L, told[v], out[v], lane_load<L>(from + v * L), upper[v], middle[v], gap[v]);
+            else if (Bet) std::memcpy(at, &left, sizeof left);
+            middles[v] += middle[v];
+            gaps[v] += gap[v];
+            if (!Bet) moved[v] += middle[v] * Ops::least(wide[v], F{} + 1e30f);
+        }
+    }
+    for (int v = 0; v < V; ++v)
+        for (int i = 0; i < L; ++i) {
+            state.middle[v * L + i] += middles[v][i];
+            state.gap[v * L + i] += gaps[v][i];
+            state.moved[v * L + i] += moved[v][i] * (1 / static_cast<double>(kOctaves));
+        }
+}
+
+template <int L, int V>
+void lanes_weigh_some(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
+    if (look.bet) lanes_weigh_of<L, V, true>(look, radius, rows, est, state);
+    else lanes_weigh_of<L, V, false>(look, radius, rows, est, state);
+}
+
+// The largest estimates of runs of 16 classes, and the sums of exp(link(est) * beta - shift).
+template <int L>
+void lanes_largest_some(const float* est, int64_t count, int lanes, float* out) {
+    for (int lane = 0; lane < lanes; lane += L)
+        for (int64_t start = 0; start < count; start += kLaneRun) {
+            typename LaneOps<L>::F most = lane_load<L>(est + start * lanes + lane);
+            for (int64_t r = start + 1; r < count && r < start + kLaneRun; ++r)
+                most = LaneOps<L>::most(lane_load<L>(est + r * lanes + lane), most);
+            std::memcpy(out + start / kLaneRun * lanes + lane, &most, sizeof most);
+        }
+}
+
+template <int L>
+void lanes_sums_some(const LaneLook& look, const float* est, int64_t count, int lanes, double* out) {
+    using F = typename LaneOps<L>::F;
+    for (int lane = 0; lane < lanes; lane += L) {
+        const F shift = lane_load<L>(look.octaves + lane);
+        const float slope = look.link.a * look.beta * 1.44269504f;
+        for (int64_t start = 0; start < count; start += 64) {
+            F sum = F{};
+            for (int64_t r = start; r < count && r < start + 64; ++r)
+                sum += LaneOps<L>::power(lane_load<L>(est + r * lanes + lane) * slope - shift);
+            for (int i = 0; i < L; ++i) out[lane + i] += sum[i];
+        }
+    }
+}
