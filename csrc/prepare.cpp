@@ -300,12 +300,9 @@ void Executor::prepare_lanes(Crowd& crowd) const {
 void Executor::prepare_lane(Crowd& crowd, int q, const double* turned) const {
     const double* h = &crowd.look.hidden[q * dim];
     const int64_t lanes = crowd.lanes;
-    double norm = 0, sum = 0;
-    for (int64_t j = 0; j < dim; ++j) {
-        const double off = mean == nullptr ? h[j] : h[j] - mean[j];
-        norm += off * off;
-    }
-    if (centre != nullptr) sum = std::inner_product(h, h + dim, centre, 0.0);
+    double sum = 0;
+    const double norm = sum_of(0, dim, [&](int64_t j) { return mean == nullptr ? h[j] * h[j] : (h[j] - mean[j]) * (h[j] - mean[j]); });
+    if (centre != nullptr) sum = sum_of(0, dim, [&](int64_t j) { return h[j] * centre[j]; });
     crowd.look.prepared.add[q] = crowd.terms[lanes + q] = static_cast<float>(sum);
     crowd.terms[q] = up(std::fabs(sum) * 0x1p-20) + 0x1p-100f;
     std::vector<double> x(turned, turned + rotated_dim), lost(rotated_dim, 0.0);
