@@ -11,6 +11,7 @@
 #include "lanes.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "bets.h"
@@ -19,7 +20,7 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kFewest = 4;       // queries, below which each is better off alone
+constexpr double kFilled = 0.6, kFilledByIds = 0.85;  // of the lanes, below which a query is better off alone
 constexpr int64_t kEvery = 8;        // one in so many pieces is a sample
 constexpr int64_t kLeastClasses = 8192;
 constexpr int64_t kMostBest = 64;    // of the sample's best
@@ -33,13 +34,31 @@ float first_point(float theta, uint64_t& noise) {
     return theta * static_cast<float>(-std::log((static_cast<double>(mix(noise) >> 11) + 0.5) * 0x1p-53));
 }
 
-int lanes_of(int n) { return n <= 8 ? 8 : (n + 15) / 16 * 16; }
+// By the query's content, four numbers at a time.
+uint64_t content_key(const double* hidden, int64_t dim, uint64_t seed) {
+    uint64_t part[4] = {seed, seed + 1, seed + 2, seed + 3};
+    for (int64_t j = 0; j < dim; ++j) {
+        uint64_t word;
+        std::memcpy(&word, hidden + j, 8);
+        part[j % 4] = mix(part[j % 4] ^ word) + 0x9E3779B97F4A7C15u;
+    }
+    return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
+}
+
+int64_t lanes_of(int64_t n) { return n <= 8 ? 8 : (n + 15) / 16 * 16; }
+
+// How many of `left` queries go together: as many as fill their lanes, or all lanes that can be filled.
+int64_t block_of(int64_t left, double filled) {
+    const int64_t all = std::min<int64_t>(left, kBlockQueries), lanes = lanes_of(all);
+    if (static_cast<double>(all) >= filled * static_cast<double>(lanes)) return all;
+    return lanes <= 8 ? 0 : lanes == 16 ? 8 : lanes - 16;
+}
 
 }  // namespace
 
 // Whether a call is one for ask_lanes: sure intervals from int8 codes of a prefix, and the codes behind it.
 bool Executor::side_by_side(const Question& question, int64_t count) const {
-    if (!has_preview || count < kFewest || question.mask != nullptr || budget > 0 || link.form != 0 || !(link_a > 0)) return false;
+    if (!has_preview || count < 2 || question.mask != nullptr || budget > 0 || link.form != 0 || !(link_a > 0)) return false;
     if (preview.codes == nullptr || !preview.rotated || rotation == nullptr || deeper.size() != 1 || !deeper[0].adds) return false;
     if (vocab < kLeastClasses || question.k > kMostBest || preview.terms.empty()) return false;
     if (question.eps < kInf && !(question.delta > 0)) return false;
@@ -55,12 +74,15 @@ bool Executor::side_by_side(const Question& question, int64_t count) const {
 std::vector<int64_t> Executor::ask_lanes(const double* hidden, int64_t count, const Question& question,
                                          std::vector<Answer>& answers) const {
     std::vector<int64_t> left;
-    const int64_t blocks = (count + kBlockQueries - 1) / kBlockQueries;
-    for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t first = count * block / blocks, stop = count * (block + 1) / blocks;
+    for (int64_t first = 0, stop = 0; first < count; first = stop) {
+        stop = first + block_of(count - first, question.eps < kInf ? kFilled : kFilledByIds);
+        if (stop == first) {
+            for (; stop < count; ++stop) left.push_back(stop);
+            break;
+        }
         Crowd crowd;
         crowd.n = static_cast<int>(stop - first);
-        crowd.lanes = lanes_of(crowd.n);
+        crowd.lanes = static_cast<int>(lanes_of(crowd.n));
         crowd.threads = crowd.look.threads = question.threads;
         crowd.look.source = &preview;
         crowd.look.rows.resize(crowd.n);
@@ -177,7 +199,7 @@ void Executor::start_lane(Crowd& crowd, const Question& question, int q) const {
         const float below = static_cast<float>(z[question.k - 1]);
         crowd.tau[q] = below > z[question.k - 1] ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below;
     }
-    crowd.key[q] = key_of(crowd.look, q, question);
+    crowd.key[q] = content_key(&crowd.look.hidden[q * dim], dim, question.seed);
 }
 
 // About how large the sum is, and so what a row is worth: a gap adds gap * price to the draws. Words are often in the order of their
