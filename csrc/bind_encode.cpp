@@ -39,9 +39,24 @@ std::vector<EncodePlane> planes_of(nb::handle list, int64_t n, int64_t* place, b
     return out;
 }
 
-// groups: ((start, stop, unit, coarse, fine), ...), a plane being (bits, step); limits: largest, length, base, underflown.
+std::vector<EncodeGroup> groups_of(const nb::sequence& list, int64_t dim, int64_t* bytes, int64_t* planes, bool whole_words) {
+    std::vector<EncodeGroup> out;
+    for (nb::handle item : list) {
+        const auto group = nb::cast<nb::tuple>(item);
+        EncodeGroup one{nb::cast<int64_t>(group[0]), nb::cast<int64_t>(group[1]), nb::cast<double>(group[2]), {}, -1};
+        check(0 <= one.start && one.start < one.stop && one.stop <= dim, "a group lies within the coordinates");
+        one.planes = planes_of(group[3], one.stop - one.start, bytes, whole_words);
+        *planes += static_cast<int64_t>(one.planes.size());
+        out.push_back(std::move(one));
+    }
+    check(out.size() <= kMostGroups, "too many groups");
+    return out;
+}
+
+// coarse, fine: ((start, stop, unit, planes), ...), a plane being (bits, step), a fine group made of whole coarse ones;
+// limits: largest, length, base, underflown.
 void encode_into(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles centre, Doubles mean, Floats back,
-                 nb::sequence groups, bool unbiased, nb::tuple limits, nb::tuple result, int threads, const std::string& isa) {
+                 nb::sequence coarse_groups, nb::sequence fine_groups, bool unbiased, nb::tuple limits, nb::tuple result, int threads, const std::string& isa) {
     EncodeTask task;
     task.kind = kind_of(name);
     task.weight = weight_of(weight, task.kind);
@@ -55,16 +70,15 @@ void encode_into(AnyArray weight, const std::string& name, std::optional<Floats>
     task.largest = nb::cast<double>(limits[0]), task.largest_length = nb::cast<double>(limits[1]);
     task.largest_base = nb::cast<double>(limits[2]), task.underflown = nb::cast<double>(limits[3]);
     int64_t words = 0, bytes = 0, coarse = 0, fine = 0;
-    for (nb::handle item : groups) {
-        const auto group = nb::cast<nb::tuple>(item);
-        EncodeGroup one{nb::cast<int64_t>(group[0]), nb::cast<int64_t>(group[1]), nb::cast<double>(group[2]), {}, {}};
-        check(0 <= one.start && one.start < one.stop && one.stop <= task.dim, "a group lies within the coordinates");
-        one.coarse = planes_of(group[3], one.stop - one.start, &words, true);
-        one.fine = planes_of(group[4], one.stop - one.start, &bytes, false);
-        coarse += static_cast<int64_t>(one.coarse.size()), fine += static_cast<int64_t>(one.fine.size());
-        task.groups.push_back(std::move(one));
-    }
-    const int64_t padded = (task.vocab + kBlock - 1) / kBlock * kBlock, each = padded * static_cast<int64_t>(task.groups.size());
+    task.coarse = groups_of(coarse_groups, task.dim, &words, &coarse, true);
+    task.fine = groups_of(fine_groups, task.dim, &bytes, &fine, false);
+    for (EncodeGroup& group : task.coarse)
+        for (size_t f = 0; f < task.fine.size(); ++f) {
+            if (group.stop <= task.fine[f].start || task.fine[f].stop <= group.start) continue;
+            check(task.fine[f].start <= group.start && group.stop <= task.fine[f].stop, "a fine group is made of whole coarse ones");
+            group.cover = static_cast<int>(f);
+        }
+    const int64_t padded = (task.vocab + kBlock - 1) / kBlock * kBlock, each = padded * static_cast<int64_t>(task.coarse.size());
     const EncodeResult to{place_of<uint8_t>(result[0], words * padded), place_of<uint8_t>(result[1], bytes * task.vocab),
                           place_of<float>(result[2], coarse * padded), place_of<float>(result[3], fine * padded),
                           place_of<float>(result[4], each), place_of<float>(result[5], each), place_of<float>(result[6], each),
@@ -106,7 +120,7 @@ void products_into(AnyArray weight, const std::string& name, Doubles hidden, Pla
 
 void bind_encode(nb::module_& m) {
     m.def("encode_into", &encode_into, nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("centre"),
-          nb::arg("mean"), nb::arg("back"), nb::arg("groups"), nb::arg("unbiased"), nb::arg("limits"), nb::arg("result"),
+          nb::arg("mean"), nb::arg("back"), nb::arg("coarse"), nb::arg("fine"), nb::arg("unbiased"), nb::arg("limits"), nb::arg("result"),
           nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("products_into", &products_into, nb::arg("weight"), nb::arg("kind"), nb::arg("hidden"), nb::arg("out"),
           nb::arg("threads") = 0, nb::arg("isa") = "");

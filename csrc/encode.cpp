@@ -48,10 +48,10 @@ class Encoder {
   public:
     Encoder(const EncodeTask& task, const EncodeResult& to, const EncodeKernels& kernels)
         : task_(task), to_(to), kernels_(kernels), padded_(widened(task.vocab, kBlock)) {
-        for (const EncodeGroup& group : task.groups) {
-            for (const EncodePlane& p : group.coarse) words_ += (plane_bytes(group.stop - group.start, p.bits) + 3) / 4;
-            for (const EncodePlane& p : group.fine) bytes_ += plane_bytes(group.stop - group.start, p.bits);
-        }
+        for (const EncodeGroup& group : task.coarse)
+            for (const EncodePlane& p : group.planes) words_ += (plane_bytes(group.stop - group.start, p.bits) + 3) / 4;
+        for (const EncodeGroup& group : task.fine)
+            for (const EncodePlane& p : group.planes) bytes_ += plane_bytes(group.stop - group.start, p.bits);
         columns_ = packed(task.back, task.dim, kernels.lanes);
         stride_ = widened(task.dim, 16) + 16;  // rows that lie a power of two apart share the lines of a cache
     }
@@ -97,30 +97,42 @@ class Encoder {
     }
 
     void encode_row(int64_t id, float* row, double length, float* work, uint8_t* codes, uint8_t* coarse) const {
-        double squares = 0, all = 0;
-        int64_t plane = 0, fine_plane = 0;
-        for (size_t g = 0; g < task_.groups.size(); ++g) {
-            const EncodeGroup& group = task_.groups[g];
+        double more[kMostGroups] = {}, covered[kMostGroups] = {}, squares = 0;
+        int64_t plane = 0;
+        float scale = 0;
+        for (size_t g = 0; g < task_.coarse.size(); ++g) {
+            const EncodeGroup& group = task_.coarse[g];
             const int64_t n = group.stop - group.start, at = static_cast<int64_t>(g) * padded_ + id;
-            float *left = row + group.start, *whole = work + stride_, scale = 0;
-            double size = 0, more = 0;
+            float *left = row + group.start, *whole = work + stride_;
+            double size = 0;
             if (task_.unbiased) std::copy_n(left, n, whole);
-            for (const EncodePlane& p : group.coarse) size += coded(left, n, p, work, codes, coarse, &(to_.scale + padded_ * plane++)[id], &scale);
-            if (task_.unbiased) size *= unbias(id, left, whole, n, plane - static_cast<int64_t>(group.coarse.size()), plane);
-            const double slop = 1 + static_cast<double>(n + 8) * 0x1p-24, lost = norm(left, n) * slop;
+            for (const EncodePlane& p : group.planes) size += coded(left, n, p, work, codes, coarse, &(to_.scale + padded_ * plane++)[id], &scale);
+            if (task_.unbiased) size *= unbias(id, left, whole, n, plane - static_cast<int64_t>(group.planes.size()), plane);
             // The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased
             // scale moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
-            const double rounded = (group.unit * length + task_.underflown) * (task_.unbiased ? 4 : 1) + 0x1p-21 * size;
-            to_.lost[at] = above(lost);
-            to_.rounded[at] = above(rounded);
-            for (const EncodePlane& p : group.fine)
-                more += coded(left, n, p, work, codes, to_.rest + id * bytes_, &(to_.rest_scale + padded_ * fine_plane++)[id], &scale);
-            to_.rest_lost[at] = above(group.fine.empty() ? lost + rounded : norm(left, n) * slop + rounded + 0x1p-21 * more);
+            to_.lost[at] = above(left_of(left, n));
+            to_.rounded[at] = above((group.unit * length + task_.underflown) * (task_.unbiased ? 4 : 1) + 0x1p-21 * size);
             squares += size * size;
-            all += (size + more) * (size + more);
+            if (group.cover >= 0) covered[group.cover] += size * size;
         }
         to_.size[id] = above(std::sqrt(squares) * (1 + 1e-12));
-        to_.rest_size[id] = above(std::sqrt(all) * (1 + 1e-12));
+        plane = 0;
+        for (size_t f = 0; f < task_.fine.size(); ++f) {
+            const EncodeGroup& group = task_.fine[f];
+            const int64_t n = group.stop - group.start;
+            scale = 0;
+            for (const EncodePlane& p : group.planes)
+                more[f] += coded(row + group.start, n, p, work, codes, to_.rest + id * bytes_, &(to_.rest_scale + padded_ * plane++)[id], &scale);
+            const double both = std::sqrt(covered[f]) + more[f];
+            squares += both * both - covered[f];
+        }
+        to_.rest_size[id] = above(std::sqrt(squares > 0 ? squares : 0) * (1 + 1e-12));
+        for (size_t g = 0; g < task_.coarse.size(); ++g) {
+            const EncodeGroup& group = task_.coarse[g];
+            const int64_t at = static_cast<int64_t>(g) * padded_ + id;
+            const double lost = group.cover < 0 ? to_.lost[at] : left_of(row + group.start, group.stop - group.start) + 0x1p-21 * more[group.cover];
+            to_.rest_lost[at] = above(lost + to_.rounded[at]);
+        }
     }
 
     // One plane: its bytes go to `row`; returns ‖scale * code‖.
@@ -146,14 +158,14 @@ class Encoder {
         return factor;
     }
 
-    // In float32 but where squares would underflow.
-    double norm(const float* values, int64_t n) const {
+    // ‖values‖, in float32 but where squares would underflow, and what rounding takes of it.
+    double left_of(const float* values, int64_t n) const {
         double sum = kernels_.square(values, n);
         if (sum < 1e-20) {
             sum = 0;
             for (int64_t j = 0; j < n; ++j) sum += static_cast<double>(values[j]) * values[j];
         }
-        return std::sqrt(sum);
+        return std::sqrt(sum) * (1 + static_cast<double>(n + 8) * 0x1p-24);
     }
 
     const EncodeTask& task_;

@@ -2,6 +2,7 @@
 // writes codes, scales and what they lose. See previews/encode.py, whose NumPy twin says the same.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -22,8 +23,11 @@ struct EncodePlane {
 struct EncodeGroup {
     int64_t start, stop;
     double unit;  // what rounding the turned coordinates loses at most, over the length of the row
-    std::vector<EncodePlane> coarse, fine;
+    std::vector<EncodePlane> planes;
+    int cover = -1;  // of a coarse group: the fine one that it is a part of
 };
+
+constexpr size_t kMostGroups = 64;
 
 // What is read, and the rules; `back` [dim][dim]: a turned row is (row - centre) back.
 struct EncodeTask {
@@ -32,7 +36,7 @@ struct EncodeTask {
     const float *bias = nullptr, *back = nullptr;
     const double *centre = nullptr, *mean = nullptr;
     int64_t vocab = 0, dim = 0;
-    std::vector<EncodeGroup> groups;
+    std::vector<EncodeGroup> coarse, fine;
     bool unbiased = false;  // scales that leave the rest orthogonal to the row
     double largest = 0, largest_length = 0, largest_base = 0, underflown = 0;  // beyond the first three, a row is not coded
 };

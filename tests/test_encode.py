@@ -12,19 +12,20 @@ from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import deinterleave, padded, row_bytes, unpack
 from headlong.previews.bits import mean_row
-from headlong.previews.encode import Encoded, Group, Plane, encode
+from headlong.previews.encode import Encoded, Group, Groups, encode
 from headlong.previews.planes import Planes, groups_of
 from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import Basis, whiten
 
 EIGHT = (8, "absmax")
 GROUPS = {
-    1: ((0, 1, (EIGHT,), ()),),
-    7: ((0, 3, (EIGHT,), ()), (3, 7, (), (EIGHT,))),
-    65: ((0, 33, ((4, "upper"),), ((4, "lower"),)), (33, 65, ((2, "gaussian"), (1, "gaussian")), ((4, "upper"), (2, "lower")))),
-    130: ((0, 30, (EIGHT,), ()), (30, 96, ((4, "upper"),), ((4, "lower"),)), (96, 120, ((1, "gaussian"),), (EIGHT,)),
-          (120, 130, (), ())),
-    300: ((0, 32, (EIGHT,), ()), (32, 300, ((4, "gaussian"),), ((4, "gaussian"),))),
+    1: (((0, 1, (EIGHT,)),), ()),
+    7: (((0, 3, (EIGHT,)), (3, 7, ())), ((3, 7, (EIGHT,)),)),
+    65: (((0, 33, ((4, "upper"), (1, "lower"))), (33, 65, ((2, "gaussian"), (1, "gaussian")))),
+         ((0, 33, ((4, "upper"),)), (33, 65, ((4, "upper"), (2, "lower"))))),
+    130: (((0, 30, (EIGHT,)), (30, 96, ((4, "gaussian"),)), (96, 120, ((1, "gaussian"),)), (120, 130, ())),
+          ((30, 130, ((4, "upper"), (2, "lower"))),)),
+    300: (((0, 32, (EIGHT,)), (32, 300, ((4, "gaussian"),))), ((32, 300, ((4, "gaussian"),)),)),
 }  # fmt: skip
 """By the number of coordinates: all kinds of planes, and groups that end anywhere."""
 
@@ -40,8 +41,8 @@ def layer_of(dim: int, dtype: str = "float32") -> Layer:
     return Layer(weight.astype(kind), rng.standard_normal(197).astype(np.float32))
 
 
-def groups_for(dim: int) -> tuple[Group, ...]:
-    return tuple(Group(*group) for group in GROUPS[dim])
+def groups_for(dim: int) -> Groups:
+    return Groups(*(tuple(Group(*group) for group in side) for side in GROUPS[dim]))
 
 
 def basis_for(layer: Layer) -> Basis:
@@ -49,14 +50,13 @@ def basis_for(layer: Layer) -> Basis:
     return whiten(layer.weight, vectors * np.arange(1, layer.dim + 1) ** -0.5)
 
 
-def read(found: Encoded, groups: tuple[Group, ...], side: int, vocab: int) -> Doubles:
+def read(found: Encoded, groups: Groups, side: int, vocab: int) -> Doubles:
     """What the planes of a side (0 coarse, 1 fine) mean, ``[vocab, dim]``."""
     rows = deinterleave(found.codes, vocab) if side == 0 else found.rest
     scale = (found.scale, found.rest_scale)[side].astype(np.float64)
-    total, place, number = np.zeros((vocab, groups[-1].stop)), 0, 0
-    for group in groups:
-        planes: tuple[Plane, ...] = group[2 + side]
-        for start, stop, bits in group.layout(planes):
+    total, place, number = np.zeros((vocab, groups.coarse[-1].stop)), 0, 0
+    for group in groups[side]:
+        for start, stop, bits in group.layout:
             size = row_bytes(stop, bits, start)
             whole = unpack(np.ascontiguousarray(rows[:, place : place + size]), bits, stop - start)
             total[:, start:stop] += scale[number, :vocab, None] * whole
@@ -78,7 +78,7 @@ def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, le
     assert (np.flatnonzero(uncoded) == ([] if dtype == "float16" else [3])).all() and not found.uncoded[layer.vocab :].any()
     coarse, fine = (read(found, groups, side, layer.vocab) for side in (0, 1))
     turned, sides = np.where(uncoded[:, None], 0.0, rows @ basis.back), (coarse, coarse + fine)
-    for g, group in enumerate(groups):
+    for g, group in enumerate(groups.coarse):
         part = slice(group.start, group.stop)
         lost, rest = (np.linalg.norm((turned - side)[:, part], axis=1) for side in sides)
         slop = 1e-13 * np.linalg.norm(turned[:, part], axis=1)

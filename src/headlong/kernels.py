@@ -209,14 +209,14 @@ def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
 
 
 def encode_into(
-    weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, groups: Sequence[tuple[Any, ...]],
-    unbiased: bool, limits: tuple[float, ...], result: tuple[Array, ...], thread_count: int,
+    weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, coarse: Sequence[tuple[Any, ...]],
+    fine: Sequence[tuple[Any, ...]], unbiased: bool, limits: tuple[float, ...], result: tuple[Array, ...], thread_count: int,
 ) -> None:  # fmt: skip
     """Fills ``result``, an ``Encoded`` of ``previews/encode.py``, in one native pass over the rows."""
     places = tuple(array.view(np.uint8) if array.dtype == bool else array for array in result)
     name = weight.dtype.name
     _loaded().encode_into(
-        bits(weight), name, bias, centre, mean, back, groups, unbiased, limits, places, thread_count, isa()
+        bits(weight), name, bias, centre, mean, back, coarse, fine, unbiased, limits, places, thread_count, isa()
     )
 
 

@@ -3,12 +3,12 @@
     B_i = (w_i - centre) back         float32, :data:`CHUNK` coordinates added up at once; off by unit_g ‖w_i - centre‖ at most
     B_i[g] = scale code + ... + rest  plane after plane, each coding what the ones before left of the coordinates of a group
 
-A group's coarse planes are read for all classes, its fine ones for those that stay open. A plane is ``(bits, step)``:
+Coarse planes are read for all classes, fine ones for those that stay open. A plane is ``(bits, step)``:
 
     "absmax"    8 bits, ``max|B| / 127``, as everywhere
     "gaussian"  the best uniform step for a Gaussian of the row's size (Max 1960), and then the best scale for those codes
-    "upper"     cells, ``max|B| 2^(1 - bits)`` wide, that hold every entry, so that a plane with
-    "lower"     cuts each cell into ``2^bits``: with 4 bits both are the halves of one 8-bit code
+    "upper"     cells, ``max|B| 2^(1 - bits)`` wide, that hold every entry, so that a plane behind it with
+    "lower"     cuts each cell into ``2^bits``: both are the halves of one longer code
 """
 
 from __future__ import annotations
@@ -37,15 +37,26 @@ Plane = tuple[int, str]
 
 
 class Group(NamedTuple):
-    """The coordinates ``[start, stop)`` of the basis and the planes that code them; no coarse plane: a norm alone is kept."""
+    """The coordinates ``[start, stop)`` of the basis and the planes that code them; none: a norm alone is kept."""
 
     start: int
     stop: int
-    coarse: tuple[Plane, ...]
-    fine: tuple[Plane, ...]
+    planes: tuple[Plane, ...]
 
-    def layout(self, planes: tuple[Plane, ...]) -> tuple[tuple[int, int, int], ...]:
-        return tuple((self.start, self.stop, bits) for bits, _ in planes)
+    @property
+    def layout(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((self.start, self.stop, bits) for bits, _ in self.planes)
+
+
+class Groups(NamedTuple):
+    """All coordinates in coarse groups; each fine one is made of whole coarse ones, and codes what those leave."""
+
+    coarse: tuple[Group, ...]
+    fine: tuple[Group, ...]
+
+    def cover(self, group: Group) -> int:
+        """Which fine group a coarse one is a part of; -1: none."""
+        return next((f for f, fine in enumerate(self.fine) if fine.start <= group.start and group.stop <= fine.stop), -1)
 
 
 class Encoded(NamedTuple):
@@ -74,7 +85,7 @@ class Encoded(NamedTuple):
     uncoded: NDArray[np.bool_]
 
 
-def encode(layer: Layer, basis: Basis, groups: tuple[Group, ...], threads: int = 1, unbiased: bool = False) -> Encoded:
+def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1, unbiased: bool = False) -> Encoded:
     """``unbiased``: scales that leave the rest orthogonal to the row (``sphere.py``)."""
     to = _places(layer, groups)
     units = _units(layer, basis, groups)
@@ -85,7 +96,8 @@ def encode(layer: Layer, basis: Basis, groups: tuple[Group, ...], threads: int =
         return to
     kernels.encode_into(
         layer.weight, layer.bias, basis.centre, basis.mean, np.ascontiguousarray(basis.back, np.float32),
-        [(*group[:2], unit, *group[2:]) for group, unit in zip(groups, units, strict=True)],
+        [(*group[:2], unit, group.planes) for group, unit in zip(groups.coarse, units, strict=True)],
+        [(*group[:2], 0.0, group.planes) for group in groups.fine],
         unbiased, (LARGEST / layer.dim, LARGEST, LARGEST_BASE, UNDERFLOWN), to, threads,
     )  # fmt: skip
     return to
@@ -96,29 +108,28 @@ def sum_up(a: Floats, b: Floats) -> Floats:
     return np.asarray((a + b) * np.float32(1 + 2.0**-22))
 
 
-def _places(layer: Layer, groups: tuple[Group, ...]) -> Encoded:
+def _places(layer: Layer, groups: Groups) -> Encoded:
     vocab, count = layer.vocab, padded(layer.vocab)
-    coarse = [row_bytes(stop, bits, start) for group in groups for start, stop, bits in group.layout(group.coarse)]
-    fine = [row_bytes(stop, bits, start) for group in groups for start, stop, bits in group.layout(group.fine)]
+    coarse, fine = ([row_bytes(stop, bits, start) for one in side for start, stop, bits in one.layout] for side in groups)
     codes = np.empty((count // CLASS_BLOCK, sum(-(-size // 4) for size in coarse), CLASS_BLOCK, 4), np.uint8)
     scale, rest_scale = (np.zeros((len(side), count), np.float32) for side in (coarse, fine))
-    lost, rounded, rest_lost = np.zeros((3, len(groups), count), np.float32)
+    lost, rounded, rest_lost = np.zeros((3, len(groups.coarse), count), np.float32)
     size, rest_size, base, length = np.zeros((4, count), np.float32)
     rest, uncoded = np.empty((vocab, sum(fine)), np.uint8), np.zeros(count, bool)
     return Encoded(codes, rest, scale, rest_scale, lost, rounded, rest_lost, size, rest_size, base, length, uncoded)
 
 
-def _units(layer: Layer, basis: Basis, groups: tuple[Group, ...]) -> list[float]:
+def _units(layer: Layer, basis: Basis, groups: Groups) -> list[float]:
     """What rounding takes of the turned coordinates of each group at most, over the length of the row."""
     unit = (min(layer.dim, CHUNK) + -(-layer.dim // CHUNK) + 16) * 2.0**-24
-    return [unit * float(np.linalg.norm(basis.back[:, group.start : group.stop])) for group in groups]
+    return [unit * float(np.linalg.norm(basis.back[:, group.start : group.stop])) for group in groups.coarse]
 
 
 class _Reference:
     """The encoder in NumPy, some blocks of rows at a time."""
 
     def __init__(
-        self, layer: Layer, basis: Basis, groups: tuple[Group, ...], units: list[float], unbiased: bool, to: Encoded
+        self, layer: Layer, basis: Basis, groups: Groups, units: list[float], unbiased: bool, to: Encoded
     ) -> None:
         self.layer, self.basis, self.groups, self.units, self.unbiased, self.to = layer, basis, groups, units, unbiased, to
         self.forth = np.ascontiguousarray(basis.back, np.float32)
@@ -136,50 +147,60 @@ class _Reference:
             uncoded = ~((largest_of(left) <= LARGEST / layer.dim) & (length <= LARGEST) & (np.abs(base) <= LARGEST_BASE))
         left[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0
         to.uncoded[part], to.base[part], to.length[part] = uncoded, base, kernels.round_up(length)
-        coarse: list[NDArray[np.uint8]] = []
-        fine: list[NDArray[np.uint8]] = []
-        scales: tuple[list[Floats], list[Floats]] = ([], [])
-        squares = np.zeros((2, len(left)))
-        for g in range(len(self.groups)):
-            sizes = self._take_group(g, part, left, length, (coarse, fine), scales)
-            squares += np.square(sizes)
-        to.size[part], to.rest_size[part] = kernels.round_up(np.sqrt(squares) * (1 + 1e-12))
-        if coarse:
-            blocks = slice(part.start // CLASS_BLOCK, -(-part.stop // CLASS_BLOCK))
-            to.codes[blocks] = np.concatenate([interleave(packed) for packed in coarse], axis=1)
-            to.scale[:, part] = scales[0]
-        if fine:
-            to.rest[part], to.rest_scale[:, part] = np.concatenate(fine, axis=1), scales[1]
+        sizes = self._coarse(part, left, length)
+        more = self._fine(part, left)
+        covers = [self.groups.cover(group) for group in self.groups.coarse]
+        for g, cover in enumerate(covers):
+            here = left[:, self.groups.coarse[g].start : self.groups.coarse[g].stop]
+            lost = to.lost[g, part].astype(np.float64) if cover < 0 else _left(here) + 2.0**-21 * more[cover]
+            to.rest_lost[g, part] = kernels.round_up(lost + to.rounded[g, part])
+        square = np.sum([size**2 for size in sizes], axis=0)
+        to.size[part] = kernels.round_up(np.sqrt(square) * (1 + 1e-12))
+        for f, size in enumerate(more):
+            covered = np.sqrt(np.sum([sizes[g] ** 2 for g, cover in enumerate(covers) if cover == f], axis=0))
+            square = square + (covered + size) ** 2 - covered**2
+        to.rest_size[part] = kernels.round_up(np.sqrt(np.maximum(square, 0)) * (1 + 1e-12))
 
-    def _take_group(
-        self, g: int, part: slice, turned: Floats, length: Doubles, codes: tuple[list[NDArray[np.uint8]], ...],
-        scales: tuple[list[Floats], list[Floats]],
-    ) -> tuple[Doubles, Doubles]:  # fmt: skip
-        """Codes of one group of all rows; returns ‖codes‖ of its coarse planes, and of all."""
-        group, to = self.groups[g], self.to
-        left = np.ascontiguousarray(turned[:, group.start : group.stop])
-        whole, size, more, before = left.copy(), np.zeros(len(left)), np.zeros(len(left)), np.zeros(len(left), np.float32)
-        for plane in group.coarse:
-            packed, before, taken = take_plane(left, plane, before)
-            padding = np.full((len(left), -packed.shape[1] % 4), 128, np.uint8)
-            codes[0].append(np.concatenate([packed, padding], axis=1))
-            scales[0].append(before)
-            size += taken
-        if self.unbiased:
-            size *= self._unbiased(whole, left, scales[0][len(scales[0]) - len(group.coarse) :])
-        slop = 1 + (left.shape[1] + 8) * 2.0**-24
-        lost = norm_of(left) * slop
-        # The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased scale
-        # moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
-        rounded = (self.units[g] * length + UNDERFLOWN) * (4 if self.unbiased else 1) + 2.0**-21 * size
-        to.lost[g, part], to.rounded[g, part] = kernels.round_up(lost), kernels.round_up(rounded)
-        for plane in group.fine:
-            packed, before, taken = take_plane(left, plane, before)
-            codes[1].append(packed)
-            scales[1].append(before)
-            more += taken
-        to.rest_lost[g, part] = kernels.round_up((norm_of(left) * slop if group.fine else lost) + rounded + 2.0**-21 * more)
-        return size, size + more
+    def _coarse(self, part: slice, turned: Floats, length: Doubles) -> list[Doubles]:
+        """Takes the coarse planes from ``turned``; returns their ``‖codes‖``, group by group."""
+        to, sizes, packed, scales = self.to, [], [], []
+        for g, group in enumerate(self.groups.coarse):
+            left = np.ascontiguousarray(turned[:, group.start : group.stop])
+            whole, size, before = left.copy(), np.zeros(len(left)), np.zeros(len(left), np.float32)
+            for plane in group.planes:
+                codes, before, taken = take_plane(left, plane, before)
+                packed.append(interleave(codes))
+                scales.append(before)
+                size += taken
+            if self.unbiased:
+                size *= self._unbiased(whole, left, scales[len(scales) - len(group.planes) :])
+            turned[:, group.start : group.stop] = left
+            # The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased scale
+            # moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
+            rounded = (self.units[g] * length + UNDERFLOWN) * (4 if self.unbiased else 1) + 2.0**-21 * size
+            to.lost[g, part], to.rounded[g, part] = kernels.round_up(_left(left)), kernels.round_up(rounded)
+            sizes.append(size)
+        if packed:
+            to.codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = np.concatenate(packed, axis=1)
+            to.scale[:, part] = scales
+        return sizes
+
+    def _fine(self, part: slice, turned: Floats) -> list[Doubles]:
+        """The same of the fine planes."""
+        sizes, packed, scales = [], [], []
+        for group in self.groups.fine:
+            left = np.ascontiguousarray(turned[:, group.start : group.stop])
+            size, before = np.zeros(len(left)), np.zeros(len(left), np.float32)
+            for plane in group.planes:
+                codes, before, taken = take_plane(left, plane, before)
+                packed.append(codes)
+                scales.append(before)
+                size += taken
+            turned[:, group.start : group.stop] = left
+            sizes.append(size)
+        if packed:
+            self.to.rest[part], self.to.rest_scale[:, part] = np.concatenate(packed, axis=1), scales
+        return sizes
 
     @staticmethod
     def _unbiased(whole: Floats, left: Floats, scales: list[Floats]) -> Doubles:
@@ -239,6 +260,11 @@ def few_bits(values: Floats, bits: int, step: str, before: Floats) -> tuple[NDAr
         scale = np.einsum("ij,ij->i", values, whole) / np.einsum("ij,ij->i", whole, whole)
         usable &= scale > 1e-35
     return codes, np.where(usable, scale, 0).astype(np.float32)
+
+
+def _left(values: Floats) -> Doubles:
+    """``‖values‖``, with what rounding takes of it."""
+    return np.asarray(norm_of(values) * (1 + (values.shape[1] + 8) * 2.0**-24))
 
 
 def norm_of(values: Array) -> Doubles:

@@ -20,7 +20,7 @@ import numpy as np
 from headlong.kernels import Doubles, Floats
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Level, Plan, Term, row_bytes
-from headlong.previews.encode import Encoded, Group, Plane, encode, norm_of, sum_up, take_plane
+from headlong.previews.encode import Encoded, Group, Groups, Plane, encode, norm_of, sum_up, take_plane
 from headlong.previews.prefix import ROUNDING, Summands, joined, roundings, spread
 from headlong.previews.sphere import quantile
 from headlong.previews.whitening import Basis, basis_of, stored
@@ -36,14 +36,14 @@ DEEPER: dict[int, tuple[Plane, ...]] = {
 }  # fmt: skip
 """The planes of level 1. What 4 bits with a Gaussian's step leave, 6 bits of it leave less than 8 bits of the whole would."""
 
-Groups = tuple[tuple[int, int, tuple[int, ...]], ...]
+Spent = tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 class Planes(NamedTuple):
     """What is coded: ``groups`` ((start, stop, planes), ...) of level 0, planes () keeping a norm; ``deeper`` bits of level 1,
     one of :data:`DEEPER`; ``rate`` of the rotation at which a radius may fail, or None: sure."""
 
-    groups: Groups
+    groups: Spent
     deeper: int = 4
     rate: float | None = None
 
@@ -66,7 +66,7 @@ def _energy(basis: Basis, layer: Layer) -> Doubles:
     return np.asarray(np.square(turned, dtype=np.float64).mean(axis=0) * unit**2)
 
 
-def filled(energy: Doubles, mean_bits: float) -> Groups:
+def filled(energy: Doubles, mean_bits: float) -> Spent:
     """Reverse water-filling: ``max(0, log2(energy / level) / 2)`` bits, ``mean_bits`` on average, rounded to 8, 4, 2, 1, 0."""
     logs = 0.5 * np.log2(np.maximum(energy, energy[0] * 1e-30 + 1e-300))
     low, high = logs.min() - mean_bits - 1, logs.max()
@@ -97,15 +97,17 @@ def balance_of(energy: Doubles) -> Doubles:
     return np.asarray(np.maximum(share, 1e-12) ** 0.25)
 
 
-def groups_of(planes: Planes) -> tuple[Group, ...]:
-    """The planes of both levels; coordinates that keep a norm in segments of doubling length."""
-    found: list[Group] = []
+def groups_of(planes: Planes) -> Groups:
+    """The groups of both levels: coordinates that keep a norm in segments of doubling length; behind those of eight bits all
+    together in level 1, since what was spent by energy leaves as much of each."""
+    coarse: list[Group] = []
     for start, stop, bits in planes.groups:
-        coarse = tuple((one, "absmax" if one == 8 else "gaussian") for one in bits)
-        fine = () if 8 in bits else DEEPER[planes.deeper]
+        kinds = tuple((one, "absmax" if one == 8 else "gaussian") for one in bits)
         segments = ((start, stop),) if bits else spread(start, 2 * max(start, WIDEST), 2, stop)
-        found.extend(Group(*segment, coarse, fine) for segment in segments)
-    return tuple(found)
+        coarse.extend(Group(*segment, kinds) for segment in segments)
+    behind = [group for group in coarse if not _eight(group)]
+    fine = (Group(behind[0].start, behind[-1].stop, DEEPER[planes.deeper]),) if behind and planes.deeper else ()
+    return Groups(tuple(coarse), fine)
 
 
 def lost_by(values: Floats, planes: tuple[Plane, ...]) -> Doubles:
@@ -116,32 +118,32 @@ def lost_by(values: Floats, planes: tuple[Plane, ...]) -> Doubles:
     return norm_of(left)
 
 
-def plane_bytes(groups: tuple[Group, ...]) -> int:
+def plane_bytes(groups: Groups) -> int:
     """Of a class at level 0: codes, a scale per plane, a slack per group of fewer than 8 bits and one for all, the base."""
     total = 8
-    for group in groups:
-        total += sum(-(-row_bytes(stop, bits, start) // 4) * 4 + 4 for start, stop, bits in group.layout(group.coarse))
+    for group in groups.coarse:
+        total += sum(-(-row_bytes(stop, bits, start) // 4) * 4 + 4 for start, stop, bits in group.layout)
         total += 0 if _eight(group) else 4
     return total
 
 
 def _eight(group: Group) -> bool:
-    return any(bits == 8 for bits, _ in group.coarse)
+    return any(bits == 8 for bits, _ in group.planes)
 
 
 def planes_plan(layer: Layer, basis: Basis, planes: Planes, dense: Dense, threads: int = 1) -> Plan:
     """Level 0 by groups, level 1 over what it left of coordinates below 8 bits; rows that cannot be coded always scored."""
     groups = groups_of(planes)
     found = encode(layer, basis, groups, threads, planes.rate is not None)
-    own, terms, shared = _first_radius(layer, groups, found, planes.rate)
+    own, terms, shared = _first_radius(layer, groups.coarse, found, planes.rate)
     own[:, found.uncoded] = 0.0
     rounding = roundings(layer, basis, found)
     slack, more = joined(_summands(layer.dim, shared, found.size, rounding), found.uncoded, len(own))
-    layout = tuple(place for group in groups for place in group.layout(group.coarse))
+    layout = tuple(place for group in groups.coarse for place in group.layout)
     levels = [Level(found.codes, layout, found.scale, np.concatenate([own, slack]), (*terms, *more))]
-    layout = tuple(place for group in groups for place in group.layout(group.fine))
+    layout = tuple(place for group in groups.fine for place in group.layout)
     if layout:
-        lost = [(_norm(group), side) for group, side in zip(groups, found.rest_lost, strict=True)]
+        lost = [(_norm(group), side) for group, side in zip(groups.coarse, found.rest_lost, strict=True)]
         slack, more = joined(_summands(layer.dim, lost, found.rest_size, rounding), found.uncoded, 0)
         levels.append(Level(found.rest, layout, found.rest_scale, slack, more, adds=True))
     return Plan(basis.mean, basis.rotation, found.base, basis.centre, tuple(levels), dense=dense)

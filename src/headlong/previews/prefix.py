@@ -24,7 +24,7 @@ from headlong.kernels import Doubles, Floats, round_up
 from headlong.layers.matrix import Layer
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
 from headlong.previews.bits import UNDERFLOW
-from headlong.previews.encode import Encoded, Group, encode, sum_up
+from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.whitening import UNIT, Basis
 
 FIRST = 16
@@ -59,9 +59,8 @@ def prefix_plan(
     ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
     """
     head, tail = spread(0, FIRST, 4, width), tail_of(width, layer.dim)
-    groups = [Group(*segment, EIGHT, ()) for segment in head]
-    groups += [Group(*segment, (), EIGHT if deeper else ()) for segment in tail]
-    found = encode(layer, basis, tuple(groups), threads)
+    coarse = (*(Group(*segment, EIGHT) for segment in head), *(Group(*segment, ()) for segment in tail))
+    found = encode(layer, basis, Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper)), threads)
     lost = sum_up(found.lost, found.rounded)
     norms, terms = lost[len(head) :], tuple(Term("norm", *segment, 1.0, row, likely) for row, segment in enumerate(tail))
     if factor is not None and tail:

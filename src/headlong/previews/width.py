@@ -24,7 +24,7 @@ from headlong.answers import Promise
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.previews.bits import logits_of
-from headlong.previews.encode import Group
+from headlong.previews.encode import Groups
 from headlong.previews.planes import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.prefix import FIRST, spread
 from headlong.previews.whitening import Basis
@@ -101,13 +101,13 @@ def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads:
     return Seen(rows, vectors, sampled, _shares(layer, sampled), best, lightest)
 
 
-def expected_bytes(layer: Layer, seen: Seen, width: int | tuple[Group, ...] | None, promise: Promise, share: float) -> float:
+def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float) -> float:
     """Mean over the judges. ``width`` None: int8 codes of all coordinates; groups: codes of few bits."""
     dim, item = layer.dim, layer.weight.itemsize
     fine = _radii(seen, ((0, dim),), CODE_LOSS)
     if width is None:
         coarse, likely, first, deeper = fine, fine, 6 * 4 + dim, dim * item
-    elif isinstance(width, tuple):
+    elif isinstance(width, Groups):
         coarse = likely = _radii_of_groups(seen, width)
         first, deeper = plane_bytes(width), dim  # level 1 is shorter than that, but gathered row by row
     else:
@@ -174,12 +174,12 @@ def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Do
     return total
 
 
-def _radii_of_groups(seen: Seen, groups: tuple[Group, ...]) -> Doubles:
+def _radii_of_groups(seen: Seen, groups: Groups) -> Doubles:
     """``[judges, classes]`` of a look by ``groups``."""
     size = balance_of(np.einsum("ij,ij->j", seen.rows, seen.rows))
     rows, vectors = (seen.rows / size).astype(np.float32), seen.vectors * size
     total = np.zeros((len(vectors), len(rows)))
-    for start, stop, planes, _ in groups:
+    for start, stop, planes in groups.coarse:
         query = np.linalg.norm(vectors[:, start:stop], axis=1)
         total += query[:, None] * lost_by(np.ascontiguousarray(rows[:, start:stop]), planes)
     return total
