@@ -13,7 +13,7 @@ from headlong.layers.matrix import Layer
 from headlong.plan import deinterleave, padded, row_bytes, unpack
 from headlong.previews.bits import mean_row
 from headlong.previews.encode import Encoded, Group, Groups, encode
-from headlong.previews.planes import Planes, groups_of
+from headlong.previews.planes import DEEPER, Planes, groups_of, lost_by
 from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import Basis, whiten
 
@@ -134,3 +134,11 @@ def test_unbiased_scales(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     assert (np.abs((left * turned).sum(axis=1)) < 1e-5 * (turned**2).sum(axis=1)).all()
     assert (np.linalg.norm(left, axis=1) <= found.lost[0, :70] + found.rounded[0, :70]).all()
     assert len(found.uncoded) == padded(70)
+
+
+def test_six_bits_of_what_four_leave_are_closer_than_eight_of_the_whole() -> None:
+    rows = np.random.default_rng(0).standard_normal((200, 576)).astype(np.float32)
+    lost = {}
+    for name, planes in (("eight", (EIGHT,)), ("ten", ((4, "gaussian"), *DEEPER[6]))):
+        lost[name] = np.median(lost_by(rows, planes) / np.linalg.norm(rows, axis=1))
+    assert lost["ten"] < lost["eight"] < 0.009
