@@ -65,9 +65,11 @@ struct LaneRows {
     const int32_t *ids, *place;
 };
 
-// A run of coordinates in one int8 plane: est[r][q] += scale[class] * step[q] * (start[q] + <codes at `at`, planes of q>).
+// A run of coordinates in one int8 plane: est[r][q] += scale[class] * step[q] * (start[q] + <codes at `at`, planes of q>), codes as
+// those of scan_u8: fewer than 8 bits count twice.
 struct LanePass {
-    int64_t at, quads;
+    int64_t at, words;
+    int bits;
     const int8_t* planes;  // [quad][lanes][4]
     const int32_t* start;
     const float *step, *scale;

@@ -56,13 +56,13 @@ int64_t block_of(int64_t left, double filled) {
 
 }  // namespace
 
-// Whether a call is one for ask_lanes: sure intervals from int8 codes of a prefix, and the codes behind it.
+// Whether a call is one for ask_lanes: sure intervals from codes of the coordinates that lead, and finer ones behind them.
 bool Executor::side_by_side(const Question& question, int64_t count) const {
     if (!has_preview || count < 2 || question.mask != nullptr || budget > 0 || link.form != 0 || !(link_a > 0)) return false;
     if (preview.codes == nullptr || !preview.rotated || rotation == nullptr || deeper.size() != 1 || !deeper[0].adds) return false;
     if (vocab < kLeastClasses || question.k > kMostBest || preview.terms.empty()) return false;
     if (question.eps < kInf && !(question.delta > 0)) return false;
-    const auto whole = [](const Segment& seg) { return seg.bits == 8 && seg.words > 0; };
+    const auto whole = [](const Segment& seg) { return seg.words > 0; };
     for (const Term& term : preview.terms)
         if (term.likely != 1) return false;
     return std::all_of(preview.segments.begin(), preview.segments.end(), whole) &&

@@ -27,16 +27,24 @@ inline void lanes_tile(const LaneRows& rows, int64_t r0, const LanePass* passes,
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
             from[r] = rows.codes + pass.at + (Listed ? rows.ids[r0 + r] * rows.row_step : (r0 + r) * kLaneStep);
-        I sum[R][V];
-#pragma GCC unroll 16
-        for (int v = 0; v < V; ++v) {
-            I start;
-            std::memcpy(&start, pass.start + lane + v * L, sizeof start);
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) sum[r][v] = start;
-        }
+        I sum[R][V] = {};
         const int8_t* planes = pass.planes + lane * 4;
-        for (int64_t j = 0; j < pass.quads; ++j, planes += lanes * 4) {
+        const bool whole = pass.bits == 8;
+        const uint32_t mask = 0x01010101u * ((1u << pass.bits) - 1);
+        for (int64_t j = 0; !whole && j < pass.words; ++j)
+            for (int shift = 0; shift < 8; shift += pass.bits, planes += lanes * 4) {
+                typename Ops::X x[V];
+#pragma GCC unroll 16
+                for (int v = 0; v < V; ++v) x[v] = Ops::take(planes + v * L * 4);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) {
+                    uint32_t code;
+                    std::memcpy(&code, Listed ? from[r] + j * 4 : from[0] + j * kLaneQuad + r * kLaneStep, 4);
+#pragma GCC unroll 16
+                    for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], code >> shift & mask, x[v]);
+                }
+            }
+        for (int64_t j = 0; whole && j < pass.words; ++j, planes += lanes * 4) {
             if (!Listed) __builtin_prefetch(from[0] + j * kLaneQuad + kLaneAhead);
             typename Ops::X x[V];
 #pragma GCC unroll 16
@@ -52,13 +60,16 @@ inline void lanes_tile(const LaneRows& rows, int64_t r0, const LanePass* passes,
         const bool fresh = p == 0 && base != nullptr;
 #pragma GCC unroll 16
         for (int v = 0; v < V; ++v) {
+            I start;
+            std::memcpy(&start, pass.start + lane + v * L, sizeof start);
             const F step = lane_load<L>(pass.step + lane + v * L), more = fresh ? lane_load<L>(add + lane + v * L) : F{};
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 const int64_t id = Listed ? rows.ids[r0 + r] : rows.first + r0 + r;
                 float* to = est + (Listed ? rows.place[r0 + r] : r0 + r) * lanes + lane + v * L;
                 const F before = fresh ? more + base[id] : lane_load<L>(to);
-                const F after = before + __builtin_convertvector(sum[r][v], F) * (step * pass.scale[id]);
+                const I dot = (whole ? sum[r][v] : sum[r][v] + sum[r][v]) + start;
+                const F after = before + __builtin_convertvector(dot, F) * (step * pass.scale[id]);
                 std::memcpy(to, &after, sizeof after);
             }
         }

@@ -97,7 +97,7 @@ float code_once(const double* x, int64_t start, int64_t stop, double* lost, cons
         const int whole = static_cast<int>(std::lrint(std::min(127.0, std::max(-127.0, x[j] * inverse))));
         write(j - start, static_cast<int8_t>(whole));
         const double gap = x[j] - static_cast<double>(step) * whole;
-        lost[j] = gap * gap;
+        lost[j] = std::max(lost[j], gap * gap);
     }
     return step;
 }
@@ -256,8 +256,8 @@ void Executor::prepare_lanes(Crowd& crowd) const {
     const int n = crowd.n, lanes = crowd.lanes;
     const size_t closer = deeper.empty() ? 0 : deeper[0].segments.size(), passes = preview.segments.size() + closer;
     int64_t quads = 0;
-    for (const Segment& seg : preview.segments) quads += seg.words;
-    for (size_t s = 0; s < closer; ++s) quads += deeper[0].segments[s].words / 4;
+    for (const Segment& seg : preview.segments) quads += seg.words * 8 / seg.bits;
+    for (size_t s = 0; s < closer; ++s) quads += deeper[0].segments[s].words / 4 * 8 / deeper[0].segments[s].bits;
     crowd.planes.resize(quads * lanes * 4);
     crowd.start.resize(passes * lanes);
     crowd.step.resize(passes * lanes);
@@ -265,15 +265,15 @@ void Executor::prepare_lanes(Crowd& crowd) const {
     std::fill_n(crowd.start.data(), crowd.start.size(), 0);
     std::fill_n(crowd.step.data(), crowd.step.size(), 0.f);
     int8_t* planes = crowd.planes.data();
-    const auto add = [&](std::vector<LanePass>& to, int64_t at, int64_t count, const float* scale) {
+    const auto add = [&](std::vector<LanePass>& to, int64_t at, int64_t words, int bits, const float* scale) {
         const size_t p = crowd.first.size() + crowd.further.size();
-        to.push_back({at, count, planes, crowd.start.data() + p * lanes, crowd.step.data() + p * lanes, scale});
-        planes += count * lanes * 4;
+        to.push_back({at, words, bits, planes, crowd.start.data() + p * lanes, crowd.step.data() + p * lanes, scale});
+        planes += words * 8 / bits * lanes * 4;
     };
     for (size_t s = 0; s < preview.segments.size(); ++s)
-        add(crowd.first, preview.segments[s].first_word * 256, preview.segments[s].words, preview.scale + s * padded);
+        add(crowd.first, preview.segments[s].first_word * 256, preview.segments[s].words, preview.segments[s].bits, preview.scale + s * padded);
     for (size_t s = 0; s < closer; ++s)
-        add(crowd.further, deeper[0].segments[s].first_word, deeper[0].segments[s].words / 4, deeper[0].scale + s * padded);
+        add(crowd.further, deeper[0].segments[s].first_word, deeper[0].segments[s].words / 4, deeper[0].segments[s].bits, deeper[0].scale + s * padded);
     const size_t wide = preview.slack.size(), narrow = closer == 0 ? 0 : deeper[0].slack.size();
     crowd.terms.resize((wide + narrow + 3) * lanes);  // and a constant, what is added to estimates, zeros
     std::fill_n(crowd.terms.data(), crowd.terms.size(), 0.f);
@@ -308,15 +308,16 @@ void Executor::prepare_lane(Crowd& crowd, int q, const double* turned) const {
     std::vector<double> x(turned, turned + rotated_dim), lost(rotated_dim, 0.0);
     const auto take = [&](const LanePass& pass, const Segment& seg, int8_t* row) {
         int8_t* plane = crowd.planes.data() + (pass.planes - crowd.planes.data()) + q * 4;
+        const int64_t per = 32 / seg.bits;
         int64_t total = 0;
         const float step = code_once(x.data(), seg.start, seg.stop, lost.data(), [&](int64_t j, int8_t whole) {
             plane[j / 4 * lanes * 4 + j % 4] = whole;
-            if (row != nullptr) row[j] = whole;
+            if (row != nullptr) row[j % per / 4 * seg.words + j / per * 4 + j % 4] = whole;
             total += whole;
         });
-        crowd.start[pass.start - crowd.start.data() + q] = static_cast<int32_t>(-128 * total);
+        crowd.start[pass.start - crowd.start.data() + q] = static_cast<int32_t>(-seg.middle() * total);
         crowd.step[pass.step - crowd.step.data() + q] = step;
-        return std::pair<float, int32_t>(step, static_cast<int32_t>(128 * total));
+        return std::pair<float, int32_t>(step, static_cast<int32_t>(seg.middle() * total));
     };
     for (size_t s = 0; s < crowd.first.size(); ++s) take(crowd.first[s], preview.segments[s], nullptr);
     Radius radius{};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -23,7 +24,8 @@ BLOCKS = (4, 5, 8, 9, 15, 24, 47, 64, 70)
 
 def built(patch: pytest.MonkeyPatch, level: str, eps: float, layer: Layer, hidden: np.ndarray, **options: object) -> Engine:
     patch.setenv("HEADLONG_ISA", level)
-    engine = hl.compile(layer, "cascade", eps=eps, calibration=hidden[100:], width=24, threads=2, **options)  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {"width": 24, "threads": 2, **options}
+    engine = hl.compile(layer, "cascade", eps=eps, calibration=hidden[100:], **chosen)
     assert isinstance(engine, Engine) and len(engine.plan.levels) == 2
     return engine
 
@@ -54,6 +56,16 @@ def test_types_links_and_odd_dimensions(monkeypatch: pytest.MonkeyPatch, level: 
     layer, hidden = decaying(VOCAB, 60, 1.5, seed=1)
     layer = Layer(layer.weight.astype(dtype), layer.bias, hl.Affine(0.7, 3.0))
     check(built(monkeypatch, level, 0.02, layer, hidden), hidden[:20], 5, 0.02)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bits", [2.3, 3.4, 5.0])
+def test_codes_of_few_bits(monkeypatch: pytest.MonkeyPatch, level: str, bits: float) -> None:
+    layer, hidden = decaying(VOCAB, 100, 1.0, seed=6)
+    for eps in (0.05, math.inf):
+        engine = built(monkeypatch, level, eps, layer, hidden, width=None, bits=bits)
+        assert {piece[2] for piece in engine.plan.levels[0].layout} - {8}
+        check(engine, hidden[:20], 10, eps)
 
 
 @pytest.mark.parametrize("level", LEVELS)
