@@ -3,7 +3,7 @@
 #
 #   tools/sanitize.sh address     out-of-bounds, use after free, undefined behaviour
 #   tools/sanitize.sh thread      data races
-#   tools/sanitize.sh KIND TEST...  other tests than those of kernels, masks, engines, many callers, saved engines and damaged files
+#   tools/sanitize.sh KIND TEST...  other tests than those of kernels, encoder, masks, engines, many callers, saved engines and damaged files
 #
 # Leaks are not looked for: the interpreter keeps memory until it exits. ASLR is off, which ThreadSanitizer needs.
 set -euo pipefail
@@ -17,7 +17,7 @@ case $kind in
   *) echo "$kind is no sanitizer; choose address or thread" >&2; exit 2 ;;
 esac
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(tests/test_{kernels,masks,engines,promise,callers,saved,fuzz}.py)
+[ ${#tests[@]} -gt 0 ] || tests=(tests/test_{kernels,encode,masks,engines,promise,callers,saved,fuzz}.py)
 
 python=${PYTHON:-python3}
 work=$(mktemp -d)
