@@ -143,3 +143,14 @@ def test_weighted_svd_covers_the_trained_layer(trained: Layer, trained_hidden: n
         found = engine.topk(hidden, 10).ids
         covered[name] = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, expected, strict=True)])
     assert covered["weighted"] > 0.97 > covered["plain"]
+
+
+def test_auto_proves_normalisers_of_large_batches_densely() -> None:
+    rng = np.random.default_rng(0)
+    basis = np.arange(1, 65.0) ** -1.0
+    layer = hl.Layer((rng.standard_normal((24000, 64)) * basis).astype(np.float32))
+    vectors = rng.standard_normal((300, 64)) * basis
+    proved = hl.compile(layer, eps=0.05, delta=0.0, calibration=vectors)
+    assert "dense beyond batch 8" in proved.reason and proved.topk(vectors[:9]).cost.dense.all()
+    for other in (hl.compile(layer, calibration=vectors), hl.compile(layer, eps=math.inf, calibration=vectors)):
+        assert "dense beyond" not in other.reason and not other.topk(vectors[:9]).cost.dense.any()

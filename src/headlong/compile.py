@@ -7,6 +7,7 @@ for you.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, overload
 
@@ -34,6 +35,9 @@ BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Bucket
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
 )  # fmt: skip
+
+PROVED = 8
+"""Queries at once beyond which a dense pass is faster than proofs of their normalisers; ``headlong tune`` measures it."""
 
 
 @overload
@@ -109,6 +113,8 @@ def compile(
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason)
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}"
+        if len(engine.plan.levels) > 1 and not delta and math.isfinite(eps):
+            engine = engine.reading_densely(PROVED, f"{engine.reason}; dense beyond batch {PROVED}: proofs share few rows")
     return engine if place is None else on_device(engine, place)
 
 
