@@ -21,6 +21,7 @@ namespace headlong {
 namespace {
 
 constexpr double kFilled = 0.6, kFilledByIds = 0.85;  // of the lanes, below which a query is better off alone
+constexpr int64_t kShareCodes = 32, kManyCodes = 128;  // lanes below which so many bytes of few bits are taken apart in vain
 constexpr int64_t kEvery = 8;        // one in so many pieces is a sample
 constexpr int64_t kLeastClasses = 8192;
 constexpr int64_t kMostBest = 64;    // of the sample's best
@@ -47,11 +48,13 @@ uint64_t content_key(const double* hidden, int64_t dim, uint64_t seed) {
 
 int64_t lanes_of(int64_t n) { return n <= 8 ? 8 : (n + 15) / 16 * 16; }
 
-// How many of `left` queries go together: as many as fill their lanes, or all lanes that can be filled.
-int64_t block_of(int64_t left, double filled) {
+// How many of `left` queries go together: as many as fill their lanes, or all lanes that can be filled, and no fewer lanes
+// than `least`.
+int64_t block_of(int64_t left, double filled, int64_t least) {
     const int64_t all = std::min<int64_t>(left, kBlockQueries), lanes = lanes_of(all);
-    if (static_cast<double>(all) >= filled * static_cast<double>(lanes)) return all;
-    return lanes <= 8 ? 0 : lanes == 16 ? 8 : lanes - 16;
+    const bool fills = static_cast<double>(all) >= filled * static_cast<double>(lanes);
+    const int64_t some = fills ? all : lanes <= 8 ? 0 : lanes == 16 ? 8 : lanes - 16;
+    return lanes_of(some) < least ? 0 : some;
 }
 
 }  // namespace
@@ -74,8 +77,11 @@ bool Executor::side_by_side(const Question& question, int64_t count) const {
 std::vector<int64_t> Executor::ask_lanes(const double* hidden, int64_t count, const Question& question,
                                          std::vector<Answer>& answers) const {
     std::vector<int64_t> left;
+    const auto few = [](const Segment& seg) { return seg.bits < 8; };
+    const bool many = 4 * preview.words > kManyCodes && std::any_of(preview.segments.begin(), preview.segments.end(), few);
+    const int64_t least = many ? kShareCodes : 0;
     for (int64_t first = 0, stop = 0; first < count; first = stop) {
-        stop = first + block_of(count - first, question.eps < kInf ? kFilled : kFilledByIds);
+        stop = first + block_of(count - first, question.eps < kInf ? kFilled : kFilledByIds, least);
         if (stop == first) {
             for (; stop < count; ++stop) left.push_back(stop);
             break;

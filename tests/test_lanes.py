@@ -65,7 +65,7 @@ def test_codes_of_few_bits(monkeypatch: pytest.MonkeyPatch, level: str, bits: fl
     for eps in (0.05, math.inf):
         engine = built(monkeypatch, level, eps, layer, hidden, width=None, bits=bits)
         assert {piece[2] for piece in engine.plan.levels[0].layout} - {8}
-        check(engine, hidden[:20], 10, eps)
+        check(engine, hidden[:32], 10, eps)
 
 
 @pytest.mark.parametrize("level", LEVELS)
