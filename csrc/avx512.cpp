@@ -95,7 +95,6 @@ template <int Bits>
 void scan_bits(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
                const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     switch (n) {
-        case 1: return scan_some<Bits, 1, 4>(block, words, planes, offset, step, scale, base, add, est, stride);
         case 2: return scan_some<Bits, 2, 4>(block, words, planes, offset, step, scale, base, add, est, stride);
         case 3:
             if (Bits == 8) return scan_some<Bits, 3, 4>(block, words, planes, offset, step, scale, base, add, est, stride);

@@ -212,13 +212,14 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
 
 // Draws are made from the question's seed and the query's content: the same query has the same answer.
 uint64_t Executor::key_of(const Look& look, int q, const Question& question) const {
-    uint64_t key = question.seed;
+    uint64_t part[4];  // side by side: each waits for its last
+    for (uint64_t i = 0; i < 4; ++i) part[i] = question.seed + i;
     for (int64_t j = 0; j < dim; ++j) {
         uint64_t word;
         std::memcpy(&word, &look.hidden[q * dim + j], 8);
-        key = mix(key ^ word) + 0x9E3779B97F4A7C15u;
+        part[j % 4] = mix(part[j % 4] ^ word) + 0x9E3779B97F4A7C15u;
     }
-    return key;
+    return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
 }
 
 // X = (term - middle) / gap of `count` classes drawn in proportion to their gaps, `before` being the sums of those of the runs of

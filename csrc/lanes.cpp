@@ -11,7 +11,6 @@
 #include "lanes.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "bets.h"
@@ -33,17 +32,6 @@ constexpr double kFarthest = 40;     // no exponential of lanes_weigh is larger
 float first_point(float theta, uint64_t& noise) {
     noise += 0x9E3779B97F4A7C15u;
     return theta * static_cast<float>(-std::log((static_cast<double>(mix(noise) >> 11) + 0.5) * 0x1p-53));
-}
-
-// By the query's content, four numbers at a time.
-uint64_t content_key(const double* hidden, int64_t dim, uint64_t seed) {
-    uint64_t part[4] = {seed, seed + 1, seed + 2, seed + 3};
-    for (int64_t j = 0; j < dim; ++j) {
-        uint64_t word;
-        std::memcpy(&word, hidden + j, 8);
-        part[j % 4] = mix(part[j % 4] ^ word) + 0x9E3779B97F4A7C15u;
-    }
-    return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
 }
 
 int64_t lanes_of(int64_t n) { return n <= 8 ? 8 : (n + 15) / 16 * 16; }
@@ -205,7 +193,7 @@ void Executor::start_lane(Crowd& crowd, const Question& question, int q) const {
         const float below = static_cast<float>(z[question.k - 1]);
         crowd.tau[q] = below > z[question.k - 1] ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below;
     }
-    crowd.key[q] = content_key(&crowd.look.hidden[q * dim], dim, question.seed);
+    crowd.key[q] = key_of(crowd.look, q, question);
 }
 
 // About how large the sum is, and so what a row is worth: a gap adds gap * price to the draws. Words are often in the order of their
