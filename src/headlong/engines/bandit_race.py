@@ -1,4 +1,4 @@
-"""The adaptive race that can be trusted, one query, in NumPy: the readable twin of ``csrc/race.cpp``.
+"""The adaptive race that can be trusted, one query, in NumPy: the readable twin of ``csrc/adaptive/race.cpp``.
 
 ::
 

@@ -7,7 +7,7 @@
 
 Trees and bands are lowered to one :class:`Steps`. Opening a node reads its rows: one for a two-way node, all of its
 branches' for a many-way one. Everything is float64; equal log-probabilities are ordered by class. The native twin is
-``csrc/descent.cpp``; this one is for reading, and for checking it.
+``csrc/structured/descent.cpp``; this one is for reading, and for checking it.
 """
 
 from __future__ import annotations

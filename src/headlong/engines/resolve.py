@@ -5,7 +5,7 @@
     lse      sum of exp over the intervals; rows with the widest gap are read further until the two ends meet
     sample   argmax of link(z) / T + gumbel: rows best first while their upper end beats the best score
 
-The readable twin of ``csrc/query.cpp``, with the same verbs and the same answers: choose it with ``HEADLONG_ISA=numpy``.
+The readable twin of ``csrc/executor/query.cpp``, with the same verbs and the same answers: choose it with ``HEADLONG_ISA=numpy``.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def _gathered(
 
 
 def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
-    """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/bet.cpp."""
+    """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/executor/bet.cpp."""
     if half_width > 8:
         return math.inf
     exact = _counts(len(lightest))  # of the heaviest classes, so many

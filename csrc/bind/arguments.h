@@ -1,0 +1,52 @@
+// What the executor and the descent take from Python: array types and checks.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "bind/parts.h"
+#include "kernels/kernels.h"
+
+namespace headlong {
+
+namespace nb = nanobind;
+
+using AnyArray = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+inline void check(bool good, const char* what) {
+    if (!good) throw std::invalid_argument(what);
+}
+
+inline Kind kind_of(const std::string& name) {
+    if (name == "float32") return Kind::f32;
+    if (name == "float16") return Kind::f16;
+    check(name == "bfloat16", "kind must be float32, float16 or bfloat16");
+    return Kind::bf16;
+}
+
+inline const void* weight_of(const AnyArray& array, Kind kind) {
+    check(array.ndim() == 2, "weight must be [vocab, dim]");
+    check(array.itemsize() == (kind == Kind::f32 ? 4u : 2u), "weight's item size does not fit its kind");
+    return array.data();
+}
+
+// Add the descent and the widening of hidden vectors to the module.
+void bind_descent(nb::module_& m);
+void bind_widened(nb::module_& m);
+
+// Adds what encodes a layer.
+void bind_encode(nb::module_& m);
+
+// Adds what turns ids into class masks.
+void bind_marks(nb::module_& m);
+
+}  // namespace headlong

@@ -1,0 +1,167 @@
+// The Python face of the descent: arrays that Python has checked already, looked over once more, and kept alive.
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "bind/arguments.h"
+#include "structured/descent.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+class BoundDescent {
+  public:
+    BoundDescent(int64_t dim, nb::sequence parts, Ids part, Ids first, Ids starts, Ids children, bool two_way, Ids owner,
+                 Ids above, Ids leaf, const std::string& isa) {
+        Steps& s = steps_;
+        s.kernels = kernels_for(isa.c_str());
+        check(s.kernels != nullptr, "this CPU does not have that instruction set");
+        s.dim = dim;
+        s.two_way = two_way;
+        for (nb::handle entry : parts) add_part(nb::cast<nb::sequence>(entry));
+        s.nodes = part.size();
+        s.branches = children.size();
+        s.vocab = leaf.size();
+        check(s.nodes > 0 && static_cast<int64_t>(first.size()) == s.nodes && static_cast<int64_t>(above.size()) == s.nodes &&
+                  static_cast<int64_t>(starts.size()) == s.nodes + 1 && static_cast<int64_t>(owner.size()) == s.branches,
+              "the arrays of nodes and branches do not fit each other");
+        s.part = kept(part), s.first = kept(first), s.starts = kept(starts), s.children = kept(children);
+        s.owner = kept(owner), s.above = kept(above), s.leaf = kept(leaf);
+        check_nodes();
+    }
+
+    nb::tuple topk(Doubles hidden, int64_t k, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(k >= 1 && k <= steps_.vocab, "k must be in 1..vocab");
+        std::vector<double> log_probs(batch * k, -std::numeric_limits<double>::infinity());
+        std::vector<int64_t> ids(batch * k, -1);
+        std::vector<Read> read(batch);
+        over_queries(batch, threads, [&](int64_t b, int own) {
+            const std::vector<Found> best = descend(steps_, hidden.data() + b * steps_.dim, k, own, &read[b]);
+            for (size_t i = 0; i < best.size(); ++i) {
+                log_probs[b * k + i] = best[i].log_prob;
+                ids[b * k + i] = best[i].id;
+            }
+        });
+        const size_t B = batch, K = k;
+        return nb::make_tuple(owned(std::move(log_probs), {B, K}), owned(std::move(ids), {B, K}), rows(read), bytes(read));
+    }
+
+    nb::tuple log_probs(Doubles hidden, Ids ids, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(ids.ndim() == 2 && static_cast<int64_t>(ids.shape(0)) == batch, "ids must be [batch, m]");
+        const int64_t m = ids.shape(1);
+        for (int64_t i = 0; i < batch * m; ++i)
+            check(ids.data()[i] >= 0 && ids.data()[i] < steps_.vocab, "an id is out of range");
+        std::vector<double> out(batch * m);
+        std::vector<Read> read(batch);
+        over_queries(batch, threads, [&](int64_t b, int own) {
+            follow(steps_, hidden.data() + b * steps_.dim, ids.data() + b * m, m, own, out.data() + b * m, &read[b]);
+        });
+        const size_t B = batch, M = m;
+        return nb::make_tuple(owned(std::move(out), {B, M}), rows(read), bytes(read));
+    }
+
+    const char* isa() const { return steps_.kernels->isa; }
+
+  private:
+    // (weight, kind, bias or None, projection or None, its kind)
+    void add_part(nb::sequence entry) {
+        StepPart p;
+        const auto weight = nb::cast<AnyArray>(entry[0]);
+        p.kind = kind_of(nb::cast<std::string>(entry[1]));
+        p.weight = weight_of(weight, p.kind);
+        p.rows = weight.shape(0), p.width = weight.shape(1);
+        arrays_.push_back(nb::cast(weight));
+        if (!entry[2].is_none()) {
+            const auto bias = nb::cast<Floats>(entry[2]);
+            check(static_cast<int64_t>(bias.size()) == p.rows, "a bias must have one number for each row");
+            p.bias = bias.data();
+            arrays_.push_back(nb::cast(bias));
+        }
+        check(!entry[3].is_none() || p.width == steps_.dim, "a part without a projection is as wide as the hidden vector");
+        if (!entry[3].is_none()) {
+            const auto projection = nb::cast<AnyArray>(entry[3]);
+            p.projection_kind = kind_of(nb::cast<std::string>(entry[4]));
+            p.projection = weight_of(projection, p.projection_kind);
+            check(static_cast<int64_t>(projection.shape(0)) == p.width && static_cast<int64_t>(projection.shape(1)) == steps_.dim,
+                  "a projection must be [width, dim]");
+            arrays_.push_back(nb::cast(projection));
+        }
+        steps_.parts.push_back(p);
+    }
+
+    const int64_t* kept(const Ids& array) {
+        arrays_.push_back(nb::cast(array));
+        return array.data();
+    }
+
+    void check_nodes() const {
+        const Steps& s = steps_;
+        check(s.starts[0] == 0 && s.starts[s.nodes] == s.branches, "starts must run from 0 to the number of branches");
+        for (int64_t n = 0; n < s.nodes; ++n) {
+            check(s.part[n] >= 0 && s.part[n] < static_cast<int64_t>(s.parts.size()), "a node names a part that is not there");
+            check(s.starts[n] < s.starts[n + 1] && (!s.two_way || s.fan(n) == 2), "a node has the wrong number of branches");
+            check(s.first[n] >= 0 && s.first[n] + s.rows(n) <= s.parts[s.part[n]].rows, "a node's rows are not there");
+            check(s.above[n] >= -1 && s.above[n] < s.branches, "a branch is out of range");
+        }
+        for (int64_t i = 0; i < s.branches; ++i)
+            check(s.children[i] < s.nodes && ~s.children[i] < s.vocab && s.owner[i] >= 0 && s.owner[i] < s.nodes &&
+                      s.starts[s.owner[i]] <= i && i < s.starts[s.owner[i] + 1],
+                  "a branch leads nowhere");
+        for (int64_t c = 0; c < s.vocab; ++c) check(s.leaf[c] >= 0 && s.leaf[c] < s.branches, "a class has no branch");
+    }
+
+    int64_t batch_of(const Doubles& hidden) const {
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == steps_.dim, "hidden must be [batch, dim]");
+        return hidden.shape(0);
+    }
+
+    // One query shares its nodes among the threads; of several, each thread takes whole ones.
+    template <typename Work>
+    void over_queries(int64_t batch, int threads, Work work) const {
+        nb::gil_scoped_release release;
+        const int count = thread_count(threads);
+        if (batch == 1) {
+            work(0, count);
+            return;
+        }
+        std::atomic<int64_t> next{0};
+        run_parallel(static_cast<int>(std::min<int64_t>(batch, count)), [&](int) {
+            for (int64_t b = next.fetch_add(1); b < batch; b = next.fetch_add(1)) work(b, 1);
+        });
+    }
+
+    static nb::object rows(const std::vector<Read>& read) {
+        std::vector<int64_t> out;
+        for (const Read& r : read) out.push_back(r.rows);
+        const size_t n = out.size();
+        return owned(std::move(out), {n});
+    }
+
+    static nb::object bytes(const std::vector<Read>& read) {
+        std::vector<double> out;
+        for (const Read& r : read) out.push_back(r.bytes);
+        const size_t n = out.size();
+        return owned(std::move(out), {n});
+    }
+
+    Steps steps_;
+    std::vector<nb::object> arrays_;
+};
+
+}  // namespace
+
+void bind_descent(nb::module_& m) {
+    nb::class_<BoundDescent>(m, "Descent")
+        .def(nb::init<int64_t, nb::sequence, Ids, Ids, Ids, Ids, bool, Ids, Ids, Ids, const std::string&>(), nb::arg("dim"),
+             nb::arg("parts"), nb::arg("part"), nb::arg("first"), nb::arg("starts"), nb::arg("children"), nb::arg("two_way"),
+             nb::arg("owner"), nb::arg("above"), nb::arg("leaf"), nb::arg("isa") = "")
+        .def("topk", &BoundDescent::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("threads") = 0)
+        .def("log_probs", &BoundDescent::log_probs, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
+        .def_prop_ro("isa", &BoundDescent::isa);
+}
+
+}  // namespace headlong

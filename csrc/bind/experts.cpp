@@ -1,0 +1,164 @@
+// The Python face of a gate over executors; see headlong.engines.experts for what it answers.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <stdexcept>
+
+#include "bind/parts.h"
+#include "structured/experts.h"
+#include "runtime/pool.h"
+
+namespace nb = nanobind;
+using namespace headlong;
+
+namespace {
+
+using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+void check(bool good, const char* what) {
+    if (!good) throw std::invalid_argument(what);
+}
+
+class BoundExperts {
+  public:
+    BoundExperts(Floats gate, Ids ids, Ids starts, nb::list executors, bool constant, bool scaled)
+        : gate_(gate), ids_(ids), starts_(starts), executors_(executors) {
+        Experts& e = experts_;
+        check(gate.ndim() == 2 && gate.shape(0) == nb::len(executors) && nb::len(executors) > 0,
+              "gate must be [experts, width], one executor each");
+        const int64_t count = static_cast<int64_t>(gate.shape(0));
+        e.width = static_cast<int64_t>(gate.shape(1));
+        e.dim = e.width - (constant ? 1 : 0);
+        e.constant = constant;
+        e.scaled = scaled;
+        e.gate = gate.data();
+        e.ids = ids.data();
+        e.starts = starts.data();
+        check(e.dim > 0 && starts.ndim() == 1 && static_cast<int64_t>(starts.size()) == count + 1 && starts.data()[0] == 0 &&
+                  starts.data()[count] == static_cast<int64_t>(ids.size()),
+              "starts must be [experts + 1], from 0 to the number of ids");
+        for (int64_t k = 0; k < count; ++k) {
+            const nb::capsule capsule = nb::cast<nb::capsule>(executors[k].attr("capsule"));
+            const Executor* executor = static_cast<const Executor*>(capsule.data(kExecutorCapsule));
+            check(starts.data()[k] < starts.data()[k + 1] && executor->vocab == e.size(k) && executor->dim == e.width,
+                  "an executor does not fit its expert");
+            double square = 0;
+            for (int64_t j = 0; j < e.width; ++j) square += static_cast<double>(e.gate[k * e.width + j]) * e.gate[k * e.width + j];
+            e.most_gate = std::max(e.most_gate, std::sqrt(square) * (1 + 0x1p-20));
+            e.experts.push_back(executor);
+        }
+    }
+
+    // logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]
+    nb::tuple topk(Doubles hidden, int64_t k, double eps, int threads, double delta, uint64_t seed) const {
+        const int64_t batch = batch_of(hidden);
+        check(k >= 0 && eps > 0 && delta >= 0 && delta < 1, "k >= 0, eps > 0, 0 <= delta < 1");
+        Question question;
+        question.k = k;
+        question.eps = eps;
+        question.delta = delta;
+        question.seed = seed;
+        question.threads = thread_count(threads);
+        std::vector<double> logits(batch * k, -kInf), lse, error, lse_error, bytes;
+        std::vector<int64_t> ids(batch * k, -1), rows, expert;
+        std::vector<uint8_t> proved, dense;
+        {
+            nb::gil_scoped_release release;
+            const Routed routed = experts_.route(hidden.data(), batch);
+            const std::vector<Answer> answers = experts_.ask(routed, question);
+            for (int64_t b = 0; b < batch; ++b) {
+                const Answer& answer = answers[b];
+                for (size_t i = 0; i < answer.best.size(); ++i) {
+                    ids[b * k + i] = answer.best[i].id;
+                    logits[b * k + i] = answer.best[i].z;
+                }
+                lse.push_back(answer.lse);
+                error.push_back(routed.error[b]);
+                lse_error.push_back(answer.error + routed.error[b]);
+                proved.push_back(answer.proved);
+                rows.push_back(answer.rows);
+                bytes.push_back(answer.bytes + static_cast<double>(experts_.experts.size() * experts_.width * 4));
+                dense.push_back(answer.dense);
+                expert.push_back(routed.routes[b].expert);
+            }
+        }
+        const size_t B = batch, K = k;
+        return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}),
+                              owned(std::move(error), {B}), owned(std::move(lse_error), {B}), owned_flags(std::move(proved), {B}),
+                              owned(std::move(rows), {B}), owned(std::move(bytes), {B}), owned_flags(std::move(dense), {B}),
+                              owned(std::move(expert), {B}));
+    }
+
+    nb::object logits(Doubles hidden, Ids classes) const {
+        const int64_t batch = batch_of(hidden);
+        check(classes.ndim() == 2 && static_cast<int64_t>(classes.shape(0)) == batch, "ids must be [batch, m]");
+        std::vector<double> out(batch * classes.shape(1));
+        {
+            nb::gil_scoped_release release;
+            experts_.logits(experts_.route(hidden.data(), batch), classes.data(), static_cast<int64_t>(classes.shape(1)), out.data());
+        }
+        return owned(std::move(out), {static_cast<size_t>(batch), classes.shape(1)});
+    }
+
+    nb::object everything(Doubles hidden, int64_t vocab, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        for (size_t i = 0; i < ids_.size(); ++i) check(ids_.data()[i] >= 0 && ids_.data()[i] < vocab, "an id is out of range");
+        std::vector<double> out(batch * vocab, -kInf);
+        {
+            nb::gil_scoped_release release;
+            experts_.everything(experts_.route(hidden.data(), batch), vocab, thread_count(threads), out.data());
+        }
+        return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(vocab)});
+    }
+
+    // ids, logits, score [batch, n], proved, error, expert [batch]
+    nb::tuple sample(Doubles hidden, int n, double temperature, uint64_t seed, uint64_t row0, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(n >= 1 && temperature > 0, "n >= 1, temperature > 0");
+        SampleRule rule{n, temperature, 0, 1, 0, seed, row0};
+        std::vector<int64_t> ids, expert;
+        std::vector<double> z, score;
+        std::vector<uint8_t> proved;
+        {
+            nb::gil_scoped_release release;
+            const Routed routed = experts_.route(hidden.data(), batch);
+            for (const Draw& draw : experts_.sample(routed, rule, thread_count(threads))) {
+                ids.push_back(draw.id);
+                z.push_back(draw.z);
+                score.push_back(draw.score);
+                proved.push_back(draw.proved);
+            }
+            for (const Route& route : routed.routes) expert.push_back(route.expert);
+        }
+        const size_t B = batch, N = n;
+        return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
+                              owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));
+    }
+
+  private:
+    int64_t batch_of(const Doubles& hidden) const {
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == experts_.dim, "hidden must be [batch, dim]");
+        return static_cast<int64_t>(hidden.shape(0));
+    }
+
+    Floats gate_;
+    Ids ids_, starts_;
+    nb::list executors_;
+    Experts experts_;
+};
+
+}  // namespace
+
+void bind_experts(nb::module_& m) {
+    nb::class_<BoundExperts>(m, "Experts")
+        .def(nb::init<Floats, Ids, Ids, nb::list, bool, bool>(), nb::arg("gate"), nb::arg("ids"), nb::arg("starts"),
+             nb::arg("executors"), nb::arg("constant"), nb::arg("scaled"))
+        .def("topk", &BoundExperts::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("threads") = 0,
+             nb::arg("delta") = 0.0, nb::arg("seed") = 0)
+        .def("logits", &BoundExperts::logits, nb::arg("hidden"), nb::arg("ids"))
+        .def("everything", &BoundExperts::everything, nb::arg("hidden"), nb::arg("vocab"), nb::arg("threads") = 0)
+        .def("sample", &BoundExperts::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("seed"),
+             nb::arg("row0"), nb::arg("threads") = 0);
+}

@@ -1,0 +1,213 @@
+// The kernels of encode/encode.h, once for each instruction set. Included inside the anonymous namespace of a translation unit that
+// defines LANES (floats of one vector), F, load<Kind>, and ROWS, the rows of a tile.
+
+typedef int32_t I __attribute__((vector_size(LANES * 4)));
+typedef double D __attribute__((vector_size(LANES * 8)));
+typedef uint8_t B __attribute__((vector_size(LANES)));
+
+constexpr float kFitted[] = {0, 2.0f, 0.9957f, 0, 0.3352f};  // the best uniform steps for a Gaussian (Max 1960)
+
+inline F get(const float* p) {
+    F v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void put(float* p, F v) { std::memcpy(p, &v, sizeof v); }
+inline F splat(float x) { return x - F{}; }  // not x + 0, which is an addition: it turns -0 into 0
+inline F pick(I mask, F yes, F no) { return reinterpret_cast<F>((mask & reinterpret_cast<I>(yes)) | (~mask & reinterpret_cast<I>(no))); }
+inline F vmax(F a, F b) { return pick(a > b, a, b); }
+inline F vmin(F a, F b) { return pick(a < b, a, b); }
+
+// The first `there` entries, zeros behind.
+inline F some(const float* p, int64_t there) {
+    float all[LANES] = {};
+    std::memcpy(all, p, there * sizeof(float));
+    return get(all);
+}
+
+template <typename V, typename S>
+inline S sum_of(V v, S start) {
+    for (int i = 0; i < LANES; ++i) start += v[i];
+    return start;
+}
+
+template <Kind K>
+void narrow_kind(const char* row, const double* centre, const double* mean, int64_t dim, float* out, double* base, double* square) {
+    constexpr int64_t kItem = K == Kind::f32 ? 4 : 2;
+    D inner = D{}, squares = D{};
+    int64_t j = 0;
+    for (; j + LANES <= dim; j += LANES) {
+        D c, m;
+        std::memcpy(&c, centre + j, sizeof c);
+        std::memcpy(&m, mean + j, sizeof m);
+        const D v = __builtin_convertvector(load<K>(row + j * kItem), D) - c;
+        put(out + j, __builtin_convertvector(v, F));
+        inner += v * m;
+        squares += v * v;
+    }
+    double a = sum_of(inner, 0.0), b = sum_of(squares, 0.0);
+    for (; j < dim; ++j) {
+        const double v = static_cast<double>(one_float(row, K, j)) - centre[j];
+        out[j] = static_cast<float>(v);
+        a += v * mean[j];
+        b += v * v;
+    }
+    *base = a;
+    *square = b;
+}
+
+void narrow(const void* row, Kind kind, const double* centre, const double* mean, int64_t dim, float* out, double* base,
+            double* square) {
+    const auto take = kind == Kind::f32   ? narrow_kind<Kind::f32>
+                      : kind == Kind::f16 ? narrow_kind<Kind::f16>
+                                          : narrow_kind<Kind::bf16>;
+    take(static_cast<const char*>(row), centre, mean, dim, out, base, square);
+}
+
+// ROWS rows against C vectors of columns: all sums of a chunk stay in registers.
+template <int C>
+inline void tile(const float* rows, int64_t stride, int64_t chunk, const float* columns, float* out, int64_t out_stride, bool first) {
+    F sum[ROWS][C];
+    #pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+        #pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) sum[r][c] = F{};
+    for (int64_t k = 0; k < chunk; ++k) {
+        F b[C];
+        #pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) b[c] = get(columns + (k * C + c) * LANES);
+        #pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r) {
+            const F a = splat(rows[r * stride + k]);
+            #pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) sum[r][c] += a * b[c];
+        }
+    }
+    #pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+        #pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+            float* to = out + r * out_stride + c * LANES;
+            put(to, first ? sum[r][c] : get(to) + sum[r][c]);
+        }
+}
+
+template <int C>
+void panel(const float* rows, int64_t stride, int64_t dim, const float* packed, float* out, int64_t out_stride) {
+    for (int64_t start = 0; start < dim; start += kTileChunk) {
+        const int64_t chunk = start + kTileChunk < dim ? kTileChunk : dim - start;
+        for (int64_t r = 0; r < kBlock; r += ROWS)
+            tile<C>(rows + r * stride + start, stride, chunk, packed + start * C * LANES, out + r * out_stride, out_stride, start == 0);
+    }
+}
+
+void turn(const float* rows, int64_t stride, int64_t dim, const float* packed, int64_t columns, float* out, int64_t out_stride) {
+    for (int64_t c = 0; c < columns; c += 3 * LANES) {
+        const int64_t left = (columns - c + LANES - 1) / LANES;
+        const auto take = left >= 3 ? panel<3> : left == 2 ? panel<2> : panel<1>;
+        take(rows, stride, dim, packed + c * dim, out + c, out_stride);
+    }
+}
+
+bool within(const float* values, int64_t n, float limit) {
+    I good = I{} == I{};
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        const F v = get(values + j);
+        good &= (v <= splat(limit)) & (v >= splat(-limit));
+    }
+    const F v = some(values + j, n - j);
+    good &= (v <= splat(limit)) & (v >= splat(-limit));
+    for (int i = 0; i < LANES; ++i)
+        if (good[i] == 0) return false;
+    return true;
+}
+
+float square(const float* values, int64_t n) {
+    F sum = F{};
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) {
+        const F v = get(values + j);
+        sum += v * v;
+    }
+    const F v = some(values + j, n - j);
+    return sum_of(sum + v * v, 0.f);
+}
+
+float largest(const float* values, int64_t n) {
+    F most = F{};
+    const auto take = [&](F v) { most = vmax(vmax(v, -v), most); };
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) take(get(values + j));
+    take(some(values + j, n - j));
+    float out = 0;
+    for (int i = 0; i < LANES; ++i) out = most[i] > out ? most[i] : out;
+    return out;
+}
+
+// The integers of the codes go to `whole`, their bytes to `codes`; returns sum whole^2, and sum value * whole in `inner`.
+// Eight bits: u = rint(value / step) + 128, whole = u - 128. Fewer: u = floor(value / step) + half, whole = 2 u + 1 - 2 half.
+float quantise(const float* values, int64_t n, int bits, float inverse, float* whole, uint8_t* codes, float* inner) {
+    const float half = static_cast<float>(1 << (bits - 1)), top = bits == 8 ? 127.f : 2 * half - 0.5f;
+    F squares = F{}, products = F{};
+    const auto take = [&](F v, B* bytes) {
+        F w;
+        if (bits == 8) {
+            w = vmin(vmax(v * inverse, splat(-top)), splat(top));
+            w = (w + 12582912.f) - 12582912.f;  // to the nearest integer
+            *bytes = __builtin_convertvector(__builtin_convertvector(w, I) + 128, B);
+        } else {
+            const I u = __builtin_convertvector(vmin(vmax(v * inverse + half, F{}), splat(top)), I);
+            *bytes = __builtin_convertvector(u, B);
+            w = __builtin_convertvector(2 * u + 1, F) - 2 * half;
+        }
+        return w;
+    };
+    int64_t j = 0;
+    B bytes;
+    for (; j + LANES <= n; j += LANES) {
+        const F v = get(values + j), w = take(v, &bytes);
+        std::memcpy(codes + j, &bytes, sizeof bytes);
+        put(whole + j, w);
+        squares += w * w;
+        products += v * w;
+    }
+    const F v = some(values + j, n - j), w = take(v, &bytes);
+    std::memcpy(codes + j, &bytes, n - j);
+    float sum = sum_of(squares, 0.f), dot = sum_of(products, 0.f);
+    for (int64_t i = 0; i < n - j; ++i) {
+        whole[j + i] = w[static_cast<int>(i)];
+        sum += whole[j + i] * whole[j + i];
+        dot += values[j + i] * whole[j + i];
+    }
+    *inner = dot;
+    return sum;
+}
+
+void plane(float* values, int64_t n, int bits, Step step, float before, float* work, uint8_t* codes, float* scale, float* size) {
+    float unit = 0, inverse = 0;
+    if (step == Step::gaussian) {
+        const float spread = std::sqrt(square(values, n) / static_cast<float>(n));
+        if (spread > 1e-30f && spread < 1e30f) inverse = 1 / (kFitted[bits] * spread);
+    } else if (step == Step::absmax) {
+        unit = largest(values, n) / 127.f;
+        if (!(unit >= 1.1754944e-38f)) unit = 0;  // a subnormal step would lose its relative precision
+        inverse = unit > 0 ? 1 / unit : 0;
+    } else {
+        unit = (step == Step::upper ? largest(values, n) : before) / static_cast<float>(1 << bits);
+        if (!(unit >= 1e-35f)) unit = 0;
+        inverse = unit > 0 ? 0.5f / unit : 0;
+    }
+    float inner;
+    const float sum = quantise(values, n, bits, inverse, work, codes, &inner);
+    if (step == Step::gaussian) {
+        const float fit = inner / sum;
+        unit = inverse > 0 && fit > 1e-35f ? fit : 0;
+    }
+    if (!(unit < __builtin_inff())) unit = 0;
+    *scale = unit;
+    *size = unit * std::sqrt(sum) * (1 + static_cast<float>(n + 8) * 0x1p-24f);
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) put(values + j, get(values + j) - get(work + j) * unit);
+    for (; j < n; ++j) values[j] -= work[j] * unit;
+}

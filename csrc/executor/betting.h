@@ -1,0 +1,59 @@
+// Bets against the mean of numbers in [-1, 1], and points to draw by: what the normaliser and the nucleus share.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "runtime/scratch.h"
+
+namespace headlong {
+
+constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
+constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
+
+inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+// Whether a mixture of stakes on factors 1 + stake * factor(x) multiplies its wealth by `odds`. A product of many factors
+// near one may leave the range of a double in neither direction that matters: 0 loses the bet, infinity wins it.
+template <typename Factor>
+bool wins(const std::vector<double>& drawn, double odds, const Factor& factor) {
+    constexpr int kStakes = 6;
+    constexpr double stakes[kStakes] = {0.98, 0.7, 0.45, 0.25, 0.12, 0.05};
+    double wealth[kStakes] = {0.5, 0.2, 0.12, 0.08, 0.06, 0.04};  // where gaps are wide and terms seldom use them, it is all or nothing
+    for (double x : drawn) {
+        const double gain = factor(x);
+        for (int s = 0; s < kStakes; ++s) wealth[s] *= 1 + stakes[s] * gain;
+    }
+    return std::accumulate(wealth, wealth + kStakes, 0.0) >= odds;
+}
+
+// Draws until a mean that is off by `e` is refuted with `odds`, when the mean of X^2 is `spread`.
+inline double draws_for(double odds, double e, double spread) {
+    return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
+}
+
+// `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
+inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {
+    const int64_t words = (2 * (count + 1) + kBlock - 1) / kBlock * kBlock;
+    Scratch<uint32_t> noise(words);
+    kernels.noise(key, mix(key), 0x40000000u | round, 0, words, noise.data());
+    std::vector<double> at(count + 1);
+    double sum = 0;
+    for (int64_t i = 0; i <= count; ++i) {
+        const uint64_t word = static_cast<uint64_t>(noise[2 * i]) << 32 | noise[2 * i + 1];
+        sum -= std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
+        at[i] = sum;
+    }
+    at.pop_back();
+    for (double& point : at) point *= total / sum;
+    return at;
+}
+
+}  // namespace headlong

@@ -1,0 +1,365 @@
+// Sampling one query: every class has a Gumbel of its own, fixed by (seed, row, class), and the argmax of
+// link(z) / T + gumbel is an exact sample. The classes whose keys may be the best are scored, their worst key is the threshold,
+// and what can still reach it is read on, level by level.
+//
+// Filters never sort V classes: the classes are taken in the order of their keys and the first that passes is the
+// sample. Whether one is in the nucleus depends on the mass of the classes better than it: see executor/nucleus.cpp.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "executor/betting.h"
+#include "executor/histogram.h"
+
+namespace headlong {
+namespace {
+
+constexpr int64_t kFirst = 1, kMoreKeys = 8;  // classes by key at first, and those scored beside them for a better threshold
+
+bool by_key(const Keyed& a, const Keyed& b) { return a.key > b.key || (a.key == b.key && a.id < b.id); }
+
+struct Candidate {
+    float upper;
+    int32_t id;
+    bool operator<(const Candidate& other) const { return upper > other.upper || (upper == other.upper && id < other.id); }
+};
+
+}  // namespace
+
+double gumbel(const Kernels& kernels, uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
+    uint32_t high[4], low[4];
+    kernels.noise(seed, row, draw, id & ~int64_t{3}, 4, high);
+    kernels.noise(seed, row, draw | 0x80000000u, id & ~int64_t{3}, 4, low);
+    const uint64_t word = static_cast<uint64_t>(high[id & 3]) << 32 | low[id & 3];
+    const double e = word >> 63 ? -std::log1p(-((static_cast<double>(~word) + 0.5) * 0x1p-64))
+                                : -std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
+    return -std::log(e);
+}
+
+std::vector<Answer> Executor::sample(const double* hidden, int64_t count, const SampleRule& rule,
+                                     const Question& question, bool dense_only, std::vector<Draw>* draws) const {
+    draws->assign(count * rule.n, Draw{});
+    std::vector<Answer> answers(count);
+    std::vector<int64_t> rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    Question asked = question;
+    asked.beta = 1 / rule.temperature;
+    asked.keep = true;
+    asked.eps = kInf;  // no sample asks for a normaliser
+    const bool by_mass = rule.top_p < 1 || rule.min_p > 0;
+    asked.k = rule.top_k > 0 ? std::min(rule.top_k, vocab) : by_mass ? 1 : 0;
+    run(
+        hidden, rows, asked, dense_only,
+        [&](Look& look, int q, int threads, Answer& answer) {
+            return resolve_sample(look, q, asked, rule, threads, draws->data() + look.rows[q] * rule.n, answer);
+        },
+        [&](const std::vector<int64_t>& left) { finish_samples(hidden, left, asked, rule, *draws, answers); },
+        answers);
+    if (budget > 0 && has_preview && !dense_only)
+        for (Draw& draw : *draws) draw.proved = false;
+    return answers;
+}
+
+Status Executor::resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                                Draw* draws, Answer& answer) const {
+    if (rule.top_k == 0 && (rule.top_p < 1 || rule.min_p > 0))
+        return draw_filtered(look, q, question, rule, threads, draws, answer);
+    std::vector<Scored> best;
+    Known known;
+    if ((rule.top_k > 0 || by_budget(look)) && !know(look, q, question, threads, best, known, answer)) return Status::dear;
+    if (rule.top_k > 0) {
+        const std::vector<Scored> kept = filtered(std::move(best), rule);
+        for (int i = 0; i < rule.n; ++i) draws[i] = pick(kept, rule, look.rows[q], i);
+        return Status::done;
+    }
+    for (int i = 0; i < rule.n; ++i) {
+        std::vector<Keyed> first;
+        Keys keys;
+        keys.draw = static_cast<uint32_t>(i);
+        if (!best_keys(look, q, rule, 1, threads, known, keys, first, answer)) return Status::dear;
+        if (!first.empty()) draws[i] = {first[0].id, first[0].z, first[0].key, true};
+    }
+    return Status::done;
+}
+
+// The radii of the look, and no class read further.
+void Executor::start_knowing(Look& look, int q, int threads, Known& known) const {
+    if (!known.rad.empty()) return;
+    known.rad = look.rad.empty() ? radii(look, q, threads) : std::move(look.rad);
+    known.depth.resize(padded);
+    std::memset(known.depth.data(), 0, padded);
+}
+
+// The k best classes, and all that were scored on the way. Under a budget the estimates of the others are taken for the truth:
+// the distribution is the published method's own.
+bool Executor::know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
+                    Answer& answer) const {
+    bool found = true;
+    if (by_budget(look)) {
+        Interval lse{0, kInf};
+        known.scored = spend_budget(look, q, question, threads, lse);
+        best.assign(known.scored.begin(), known.scored.begin() + std::min<size_t>(question.k, known.scored.size()));
+    } else {
+        std::vector<float> est, upper;
+        Known* further = known.rad.empty() ? nullptr : &known;
+        found = best_of(look, q, question.k, threads, best, known.scored, est, upper, answer, further);
+        for (const Scored& s : known.scored) {
+            look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
+            if (further != nullptr) known.rad[s.id] = 0;
+        }
+    }
+    answer.rows += static_cast<int64_t>(known.scored.size());
+    answer.bytes += static_cast<double>(known.scored.size()) * row_bytes();
+    return found;
+}
+
+// Scores rows; they leave the estimates.
+void Executor::score_known(Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer) const {
+    float* est = look.est.data() + q * padded;
+    if (by_budget(look)) {
+        for (Scored& s : rows) s.z = est[s.id];
+    } else {
+        score(&look.hidden[q * dim], rows, threads);
+        answer.rows += static_cast<int64_t>(rows.size());
+        answer.bytes += static_cast<double>(rows.size()) * row_bytes();
+    }
+    for (const Scored& s : rows) {
+        est[s.id] = -std::numeric_limits<float>::infinity();
+        known.rad[s.id] = 0;
+    }
+    known.scored.insert(known.scored.end(), rows.begin(), rows.end());
+}
+
+// Reads each of `ids` one level further: its next codes, or the row itself.
+void Executor::read_on(Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) const {
+    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+    std::vector<std::vector<int32_t>> at(levels);
+    std::vector<Scored> last;
+    for (int32_t id : ids) {
+        if (levels > 0 && known.depth[id] < levels) at[known.depth[id]++].push_back(id);
+        else last.push_back({id, 0});
+    }
+    for (int level = 0; level < levels; ++level) read_deeper(look, q, level, at[level], threads, known.rad, answer);
+    score_known(look, q, last, threads, known, answer);
+}
+
+// Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
+std::vector<Scored> Executor::filtered(std::vector<Scored> sorted, const SampleRule& rule) const {
+    if (sorted.empty()) return sorted;
+    const double beta = 1 / rule.temperature, most = linked(sorted[0].z) * beta;
+    double total = 0, before = 0;
+    for (const Scored& s : sorted) total += std::exp(linked(s.z) * beta - most);
+    size_t keep = 0;
+    for (; keep < sorted.size(); ++keep) {
+        const double f = linked(sorted[keep].z) * beta - most;
+        if (keep > 0 && ((rule.top_p < 1 && before >= rule.top_p * total) || (rule.min_p > 0 && f < std::log(rule.min_p))))
+            break;
+        before += std::exp(f);
+    }
+    sorted.resize(keep);
+    return sorted;
+}
+
+Draw Executor::pick(const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) const {
+    Draw out;
+    for (const Scored& s : kept) {
+        const double key = linked(s.z) / rule.temperature + gumbel(*kernels, rule.seed, rule.row0 + row, draw, s.id + rule.class0);
+        if (out.id < 0 || key > out.score) out = {s.id, s.z, key, true};
+    }
+    return out;
+}
+
+// The upper ends of all keys.
+void Executor::upper_keys(const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys) const {
+    const float* est = look.est.data() + q * padded;
+    const uint64_t row = rule.row0 + look.rows[q];
+    const float beta = static_cast<float>(1 / rule.temperature);
+    const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
+    const int64_t chunks = (padded + kChunk - 1) / kChunk;
+    keys.upper.resize(padded);
+    keys.largest.resize(chunks);
+    over_chunks(chunks, threads, [&](int, int64_t c) {
+        uint32_t words[kChunk + kBlock];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
+        keys.largest[c] = kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, link, beta, &keys.upper[first]);
+    });
+}
+
+// Those of `ids` again, which were read on.
+void Executor::closer_keys(const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
+                           const Known& known, Keys& keys) const {
+    constexpr int64_t kGrain = 64;
+    const float* est = look.est.data() + q * padded;
+    const uint64_t row = rule.row0 + look.rows[q];
+    const float beta = static_cast<float>(1 / rule.temperature);
+    const int64_t count = static_cast<int64_t>(ids.size());
+    over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
+        uint32_t words[kGrain] = {}, four[4];
+        float some[kGrain] = {}, rad[kGrain] = {}, upper[kGrain];
+        const int64_t n = std::min(count - g * kGrain, kGrain);
+        const int32_t* own = &ids[g * kGrain];
+        for (int64_t i = 0; i < n; ++i) {
+            const int64_t id = own[i] + rule.class0;
+            kernels->noise(rule.seed, row, keys.draw, id & ~int64_t{3}, 4, four);
+            words[i] = four[id & 3];
+            some[i] = est[own[i]];
+            rad[i] = known.rad[own[i]];
+        }
+        kernels->gumbel_keys(some, rad, words, kGrain, link, beta, upper);
+        for (int64_t i = 0; i < n; ++i)
+            if (upper[i] < keys.upper[own[i]]) keys.upper[own[i]] = upper[i];
+    });
+}
+
+// What `count` upper ends reach at least, as long as none of them has fallen.
+float reached_by(const Keys& keys, int64_t count) {
+    std::vector<float> each = keys.largest;
+    const float none = -std::numeric_limits<float>::max();
+    if (count > static_cast<int64_t>(each.size())) return none;
+    std::nth_element(each.begin(), each.begin() + (count - 1), each.end(), std::greater<float>());
+    return std::max(each[count - 1], none);
+}
+
+// The classes whose upper ends reach `floor`, `most` of them, the largest, where there are more.
+std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, size_t most, float floor, int threads) {
+    const int64_t padded = static_cast<int64_t>(keys.upper.size());
+    std::vector<std::vector<Candidate>> each(threads);
+    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+        const float none[kChunk] = {};
+        int32_t ids[kChunk];
+        float kept[kChunk], upper[kChunk];
+        std::vector<Candidate>& own = each[t];
+        const float least = own.size() == most ? own.front().upper : floor;
+        if (keys.largest[c] < least) return;
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        const int64_t came = kernels.survivors(&keys.upper[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
+        for (int64_t i = 0; i < came; ++i) {
+            own.push_back({kept[i], ids[i]});
+            if (own.size() > most) {  // a heap, the worst in front
+                std::push_heap(own.begin(), own.end());
+                std::pop_heap(own.begin(), own.end());
+                own.pop_back();
+            } else if (own.size() == most) {
+                std::make_heap(own.begin(), own.end());
+            }
+        }
+    });
+    std::vector<Candidate> all;
+    for (const std::vector<Candidate>& own : each) all.insert(all.end(), own.begin(), own.end());
+    if (all.size() > most) {
+        std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(most), all.end());
+        all.resize(most);
+    }
+    return all;
+}
+
+// The m classes with the largest keys, best first. False: there are so many candidates that all is better read.
+bool Executor::best_keys(Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
+                         std::vector<Keyed>& best, Answer& answer) const {
+    start_knowing(look, q, threads, known);
+    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+    float floor = -std::numeric_limits<float>::max();
+    if (keys.upper.empty()) {
+        upper_keys(look, q, rule, threads, known, keys);
+        floor = reached_by(keys, m + kMoreKeys);
+    }
+    const auto take = [&] {  // what has been scored by now
+        for (size_t i = keys.exact.size(); i < known.scored.size(); ++i) {
+            const Scored& s = known.scored[i];
+            keys.upper[s.id] = -std::numeric_limits<float>::infinity();
+            keys.exact.push_back({s.id, s.z, linked(s.z) / rule.temperature +
+                                                 gumbel(*kernels, rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
+        }
+        best = keys.exact;
+        const int64_t kept = std::min<int64_t>(m, static_cast<int64_t>(best.size()));
+        std::partial_sort(best.begin(), best.begin() + kept, best.end(), by_key);
+        best.resize(kept);
+        return kept < m ? -kInf : best.back().key;
+    };
+    const auto score_some = [&](std::vector<Candidate>::const_iterator from, std::vector<Candidate>::const_iterator to) {
+        std::vector<Scored> rows;
+        for (; from != to; ++from) rows.push_back({from->id, 0});
+        score_known(look, q, rows, threads, known, answer);
+        return take();
+    };
+    take();
+    std::vector<Candidate> open = largest_keys(*kernels, keys, m + kMoreKeys, floor, threads);
+    double worst = score_some(open.begin(), open.end());
+    const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
+    open = largest_keys(*kernels, keys, padded, reach, threads);
+    const double most = (levels > 0 ? std::max(share, 0.7) : share) * static_cast<double>(vocab) + 1024.0 + 8.0 * static_cast<double>(m);
+    if (static_cast<double>(open.size()) > most) return false;
+    for (int level = 0; level < levels && open.size() >= 4; ++level) {
+        std::vector<int32_t> ids;
+        for (const Candidate& c : open)
+            if (known.depth[c.id] == level) ids.push_back(c.id);
+        read_on(look, q, ids, threads, known, answer);
+        closer_keys(look, q, rule, ids, threads, known, keys);
+        size_t kept = 0;
+        for (Candidate& c : open)
+            if ((c.upper = keys.upper[c.id]) >= worst) open[kept++] = c;
+        open.resize(kept);
+    }
+    if (static_cast<double>(open.size()) > share * static_cast<double>(vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
+    std::sort(open.begin(), open.end());
+    for (auto at = open.cbegin(); at != open.cend() && at->upper >= worst;) {
+        auto to = at;
+        while (to != open.cend() && to - at < std::max<int64_t>(4, m - static_cast<int64_t>(best.size())) && to->upper >= worst) ++to;
+        worst = score_some(at, to);
+        at = to;
+    }
+    return true;
+}
+
+// top_p and min_p over all classes.
+Status Executor::draw_filtered(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                               Draw* draws, Answer& answer) const {
+    std::vector<Scored> best;
+    Known known;
+    if (!by_budget(look)) start_knowing(look, q, threads, known);
+    if (!know(look, q, question, threads, best, known, answer)) return Status::dear;
+    if (best.empty()) return Status::done;  // no class may be answered
+    const double floor = rule.min_p > 0 ? linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
+    // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
+    const bool may_bet = question.delta > 0 && look.source == &preview && !by_budget(look);
+    const uint64_t key = may_bet ? key_of(look, q, question) : 0;
+    Scored within = best[0], beyond{-1, -kInf};
+    double decided = 0;
+    bool proved = true, within_proved = true, beyond_proved = true;
+    const auto in_nucleus = [&](const Scored& s, bool* inside) {
+        if (rule.top_p >= 1 || s.id == best[0].id) return *inside = true, true;
+        if (s.id == within.id || better(s, within)) return proved = proved && within_proved, *inside = true, true;
+        if (beyond.id >= 0 && (s.id == beyond.id || better(beyond, s))) return proved = proved && beyond_proved, *inside = false, true;
+        const double odds = may_bet ? (decided + 1) * (decided + 2) / question.delta : 0;
+        const Side side = side_of_nucleus(look, q, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads,
+                                          known, answer);
+        ++decided;
+        (side.inside ? within : beyond) = s;
+        (side.inside ? within_proved : beyond_proved) = side.proved;
+        proved = proved && side.proved;
+        return *inside = side.inside, side.known;
+    };
+    for (int i = 0; i < rule.n; ++i) {
+        Keys keys;
+        keys.draw = static_cast<uint32_t>(i);
+        bool drawn = false;
+        size_t seen = 0;
+        proved = true;
+        for (int64_t m = kFirst; !drawn; m *= 4) {
+            std::vector<Keyed> first;
+            if (!best_keys(look, q, rule, m, threads, known, keys, first, answer)) return Status::dear;
+            for (; seen < first.size() && !drawn; ++seen) {
+                const Keyed& next = first[seen];
+                bool inside = false;
+                if (linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
+                if (!in_nucleus({next.id, next.z}, &inside)) return Status::dear;
+                if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
+            }
+            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::dear;
+        }
+    }
+    return Status::done;
+}
+
+}  // namespace headlong

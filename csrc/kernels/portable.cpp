@@ -1,0 +1,165 @@
+// The reference of the grid: plain loops for any CPU, always built.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/kernels.h"
+
+namespace headlong {
+namespace {
+
+#define LANES 4
+#include "kernels/epilogue.inl"
+#include "executor/loss.inl"
+
+void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
+             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
+             int64_t stride) {
+    const int groups = 8 / bits, mask = (1 << bits) - 1, times = bits == 8 ? 1 : 2;
+    for (int q = 0; q < n; ++q) {
+        const int8_t* plane = planes + q * words * groups * 8;
+        int32_t high[kBlock] = {}, low[kBlock] = {};
+        for (int64_t j = 0; j < words * groups; ++j)
+            for (int64_t c = 0; c < kBlock; ++c)
+                for (int i = 0; i < 4; ++i) {
+                    int32_t code = times * (block[(j / groups * kBlock + c) * 4 + i] >> j % groups * bits & mask);
+                    high[c] += code * plane[j * 8 + i];
+                    low[c] += code * plane[j * 8 + 4 + i];
+                }
+        for (int64_t c = 0; c < kBlock; ++c) {
+            float dot = 256.f * static_cast<float>(high[c] - offset[2 * q]) + static_cast<float>(low[c] - offset[2 * q + 1]);
+            float start = base == nullptr ? est[q * stride + c] : base[c] + add[q];
+            est[q * stride + c] = start + dot * (scale[c] * step[q]);
+        }
+    }
+}
+
+const char* row_at(const void* rows, Kind kind, int64_t dim, int64_t r) {
+    return static_cast<const char*>(rows) + r * dim * (kind == Kind::f32 ? 4 : 2);
+}
+
+void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
+                int64_t stride) {
+    for (int64_t r = 0; r < count; ++r) {
+        const char* row = row_at(rows, kind, dim, r);
+        for (int q = 0; q < n; ++q) {
+            float sum = 0;
+            for (int64_t start = 0; start < dim; start += kTileChunk) {
+                int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
+                float part = 0;
+                for (int64_t j = start; j < stop; ++j) part += one_float(row, kind, j) * x[q * dim + j];
+                sum += part;
+            }
+            out[q * stride + r] = sum;
+        }
+    }
+}
+
+void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float*,
+                float* out) {
+    std::memset(out, 0, sizeof(float) * count * padded);
+    for (int64_t r = 0; r < count; ++r) {
+        const char* row = row_at(rows, kind, dim, r);
+        for (int64_t start = 0; start < dim; start += kTileChunk) {
+            int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
+            float part[kTileQueries] = {};
+            for (int64_t j = start; j < stop; ++j) {
+                float w = one_float(row, kind, j);
+                for (int q = 0; q < padded; ++q) part[q] += w * xt[j * padded + q];
+            }
+            for (int q = 0; q < padded; ++q) out[r * padded + q] += part[q];
+        }
+    }
+}
+
+void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
+    for (int64_t i = 0; i < n; ++i) {
+        const char* row = row_at(weight, kind, dim, ids == nullptr ? i : ids[i]);
+        double sum = 0;
+        for (int64_t j = 0; j < dim; ++j) sum += static_cast<double>(one_float(row, kind, j)) * x[j];
+        out[i] = sum;
+    }
+}
+
+void dot_floats(const void* weight, Kind kind, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
+    for (int64_t i = 0; i < n; ++i) {
+        const char* row = row_at(weight, kind, dim, ids[i]);
+        float sum[32] = {}, all = 0;
+        for (int64_t j = 0; j < dim; ++j) sum[j % 32] += one_float(row, kind, j) * x[j];
+        for (float part : sum) all += part;
+        out[i] = all;
+    }
+}
+
+// The reference: one query after the other, as dot_rows.
+void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const double* x, int n, double*, double* out,
+               int64_t stride) {
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide;
+    for (int q = 0; q < n; ++q) dot_rows(rows, kind, dim, nullptr, count, x + q * wide, out + q * stride);
+}
+
+template <int L>
+struct LaneOps;
+
+template <>
+struct LaneOps<8> {
+    static constexpr int L = 8;
+    typedef float F __attribute__((vector_size(32)));
+    typedef int32_t I __attribute__((vector_size(32)));
+    struct X {
+        int8_t codes[L * 4];
+    };
+    static X take(const int8_t* from) {
+        X x;
+        std::memcpy(x.codes, from, sizeof x.codes);
+        return x;
+    }
+    static I dots(I sum, uint32_t code, const X& x) {
+        for (int i = 0; i < L; ++i)
+            for (int c = 0; c < 4; ++c) sum[i] += static_cast<int32_t>(code >> 8 * c & 255) * x.codes[i * 4 + c];
+        return sum;
+    }
+    static F least(F a, F b) { return a < b ? a : b; }
+    static F most(F a, F b) { return a > b ? a : b; }
+    static uint32_t not_below(F a, F b) {
+        uint32_t bits = 0;
+        for (int i = 0; i < L; ++i) bits |= static_cast<uint32_t>(!(a[i] < b[i])) << i;
+        return bits;
+    }
+    static uint32_t negative(F a) {
+        uint32_t bits = 0;
+        for (int i = 0; i < L; ++i) bits |= static_cast<uint32_t>(a[i] < 0) << i;
+        return bits;
+    }
+    static float sum(F a) {
+        float s = 0;
+        for (int i = 0; i < 8; ++i) s += a[i];
+        return s;
+    }
+    static F power(F y) {  // no number stays none
+        const F x = least(F{} + 126.f, most(F{} - 100.f, y)), shifted = x + 12582912.f, f = x - (shifted - 12582912.f);
+        const F p = ((f * 0.0551716946f + 0.242611378f) * f + 0.693261027f) * f + 0.999928057f;
+        I raw, octave;
+        std::memcpy(&raw, &p, sizeof raw);
+        std::memcpy(&octave, &shifted, sizeof octave);
+        raw += octave << 23;  // the integer sits in the low mantissa bits
+        F out;
+        std::memcpy(&out, &raw, sizeof out);
+        return out;
+    }
+};
+
+#include "kernels/lanes.inl"
+#include "kernels/lanes_by_8.inl"
+
+}  // namespace
+
+const Kernels* portable_kernels() {
+    static const Kernels table = {
+        "portable", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
+        largest_double_of, dot_codes_of, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
+        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
+        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of};
+    return &table;
+}
+
+}  // namespace headlong
