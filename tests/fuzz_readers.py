@@ -30,11 +30,11 @@ import safetensors
 
 import headlong
 from headlong import kernels
+from headlong.bench.measure import environment, write_run
 from headlong.errors import HeadlongError
 from headlong.layers.checkpoint import Checkpoint
 from headlong.layers.matrix import Layer
 from headlong.links import SoftCap
-from headlong.measure import environment, write_run
 from headlong.store import DTYPES, open_file, write_file
 
 NUMBERS = [0, 1, -1, 2, 7, 63, 64, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, 0.5, True]

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from headlong import kernels
-from headlong.engines.bandit_columns import basis, published_arrays, race_arrays, turned
-from headlong.engines.bandit_published import Rules, Search, order_of
-from headlong.engines.bandit_race import RaceQuery, Widths, odds_of
-from headlong.engines.bandit_reader import PublishedReader, RaceReader, keys_of
-from headlong.engines.bandit_tuning import clopper_pearson, fitted
-from headlong.engines.bandit_variance import chances, horvitz_thompson, importance, serfling, uniform
+from headlong.engines.adaptive.columns import basis, published_arrays, race_arrays, turned
+from headlong.engines.adaptive.published import Rules, Search, order_of
+from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
+from headlong.engines.adaptive.reader import PublishedReader, RaceReader, keys_of
+from headlong.engines.adaptive.tuning import clopper_pearson, fitted
+from headlong.engines.adaptive.variance import chances, horvitz_thompson, importance, serfling, uniform
 from headlong.engines.base import Engine
-from headlong.engines.query import Matrix
+from headlong.engines.reference.query import Matrix
 from headlong.errors import MalformedFileError, OptionError
 from headlong.plan import Plan
 from headlong.store import open_file, write_file

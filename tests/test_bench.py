@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headlong import bench, rivals, synthetic
-from headlong.bench import Settings
+from headlong.bench import rivals, synthetic
+from headlong.bench import run as bench
+from headlong.bench.measure import Progress
+from headlong.bench.oracle import Truth, true_log_probs
+from headlong.bench.run import Settings
 from headlong.errors import MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, SoftCap
-from headlong.measure import Progress
 from headlong.report.tables import comparison, summaries
-from headlong.truth import Truth, true_log_probs
 
 QUICK = Settings(k=4, batches=(1, 8), queries=16, rounds=2, calls=1, seconds=0.0)
 
@@ -38,7 +39,7 @@ def made(rng: np.random.Generator, link: Affine | SoftCap | None = None) -> tupl
 def test_the_truth_is_the_plain_softmax(
     rng: np.random.Generator, link: Affine | SoftCap | None, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headlong.truth.BLOCK", block)
+    monkeypatch.setattr("headlong.bench.oracle.BLOCK", block)
     layer, hidden = made(rng, link)
     f = layer.link(hidden.astype(np.float64) @ layer.weight.T.astype(np.float64) + layer.bias)
     log_p = f - np.log(np.exp(f).sum(1, keepdims=True))

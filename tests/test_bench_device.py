@@ -15,14 +15,17 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import bench, bench_device, bench_field, clocks, papers
-from headlong.bench import Settings
+from headlong.bench import device as bench_device
+from headlong.bench import field, gpu_clock
+from headlong.bench import run as bench
+from headlong.bench.measure import Contestant, Progress, read_run
+from headlong.bench.oracle import Draws, Truth, true_log_probs
+from headlong.bench.run import Settings
 from headlong.errors import OptionError
 from headlong.heads import build_head
-from headlong.measure import Contestant, Progress, read_run
-from headlong.papers import vlasova_cuda
 from headlong.report import device as report
-from headlong.truth import Draws, Truth, true_log_probs
+from headlong.studies import papers
+from headlong.studies.papers.svd_hierarchical import cuda as vlasova_cuda
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's inf - inf is NumPy's, which warns
@@ -35,7 +38,7 @@ def silent(_: str) -> Progress:
 
 
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("device_tool", ROOT / "tools" / "device.py")
+    spec = importlib.util.spec_from_file_location("device_tool", ROOT / "benchmarks" / "device.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -69,7 +72,7 @@ class Gpu:
 
 def test_a_call_is_timed_between_events_behind_a_read_of_something_else() -> None:
     gpu = Gpu()
-    clock = clocks.EventClock(gpu, SimpleNamespace(sum=lambda: gpu.said.append("read")))
+    clock = gpu_clock.EventClock(gpu, SimpleNamespace(sum=lambda: gpu.said.append("read")))
     assert clock(gpu.said.append, "call") == 0.0025
     assert gpu.said == ["read", "event", "call", "event", "wait"]
 
@@ -82,14 +85,14 @@ def test_a_graph_is_captured_once_for_each_batch_size() -> None:
         doubled[: len(block)] = 2 * block
         return doubled[: len(block)]
 
-    replayed = clocks.Replayed(gpu, call)
+    replayed = gpu_clock.Replayed(gpu, call)
     gpu.replay = lambda: call(replayed.static)
     for rows in (torch.ones(1, 3), torch.full((1, 3), 4.0), torch.ones(2, 3)):
         assert replayed(rows).equal(2 * rows)
     assert gpu.said == ["capture"] * 2
 
 
-class Rerun(clocks.Replayed):
+class Rerun(gpu_clock.Replayed):
     """A graph that writes its next answer where its last one is, as a GPU's does."""
 
     def _capture(self, block: Any) -> None:
@@ -105,7 +108,7 @@ class Rerun(clocks.Replayed):
 def test_answers_of_a_graph_are_kept_before_the_next(interpreter: str, rng: np.random.Generator) -> None:
     gpu = Gpu()
     gpu.replay = lambda: None
-    there = clocks.place(interpreter)._replace(captured=lambda call: Rerun(gpu, call))
+    there = gpu_clock.place(interpreter)._replace(captured=lambda call: Rerun(gpu, call))
     layer, hidden = hl.Layer(rng.standard_normal((90, 8), np.float32)), rng.standard_normal((130, 8), np.float32)
     wish = Settings(k=2, batches=(1, 5), queries=130, rounds=1, calls=1)
     record = bench_device.run(layer, hidden, ["torch bf16", "torch bf16, graph"], wish, there, silent)
@@ -116,16 +119,16 @@ def test_answers_of_a_graph_are_kept_before_the_next(interpreter: str, rng: np.r
 
 def test_places_that_are_not_there() -> None:
     with pytest.raises(OptionError, match="expected 'cuda'"):
-        clocks.place("tpu")
-    assert torch.cuda.is_available() or "finds no GPU here" in clocks.no_gpu()
+        gpu_clock.place("tpu")
+    assert torch.cuda.is_available() or "finds no GPU here" in gpu_clock.no_gpu()
 
 
 def test_true_draws_are_those_of_the_cpu_engine(rng: np.random.Generator) -> None:
     weight, bias = rng.standard_normal((300, 24), np.float32), rng.standard_normal(300).astype(np.float32)
     layer, hidden = hl.Layer(weight, bias, hl.SoftCap(6.0)), rng.standard_normal((20, 24), np.float32)
-    truth = Draws(layer, hidden, 0.8, 5, bench_field.STEPS, lambda done, total: None)
+    truth = Draws(layer, hidden, 0.8, 5, field.STEPS, lambda done, total: None)
     engine = hl.compile(layer, "full")
-    for step, filters in bench_field.STEPS.items():
+    for step, filters in field.STEPS.items():
         whole = engine.sample(hidden, temperature=0.8, seed=5, **filters).ids[:, 0].tolist()
         assert truth.at(step, 20).tolist() == whole
         apart = [engine.sample(rows, temperature=0.8, seed=5, **filters).ids[:, 0].tolist() for rows in np.split(hidden, 5)]
@@ -134,7 +137,7 @@ def test_true_draws_are_those_of_the_cpu_engine(rng: np.random.Generator) -> Non
 
 
 def test_torch_draws_from_the_nucleus(rng: np.random.Generator) -> None:
-    from headlong.rivals.device import TorchLayer
+    from headlong.bench.rivals.device import TorchLayer
 
     layer, hidden = hl.Layer(rng.standard_normal((50, 8), np.float32) * 3), rng.standard_normal((40, 8), np.float32)
     rival, rows = TorchLayer(layer, torch.from_numpy(np.array(layer.weight))), torch.from_numpy(hidden).bfloat16()
@@ -147,7 +150,7 @@ def test_torch_draws_from_the_nucleus(rng: np.random.Generator) -> None:
 
 
 def test_every_batch_size_of_every_layer_is_compiled(rng: np.random.Generator) -> None:
-    from headlong.rivals.device import TorchLayer
+    from headlong.bench.rivals.device import TorchLayer
 
     seen: list[int] = []
 
@@ -160,7 +163,7 @@ def test_every_batch_size_of_every_layer_is_compiled(rng: np.random.Generator) -
         rival = TorchLayer(layer, torch.from_numpy(np.array(layer.weight)))
         calls = (rival.topk(3), rival.step(0.8), rival.step(0.8, 0.9))
         for call, batches in zip(calls, (range(1, 6), (1,), (1,)), strict=True):
-            quick = clocks.compiled(torch, call, backend)
+            quick = gpu_clock.compiled(torch, call, backend)
             for batch in batches:
                 quick(torch.zeros(batch, 8, dtype=torch.bfloat16))
     assert len(seen) == 2 * (5 + 1 + 1)
@@ -190,7 +193,7 @@ def test_what_cannot_run_is_said(rng: np.random.Generator) -> None:
 
     failed: list[dict[str, Any]] = []
     fine, lame = Contestant("fine", lambda rows: rows), Contestant("lame", broken)
-    assert bench_field.willing([fine, lame], np.zeros((4, 2)), failed) == [fine]
+    assert field.willing([fine, lame], np.zeros((4, 2)), failed) == [fine]
     assert failed == [{"contestant": "lame", "batch": 4, "error": "ValueError: no such kernel"}]
 
 
@@ -198,7 +201,7 @@ def test_a_recording_that_is_killed_goes_on(interpreter: str, tmp_path: Path, mo
     run, ledger = tool(), tmp_path / "device.json"
     monkeypatch.setattr(run, "SUBJECTS", [run.Subject("tiny", 70, 8, 1.0)])
     monkeypatch.setattr(run, "SETTINGS", TINY)
-    for module in (bench_device, bench_field):
+    for module in (bench_device, field):
         monkeypatch.setattr(module, "STEPS", {"top-p 0.95": {"top_p": 0.95}})
         monkeypatch.setattr(module, "names", lambda: ["full, graph", "torch bf16, compiled, graph"])
     monkeypatch.setattr(run, "names", bench_device.names)
@@ -235,7 +238,7 @@ def test_the_study_times_every_layer(interpreter: str, rng: np.random.Generator,
     monkeypatch.setattr(vlasova_cuda, "FLAT", ("torch bf16", "svd"))  # the others take the interpreter longer
     flat, tree = hl.Layer(rng.standard_normal((70, 8), np.float32)), build_head("tree", 8, 70, counts=np.ones(70)).freeze()
     subject = vlasova_cuda.Subject([("full", flat), ("a tree", tree)], rng.standard_normal((1, 8)).astype(np.float32))
-    found = vlasova_cuda.timed(subject, clocks.place(interpreter), papers.Context(Path(), silent))
+    found = vlasova_cuda.timed(subject, gpu_clock.place(interpreter), papers.Context(Path(), silent))
     assert set(found) == {"torch bf16", "svd", "a tree"}
     assert all(got["us"] == min(got["plain"], got["graph"]) > 0 for got in found.values())
 

@@ -12,11 +12,11 @@ from hypothesis.extra import numpy as hnp
 
 from adversarial import CASES, DTYPES, build
 from headlong import Layer
-from headlong.engines.query import Matrix, Query
+from headlong.engines.reference.query import Matrix, Query
 from headlong.kernels import row_norms
 from headlong.plan import Dense, deinterleave, interleave, padded
-from headlong.previews import bits
-from headlong.previews.bits import better_centred, int8_plan, mean_row
+from headlong.previews import int8 as bits
+from headlong.previews.int8 import better_centred, int8_plan, mean_row
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
 gentle = st.floats(-100, 100, width=32)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
-from headlong.inputs import results
 from headlong.report.sections import Source, report
 from test_report import RECORD
 

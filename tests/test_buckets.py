@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from headlong.engines.base import Engine
-from headlong.engines.buckets import BucketQuery, BucketReader
+from headlong.engines.methods.buckets import BucketQuery, BucketReader
 from headlong.errors import OptionError
 from headlong.layers.density import log_density
 from headlong.previews.buckets import bucket_arrays, clusters, default_buckets

@@ -10,8 +10,8 @@ import pytest
 
 import headlong as hl
 from headlong import kernels
-from headlong.engines.gumbel import gumbels
-from headlong.engines.parts import SMALL, choose
+from headlong.engines.factory import SMALL, choose
+from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from oracle import check_draw, check_topk, check_within, truth

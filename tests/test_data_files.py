@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from headlong.data import DATA_SETS, fetch, load
-from headlong.data.download import download
-from headlong.data.files import DataFile, DataSet, Download, data_root, digest, read_text, verified
-from headlong.data.text import load_splits
 from headlong.errors import DataError
+from headlong.studies.data import DATA_SETS, fetch, load
+from headlong.studies.data.download import download
+from headlong.studies.data.files import DataFile, DataSet, Download, data_root, digest, read_text, verified
+from headlong.studies.data.text import load_splits
 
 NAMES = ("train.txt", "valid.txt", "test.txt")
 

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headlong.data import load
-from headlong.data.characters import HEADER, fitted, samples
-from headlong.data.files import DataFile
-from headlong.data.images import load_eurosat, load_mnist
-from headlong.data.rendered import FONTS, Font, alphabet, find_font, load_rendered
 from headlong.errors import DataError
+from headlong.studies.data import load
+from headlong.studies.data.characters import HEADER, fitted, samples
+from headlong.studies.data.files import DataFile
+from headlong.studies.data.images import load_eurosat, load_mnist
+from headlong.studies.data.rendered import FONTS, Font, alphabet, find_font, load_rendered
 
 IDX = tuple(DataFile(name) for name in ("a-images.gz", "a-labels.gz", "b-images.gz", "b-labels"))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headlong.data import load
-from headlong.data.files import DataFile
-from headlong.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER, Vocabulary, build, load_billion, load_plain, stream
-from headlong.data.translation import load_iwslt, load_pairs
 from headlong.errors import DataError
+from headlong.studies.data import load
+from headlong.studies.data.files import DataFile
+from headlong.studies.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER, Vocabulary, build, load_billion, load_plain, stream
+from headlong.studies.data.translation import load_iwslt, load_pairs
 
 
 def test_classes_are_in_order_of_frequency_ties_in_order_of_appearance() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headlong import demo
-from headlong.data import builtin
+from headlong.bench.measure import Progress
+from headlong.demo import corpus as builtin
+from headlong.demo import run as demo
+from headlong.demo.model import Network, Recipe, _sum_by_word, perplexity, train, windows
 from headlong.errors import DataError
-from headlong.measure import Progress
-from headlong.nextword import Network, Recipe, _sum_by_word, perplexity, train, windows
 
 TINY = Recipe(vocab=300, dim=16, embedding=8, batch=128, negatives=64, steps=150, held_out=200)
 

@@ -14,8 +14,8 @@ import pytest
 import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
-from headlong.engines.device import BLOCKS, CAPACITY, unit
-from headlong.engines.gumbel import gumbels
+from headlong.engines.device.residence import BLOCKS, CAPACITY, unit
+from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, truth
 
@@ -105,7 +105,7 @@ def test_filtered_samples_are_those_of_the_cpu(filters: dict[str, Any], rng: np.
 
 
 def test_a_nucleus_wider_than_the_first_look(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headlong.engines.device_engine.NUCLEUS", 4)
+    monkeypatch.setattr("headlong.engines.device.engine.NUCLEUS", 4)
     layer = layer_of(rng, 200, 9)
     hidden = (rng.standard_normal((2, 9)) * 0.1).astype(np.float32)
     engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
@@ -269,7 +269,7 @@ def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, r
 def test_auto_looks_first_where_ids_alone_are_promised(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     layer, calibration, _ = decaying(rng)
     assert hl.compile(layer, calibration=calibration, device=PLACE).name == "full"
-    monkeypatch.setattr("headlong.engines.device_making.WORTH_A_LOOK", 1)
+    monkeypatch.setattr("headlong.engines.device.factory.WORTH_A_LOOK", 1)
     assert hl.compile(layer, calibration=calibration, eps=math.inf, device=PLACE).name == "cascade"
     with pytest.raises(OptionError, match="reads int8 codes with sure radii"):
         hl.compile(layer, "cascade", bits=4, device=PLACE)

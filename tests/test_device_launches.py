@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headlong as hl
 from compiled import variant
 from devices import GPU, PLACE, recorded, tensor, torch
-from headlong.engines import device
+from headlong.engines.device import residence
 from test_structured import made
 
 DIM, VOCAB = 16, 67
@@ -59,7 +59,7 @@ class HostLooks(TorchDispatchMode):
 def test_nothing_on_the_way_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, hidden = engine_of(name), torch.zeros(3, DIM)
     monkeypatch.setattr(type(engine), "_ids", lambda self, ids, batch: ids)  # ids that are there already
-    monkeypatch.setattr(device.Reader, "tensor", lambda self, array: pytest.fail("copied from the host"))
+    monkeypatch.setattr(residence.Reader, "tensor", lambda self, array: pytest.fail("copied from the host"))
     with recorded(run=False) as launches, HostLooks():
         for call in VERBS.values():
             call(engine, hidden)
@@ -76,7 +76,7 @@ def test_a_look_at_a_number_is_seen() -> None:
 @pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
 def test_every_kernel_compiles_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the blocks of a GPU, for compute capability 9.0, by a process without the interpreter: no GPU is needed."""
-    monkeypatch.setattr(device, "INTERPRETED", device.BLOCKS)
+    monkeypatch.setattr(residence, "INTERPRETED", residence.BLOCKS)
     variants: dict[str, str] = {}
     for name in ENGINES:
         with recorded(run=False) as launches:
@@ -88,7 +88,7 @@ def test_every_kernel_compiles_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
             product = launch[2].get("PRODUCT")
             variants.setdefault(f"{launch[0].__name__} {product}", variant(*launch))
     kernels = {
-        name for file in Path(device.__file__).parent.glob("device_*.py") for name, line in _kernels(file.read_text()) if line
+        name for file in Path(residence.__file__).parent.glob("*.py") for name, line in _kernels(file.read_text()) if line
     }
     assert kernels == {key.split()[0] for key in variants}, "a kernel that no engine launches"
     plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}

@@ -99,8 +99,8 @@ def test_rows_that_are_no_numbers_prove_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tree", "two-level"])
 def test_a_descent_without_room_ends_densely(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headlong.engines.device_tree.BEAM", 2)
-    monkeypatch.setattr("headlong.engines.device_tree.OPENED", 8)
+    monkeypatch.setattr("headlong.engines.device.tree.BEAM", 2)
+    monkeypatch.setattr("headlong.engines.device.tree.OPENED", 8)
     case = case_of(kind, 8, 300)
     engine = hl.compile(case.layer, device=PLACE)
     engine._room = lambda level, k: 2

@@ -11,9 +11,9 @@ from headlong import kernels
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import deinterleave, padded, row_bytes, unpack
-from headlong.previews.bits import mean_row
 from headlong.previews.encode import Encoded, Group, Groups, encode
-from headlong.previews.planes import DEEPER, Planes, groups_of, lost_by
+from headlong.previews.few_bits import DEEPER, Planes, groups_of, lost_by
+from headlong.previews.int8 import mean_row
 from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import Basis, whiten
 

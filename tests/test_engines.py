@@ -15,8 +15,8 @@ from adversarial import CASES, DTYPES, Case, build
 from headlong import kernels
 from headlong.compile import BUILT_IN
 from headlong.engines.base import METHODS, Engine
-from headlong.engines.gumbel import gumbels
-from headlong.engines.query import Matrix, Query
+from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.query import Matrix, Query
 from headlong.errors import (
     DtypeError,
     HeadlongError,

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 import headlong as hl
-from headlong.engines.experts import Reference
+from headlong.engines.structured.experts import Reference
 from headlong.errors import DtypeError, IdError, OptionError, ShapeError
 from headlong.heads.experts import ExpertsHead
 from headlong.heads.gates import sharpness, spherical_means
 from headlong.heads.growing import follow, mitosis, prune, revive, seeded
 from headlong.layers.experts import ExpertsLayer
-from headlong.models.mitosis import Growth, Vectors, grow
+from headlong.studies.models.mitosis import Growth, Vectors, grow
 from oracle import check_topk
 
 

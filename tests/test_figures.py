@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from headlong.layers.experts import ExpertsLayer
-from headlong.papers import baharav2024_figures, baharav2024_variance, ganea2019_figures, liao2019_figures, vlasova_figures
-from headlong.papers.baharav2024_variance import ESTIMATORS, Subject, tenth
-from headlong.papers.drawing import draw
-from headlong.papers.liao2019_contents import contents, rank_correlation
 from headlong.report.axes import Axis, Even
 from headlong.report.page import STYLE
 from headlong.report.plots import Point, Range, dot_plot, functions, heat, ranges, scatter, standalone
 from headlong.report.plots import Row as Dot
 from headlong.report.squares import cells
+from headlong.studies.papers.adaptive_softmax import figures as baharav2024_figures
+from headlong.studies.papers.adaptive_softmax import variance as baharav2024_variance
+from headlong.studies.papers.adaptive_softmax.variance import ESTIMATORS, Subject, tenth
+from headlong.studies.papers.doubly_sparse import figures as liao2019_figures
+from headlong.studies.papers.doubly_sparse.contents import contents, rank_correlation
+from headlong.studies.papers.drawing import draw
+from headlong.studies.papers.monotonic_softmax import figures as ganea2019_figures
+from headlong.studies.papers.svd_hierarchical import figures as vlasova_figures
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -122,9 +126,9 @@ def test_experts_are_told_by_their_words() -> None:
 def test_the_softmax_share_is_counted_where_a_model_multiplies() -> None:
     import torch
 
-    from headlong.models.base import Batch
-    from headlong.models.lstm import Lstm, LstmOptions
-    from headlong.papers.liao2019_compute import multiplications, one_more
+    from headlong.studies.models.base import Batch
+    from headlong.studies.models.lstm import Lstm, LstmOptions
+    from headlong.studies.papers.doubly_sparse.compute import multiplications, one_more
 
     batch = Batch((torch.randint(50, (7, 3)),), torch.zeros(21, dtype=torch.long))
     model = Lstm(LstmOptions(dim=16, layers=2), 50).eval()

@@ -10,19 +10,19 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from headlong.cli import app
-from headlong.data import Loaded, load
-from headlong.data.identity import checksum_of, words_of
-from headlong.data.images import Images
-from headlong.data.images import Split as Pictures
-from headlong.data.text import Corpus, Vocabulary, recoded
-from headlong.data.translation import RESERVED, Pairs, Split
+from headlong.cli.commands import app
 from headlong.errors import DataError, MalformedFileError, OptionError, StoreError
-from headlong.models.harvest import Wish, harvest, trained
-from headlong.models.recipe import Recipe, from_dict
-from headlong.models.run import train
-from headlong.models.train import BEST, LAST
 from headlong.store import open_file, write_file
+from headlong.studies.data import Loaded, load
+from headlong.studies.data.identity import checksum_of, words_of
+from headlong.studies.data.images import Images
+from headlong.studies.data.images import Split as Pictures
+from headlong.studies.data.text import Corpus, Vocabulary, recoded
+from headlong.studies.data.translation import RESERVED, Pairs, Split
+from headlong.studies.models.harvest import Wish, harvest, trained
+from headlong.studies.models.recipe import Recipe, from_dict
+from headlong.studies.models.run import train
+from headlong.studies.models.train import BEST, LAST
 
 FRUIT = ("apple", "pear", "plum", "fig", "lime")
 
@@ -190,7 +190,7 @@ def test_pictures_of_other_classes_are_refused(tmp_path: Path, monkeypatch: pyte
     named = {name: Loaded(name, "images", Images(classes, split, split, split), "none") for name, classes in (
         ("xy", ("x", "y")), ("yx", ("y", "x")))}  # fmt: skip
     for module in ("jobs", "harvest"):
-        monkeypatch.setattr(f"headlong.models.{module}.load", lambda name, vocabulary=None: named[name])
+        monkeypatch.setattr(f"headlong.studies.models.{module}.load", lambda name, vocabulary=None: named[name])
     model = {"kind": "cnn", "widths": [2], "dim": 4}
     train(from_dict({"data": "xy", "model": model, "training": {"epochs": 1, "batch": 8}}, "small"), tmp_path)
     assert trained(tmp_path).classes == ("x", "y")

@@ -17,58 +17,73 @@ STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", 
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = ("errors", "arrays", "links", "answers", "plan", "store", "layers")
 CORE = {*LEFTWARD, *ARRAYS}
-READING = {*CORE, "kernels", "previews", "engines"}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
-SHOWING = {*READING, DOOR, "compile", "measure", "report", "rivals", "truth", "data", "nextword"}
-TRAINING = {*CORE, "kernels", "data", "measure", "heads", "torch"}
+ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device")}
+READING = {*CORE, "checks", "kernels", "previews", "engines", "engines/reference", *ENGINES}
+MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
+TRAINING = {*CORE, "checks", "kernels", "bench", "heads", "torch"}
+STUDYING = {*MEASURING, *TRAINING, "inspection", "capacity", "studies/data", "studies/models", "studies/papers"}
 
-# room -> what its files may import beside the standard library and the room itself
+# room -> what its files may import beside the standard library and the room itself. A room is a folder, or a file at the
+# top; a folder inside a room is a room of its own.
 LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
+    "checks": {"errors"},
     "kernels": {"errors", "arrays", "plan", "numpy", "_native"},
     "previews": CORE | {"kernels"},
-    "engines": CORE | {"kernels", "previews"},
+    "engines/reference": {*CORE, "kernels"},
+    "engines": {*CORE, "checks", "kernels", "previews", "engines/reference"},
+    "engines/methods": {*CORE, "checks", "kernels", "previews", "engines", "engines/reference", "engines/adaptive"},
+    "engines/adaptive": {*CORE, "checks", "kernels", "previews", "engines", "engines/reference"},
+    "engines/structured": {*CORE, "checks", "kernels", "engines", "engines/reference"},
+    "engines/mixture": READING - {"engines/adaptive", "engines/device"},
+    "engines/device": READING - {"engines/adaptive"},
     "compile": READING,
     "heads": {*CORE, "kernels", "torch"},
-    "data": {"errors", "numpy", "PIL", "pooch"},
-    "models": {*TRAINING, "sacrebleu", "accelerate", "transformers"},
-    "nextword": {*CORE, "data"},
-    "measure": {"errors", "numpy"},
+    "bench": {*MEASURING},
+    "bench/rivals": {*CORE, "bench", "torch", "faiss", "hnswlib", "usearch", "scann"},
     "report": {"errors", "numpy", "matplotlib"},
-    "rivals": {*CORE, "measure", "torch", "faiss", "hnswlib", "usearch", "scann"},
-    "synthetic": {*CORE, "measure"},
     "integrations": {
         *READING, DOOR, "compile", "heads", "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
     },
-    "inputs": {*READING, "compile"},
-    "terminal": {"errors", "answers", "measure", "report", "bench", "rich", "typer"},
-    "inspection": SHOWING,
-    "capacity": SHOWING | {"scipy"},
-    "bench": SHOWING,
-    "clocks": {*READING, "measure"},
-    "truth": {*READING, "measure"},
-    "bench_field": {*SHOWING, "bench", "clocks"},
-    "bench_device": {*SHOWING, "bench", "bench_field", "clocks"},
-    "tune": {*SHOWING, "bench"},
-    "papers": {*SHOWING, *TRAINING, "bench", "bench_field", "clocks", "inspection", "capacity", "models"},
-    "demo": {*SHOWING, "bench", "inspection"},
-    "cli": {*SHOWING, *TRAINING, "terminal", "inputs", "inspection", "capacity", "bench", "synthetic", "tune", "demo"}
-    | {"bench_device", "bench_field", "clocks"}
-    | {"papers", "models", "typer", "rich"},
+    "inspection": MEASURING,
+    "capacity": MEASURING | {"scipy"},
+    "tune": MEASURING,
+    "demo": {*MEASURING, "inspection"},
+    "studies": set(),
+    "studies/data": {"errors", "demo", "numpy", "PIL", "pooch"},
+    "studies/models": {*TRAINING, "studies/data", "sacrebleu", "accelerate", "transformers"},
+    "studies/papers": STUDYING,
+    **{f"studies/papers/{paper}": STUDYING | {"studies/papers/svd_hierarchical", "studies/papers/doubly_sparse"}
+       for paper in ("adaptive_softmax", "doubly_sparse", "monotonic_softmax", "svd_hierarchical")},
+    "cli": {*STUDYING, "tune", "typer", "rich"},
     "__init__": {*LEFTWARD, "compile"},
 }
 FILES = {
-    "engines/device.py": {"torch", "triton"},
-    **{f"engines/device_{name}.py": {"triton"} for name in ("maths", "kernels", "finish", "codes", "paths", "mixing")},
+    "engines/device/residence.py": {"torch", "triton"},
+    "engines/device/common.py": {"triton"},
+    **{f"engines/device/{name}_kernels.py": {"triton"} for name in ("scan", "finish", "codes", "tree", "mixing")},
 }
 """Files with a package of their own: a GPU's memory, and kernels in Triton, which are imported by name where one is used."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
 OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy"}
 """Packages that need not be there: imported inside functions only..."""
-AT_THE_TOP = {"heads": {"torch"}, "models": {"torch"}, "integrations": {"torch", "transformers", "sklearn", "scipy"}}
+AT_THE_TOP = {"heads": {"torch"}, "studies/models": {"torch"}, "integrations": {"torch", "transformers", "sklearn", "scipy"}}
 """...but for these, which are nothing without them."""
+
+
+def room_of(path: str) -> str:
+    """The folder that a file is in, or the file itself at the top: ``"engines/full/x.py" -> "engines/full"``."""
+    return path.rpartition("/")[0] or path.removesuffix(".py")
+
+
+def target_of(dotted: str) -> str:
+    """The room that ``headlong.a.b.c`` lies in: the longest part of the name that the law knows."""
+    parts = dotted.split(".")[1:]
+    known = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((room for room in known if room in LAW), parts[0] if parts else DOOR)
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
@@ -78,7 +93,8 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno, id(node) not in inside) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            names = [f"headlong.{alias.name}" for alias in node.names] if node.module == "headlong" else [node.module or "."]
+            ours = (node.module or "").partition(".")[0] == "headlong"  # `from headlong.bench import measure` is a file, too
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if ours else [node.module or "."]
             yield from ((name, node.lineno, id(node) not in inside) for name in names)
         elif _is_import_call(node):
             yield str(node.args[0].value), node.lineno, id(node) not in inside
@@ -100,21 +116,22 @@ def _is_import_call(node: ast.AST) -> bool:
 
 def breaches(path: str, source: str) -> list[str]:
     """What a file of the package imports against the law; ``path`` is relative to the package."""
-    room = path.split("/")[0].removesuffix(".py")
+    room = room_of(path)
     if room not in LAW:
         return [f"{path}: the room {room!r} is not in the law"]
     found = []
     for name, line, at_top in imports(ast.parse(source)):
-        parts = name.split(".")
-        target = parts[1] if parts[0] == "headlong" and len(parts) > 1 else parts[0]
-        if parts[0] == "headlong":
+        package = name.partition(".")[0]
+        if package == "headlong":
+            target = target_of(name)
             allowed = {room, *LAW[room], *(headlong.__all__ if DOOR in LAW[room] else ())}
         else:
+            target = package
             allowed = {*STANDARD, *LAW[room], *FILES.get(path, ())}
         if target not in allowed:
             found.append(f"{path}:{line}: {room} may not import {name}")
         lazy = OPTIONAL - AT_THE_TOP.get(room, set())
-        if at_top and (target in lazy or (room == "cli" and parts[0] == "headlong" and target != "errors")):
+        if at_top and (target in lazy or (path == "cli/commands.py" and package == "headlong" and target != "errors")):
             found.append(f"{path}:{line}: {name} may be imported inside functions only")
     return found
 
@@ -134,17 +151,21 @@ def test_who_may_import_whom() -> None:
         ("links.py", "from headlong import store"),
         ("store.py", "import pickle"),
         ("layers/matrix.py", "def f():\n    import torch"),
-        ("engines/full.py", "import torch"),
-        ("engines/device.py", "import torch"),
-        ("engines/device_engine.py", "def f():\n    import torch"),
-        ("engines/device_kernels.py", "import torch"),
-        ("engines/full.py", "import importlib\nimportlib.import_module('headlong.compile')"),
-        ("previews/bits.py", "import headlong.engines.base"),
-        ("engines/full.py", "import headlong"),
-        ("engines/full.py", "from headlong import Layer"),
-        ("rivals/search.py", "import faiss"),
-        ("cli.py", "import headlong.compile"),
-        ("engines/full.py", "import importlib\nimportlib.import_module('headlong._native')"),
+        ("engines/methods/full.py", "import torch"),
+        ("engines/device/residence.py", "import torch"),
+        ("engines/device/engine.py", "def f():\n    import torch"),
+        ("engines/device/scan_kernels.py", "import torch"),
+        ("engines/methods/full.py", "import importlib\nimportlib.import_module('headlong.compile')"),
+        ("previews/int8.py", "import headlong.engines.base"),
+        ("engines/methods/full.py", "import headlong"),
+        ("engines/methods/full.py", "from headlong import Layer"),
+        ("bench/rivals/search.py", "import faiss"),
+        ("cli/commands.py", "import headlong.compile"),
+        ("engines/methods/full.py", "import importlib\nimportlib.import_module('headlong._native')"),
+        ("engines/methods/full.py", "from headlong.engines.structured.base import StructuredEngine"),
+        ("engines/structured/tree.py", "from headlong.engines.mixture.engine import MixtureEngine"),
+        ("engines/reference/executor.py", "from headlong.engines.base import Engine"),
+        ("bench/run.py", "from headlong.studies.data import load"),
         ("attic/old.py", "import math"),
     ],
 )

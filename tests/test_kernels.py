@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from adversarial import CASES, DTYPES, build
 from headlong import kernels
 from headlong.arrays import HIDDEN
-from headlong.engines.gumbel import gumbels
+from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
 from headlong.links import Table
 from headlong.plan import deinterleave

@@ -14,7 +14,7 @@ from headlong import kernels
 from headlong.engines.base import Engine
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.previews.learned import conformal, enough, likely_factor, split, tail_factor
+from headlong.previews.conformal import conformal, enough, likely_factor, split, tail_factor
 from headlong.previews.prefix import tail_of
 from headlong.previews.whitening import whiten
 from oracle import truth

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headlong.errors import MalformedFileError, OptionError, StoreError
-from headlong.measure import (
+from headlong.bench.measure import (
     Contestant,
     Schedule,
     claim_threads,
@@ -22,6 +21,7 @@ from headlong.measure import (
     read_run,
     write_run,
 )
+from headlong.errors import MalformedFileError, OptionError, StoreError
 
 QUICK = Schedule(rounds=4, settle=1, calls=2, pause=0.0)
 

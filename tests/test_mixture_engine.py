@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong.engines.mixing import ahead
-from headlong.engines.mixture import MixtureEngine
-from headlong.engines.mixture_parts import Tally
-from headlong.engines.mixture_widths import turned_round
+from headlong.engines.mixture.engine import MixtureEngine
+from headlong.engines.mixture.parts import Tally
+from headlong.engines.mixture.ranking import ahead
+from headlong.engines.mixture.widths import turned_round
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.mixture import MixtureLayer
-from headlong.previews.close import close_width
+from headlong.previews.normaliser_width import close_width
 from oracle import check_topk, check_within
 
 Doubles = NDArray[np.float64]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from headlong.data.images import Split as Pictures
-from headlong.data.translation import Split as Sentences
 from headlong.errors import DataError, OptionError
-from headlong.models.feeds import ImageFeed, PairFeed, Share, TextFeed
-from headlong.models.jobs import MODELS
-from headlong.models.optimisers import (
+from headlong.studies.data.images import Split as Pictures
+from headlong.studies.data.translation import Split as Sentences
+from headlong.studies.models.feeds import ImageFeed, PairFeed, Share, TextFeed
+from headlong.studies.models.jobs import MODELS
+from headlong.studies.models.optimisers import (
     AveragedSgd,
     build_optimiser,
     is_triggered,
@@ -22,8 +22,8 @@ from headlong.models.optimisers import (
     rate_at,
     restore_optimiser,
 )
-from headlong.models.recipe import Training, from_dict, options_from, read_recipe, shipped
-from headlong.models.run import chosen_recipe, command
+from headlong.studies.models.recipe import Training, from_dict, options_from, read_recipe, shipped
+from headlong.studies.models.run import chosen_recipe, command
 
 IDS = np.arange(1000, dtype=np.int32)
 

@@ -7,7 +7,7 @@ import pytest
 
 import headlong as hl
 from headlong import kernels
-from headlong.engines.gumbel import gumbels
+from headlong.engines.reference.gumbel import gumbels
 from oracle import kept
 from test_promise import check_rate
 

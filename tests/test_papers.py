@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import headlong as hl
-from headlong import papers
+from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError
-from headlong.measure import Progress
-from headlong.papers import Context, Expected, vlasova_softmax
-from headlong.papers.vlasova_softmax import ROWS, WIDTHS, Exact, compare, evaluate, setting
 from headlong.previews.svd import svd_plan
+from headlong.studies import papers
+from headlong.studies.papers import Context, Expected
+from headlong.studies.papers.svd_hierarchical import softmax as vlasova_softmax
+from headlong.studies.papers.svd_hierarchical.softmax import ROWS, WIDTHS, Exact, compare, evaluate, setting
 
 
 def silent(_: str) -> Progress:
@@ -159,7 +160,7 @@ def test_a_study_goes_on_where_its_file_ends(tmp_path: Path) -> None:
 
 
 def test_the_synthetic_study_is_its_docstring() -> None:
-    from headlong.papers import ganea2019
+    from headlong.studies.papers.monotonic_softmax import tables as ganea2019
 
     target = ganea2019.targets(0.01, 3, 50)
     np.testing.assert_allclose(target.sum(1), 1)
@@ -170,7 +171,7 @@ def test_the_synthetic_study_is_its_docstring() -> None:
 
 
 def test_model_rows_differ_in_the_head_alone() -> None:
-    from headlong.papers import ganea2019_models as study
+    from headlong.studies.papers.monotonic_softmax import models as study
 
     recipes = {head: study.recipe_of("penn-treebank", head, 2) for head in study.HEADS}
     assert len({recipe.training for recipe in recipes.values()}) == 1
@@ -180,8 +181,8 @@ def test_model_rows_differ_in_the_head_alone() -> None:
 
 
 def test_the_order_of_heads_is_told_beside_the_published_one() -> None:
-    from headlong.papers import ganea2019_models as study
-    from headlong.papers.ganea2019_order import PUBLISHED, places
+    from headlong.studies.papers.monotonic_softmax import models as study
+    from headlong.studies.papers.monotonic_softmax.order import PUBLISHED, places
 
     assert all(set(gains) <= set(study.HEADS) for gains in PUBLISHED.values())
 
@@ -203,7 +204,7 @@ def test_the_order_of_heads_is_told_beside_the_published_one() -> None:
 
 
 def test_a_hidden_hierarchy_is_found_from_either_start() -> None:
-    from headlong.papers import liao2019_synthetic as study
+    from headlong.studies.papers.doubly_sparse import synthetic as study
 
     for case in (study.Case(4, 60, 150, 100, 1e-3), study.Case(3, 0, 20, 50, 1e-3)):
         got = study.run(case, 0, lambda done, total: None)

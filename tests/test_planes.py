@@ -18,9 +18,9 @@ from headlong import kernels
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, pack, row_bytes, unpack
-from headlong.previews.bits import mean_row
 from headlong.previews.encode import few_bits
-from headlong.previews.planes import Planes, energy_of, filled, planes_of, planes_plan
+from headlong.previews.few_bits import Planes, energy_of, filled, planes_of, planes_plan
+from headlong.previews.int8 import mean_row
 from headlong.previews.sphere import quantile, random_basis, tail
 from headlong.previews.whitening import whiten
 from oracle import truth

@@ -13,14 +13,14 @@ import headlong as hl
 from adversarial import CASES, DTYPES, build
 from headlong import kernels
 from headlong.engines.base import Engine
-from headlong.engines.query import Matrix, Query
+from headlong.engines.reference.query import Matrix, Query
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
 from headlong.previews import prefix
+from headlong.previews.first_look import CANDIDATES, best_look, rows_to_bet
 from headlong.previews.prefix import prefix_plan, spread
 from headlong.previews.whitening import stored, whiten
-from headlong.previews.width import CANDIDATES, best_look, rows_to_bet
 from oracle import check_topk, check_within, truth
 
 SURE, IDS = hl.Promise(0.05, 0.0, 0.0), hl.Promise(math.inf, 0.0, 0.0)

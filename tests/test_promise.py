@@ -15,7 +15,8 @@ from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
 
 STAKES = {0.98: 0.5, 0.7: 0.2, 0.45: 0.12, 0.25: 0.08, 0.12: 0.06, 0.05: 0.04}
-"""Of csrc/executor/bet.cpp: the shares of its capital that a bet puts on every draw, and how much of the first capital goes to each."""
+"""Of csrc/executor/bet.cpp: the shares of its capital that a bet puts on every draw,
+and how much of the first capital goes to each."""
 SEEDS = 7
 
 

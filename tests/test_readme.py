@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from headlong.cli import app
+from headlong.cli.commands import app
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from headlong import kernels
-from headlong.engines.few import Filters, kept_count
-from headlong.engines.gumbel import gumbels, philox
-from headlong.engines.nucleus import Kept
-from headlong.engines.query import Halves, Matrix, Query, query_half, radii, split_peaks, two_planes
-from headlong.engines.resolve import Executor, normaliser, top, widest
+from headlong.engines.allowed import Filters, kept_count
+from headlong.engines.reference.executor import Executor, normaliser, top, widest
+from headlong.engines.reference.gumbel import gumbels, philox
+from headlong.engines.reference.nucleus import Kept
+from headlong.engines.reference.query import Halves, Matrix, Query, query_half, radii, split_peaks, two_planes
 from headlong.errors import InputError
 from headlong.links import Affine, SoftCap
 from headlong.plan import Dense, Level, Plan, Term, interleave, padded, slack_rows

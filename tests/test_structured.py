@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong.engines.structured import ENGINES, StructuredEngine
+from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.errors import (
     IdError,
     InputError,

@@ -20,16 +20,16 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-from headlong.cli import app
+from headlong.cli.commands import app
 from headlong.errors import DataError, MalformedFileError, NonFiniteError, OptionError, StoreError
 from headlong.layers.matrix import Layer
-from headlong.models.evaluate import evaluate
-from headlong.models.harvest import Wish, harvest, trained
-from headlong.models.jobs import build_job, harvested_feed
-from headlong.models.recipe import Recipe, Training, from_dict, read_recipe
-from headlong.models.run import train
-from headlong.models.train import BEST, LAST, Moment, Run, _seed
 from headlong.store import open_file, write_file
+from headlong.studies.models.evaluate import evaluate
+from headlong.studies.models.harvest import Wish, harvest, trained
+from headlong.studies.models.jobs import build_job, harvested_feed
+from headlong.studies.models.recipe import Recipe, Training, from_dict, read_recipe
+from headlong.studies.models.run import train
+from headlong.studies.models.train import BEST, LAST, Moment, Run, _seed
 
 WORDS = 40
 
@@ -273,7 +273,7 @@ def test_a_mixture_of_nonsense_is_refused_without_a_traceback(text: Path) -> Non
     "options", [{"widths": []}, {"widths": [0]}, {"dim": 0}, {"stride": 0}, {"widths": [4] * 9}, {"depth": 0}]
 )
 def test_a_classifier_without_stages_is_refused(options: dict[str, Any]) -> None:
-    from headlong.models.cnn import Cnn, CnnOptions
+    from headlong.studies.models.cnn import Cnn, CnnOptions
 
     with pytest.raises(OptionError, match=rf"model\.{next(iter(options))} = .*(expected|use fewer widths)"):
         Cnn(CnnOptions(**options), 1, 28)
@@ -281,7 +281,7 @@ def test_a_classifier_without_stages_is_refused(options: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("dim", [0, -2, 3, 1 << 40])
 def test_a_translator_of_impossible_width_is_refused(dim: int) -> None:
-    from headlong.models.seq2seq import Seq2Seq, Seq2SeqOptions
+    from headlong.studies.models.seq2seq import Seq2Seq, Seq2SeqOptions
 
     with pytest.raises(OptionError, match=rf"model\.dim = {dim}; expected"):
         Seq2Seq(Seq2SeqOptions(dim=dim), 5, 5)
@@ -297,7 +297,7 @@ def test_a_model_larger_than_memory_is_refused(text: Path, monkeypatch: pytest.M
 
 
 def test_the_list_of_recipes_needs_no_torch() -> None:
-    code = "import sys\nfrom headlong.cli import app\n"
+    code = "import sys\nfrom headlong.cli.commands import app\n"
     code += "app(['train', '--list'], standalone_mode=False)\nprint('torch' in sys.modules)"
     known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=known, capture_output=True, text=True, check=True)
@@ -308,8 +308,8 @@ def test_nothing_to_learn_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n" * 300)
     with pytest.raises(DataError, match="is empty"):
         build_job(recipe(tmp_path / "empty.txt"))
-    from headlong.data import Loaded
-    from headlong.data.text import Corpus, Vocabulary
+    from headlong.studies.data import Loaded
+    from headlong.studies.data.text import Corpus, Vocabulary
 
     ids = np.zeros(300, np.int32)
     alone = Loaded("one", "text", Corpus(Vocabulary(["<eos>"]), ids, ids, ids), "none")
@@ -331,8 +331,8 @@ def test_a_held_out_part_that_is_too_short_is_named(text: Path) -> None:
 
 
 def test_a_part_of_a_harvest_stands_for_the_whole() -> None:
-    from headlong.data.images import Images
-    from headlong.data.images import Split as Pictures
+    from headlong.studies.data.images import Images
+    from headlong.studies.data.images import Split as Pictures
 
     labels = np.repeat(np.arange(10), 30)
     split = Pictures(np.zeros((300, 4, 4, 1), np.uint8), labels)
@@ -362,7 +362,7 @@ def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
     )
     alone = train(read_recipe(str(file)), tmp_path / "alone")
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words += ["-m", "headlong.cli", "train", str(file), "--out", str(tmp_path / "two")]
+    words += ["-m", "headlong.cli.commands", "train", str(file), "--out", str(tmp_path / "two")]
     known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(words, env=known, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -397,10 +397,10 @@ def test_a_harvested_layer_and_its_vectors_belong_together(text: Path, tmp_path:
 
 
 def test_pictures_and_pairs_run_through_the_same_loop(tmp_path: Path) -> None:
-    from headlong.data import Loaded
-    from headlong.data.images import Images
-    from headlong.data.images import Split as Pictures
-    from headlong.models.run import describe
+    from headlong.studies.data import Loaded
+    from headlong.studies.data.images import Images
+    from headlong.studies.data.images import Split as Pictures
+    from headlong.studies.models.run import describe
 
     random = np.random.default_rng(0)
     labels = np.arange(96) % 3
@@ -416,10 +416,10 @@ def test_pictures_and_pairs_run_through_the_same_loop(tmp_path: Path) -> None:
 
 def test_a_translator_learns_to_copy_a_word(tmp_path: Path) -> None:
     pytest.importorskip("sacrebleu", reason="BLEU is sacrebleu's, an optional package")
-    from headlong.data import Loaded
-    from headlong.data.text import Vocabulary
-    from headlong.data.translation import RESERVED, Pairs, Split
-    from headlong.models.run import describe
+    from headlong.studies.data import Loaded
+    from headlong.studies.data.text import Vocabulary
+    from headlong.studies.data.translation import RESERVED, Pairs, Split
+    from headlong.studies.models.run import describe
 
     random = np.random.default_rng(0)
     words = Vocabulary([*RESERVED, "a", "b", "c", "d"])
@@ -467,7 +467,7 @@ def test_a_hugging_face_model_is_harvested(text: Path, tmp_path: Path) -> None:
     import tokenizers
     from tokenizers import models, pre_tokenizers
 
-    from headlong.models.harvest_hf import harvest_hf
+    from headlong.studies.models.harvest_hf import harvest_hf
 
     vocab = {"[UNK]": 0} | {f"w{i}": i + 1 for i in range(WORDS)}
     plain = tokenizers.Tokenizer(models.WordLevel(vocab, "[UNK]"))
@@ -492,8 +492,8 @@ def test_a_hugging_face_model_is_harvested(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["lstm", "gpt", "seq2seq"])
 def test_the_plain_twin_is_the_same_model(kind: str) -> None:
     """The rival of the throughput measurement: same loss, same gradients, written with PyTorch's own parts."""
-    from headlong.models import costs
-    from headlong.models.plain import like, plain_step
+    from headlong.studies.models import costs
+    from headlong.studies.models.plain import like, plain_step
 
     model, training = costs.MODELS[kind]
     small = model | {"dropout": 0.0, "dim": 16} | ({"heads": 2} if kind == "gpt" else {})

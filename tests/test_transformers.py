@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from headlong import Affine, SoftCap
-from headlong.engines.gumbel import gumbels
+from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
 from headlong.integrations.decoding import headlong_generate
 from headlong.integrations.fingerprint import TURNS, Fingerprint

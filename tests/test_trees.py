@@ -14,8 +14,8 @@ from torch.nn import functional
 
 import headlong as hl
 from headlong import kernels
-from headlong.engines.descent import Reference
-from headlong.engines.walks import native
+from headlong.engines.reference.descent import Reference
+from headlong.engines.structured.branches import native
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads import BandsHead, DifferentiatedHead, TreeHead, TwoLevelHead, build_head, classes, trees
 from headlong.heads.grouped import grouped_log_prob, linear_log_prob

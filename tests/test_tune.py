@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import headlong as hl
 from headlong import tune
-from headlong.cli import app
+from headlong.bench.measure import Schedule, read_run
+from headlong.cli.commands import app
 from headlong.errors import OptionError, ShapeError
-from headlong.measure import Schedule, read_run
 from headlong.tune import Crossing, crossover
 from oracle import truth
 from test_prefix import decaying

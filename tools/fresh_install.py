@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from headlong.measure import environment, write_run
+from headlong.bench.measure import environment, write_run
 
 STARTS = 21
 HEAVY = ("torch", "matplotlib", "transformers", "scikit-learn", "scipy", "pandas")

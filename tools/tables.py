@@ -19,14 +19,14 @@ from typing import Any, cast
 
 import typer
 
-from headlong import papers
-from headlong.cli import app
-from headlong.data import DATA_SETS
+from headlong.bench.measure import read_run
+from headlong.cli.commands import app
 from headlong.engines.base import METHODS
-from headlong.measure import read_run
 from headlong.report import readme
 from headlong.report.papers import paper_table, verdicts
 from headlong.report.tables import Table, comparison, markdown
+from headlong.studies import papers
+from headlong.studies.data import DATA_SETS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path

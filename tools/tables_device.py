@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headlong import papers
-from headlong.bench_field import STEPS
-from headlong.measure import read_run
+from headlong.bench.field import STEPS
+from headlong.bench.measure import read_run
 from headlong.report.device import NOT_RUN, ledger_table
 from headlong.report.records import field
 from headlong.report.tables import Table, markdown
+from headlong.studies import papers
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 METRICS = {"us": "µs", "plain": "as it is", "graph": "as a graph", "rows": "rows", "bytes": "bytes"}

@@ -9,9 +9,9 @@ from functools import partial
 
 from tables_integrations import RESULTS, missing, record
 
-from headlong.papers.ganea2019_order import SOFTMAX, places
 from headlong.report.records import measured_where
 from headlong.report.tables import Table, markdown
+from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
 
 
 def order(corpus: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headlong.measure import read_run
+from headlong.bench.measure import read_run
 from headlong.report.tables import Table, comparison, duration, markdown, percent, summaries, times
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"

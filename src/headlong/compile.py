@@ -13,19 +13,22 @@ from typing import Any, overload
 
 from headlong import kernels
 from headlong.answers import Promise
-from headlong.engines import bandit, bands, blocks, buckets, cascade, experts, full, mixture, screens, svd, tree
+from headlong.checks import real, whole
+from headlong.engines.adaptive import method as bandit
+from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import METHODS, Engine, Method
-from headlong.engines.calls import checked_eps, checked_hidden
-from headlong.engines.device import place_of
-from headlong.engines.device_engine import DeviceEngine
-from headlong.engines.device_making import PLACED, device_choice, on_device, structured_on_device
-from headlong.engines.device_svd import SvdDevice
-from headlong.engines.device_table import TableEngine
-from headlong.engines.options import real, whole
-from headlong.engines.parts import choose, first_look, reading
+from headlong.engines.device.engine import DeviceEngine
+from headlong.engines.device.factory import PLACED, device_choice, on_device, structured_on_device
+from headlong.engines.device.residence import place_of
+from headlong.engines.device.svd import SvdDevice
+from headlong.engines.device.table import TableEngine
+from headlong.engines.factory import choose, first_look, reading
+from headlong.engines.methods import buckets, cascade, full, svd
+from headlong.engines.mixture import engine as mixture
 from headlong.engines.saved import read_engine
-from headlong.engines.saved_structured import is_structured, read_structured
-from headlong.engines.structured import ENGINES, StructuredEngine
+from headlong.engines.structured import bands, blocks, experts, screens, tree
+from headlong.engines.structured.base import ENGINES, StructuredEngine
+from headlong.engines.structured.saved import is_structured, read_structured
 from headlong.errors import InputError, MalformedFileError, OptionError, ShapeError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 import headlong
 from headlong.arrays import evenly
-from headlong.engines.calls import LARGEST, checked_hidden, checked_k
-from headlong.engines.query import halves_of, radii
+from headlong.bench.measure import Progress
+from headlong.engines.arguments import LARGEST, checked_hidden, checked_k
+from headlong.engines.reference.query import halves_of, radii
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
-from headlong.measure import Progress
 from headlong.plan import Dense
-from headlong.previews.bits import int8_plan
+from headlong.previews.int8 import int8_plan
 from headlong.report.page import Figure, page
 from headlong.report.plots import curve
 from headlong.report.tables import Table, percent

@@ -154,7 +154,7 @@ def experts(gate: Floats, ids: Array, starts: Array, executors: list[Executor], 
 def columns(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], arrays: Mapping[str, Array], level: str
 ) -> Any:
-    """The native reader of a layer laid out by coordinates; ``arrays`` as ``engines/bandit_columns.py`` makes them."""
+    """The native reader of a layer laid out by coordinates; ``arrays`` as ``engines/adaptive/columns.py`` makes them."""
     lost = float(arrays["lost"][0]) if "lost" in arrays else 0.0
     race = (arrays.get("size"), arrays.get("peak"), arrays.get("squares"))
     return _loaded().Columns(
@@ -164,7 +164,7 @@ def columns(
 
 
 def descent(dim: int, parts: Sequence[tuple[Array, Floats | None, Array | None]], nodes: Sequence[Any], level: str) -> Any:
-    """The native descent at ``level``: ``parts`` of weight, bias, projection; ``nodes`` as ``engines/descent.py`` has them."""
+    """The native descent at ``level``: ``parts`` of weight, bias, projection; ``nodes`` as in ``reference/descent.py``."""
     named = [
         (bits(weight), weight.dtype.name, bias, *((None, "") if turn is None else (bits(turn), turn.dtype.name)))
         for weight, bias, turn in parts

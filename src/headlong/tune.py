@@ -20,16 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import headlong
-from headlong import kernels, measure
+from headlong import kernels
 from headlong.arrays import hidden64
+from headlong.bench import measure
+from headlong.bench.measure import Contestant, Progress, Schedule, silent
+from headlong.bench.oracle import Truth, true_log_probs
 from headlong.engines.base import Engine
 from headlong.errors import OptionError, ShapeError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
-from headlong.measure import Contestant, Progress, Schedule, silent
-from headlong.previews.learned import enough
+from headlong.previews.conformal import enough
 from headlong.report.tables import Table, duration, nats, percent
-from headlong.truth import Truth, true_log_probs
 
 HELD, FEWEST = 128, 16
 """Held-out vectors at most, and vectors at all at least; a quarter of the vectors is held out."""

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong.bench.measure import Progress
 from headlong.capacity.ranks import Ranks, ranks
 from headlong.capacity.winners import Winners, winners
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import IDENTITY, Link
-from headlong.measure import Progress
 from headlong.report.page import Figure, page
 from headlong.report.plots import curve, functions
 from headlong.report.tables import Table

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.arrays import evenly, hidden64
-from headlong.engines.few import lse_of
+from headlong.bench.measure import Progress, silent
+from headlong.bench.oracle import exponents
+from headlong.engines.allowed import lse_of
 from headlong.errors import ShapeError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
-from headlong.measure import Progress, silent
-from headlong.truth import exponents
 
 EFFECTIVE = (1e-3, 1e-4, 1e-5)
 CLASSES = 1 << 14

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong.bench.measure import Progress, silent
 from headlong.errors import MissingPackageError, OptionError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
-from headlong.measure import Progress, silent
 
 Ids = NDArray[np.int64]
 QUERIES = 256

@@ -1,1 +1,1 @@
-"""Engines read layers: ``base`` has the contract, one file per method builds its plan, ``resolve`` is the reference."""
+"""Engines read layers: ``base`` has the contract, ``factory`` makes them, each folder holds one family."""

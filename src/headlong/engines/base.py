@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from headlong import kernels
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
-from headlong.engines.bandit_parts import EngineParts
-from headlong.engines.calls import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
-from headlong.engines.few import Few, few, listed, lse_of, sample_of, topk_of
+from headlong.checks import real
+from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_of
+from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
+from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
-from headlong.engines.options import real
-from headlong.engines.query import UNIT, Matrix
-from headlong.engines.resolve import Executor as Reference
+from headlong.engines.reference.executor import Executor as Reference
+from headlong.engines.reference.query import UNIT, Matrix
 from headlong.engines.saved import Saved, write_engine
 from headlong.errors import OptionError
 from headlong.kernels import Doubles

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
+from headlong.engines.allowed import Filters
+from headlong.engines.arguments import Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.base import Engine
-from headlong.engines.calls import Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.candidates import Best, Sieve, kept
-from headlong.engines.few import Filters
-from headlong.engines.gumbel import gumbels
 from headlong.engines.masks import check_some_left, classes_of
-from headlong.engines.query import UNIT
+from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.query import UNIT
 from headlong.errors import OptionError
 from headlong.kernels import Doubles
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.arrays import Array, answer_as, kind_of
+from headlong.checks import whole
 from headlong.engines.base import Engine
-from headlong.engines.options import whole
 from headlong.errors import InputError
 from headlong.kernels import Doubles
 

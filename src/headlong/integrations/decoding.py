@@ -25,7 +25,7 @@ from transformers.generation.utils import GENERATION_MODES_MAPPING
 
 from headlong import Affine
 from headlong.engines.candidates import Best, Sieve, kept
-from headlong.engines.gumbel import gumbels
+from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import InputError
 from headlong.integrations.processors import Edits, Ids, Recipe, edited, recipe
 from headlong.integrations.transformers import CHANGED, FastHead

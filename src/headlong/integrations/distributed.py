@@ -26,8 +26,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import headlong
+from headlong.checks import real
 from headlong.engines.base import Engine
-from headlong.engines.options import real
 from headlong.engines.shards import Question, Shards, facts
 from headlong.errors import InputError, OptionError, PeerError
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.engines.options import whole
+from headlong.checks import whole
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 
 Floats = NDArray[np.float32]

@@ -26,8 +26,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import headlong
-from headlong.engines.calls import checked_eps
-from headlong.engines.options import real, whole
+from headlong.checks import real, whole
+from headlong.engines.arguments import checked_eps
 from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
 
 Doubles = NDArray[np.float64]

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import headlong
-from headlong.engines.options import whole
+from headlong.checks import whole
 from headlong.errors import DtypeError, InputError
+from headlong.integrations.fill_scores import scattered
 from headlong.integrations.fingerprint import Fingerprint
-from headlong.integrations.probe import calibration_of, post_head, put
-from headlong.integrations.tail import scattered
+from headlong.integrations.inspect_model import calibration_of, post_head, put
 
 
 class Limits(NamedTuple):

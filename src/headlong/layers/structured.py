@@ -5,8 +5,9 @@
     layer.tensors()   {"head.weight": [n, dim], ...}        layer.facts()   {"vocab": ..., ...}, plain JSON
     rebuilt(tensors, facts) is the same layer;  layer.save(path);  load_layer(path)
 
-A kind's file is named after it: ``layers/tree.py`` holds the kind ``"tree"``, whose engine is in ``engines/tree.py``. Like
-:class:`headlong.layers.matrix.Layer` these are data only and never change; they compute nothing.
+A kind's file is named after it: ``layers/tree.py`` holds the kind ``"tree"``, whose engine is in
+``engines/structured/tree.py``. Like :class:`headlong.layers.matrix.Layer` these are data only and never change; they
+compute nothing.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from headlong.arrays import Array
 from headlong.kernels import Doubles, Floats
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK, deinterleave, interleave, pack, padded, row_bytes
-from headlong.previews.bits import LARGEST, LARGEST_BASE
+from headlong.previews.int8 import LARGEST, LARGEST_BASE
 from headlong.previews.whitening import Basis, parts
 
 CHUNK = 128

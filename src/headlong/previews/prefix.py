@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from headlong.kernels import Doubles, Floats, round_up
 from headlong.layers.matrix import Layer
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
-from headlong.previews.bits import UNDERFLOW
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
+from headlong.previews.int8 import UNDERFLOW
 from headlong.previews.whitening import UNIT, Basis
 
 FIRST = 16

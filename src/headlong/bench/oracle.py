@@ -1,0 +1,115 @@
+"""The truth that answers are compared with, in float64 over all classes and by no engine under test.
+
+::
+
+    log p   = f(z) - log sum_i exp(f(z_i))                                          ties by id
+    nucleus = classes of which those before them (larger exponents, then smaller ids) have less than top_p of the whole
+    draw    = argmax over the nucleus of f(z) / T + gumbel(seed, row, 0, class)
+
+The layer is widened a block of classes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.bench.measure import Progress
+from headlong.engines.reference.gumbel import gumbels
+from headlong.layers.matrix import Layer
+
+Doubles = NDArray[np.float64]
+Filters = Mapping[str, Mapping[str, float]]
+"""Sampling steps by name: ``{"top-p 0.95": {"top_p": 0.95}}``."""
+BLOCK = 1 << 23
+"""Weights turned into float64 at a time."""
+
+
+class Truth(NamedTuple):
+    """By float64: the normaliser ``[queries]`` and the k likeliest ids with their log-probabilities ``[queries, k]``."""
+
+    lse: Doubles
+    ids: NDArray[np.int64]
+    log_probs: Doubles
+
+    @classmethod
+    def of(cls, layer: Layer, hidden: Any, k: int) -> Truth:
+        wide = np.asarray(hidden, np.float64)
+        lse = np.full(len(wide), -np.inf)
+        best, ids = np.empty((len(wide), 0)), np.empty((len(wide), 0), np.int64)
+        step = max(1, BLOCK // layer.dim)
+        for start in range(0, layer.vocab, step):
+            z = wide @ np.asarray(layer.weight[start : start + step], np.float64).T
+            f = layer.link(z if layer.bias is None else z + layer.bias[start : start + step])
+            top = f.max(1)
+            lse = np.logaddexp(lse, top + np.log(np.exp(f - top[:, None]).sum(1)))
+            classes = np.broadcast_to(np.arange(start, start + f.shape[1]), f.shape)
+            best, ids = _best(np.concatenate([best, f], 1), np.concatenate([ids, classes], 1), k)
+        return cls(lse, ids, best - lse[:, None])
+
+
+def _best(values: Doubles, ids: NDArray[np.int64], k: int) -> tuple[Doubles, NDArray[np.int64]]:
+    """The k largest of each row, largest first, equal ones by id."""
+    k = min(k, values.shape[1])
+    least = np.partition(values, -k, axis=1)[:, -k]
+    rows = []
+    for row, named, floor in zip(values, ids, least, strict=True):
+        among = np.flatnonzero(row >= floor)
+        rows.append(among[np.lexsort((named[among], -row[among]))][:k])
+    chosen = np.stack(rows)
+    return np.take_along_axis(values, chosen, 1), np.take_along_axis(ids, chosen, 1)
+
+
+def true_log_probs(layer: Layer, hidden: Any, ids: NDArray[np.int64], lse: Doubles) -> Doubles:
+    """``log p`` of ``ids [queries, k]`` in float64; -inf for id -1."""
+    rows = np.asarray(layer.weight[ids], np.float64)
+    z = np.einsum("qkd,qd->qk", rows, np.asarray(hidden, np.float64))
+    f = layer.link(z if layer.bias is None else z + layer.bias[ids])
+    return np.where(ids < 0, -np.inf, f - lse[:, None])
+
+
+def exponents(layer: Layer, hidden: Any) -> Doubles:
+    """``f(z) [queries, vocab]`` in float64."""
+    wide, step = np.asarray(hidden, np.float64), max(1, BLOCK // layer.dim)
+    z = np.empty((len(wide), layer.vocab))
+    for start in range(0, layer.vocab, step):
+        z[:, start : start + step] = wide @ np.asarray(layer.weight[start : start + step], np.float64).T
+    return np.asarray(layer.link(z if layer.bias is None else z + layer.bias), np.float64)
+
+
+class Draws:
+    """The true draws of each of ``steps`` (their filters) from every query, whichever row of a batch it is."""
+
+    def __init__(
+        self, layer: Layer, hidden: Any, temperature: float, seed: int, steps: Filters, progress: Progress
+    ) -> None:
+        classes = np.arange(layer.vocab)
+        self.values = exponents(layer, hidden) / temperature
+        self.noise = np.empty_like(self.values)
+        self.kept: dict[str, list[NDArray[np.int32]]] = {step: [] for step in steps}
+        for row, values in enumerate(self.values):
+            self.noise[row] = gumbels(seed, row, 0, classes)
+            for step, ids in nuclei(values, steps):
+                self.kept[step].append(ids)
+            progress(row + 1, len(self.values))
+
+    def at(self, step: str, batch: int) -> NDArray[np.int64]:
+        """The ids ``[queries]`` where queries come in blocks of ``batch``, each numbered from 0."""
+        found = [
+            int(ids[np.argmax(values[ids] + self.noise[place % batch][ids])])
+            for place, (values, ids) in enumerate(zip(self.values, self.kept[step], strict=True))
+        ]
+        return np.array(found, np.int64)
+
+
+def nuclei(values: Doubles, steps: Filters) -> Iterator[tuple[str, NDArray[np.int32]]]:
+    """The classes that each step leaves, by one sort."""
+    order = np.argsort(-values, kind="stable")
+    mass = np.exp(values[order] - values[order[0]])
+    total = mass.sum()
+    before = np.cumsum(mass) - mass
+    for step, wish in steps.items():
+        yield step, np.sort(order[before < wish.get("top_p", np.inf) * total]).astype(np.int32)

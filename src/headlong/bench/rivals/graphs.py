@@ -1,0 +1,61 @@
+"""Rivals that walk a graph of neighbours: ids only, approximate; the bias is one more coordinate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headlong.bench.measure import Contestant
+from headlong.bench.rivals.registry import Floats, Found, rival, with_bias, with_one
+from headlong.layers.matrix import Layer
+
+
+@rival("hnswlib", "hnswlib")
+def hnswlib_graph(layer: Layer, k: int, threads: int) -> Contestant:
+    """A graph with M = 32, built with 200 and searched with max(64, 4 k) neighbours in view; ids only, approximate."""
+    import hnswlib
+
+    index = hnswlib.Index(space="ip", dim=layer.dim + 1)
+    index.init_index(max_elements=layer.vocab, M=32, ef_construction=200, random_seed=0)
+    index.set_num_threads(threads)
+    index.add_items(with_bias(layer))
+    index.set_ef(max(64, 4 * k))
+
+    def call(hidden: Floats) -> Found:
+        return Found(index.knn_query(hidden, k)[0].astype(np.int64), None)
+
+    about = {"reads": f"the graph: M=32, efSearch={max(64, 4 * k)}", "memory": index.index_file_size()}
+    return Contestant("hnswlib", call, with_one, about=about)
+
+
+@rival("faiss HNSW", "faiss")
+def faiss_hnsw(layer: Layer, k: int, threads: int) -> Contestant:
+    """The same graph as FAISS builds it, over float32 rows."""
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    index = faiss.IndexHNSWFlat(layer.dim + 1, 32, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction, index.hnsw.efSearch = 200, max(64, 4 * k)
+    index.add(with_bias(layer))
+
+    def call(hidden: Floats) -> Found:
+        return Found(index.search(hidden, k)[1], None)
+
+    about = {"reads": f"the graph: M=32, efSearch={max(64, 4 * k)}", "memory": len(faiss.serialize_index(index))}
+    return Contestant("faiss HNSW", call, with_one, about=about)
+
+
+@rival("usearch", "usearch")
+def usearch_graph(layer: Layer, k: int, threads: int) -> Contestant:
+    """The same settings in USearch, over float32 rows."""
+    from usearch.index import Index
+
+    index = Index(
+        ndim=layer.dim + 1, metric="ip", dtype="f32", connectivity=32, expansion_add=200, expansion_search=max(64, 4 * k)
+    )
+    index.add(np.arange(layer.vocab), with_bias(layer), threads=threads)
+
+    def call(hidden: Floats) -> Found:
+        return Found(np.asarray(index.search(hidden, k, threads=threads).keys, np.int64).reshape(len(hidden), k), None)
+
+    about = {"reads": f"the graph: M=32, efSearch={max(64, 4 * k)}", "memory": int(index.memory_usage)}
+    return Contestant("usearch", call, with_one, about=about)

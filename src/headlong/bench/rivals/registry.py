@@ -1,0 +1,86 @@
+"""What a rival is: a name, the packages it needs, and a builder that gives a contestant for one layer.
+
+A rival is measured, never wrapped as an engine. ``about`` says what it reads; ``build`` seconds and ``memory`` bytes beyond
+the layer, where it can tell, are for the tables.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.bench.measure import Contestant
+from headlong.errors import MissingPackageError
+from headlong.layers.matrix import Layer
+
+Floats = NDArray[np.float32]
+Build = Callable[[Layer, int, int], Contestant]
+
+
+class Found(NamedTuple):
+    """What a rival answers; ``log_probs`` is None where it has none."""
+
+    ids: NDArray[np.int64]
+    log_probs: NDArray[np.float64] | None
+
+
+class Rival(NamedTuple):
+    """``build(layer, k, threads)`` once its ``packages`` are installed."""
+
+    name: str
+    packages: tuple[str, ...]
+    build: Build
+
+    def installed(self) -> bool:
+        return all(importlib.util.find_spec(package) is not None for package in self.packages)
+
+
+RIVALS: dict[str, Rival] = {}
+
+
+def rival(name: str, *packages: str) -> Callable[[Build], Build]:
+    """Registers ``build`` under ``name``."""
+
+    def register(build: Build) -> Build:
+        RIVALS[name] = Rival(name, packages, build)
+        return build
+
+    return register
+
+
+def contestant(name: str, layer: Layer, k: int, threads: int) -> Contestant:
+    """The rival of that name, built for ``layer``."""
+    if not RIVALS[name].installed():
+        needed = " and ".join(RIVALS[name].packages)
+        raise MissingPackageError(f"{name} needs {needed}, which is not installed: pip install 'headlong[bench]'")
+    return RIVALS[name].build(layer, k, threads)
+
+
+def installed() -> list[str]:
+    """The names of the rivals that can be built here."""
+    return [name for name, entry in RIVALS.items() if entry.installed()]
+
+
+def float32(hidden: Any) -> Floats:
+    return np.ascontiguousarray(hidden, np.float32)
+
+
+def matrix(layer: Layer) -> Floats:
+    return np.ascontiguousarray(layer.weight, np.float32)
+
+
+def bias_of(layer: Layer) -> Floats:
+    return np.zeros(layer.vocab, np.float32) if layer.bias is None else np.asarray(layer.bias)
+
+
+def with_bias(layer: Layer) -> Floats:
+    """``[weight, bias]``: the bias as one more coordinate, whose half in the query is 1."""
+    return np.ascontiguousarray(np.column_stack([matrix(layer), bias_of(layer)]))
+
+
+def with_one(hidden: Any) -> Floats:
+    return np.ascontiguousarray(np.column_stack([float32(hidden), np.ones(len(hidden), np.float32)]))

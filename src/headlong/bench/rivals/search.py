@@ -1,0 +1,109 @@
+"""Rivals that search inner products with FAISS and ScaNN: ids only, most of them approximate.
+
+The bias is one more coordinate of every row, whose half in the query is 1. A search index knows no normaliser, so
+``log_probs`` is None and the reports say so. Candidates that codes find are re-ranked by exact inner products (refine).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from headlong.bench.measure import Contestant
+from headlong.bench.rivals.registry import Floats, Found, rival, with_bias, with_one
+from headlong.layers.matrix import Layer
+
+
+def _faiss(name: str, index: Any, layer: Layer, k: int, threads: int, reads: str, **settings: Any) -> Contestant:
+    """Trained, filled and searched with ``settings``."""
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    rows = with_bias(layer)
+    if not index.is_trained:
+        index.train(rows)
+    index.add(rows)
+    parameters = settings.pop("parameters", None)
+
+    def call(hidden: Floats) -> Found:
+        return Found(index.search(hidden, k, params=parameters)[1], None)
+
+    return Contestant(name, call, with_one, about={"reads": reads, "memory": len(faiss.serialize_index(index)), **settings})
+
+
+@rival("faiss flat", "faiss")
+def faiss_flat(layer: Layer, k: int, threads: int) -> Contestant:
+    """``IndexFlatIP``: every inner product in float32."""
+    import faiss
+
+    count = 4 * layer.vocab * (layer.dim + 1)
+    return _faiss("faiss flat", faiss.IndexFlatIP(layer.dim + 1), layer, k, threads, "all rows, float32", bytes=count)
+
+
+@rival("faiss Panorama", "faiss")
+def faiss_panorama(layer: Layer, k: int, threads: int) -> Contestant:
+    """``IndexFlatIPPanorama`` behind a PCA rotation: exact, reading coordinates level by level."""
+    import faiss
+
+    dim = layer.dim + 1
+    index = faiss.IndexPreTransform(faiss.PCAMatrix(dim, dim), faiss.IndexFlatIPPanorama(dim, 8))
+    return _faiss("faiss Panorama", index, layer, k, threads, "all rows, 8 levels of coordinates behind PCA")
+
+
+@rival("faiss SQ8+refine", "faiss")
+def faiss_sq8(layer: Layer, k: int, threads: int) -> Contestant:
+    """8-bit scalar codes of every row, the best 4 k re-ranked."""
+    import faiss
+
+    codes = faiss.IndexScalarQuantizer(layer.dim + 1, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexRefineFlat(codes)
+    index.k_factor = 4
+    return _faiss("faiss SQ8+refine", index, layer, k, threads, "all rows in 8 bits, 4 k rows")
+
+
+@rival("faiss RaBitQ+refine", "faiss")
+def faiss_rabitq(layer: Layer, k: int, threads: int) -> Contestant:
+    """One bit a coordinate behind a random rotation, queries in 8 bits, the best 40 k re-ranked."""
+    import faiss
+
+    dim = layer.dim + 1
+    codes = faiss.IndexRaBitQ(dim, faiss.METRIC_INNER_PRODUCT)
+    codes.qb = 8
+    turned = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dim, dim), codes)
+    index = faiss.IndexRefineFlat(turned)
+    index.k_factor = 40
+    return _faiss("faiss RaBitQ+refine", index, layer, k, threads, "all rows in 1 bit, 40 k rows")
+
+
+@rival("faiss IVF", "faiss")
+def faiss_ivf(layer: Layer, k: int, threads: int) -> Contestant:
+    """sqrt(vocab) lists of float32 rows, an eighth of them searched."""
+    import faiss
+
+    lists = max(1, round(math.sqrt(layer.vocab)))
+    coarse = faiss.IndexFlatIP(layer.dim + 1)
+    index = faiss.IndexIVFFlat(coarse, layer.dim + 1, lists, faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter = 10
+    index.nprobe = max(1, lists // 8)
+    reads = f"{index.nprobe} of {lists} lists, float32"
+    return _faiss("faiss IVF", index, layer, k, threads, reads)
+
+
+@rival("scann", "scann")
+def scann_tree(layer: Layer, k: int, threads: int) -> Contestant:
+    """A tree of sqrt(vocab) leaves, an eighth searched in anisotropic codes, the best 20 k re-ranked."""
+    import scann
+
+    rows = with_bias(layer)
+    leaves = max(1, round(math.sqrt(layer.vocab)))
+    builder = scann.scann_ops_pybind.builder(rows, k, "dot_product").set_n_training_threads(threads)
+    tree = builder.tree(leaves, max(1, leaves // 8), training_sample_size=len(rows))
+    index = tree.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(20 * k).build()
+    index.set_num_threads(threads)
+
+    def call(hidden: Floats) -> Found:
+        if len(hidden) == 1:
+            return Found(index.search(hidden[0])[0][None].astype("int64"), None)
+        return Found(index.search_batched_parallel(hidden)[0].astype("int64"), None)
+
+    return Contestant("scann", call, with_one, about={"reads": f"{max(1, leaves // 8)} of {leaves} leaves, {20 * k} rows"})

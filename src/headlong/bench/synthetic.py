@@ -1,0 +1,73 @@
+"""Layers with a known spectrum, for benchmarks that anyone can run again.
+
+    z_i = <w_i, x>,   w_i = Q (j^(-a/4) g_j),   x = s Q (j^(-a/4) g'_j):   logit energy of coordinate j falls as j^-a
+
+``g`` standard normal, Q a random rotation, ``s`` such that the likeliest class has probability 0.3 in the median. a = 0 is
+isotropic, the worst case of every look; language models' layers are between 1 and 2.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.bench.measure import Progress
+from headlong.errors import OptionError
+from headlong.layers.matrix import Layer
+
+MEDIAN_TOP, JUDGES = 0.3, 16
+ROWS = 8192
+
+
+class Synthetic(NamedTuple):
+    """``hidden [n, dim]`` is asked, ``calibration [m, dim]`` is drawn from the same law."""
+
+    layer: Layer
+    hidden: NDArray[np.float32]
+    calibration: NDArray[np.float32]
+
+
+def shape(text: str) -> tuple[int, int, float]:
+    """``"262144,640,1" -> (262144, 640, 1.0)``"""
+    try:
+        vocab, dim, power = text.split(",")
+        found = int(vocab), int(dim), float(power)
+    except ValueError:
+        found = (0, 0, -1.0)
+    if found[0] < 1 or found[1] < 1 or not 0 <= found[2] <= 10:
+        raise OptionError(f"--synthetic {text!r}; expected VOCAB,DIM,POWER such as 262144,640,1")
+    return found
+
+
+def synthetic(vocab: int, dim: int, power: float, count: int, seed: int, progress: Progress) -> Synthetic:
+    """A bfloat16 layer and float32 vectors, ``count`` to ask and eight per coordinate (4,096 at least) to calibrate."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0].astype(np.float32)
+    energy = np.arange(1, dim + 1, dtype=np.float32) ** np.float32(-power / 4)
+    turned = energy[:, None] * turn.T
+    weight = np.empty((vocab, dim), ml_dtypes.bfloat16)
+    for start in range(0, vocab, ROWS):
+        stop = min(start + ROWS, vocab)
+        weight[start:stop] = rng.standard_normal((stop - start, dim), np.float32) @ turned
+        progress(stop, vocab)
+    layer = Layer(weight)
+    vectors = rng.standard_normal((count + max(4096, 8 * dim), dim), np.float32) @ turned
+    vectors *= np.float32(_scale(layer, vectors[:JUDGES]))
+    return Synthetic(layer, vectors[:count], vectors[count:])
+
+
+def _scale(layer: Layer, vectors: NDArray[np.float32]) -> float:
+    """At which the likeliest class of the median vector has probability 0.3."""
+    z = np.concatenate([vectors @ layer.weight[i : i + ROWS].astype(np.float32).T for i in range(0, layer.vocab, ROWS)], axis=1)
+    z -= z.max(axis=1, keepdims=True)
+    low, high = 0.0, 1e6
+    for _ in range(40):
+        middle = (low + high) / 2 if low else high / 16
+        top = float(np.median(1 / np.exp(middle * z).sum(axis=1)))
+        low, high = (middle, high) if top < MEDIAN_TOP else (low, middle)
+        if low and high < low * 1.001:
+            break
+    return (low + high) / 2

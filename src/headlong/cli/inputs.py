@@ -1,0 +1,170 @@
+"""Files as the command line names them: ``path[:tensor[:bias]]`` for a layer, ``path[:tensor]`` for hidden vectors.
+
+A layer comes from a safetensors file, a sharded index or a checkpoint's folder; hidden vectors from a safetensors file
+or an ``.npy``. An engine's file is told from a layer's by its metadata. Everything is mapped, and nothing pickled is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tokenize
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from headlong.arrays import HIDDEN
+from headlong.compile import load
+from headlong.engines import saved
+from headlong.engines.base import Engine
+from headlong.engines.structured import saved as saved_structured
+from headlong.engines.structured.base import StructuredEngine
+from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, ShapeError, StoreError, cause
+from headlong.layers import structured
+from headlong.layers.matrix import Layer
+from headlong.layers.mixture import MixtureLayer
+from headlong.store import is_tensor_file, open_file
+
+PLAIN = "weight"
+"""The tensor of a file that holds one layer and no model; looked for after the names that models use."""
+ENGINES = (saved.FORMAT, saved_structured.FORMAT)
+MAGIC = b"\x93NUMPY"
+NPY_FAULTS = (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
+"""What NumPy raises over a header that is broken, or whose shape is: the header is a Python literal."""
+SHORTLISTS = ("headlong shortlist", structured.FORMAT)
+HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states")
+
+
+def results(paths: list[Path]) -> list[tuple[str, Any]]:
+    """``(name, content)`` of every .json file (an object) and .jsonl file (a list of objects); folders are opened."""
+    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    found = []
+    for file in files:
+        if file.suffix not in (".json", ".jsonl"):
+            if file in paths:
+                raise MalformedFileError(f"{file} is no .json or .jsonl; expected results, or a folder of them")
+            continue
+        try:
+            text = file.read_text(encoding="utf-8")
+            lines = [json.loads(line) for line in text.splitlines() if line.strip()] if file.suffix == ".jsonl" else None
+            found.append((file.name, json.loads(text) if lines is None else lines))
+        except OSError as error:
+            raise StoreError(f"{file} cannot be read: {cause(error)}") from error
+        except ValueError as error:
+            raise MalformedFileError(f"{file} is no JSON: {error}") from error
+    if not found:
+        raise MalformedFileError("no .json or .jsonl file was given; expected results of bench, inspect --json or reproduce")
+    return found
+
+
+def split(text: str, most: int) -> list[str]:
+    """``"path:a:b" -> ["path", "a", "b"]``, at most ``most`` names; colons that are part of the path stay."""
+    for count in range(most + 1):
+        parts = text.rsplit(":", count)
+        if len(parts) == count + 1 and Path(parts[0]).exists():
+            return parts
+    return [text]
+
+
+def layer(text: str, weight: str | None = None, bias: str | None = None) -> Layer:
+    """The layer that ``path[:tensor[:bias]]`` names; the options win over the names. An empty bias takes none."""
+    path, *names = split(text, 2)
+    if form(path) in ENGINES:
+        raise OptionError(f"{path} is an engine, compiled already; expected a layer: ask it with topk, or name its layer")
+    weight = weight or (names[0] if names else None)
+    bias = bias if bias is not None else (names[1] if len(names) > 1 else None)
+    kept: str | Literal[False] | None = False if bias == "" else bias
+    if weight:
+        return Layer.load(path, weight=weight, bias=kept)
+    try:
+        return Layer.load(path, bias=kept)
+    except MissingTensorError:
+        if Path(path).is_file() and path.endswith(".safetensors") and PLAIN in open_file(path).tensors:
+            return Layer.load(path, weight=PLAIN, bias=kept)
+        raise
+
+
+def mixture(text: str) -> MixtureLayer | None:
+    """The mixture that was saved there, or None where the file holds something else."""
+    if form(text) != structured.FORMAT:
+        return None
+    found = structured.load_layer(text)
+    if not isinstance(found, MixtureLayer):
+        raise OptionError(f"{text} holds {found!r}; expected a layer of one matrix, or a mixture")
+    return found
+
+
+def form(path: str | Path) -> str:
+    """What the metadata of a safetensors file says it holds, whatever the file is called; empty for other files."""
+    return open_file(path).metadata.get("format", "") if is_tensor_file(path) else ""
+
+
+def engine(text: str, threads: int | None, given: Mapping[str, bool]) -> Engine | StructuredEngine | None:
+    """The engine that was saved there, or None where the file holds none; ``given`` options that engines do not take."""
+    if form(text) not in ENGINES:
+        return None
+    if useless := [name for name, there in given.items() if there]:
+        raise OptionError(f"{text} is an engine, compiled already, and takes no {', '.join(useless)}: leave that out")
+    return load(text, threads=threads)
+
+
+def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Path:
+    """``path``, which a command will write: its folder is there, and no file of the user's is in its place.
+
+    ``read``  what the command reads, which it must not replace; tensors are replaced only where they are ``replaced`` forms
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; expected the name of a file to write")
+        if not os.access(path.parent, os.W_OK):
+            raise StoreError(f"{path} cannot be written: its folder may not be written to; name another one")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {cause(error)}") from error
+    sources = [Path(split(text, 2)[0]) for text in read if text]
+    if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
+        raise StoreError(f"{path} is a file that the command reads; name another one to write")
+    if path.exists() and (replaced or is_tensor_file(path)) and form(path) not in replaced:
+        raise StoreError(f"{path} is there and is not what this command writes; name another file, or move it away")
+    return path
+
+
+def hidden(text: str, dim: int | None = None) -> Any:
+    """``[n, dim]`` hidden vectors from ``path.npy`` or ``path.safetensors[:tensor]``, of a type that every command reads."""
+    path, *names = split(text, 1)
+    if path.endswith(".npy") and names:
+        raise MissingTensorError(f"{text}: an .npy file holds one array, without a name; leave :{names[0]} out")
+    rows = _npy(path) if path.endswith(".npy") else _tensor(path, names[0] if names else None)
+    if rows.ndim == 1:
+        rows = rows[None, :]
+    if rows.ndim != 2 or rows.shape[1] != (dim or rows.shape[1]):
+        raise ShapeError(f"{text} has shape {list(rows.shape)}; expected hidden vectors [n, {dim or 'dim'}]")
+    if rows.dtype.newbyteorder("=") not in HIDDEN:
+        raise DtypeError(f"{text} is {rows.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
+    return rows
+
+
+def _npy(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise MalformedFileError(f"{path} is no .npy file of numbers; save one with numpy.save")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {cause(error)}") from error
+    except NPY_FAULTS as error:
+        raise MalformedFileError(f"{path} is no .npy file of numbers: {error}; save it with numpy.save") from error
+
+
+def _tensor(path: str, name: str | None) -> Any:
+    file = open_file(path)
+    if name is None:
+        matrices = [key for key, info in file.tensors.items() if len(info.shape) == 2]
+        named = [key for key in HIDDEN_NAMES if key in matrices] or matrices
+        if not named or (len(named) > 1 and named[0] not in HIDDEN_NAMES):
+            listed = ", ".join(matrices) or "none"
+            raise MissingTensorError(f"{path} has the matrices {listed}; expected one called hidden: name it, {path}:TENSOR")
+        name = named[0]
+    return file.read(name)

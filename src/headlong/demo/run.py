@@ -1,0 +1,233 @@
+"""The main job on real input, with nothing downloaded: ``headlong demo``.
+
+::
+
+    trained = layer(Recipe(), stage, train_apart)    # a next-word layer, from the cache or trained now
+    record  = contest(trained, settings, stage)      # every method on it, against float64 and a plain softmax
+
+The layer is trained from the text that every Python install carries (:mod:`headlong.demo.corpus`), the queries are
+hidden vectors of files that training never saw. Neither torch nor a plotting library is needed; torch takes part as a
+rival where it is installed. Times are of this machine and this run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import headlong
+from headlong.bench import rivals
+from headlong.bench import run as bench
+from headlong.bench.measure import THREAD_VARIABLES, Progress
+from headlong.bench.run import Settings, Stage
+from headlong.demo import corpus as builtin
+from headlong.demo.model import Recipe, Trained, train
+from headlong.errors import DataError, HeadlongError
+from headlong.layers.matrix import Layer
+from headlong.report.page import bench_page
+from headlong.report.tables import Table, percent
+from headlong.store import open_file, write_file
+
+FORMAT = "headlong demo layer"
+METHODS = ("full", "cascade", "cascade, ids only", "svd")
+RIVALS = ("numpy fp32", "torch fp32")
+SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0, baseline=RIVALS[0])
+SHOWN = 5
+SILENCE = 0.1
+"""Seconds between two lines of progress from the training process."""
+
+
+def cache_folder() -> Path:
+    """Where the system keeps what can be made again: ``XDG_CACHE_HOME`` or ``~/.cache``, and their likes elsewhere."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "headlong"
+
+
+def cache_file(recipe: Recipe) -> Path:
+    """One file for each recipe and Python version: another standard library is another corpus."""
+    facts = json.dumps({"recipe": asdict(recipe), "python": sys.version}, sort_keys=True)
+    return cache_folder() / f"demo-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.safetensors"
+
+
+Trainer = Callable[[Recipe, Path, Stage], None]
+"""Trains the layer of a recipe and writes it to a file."""
+
+
+def layer(recipe: Recipe, stage: Stage, trainer: Trainer, fresh: bool = False) -> Trained:
+    """The trained layer, from the cache unless ``fresh``; a cache that cannot be read is made again, one that cannot be
+    written is done without."""
+    path = cache_file(recipe)
+    if not fresh and path.is_file():
+        try:
+            return read(path)
+        except HeadlongError:
+            stage("the cached layer is damaged: training again")(1, 1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        stage(f"{path.parent} cannot be written: the layer is not kept")(1, 1)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer(recipe, Path(folder, path.name), stage)
+            mapped = read(Path(folder, path.name))
+            return mapped._replace(
+                weight=np.array(mapped.weight),
+                bias=np.array(mapped.bias),
+                hidden=np.array(mapped.hidden),
+                contexts=np.array(mapped.contexts),
+                target=np.array(mapped.target),
+            )
+    trainer(recipe, path, stage)
+    return read(path)
+
+
+def train_here(recipe: Recipe, path: Path, stage: Stage) -> None:
+    """In this process, with as many BLAS threads as it has."""
+    corpus = builtin.load(recipe.vocab, progress=stage("read the standard library"))
+    write(path, train(corpus, recipe, stage("train")))
+
+
+def train_apart(recipe: Recipe, path: Path, stage: Stage) -> None:
+    """In a process of its own with one BLAS thread: on a busy machine two that wait for each other at every product take
+    several times as long, and BLAS cannot be told once it has been imported."""
+    command = [sys.executable, "-P", "-m", "headlong.demo.run", json.dumps(asdict(recipe)), str(path)]
+    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
+    moves: dict[str, Progress] = {}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        for line in child.stdout:
+            label, done, total = json.loads(line)
+            if label not in moves:
+                moves[label] = stage(label)
+            moves[label](done, total)
+        said = child.stderr.read().strip()
+    if child.returncode:
+        raise DataError(said.splitlines()[-1] if said else f"the training process ended with status {child.returncode}")
+
+
+def main(recipe: str, path: str) -> None:
+    """The process that :func:`train_apart` starts: progress as JSON lines, a fault as the last line on stderr."""
+
+    def stage(label: str) -> Progress:
+        last = -math.inf
+
+        def move(done: int, total: int) -> None:
+            nonlocal last
+            if done >= total or time.monotonic() - last > SILENCE:
+                sys.stdout.write(json.dumps([label, done, total]) + "\n")
+                sys.stdout.flush()
+                last = time.monotonic()
+
+        return move
+
+    try:
+        train_here(Recipe(**json.loads(recipe)), Path(path), stage)
+    except HeadlongError as fault:
+        sys.exit(str(fault))
+
+
+def write(path: Path, trained: Trained) -> None:
+    """The layer where ``Layer.load`` finds it, its queries and its words beside it."""
+    tensors = {
+        "lm_head.weight": trained.weight,
+        "lm_head.bias": trained.bias,
+        "hidden": trained.hidden,
+        "contexts": trained.contexts,
+        "target": trained.target,
+        "words": np.frombuffer("\n".join(trained.words).encode(), np.uint8),
+    }
+    perplexities = {"perplexity": repr(trained.perplexity), "unigram_perplexity": repr(trained.unigram_perplexity)}
+    write_file(path, tensors, {"format": FORMAT, **perplexities})
+
+
+def read(path: Path) -> Trained:
+    """What :func:`write` wrote; a HeadlongError where it is not that."""
+    file = open_file(path)
+    try:
+        words = file.read("words").tobytes().decode().split("\n")
+        weight, bias, hidden, contexts, target = (
+            file.read(name) for name in ("lm_head.weight", "lm_head.bias", "hidden", "contexts", "target")
+        )
+        perplexities = [float(file.metadata[key]) for key in ("perplexity", "unigram_perplexity")]
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path} is no layer of the demo: {error}; delete it") from error
+    if len(words) != len(weight) or file.metadata.get("format") != FORMAT:
+        raise DataError(f"{path} has {len(words)} words for {len(weight)} classes; delete it")
+    return Trained(words, weight, bias, hidden, contexts, target, *perplexities)
+
+
+def contest(trained: Trained, settings: Settings, stage: Stage) -> dict[str, Any]:
+    """The raw run: every method, and the plain softmax of NumPy, and of torch where it is installed."""
+    names = [*(name for name in RIVALS if name in rivals.installed()), *METHODS]
+    subject = Layer(trained.weight, trained.bias)
+    record = bench.run(subject, trained.hidden, names, settings, stage)
+    record["layer"]["perplexity"] = trained.perplexity
+    record["layer"]["unigram_perplexity"] = trained.unigram_perplexity
+    return record
+
+
+def examples(trained: Trained, threads: int, count: int = SHOWN) -> Table:
+    """What the layer says next in held-out text: the best words with proved ids and probabilities."""
+    engine = headlong.compile(Layer(trained.weight, trained.bias), "cascade", eps=0.01, delta=0.0, threads=threads)
+    rows = _readable(trained, count)
+    top = engine.topk(trained.hidden[rows], k=4)
+    lines = []
+    for row, ids, log_probs in zip(rows, top.ids, top.log_probs, strict=True):
+        context = " ".join(trained.words[word] for word in trained.contexts[row])
+        said = " · ".join(
+            f"{trained.words[i]} {percent(float(np.exp(value)))}" for i, value in zip(ids, log_probs, strict=True)
+        )
+        lines.append((f"{context} …", said, trained.words[trained.target[row]]))
+    return Table("What comes next", ("held-out text", "the layer's best words", "what stood there"), tuple(lines))
+
+
+def _readable(trained: Trained, count: int) -> NDArray[np.int64]:
+    """Rows whose context is plain words of one line, evenly spread; chosen without a look at what the layer says."""
+    plain = np.array([word.isalpha() for word in trained.words])
+    enough = np.flatnonzero((plain[trained.contexts].sum(1) >= trained.contexts.shape[1] - 1) & plain[trained.target])
+    among = enough if len(enough) >= count else np.arange(len(trained.target))
+    spread: NDArray[np.int64] = among[np.linspace(0, len(among) - 1, count + 2).astype(np.int64)[1:-1]]
+    return spread
+
+
+def introduction(trained: Trained) -> str:
+    """The layer in one sentence, its quality beside the simplest model's."""
+    vocab, dim = trained.weight.shape
+    return (
+        f"A next-word layer of {vocab:,} classes × {dim} dimensions, trained on this Python's own standard library: "
+        f"perplexity {trained.perplexity:.1f} on files it never saw, where word frequencies alone have "
+        f"{trained.unigram_perplexity:.0f}."
+    )
+
+
+def html_page(trained: Trained, record: dict[str, Any], shown: Table) -> str:
+    """The run as one self-contained page."""
+    return bench_page(record, "headlong demo", introduction(trained), [shown])
+
+
+def settings(threads: int, quick: bool = False) -> Settings:
+    """The demo's settings; ``quick`` is for trying the demo itself."""
+    chosen = replace(SETTINGS, threads=threads)
+    return replace(chosen, queries=64, rounds=3, calls=1) if quick else chosen
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

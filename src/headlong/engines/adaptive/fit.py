@@ -1,0 +1,73 @@
+"""Fits the published multipliers on calibration vectors, and judges answers by the paper's rule.
+
+    success = the argmax is right and |p^ - p| / p <= eps
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import kernels
+from headlong.answers import Promise
+from headlong.engines.adaptive.columns import Arrays
+from headlong.engines.adaptive.published import Rules
+from headlong.engines.adaptive.reader import PublishedReader
+from headlong.engines.adaptive.tuning import fitted
+from headlong.engines.allowed import lse_of
+from headlong.engines.hand_off import EngineParts
+from headlong.engines.reference.executor import Executor as Reference
+from headlong.engines.reference.query import Doubles, Ids, Matrix
+from headlong.layers.matrix import Layer
+from headlong.plan import Dense, Plan
+
+TUNED_ON = 200
+"""Queries that the paper fits its multipliers on."""
+
+
+def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float | None) -> NDArray[np.bool_]:
+    """Rows whose argmax is wrong or, with ``eps``, whose probability is off by more than that, relatively: the paper's rule."""
+    best = exact.argmax(axis=1)
+    wrong = ids[:, 0] != best
+    if eps is None:
+        return np.asarray(wrong)
+    true = exact.max(axis=1) - lse_of(exact)
+    with np.errstate(over="ignore"):
+        return np.asarray(wrong | (np.abs(np.expm1(values[:, 0] - lse - true)) > eps))
+
+
+def parts_for(layer: Layer, arrays: Arrays) -> EngineParts:
+    """An engine's parts before there is an engine."""
+    plan = Plan(None, None, None, None, (), None, Dense(), arrays)
+    norms, level = kernels.row_norms(layer.weight), kernels.isa()
+    rows: kernels.Executor = (
+        Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
+        if level == kernels.REFERENCE
+        else kernels.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
+    )
+    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0, 1.0), 0, rows)
+
+
+def fit_multipliers(
+    parts: EngineParts, calibration: Doubles, rules: Rules, given: tuple[float | None, float | None], share: float = 1.0
+) -> tuple[float, float]:
+    """``(arm, sum)`` on the first 200 calibration vectors: for the argmax first, then for the normaliser given that.
+
+    ``share`` of the failures that are allowed is what the argmax may use up; the paper's 1 often leaves none for the rest.
+    """
+    hidden = np.ascontiguousarray(calibration[:TUNED_ON])
+    reader = PublishedReader(parts, rules)
+    layer = parts.layer
+    every = np.broadcast_to(np.arange(layer.vocab), (len(hidden), layer.vocab))
+    exact = np.asarray(layer.link(parts.rows.logits(hidden, np.ascontiguousarray(every), kernels.threads(None))))
+    allowed = math.floor(rules.delta * len(hidden))
+
+    def failures(arm: float, total: float, eps: float | None) -> int:
+        values, ids, lse, *_ = reader.search(hidden, 1, None, kernels.threads(None), rules._replace(arm=arm, sum=total))
+        return int(failed(values, ids, lse, exact, eps).sum())
+
+    arm = fitted(lambda f: failures(f, f, None), math.floor(share * allowed)) if given[0] is None else given[0]
+    total = fitted(lambda f: failures(arm, f, rules.eps), allowed) if given[1] is None else given[1]
+    return arm, total

@@ -1,0 +1,110 @@
+"""Answers over a few allowed classes: their exact rows alone, no preview.
+
+    z = hidden @ weight[ids].T + bias[ids] ;  everything else is NumPy on ``[batch, m]``
+
+Rows of different length are padded with id -1 and logit -inf. The same questions as ``resolve.py``, answered by sorting:
+with all logits at hand there is nothing to bound.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.engines.masks import classes_of
+from headlong.engines.reference.gumbel import gumbels
+from headlong.kernels import Doubles
+from headlong.links import Link
+
+Ids = NDArray[np.int64]
+
+
+class Few(NamedTuple):
+    """``ids, logits, exponents [batch, m]`` in ascending order of ids: exponents are ``link(logits)``."""
+
+    ids: Ids
+    logits: Doubles
+    exponents: Doubles
+
+
+class Filters(NamedTuple):
+    """How a sample is drawn: ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
+
+    n: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    row0: int
+    class0: int = 0
+
+
+def few_enough(left: int, vocab: int) -> bool:
+    """Whether exact rows alone are the cheapest answer where a mask leaves ``left`` classes."""
+    return left <= max(64, vocab // 64) < vocab  # gathered rows: beyond, a look at all classes under the mask is cheaper
+
+
+def listed(mask: NDArray[np.uint8], batch: int) -> Ids:
+    """``[batch, m]``: the ids of each row's mask, padded with -1."""
+    rows = [classes_of(row) for row in mask]
+    ids = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int64)
+    for target, row in zip(ids, rows, strict=True):
+        target[: len(row)] = row
+    return np.ascontiguousarray(np.broadcast_to(ids, (batch, ids.shape[1])))
+
+
+def few(ids: Ids, logits: Doubles, link: Link) -> Few:
+    """``logits`` were scored with any id in place of -1."""
+    return Few(ids, np.where(ids < 0, -np.inf, logits), np.where(ids < 0, -np.inf, link(logits)))
+
+
+def lse_of(exponents: Doubles) -> Doubles:
+    """``log sum exp`` of each row; -inf for an empty one."""
+    shift = exponents.max(axis=1, initial=-np.inf)
+    finite = np.where(np.isfinite(shift), shift, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(finite + np.log(np.exp(exponents - finite[:, None]).sum(axis=1)))
+
+
+def topk_of(answer: Few, k: int) -> tuple[Doubles, Ids, Doubles]:
+    """``logits, ids, exponents [batch, k]``, equal logits by id; missing classes are id -1 and -inf."""
+    order = np.argsort(-answer.logits, axis=1, kind="stable")[:, :k]
+    rows, missing = np.arange(len(order))[:, None], k - order.shape[1]
+    logits, ids, exponents = answer.logits[rows, order], answer.ids[rows, order], answer.exponents[rows, order]
+    if missing > 0:
+        none = np.full((len(order), missing), -np.inf)
+        logits, exponents = np.concatenate([logits, none], axis=1), np.concatenate([exponents, none], axis=1)
+        ids = np.concatenate([ids, np.full(none.shape, -1, np.int64)], axis=1)
+    return logits, ids, exponents
+
+
+def sample_of(answer: Few, filters: Filters) -> tuple[Ids, Doubles, Doubles]:
+    """``ids, logits, score [batch, n]``: ``argmax link(z) / T + g`` over the classes that the filters keep."""
+    won = np.empty((len(answer.ids), filters.n), np.int64)
+    score = np.empty(won.shape)
+    for b in range(len(won)):
+        live = np.flatnonzero(answer.ids[b] >= 0)
+        order = live[np.argsort(-answer.logits[b, live], kind="stable")]
+        kept = np.sort(order[: kept_count(answer.exponents[b, order] / filters.temperature, filters)])
+        for draw in range(filters.n):
+            noise = gumbels(filters.seed, (filters.row0 + b) % 2**64, draw, answer.ids[b, kept] + filters.class0)
+            keys = answer.exponents[b, kept] / filters.temperature + noise
+            won[b, draw] = kept[np.argmax(keys)]
+            score[b, draw] = keys.max()
+    return np.take_along_axis(answer.ids, won, axis=1), np.take_along_axis(answer.logits, won, axis=1), score
+
+
+def kept_count(exponents: Doubles, filters: Filters) -> int:
+    """How many of ``exponents``, in descending order, pass top_k, then top_p among those, then min_p."""
+    count = min(filters.top_k or len(exponents), len(exponents))
+    mass = np.exp(exponents[:count] - exponents[0])
+    if filters.top_p < 1:
+        before = np.concatenate([[0.0], np.cumsum(mass)[:-1]])
+        count = int(np.searchsorted(before, filters.top_p * mass.sum(), side="left"))
+    if filters.min_p > 0:
+        count = min(count, int((exponents >= exponents[0] + math.log(filters.min_p)).sum()))
+    return count

@@ -1,0 +1,85 @@
+"""A call, checked: what every engine does with its arguments before it reads anything.
+
+What came in is brought into one form (float64 vectors, a class mask, sampling filters) or refused with an error that says
+what came, what was expected, what to do. What is then read is the engine's business.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headlong.arrays import Kind, hidden64, hidden_rows, kind_of
+from headlong.checks import real, whole
+from headlong.engines.allowed import Filters, few_enough
+from headlong.engines.masks import restricted
+from headlong.errors import NonFiniteError, ShapeError
+from headlong.kernels import Doubles, Mask, widened
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Hidden vectors beyond float32's range are refused: nothing computes them."""
+MOST_DRAWS = 2**24
+"""Of one row in one call: they come as arrays."""
+COLDEST = 1e-6
+"""Lower temperatures are the argmax, which needs no noise."""
+
+
+class Asked(NamedTuple):
+    """One checked call: the kind of arrays that came, ``hidden [batch, dim]``, the mask, and whether few classes are left."""
+
+    kind: Kind
+    hidden: Doubles
+    mask: Mask
+    few: bool
+
+
+def checked_hidden(hidden: Any, dim: int, name: str = "hidden") -> Doubles:
+    """``[batch, dim]`` in float64, finite and within float32's range."""
+    rows, largest = widened(hidden_rows(hidden, dim, name))
+    if largest <= LARGEST:
+        return rows
+    hidden64(hidden, dim, name)  # says where a number is not finite
+    raise NonFiniteError(f"{name} reaches {largest:.3g}, beyond float32's range; rescale the rows")
+
+
+def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:
+    rows = checked_hidden(hidden, dim)
+    mask, left = restricted(allowed, exclude, len(rows), vocab)
+    return Asked(kind_of(hidden), rows, mask, mask is not None and few_enough(left, vocab))
+
+
+def checked_k(k: Any, vocab: int) -> int:
+    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= vocab:
+        raise ShapeError(f"k is {k!r}; expected a whole number from 1 to the layer's {vocab} classes")
+    return int(k)
+
+
+def checked_eps(eps: Any) -> float:
+    """``eps`` above 0, infinity included."""
+    return real(eps, "eps", 1e-300, math.inf, "log-probabilities are rounded to float64, so 0 cannot be kept")
+
+
+def checked_filters(
+    n: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    seed: int | None,
+    row0: int,
+    vocab: int,
+    class0: int = 0,
+) -> Filters:
+    return Filters(
+        whole(n, "n", 1, MOST_DRAWS, "ask again for more, with other numbers of rows or another seed"),
+        real(temperature, "temperature", COLDEST, 1e6, "for the likeliest class, topk(k=1)"),
+        0 if top_k is None else min(whole(top_k, "top_k", 1, 2**62, "None keeps all"), vocab),
+        1.0 if top_p is None else real(top_p, "top_p", 5e-324, 1.0, "None keeps all"),
+        0.0 if min_p is None else real(min_p, "min_p", 0.0, 1.0, "None keeps all"),
+        secrets.randbits(64) if seed is None else whole(seed, "seed", 0, 2**64 - 1),
+        whole(row0, "row0", 0, 2**64 - 1),
+        whole(class0, "class0", 0, 2**40),
+    )

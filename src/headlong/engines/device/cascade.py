@@ -1,0 +1,197 @@
+"""A plan of int8 codes on a device: the CPU's plan, its radii, its order of looks, in buffers of fixed capacity.
+
+    level 0 for all classes -> the k best estimates exactly, their worst is the threshold -> level 1 for what reaches it
+    -> exact rows for what still does -> the normaliser between the scored terms and the intervals of the others
+
+The query's side (its rotation, its two int8 planes, its half of every radius) is computed in float64. Not here: codes of
+fewer bits and radii that hold with a probability, which are read on the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headlong.engines.device.residence import EXP32, Call, Found, Looked, Reader, Tensor
+from headlong.engines.reference.query import PLANES
+from headlong.errors import OptionError
+from headlong.links import lowering_error
+from headlong.plan import Level, Plan, deinterleave, slack_rows
+
+SURVIVORS = 8192
+"""Candidates of level 0 that level 1 has room for."""
+
+
+class Codes(NamedTuple):
+    """One level on the device: signed codes ``[vocab, width]`` in the order of the segments, and what scales them."""
+
+    codes: Tensor
+    scale: Tensor
+    slack: Tensor
+    edges: Tensor
+    level: Level
+
+
+class Halves(NamedTuple):
+    """Of one level: ``planes [batch, 2, width]`` int8, ``steps [batch, segments]``, ``halves [batch, slacks]``."""
+
+    planes: Tensor
+    steps: Tensor
+    halves: Tensor
+
+
+class CodesReader(Reader):
+    """Looks at codes where :class:`Reader` looks at rows; the verbs and the way out are the same."""
+
+    always = False
+
+    def __init__(self, layer: Any, norms: Any, device: str, weight: Tensor | None, plan: Plan) -> None:
+        super().__init__(layer, norms, device, weight)
+        if plan.budget is not None or not 1 <= len(plan.levels) <= 2 or not all(
+            level.scale is not None and level.slack is not None and all(bits == 8 for *_, bits in level.layout)
+            for level in plan.levels
+        ):
+            raise OptionError("on a device the cascade reads int8 codes with sure radii; leave bits and widths out, or device")
+        self.code_kernels = importlib.import_module("headlong.engines.device.codes_kernels")
+        self.plan = plan
+        self.mean = None if plan.mean is None else self.tensor(plan.mean).double()
+        self.rotation = None if plan.rotation is None else self.tensor(plan.rotation).double()
+        self.centre = None if plan.centre is None else self.tensor(plan.centre).double()
+        self.base = self.tensor(plan.base)
+        self.levels = [self._level(level, first) for first, level in zip((True, False), plan.levels, strict=False)]
+
+    def _level(self, level: Level, first: bool) -> Codes:
+        rows = deinterleave(level.codes, self.vocab) if first else level.codes
+        widths = [stop - start for start, stop, _ in level.layout]
+        # level 0 pads each segment to whole quads: without the padding the segments follow each other
+        starts = np.cumsum([0] + [-(-width // 4) * 4 if first else width for width in widths])[:-1]
+        columns = np.concatenate([np.arange(start, start + width) for start, width in zip(starts, widths, strict=True)])
+        signed = (rows[:, columns].astype(np.int16) - 128).astype(np.int8)
+        edges = np.cumsum([0, *widths]).astype(np.int32)
+        return Codes(self.tensor(signed), self.tensor(level.scale), self.tensor(level.slack), self.tensor(edges), level)
+
+    def query(self, call: Call) -> tuple[list[Halves], Tensor]:
+        """The queries' side of every level, and ``<centre, hidden>``."""
+        centred = call.hidden if self.mean is None else call.hidden - self.mean
+        x = centred if self.rotation is None else centred @ self.rotation
+        length = self.torch.linalg.vector_norm(centred, dim=1)
+        lost = self.torch.zeros_like(x)
+        planes = []
+        for codes in self.levels:
+            found = [self._two_planes(x[:, start:stop]) for start, stop, _ in codes.level.layout]
+            for (start, stop, _), (whole, step) in zip(codes.level.layout, found, strict=True):
+                gap = (x[:, start:stop] - whole * step[:, None]).abs()
+                lost[:, start:stop] = self.torch.maximum(lost[:, start:stop], gap)
+            whole = self.torch.cat([part for part, _ in found], dim=1)
+            coarse = ((whole + 128) / 256).floor()
+            both = self.torch.stack([coarse, whole - 256 * coarse], dim=1).to(self.torch.int8)
+            planes.append((both, self.torch.stack([step for _, step in found], dim=1).float()))
+        sides = [
+            Halves(both.contiguous(), steps.contiguous(), self._halves(codes.level, x, lost, length))
+            for codes, (both, steps) in zip(self.levels, planes, strict=True)
+        ]
+        shared = self.full((call.batch,), 0.0) if self.centre is None else call.hidden @ self.centre
+        return sides, shared.float()
+
+    def _two_planes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Whole numbers up to 32512 and the float32 step that they count, ``query.two_planes``."""
+        step = self.up(x.abs().amax(dim=1) / PLANES).double()
+        step = self.torch.where(step.isfinite(), step, 0.0)
+        safe = self.torch.where(step > 0, step, 1.0)[:, None]
+        whole = (x / safe).clamp(-PLANES, PLANES).round()
+        return self.torch.where(step[:, None] > 0, whole, 0.0).nan_to_num(nan=0.0), step
+
+    def _halves(self, level: Level, x: Tensor, lost: Tensor, length: Tensor) -> Tensor:
+        """``[batch, slacks]``: each row's ``sum factor * term(x)``, rounded up."""
+        assert level.slack is not None
+        sums = [self.torch.zeros_like(length) for _ in range(len(level.slack))]
+        for term, row in zip(level.terms, slack_rows(level.terms), strict=True):
+            part = x[:, term.start : term.stop]
+            if term.kind == "one":
+                half = self.torch.ones_like(length)
+            elif term.kind == "hidden":
+                half = length
+            elif term.kind in ("peaks", "rest"):
+                half = self._peaks(part)[term.kind == "rest"]
+            else:
+                half = self.torch.linalg.vector_norm(part if term.kind == "norm" else lost[:, term.start : term.stop], dim=1)
+            sums[row] = sums[row] + term.factor * half
+        return self.up(self.torch.stack(sums, dim=1) * (1 + 1e-9)).contiguous()
+
+    def _peaks(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``query.split_peaks`` for each row."""
+        sizes = x.abs().sort(dim=1, descending=True).values
+        none = self.torch.zeros_like(sizes[:, :1])
+        peaks = self.torch.cat([none, sizes.cumsum(dim=1)], dim=1)
+        scale = self.torch.where(sizes[:, :1] > 0, sizes[:, :1], 1.0)
+        squares = ((sizes / scale) ** 2).flip(1).cumsum(dim=1).flip(1)
+        rest = self.torch.cat([squares.sqrt() * scale, none], dim=1)
+        best = (peaks + math.sqrt(x.shape[1] / 3) * rest).argmin(dim=1, keepdim=True)
+        return peaks.gather(1, best)[:, 0], rest.gather(1, best)[:, 0]
+
+    def look(self, call: Call, k: int, *, sample: bool = False, keep: bool = True) -> Looked:
+        """Level 0 of all classes; estimates and the queries' side are kept for the levels behind it."""
+        sides, shared = self.query(call)
+        batch, codes, side = call.batch, self.levels[0], sides[0]
+        product = batch > 4
+        block = 1 if not product else 16 if batch <= 16 else 32
+        classes = self.blocks.wide if product else self.blocks.classes
+        tiles, best = self.tiles(classes, k)
+        looked = self._room(batch, tiles, best, keep=True)
+        self.code_kernels.scan_codes[(-(-batch // block), tiles)](
+            codes.codes, codes.scale, codes.slack, self.base, codes.edges, side.planes, side.steps, side.halves, shared,
+            *self.masked(call), self.steepest, self.link, *call.noise,
+            looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
+            self.vocab, codes.codes.shape[1], codes.scale.shape[1], batch, tiles, best,
+            codes.scale.shape[0], codes.slack.shape[0], MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample,
+            PRODUCT=product, BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
+        )  # fmt: skip
+        return looked._replace(sides=sides, shared=shared)
+
+    def rivals(self, call: Call, looked: Looked, threshold: Tensor, k: int, *, sample: bool) -> tuple[Tensor, ...]:
+        """What level 0 leaves open, less what level 1 settles; ``over``: where either had too little room."""
+        if len(self.levels) == 1:
+            return super().rivals(call, looked, threshold, k, sample=sample)
+        room = min(max(SURVIVORS, self.capacity(k)), 1 << (self.vocab - 1).bit_length())
+        count, kept = self.select(looked.high, threshold, room)
+        codes, side, capacity = self.levels[1], looked.sides[1], self.capacity(k)
+        open_count, still_open = self.full((call.batch,), 0, "int32"), self.full((call.batch, capacity), -1, "int32")
+        self.code_kernels.refine[(call.batch, -(-room // self.blocks.rows))](
+            codes.codes, codes.scale, codes.slack, codes.edges, side.planes, side.steps, side.halves, looked.shared, kept,
+            count, threshold, looked.high, looked.estimate, open_count, still_open, self.link, *call.noise,
+            self.vocab, codes.codes.shape[1], codes.scale.shape[1], room, capacity,
+            codes.scale.shape[0], codes.slack.shape[0], KIND=self.kind, SAMPLE=sample,
+            ROWS=self.blocks.rows, BLOCK_D=self.blocks.columns,
+        )  # fmt: skip
+        return open_count, still_open, (count > room) | (open_count > capacity), count
+
+    def mass(self, call: Call, looked: Looked, found: Found) -> tuple[Tensor, Tensor]:
+        """Scored terms as they are, the others between their ends."""
+        torch, batch, capacity = self.torch, call.batch, found.kept.shape[1]
+        self.code_kernels.leave[(batch, -(-capacity // self.blocks.noise))](
+            found.kept, found.count, looked.estimate, self.vocab, capacity, BLOCK=self.blocks.noise
+        )
+        tiles = -(-self.vocab // self.blocks.select)
+        mass = self.full((batch, tiles, 3), 0.0)
+        self.code_kernels.weigh[(batch, tiles)](
+            looked.estimate, looked.high, mass, self.link, call.heat, self.steepest, self.vocab, tiles,
+            KIND=self.kind, BLOCK=self.blocks.select,
+        )  # fmt: skip
+        scored = torch.logsumexp(self.exponents(call, found.kept, found.scores)[0], dim=1)
+        low, high = (torch.logsumexp(mass[:, :, 0] + mass[:, :, part].log(), dim=1) for part in (1, 2))
+        lse = torch.logaddexp(scored, low)
+        slack = self.steepest * self.rounding(call) + 2 * EXP32 + 2 * lowering_error(self.layer.link) + lse.abs() * 2.0**-40
+        error = (torch.logaddexp(scored, high) - lse + slack).nan_to_num(nan=math.inf)
+        return lse, torch.where(lse > -math.inf, error, 0.0)
+
+    def cost(self, call: Call, count: Tensor, passed: Tensor | None) -> tuple[Tensor, Tensor]:
+        first = self.levels[0]
+        look = self.vocab * (first.codes.shape[1] + 4 * (first.scale.shape[0] + first.slack.shape[0] + 1))
+        read = count * float(self.dim * self.layer.weight.itemsize) + look / max(1, min(call.batch, 32))
+        if len(self.levels) > 1 and passed is not None:
+            behind = self.levels[1]
+            read = read + passed * float(behind.codes.shape[1] + 4 * (behind.scale.shape[0] + behind.slack.shape[0]))
+        return count.long(), read

@@ -1,0 +1,178 @@
+"""The verbs of an engine on a device: tensors in, tensors out, and nothing on the way waits for the GPU.
+
+::
+
+    hl.compile(layer, "full", device="cuda").topk(hidden, k)      -> TopK of CUDA tensors
+
+The answers are those of ``engines/base.py``, with the same proofs and the same noise: an engine on the CPU and one on a GPU
+draw the same samples from the same seed. Two things differ. What can be refused only by looking at a tensor's numbers is
+not refused: a row that is no number is answered by ids -1, NaN and ``proved`` False, as is a given id that is out of range.
+And log-probabilities are proved or finished densely, never estimated from a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.engines.allowed import Filters
+from headlong.engines.arguments import checked_filters, checked_k
+from headlong.engines.device.calls import DeviceCalls, answered
+from headlong.engines.device.residence import Call, Found, Looked, Reader, Tensor
+
+NUCLEUS = 1024
+"""Classes among which ``top_p`` and ``min_p`` are decided first."""
+
+
+class DeviceEngine(DeviceCalls):
+    """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
+
+    def __init__(self, reader: Reader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
+        super().__init__(reader.layer, reader, name, promise, **about)
+        self.plan = plan
+
+    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
+        """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
+        k, reach = checked_k(k, self.layer.vocab), self._eps(eps)
+        call, kind = self._call(hidden, allowed, exclude)
+        found, lse, error, flags = self._topk(call, k, reach)
+        exponents, _ = self.reader.exponents(call, found.ids, found.logits)
+        bad = self._bad(call)
+        log_probs = (exponents - self.reader.torch.where(lse.isfinite(), lse, 0.0)[:, None]).masked_fill(bad[:, None], math.nan)
+        lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
+        answer = TopK(log_probs, found.ids, found.logits, lse, error, ~bad, self._cost(call, found.count, flags, found.passed))
+        return answered(answer, kind)
+
+    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+        """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
+        reach = self._eps(eps)
+        call, kind = self._call(hidden)
+        chosen = self._ids(ids, call.batch)
+        outside = (chosen < 0) | (chosen >= self.layer.vocab)
+        logits, _ = self.reader.score(call, chosen.masked_fill(outside, -1).int().contiguous())
+        lse, error, flags = self._lse(call, reach)
+        exponents, _ = self.reader.exponents(call, chosen, logits)
+        bad = self._bad(call)
+        wrong = outside | bad[:, None]
+        values = (exponents - lse[:, None]).masked_fill(wrong, math.nan)
+        count = self.reader.full((call.batch,), chosen.shape[1], "int64")
+        lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
+        return answered(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(call, count, flags)), kind)
+
+    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
+        """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
+        reach = self._eps(eps)
+        call, kind = self._call(hidden, allowed, exclude)
+        lse, error, flags = self._lse(call, reach)
+        bad = self._bad(call)
+        cost = self._cost(call, self.reader.full((call.batch,), 0, "int64"), flags)
+        return answered(Lse(lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf), cost), kind)
+
+    def sample(
+        self,
+        hidden: Any,
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        row0: int = 0,
+        *,
+        class0: int = 0,
+        allowed: Any = None,
+        exclude: Any = None,
+    ) -> Sample:
+        """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
+
+        Plain draws need no normaliser: the Gumbels join the look at all classes. With ``top_p`` or ``min_p`` the best
+        classes are ordered first; where those are too few the host looks, and orders all (while a CUDA graph is captured it
+        cannot: then ``proved`` is False for that row). With ``top_k`` those k are all there is to order.
+        """
+        wish = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
+        call, kind = self._call(hidden, allowed, exclude, wish)
+        if wish.top_k or wish.top_p < 1 or wish.min_p > 0:
+            return answered(self._filtered(call, wish), kind)
+        spread = self._spread(call, n)
+        looked = self.reader.look(spread, 1, sample=True)
+        found = self.reader.candidates(spread, looked, 1, sample=True)
+        found, _ = self.reader.finish(spread, found, found.over, sample=True)
+        shape = (call.batch, n)
+        ids, logits, keys = (part.view(shape) for part in (found.ids, found.logits, found.keys))
+        proved = ~self._bad(call)[:, None].expand(shape)
+        count, passed = (part.view(shape).sum(dim=1) for part in (found.count, found.passed))
+        cost = self._cost(call, count, found.over.view(shape).any(dim=1), passed)
+        return answered(Sample(ids, logits, keys, proved, cost), kind)
+
+    def __repr__(self) -> str:
+        layer = self.layer
+        return (
+            f"DeviceEngine({self.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {self.promise}, "
+            f"kernel {self.path}, on {self.place})"
+        )
+
+    def _topk(self, call: Call, k: int, eps: float) -> tuple[Found, Tensor, Tensor, Tensor]:
+        looked = self.reader.look(call, k)
+        found = self.reader.candidates(call, looked, k)
+        return (*self._finished(call, looked, found, eps),)
+
+    def _finished(self, call: Call, looked: Looked, found: Found, eps: float) -> tuple[Found, Tensor, Tensor, Tensor]:
+        """What is open once more, densely: ids that found no room, a normaliser that is not within ``eps``."""
+        lse, error = self.reader.mass(call, looked, found)
+        flags = found.over | (error > eps)
+        found, dense = self.reader.finish(call, found, flags)
+        where = self.reader.torch.where
+        return found, where(flags, dense, lse), where(flags, self.reader.exact_error(call, dense), error), flags
+
+    def _lse(self, call: Call, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        looked = self.reader.look(call, 1)
+        found = self.reader.candidates(call, looked, 1)
+        _, lse, error, flags = self._finished(call, looked, found, eps)
+        return lse, error, flags
+
+    def _filtered(self, call: Call, wish: Filters) -> Sample:
+        """Draws after filters: among the best classes in their order, all of them where the first few do not decide."""
+        count = wish.top_k or min(self.layer.vocab, NUCLEUS)
+        ids, logits, score, closed = self._nucleus(call, wish, count, math.inf)
+        cuda = self.reader.torch.cuda
+        capturing = self.reader.device.type == "cuda" and cuda.is_current_stream_capturing()
+        bad = self._bad(call)
+        if not (wish.top_k or capturing) and bool((~closed & ~bad).any()):
+            rows = (~closed & ~bad).nonzero()[:, 0]
+            again = self._nucleus(self._rows(call, rows), wish, wish.top_k or self.layer.vocab, 1e-9)
+            ids[rows], logits[rows], score[rows] = again[:3]
+            closed[rows] = True
+        proved = (closed & ~bad)[:, None].expand(ids.shape)
+        return Sample(ids, logits, score, proved, self._cost(call, self.reader.full((call.batch,), count, "int64"), ~closed))
+
+    def _nucleus(self, call: Call, wish: Filters, k: int, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``ids, logits, score [batch, n]`` of draws from the k best, and whether those settle the filters, ``[batch]``."""
+        torch, n = self.reader.torch, wish.n
+        found, lse, error, _ = self._topk(call, k, math.inf if wish.top_k or wish.top_p == 1 else eps)
+        spread = self._spread(call, n)
+        exponents, noise = self.reader.exponents(spread, found.ids, found.logits, n)
+        first = exponents[::n]
+        mass = torch.exp(first - first[:, :1])
+        before = mass.cumsum(dim=1) - mass
+        whole = wish.top_k > 0 or k == self.layer.vocab
+        total = mass.sum(dim=1) if whole else torch.exp(lse - first[:, 0])
+        doubt = torch.full_like(error, 1e-12) if whole else error + 1e-12
+        goal = wish.top_p * total
+        inside = (before < goal[:, None]) & (first >= first[:, :1] + (math.log(wish.min_p) if wish.min_p > 0 else -math.inf))
+        inside &= first > -math.inf
+        near = (before - goal[:, None]).abs() <= goal[:, None] * torch.expm1(doubt)[:, None]
+        closed = ~(near & (before > 0)).any(dim=1) if wish.top_p < 1 else torch.ones_like(error, dtype=torch.bool)
+        closed |= self.reader.full((call.batch,), whole, "bool")  # float64 decides where all are there
+        closed &= whole | ~inside[:, -1]
+        key = torch.where(inside.repeat_interleave(n, dim=0), exponents + noise, -math.inf)
+        score, place = key.max(dim=1)
+        place = place.view(call.batch, n)
+        return found.ids.gather(1, place), found.logits.gather(1, place), score.view(call.batch, n), closed
+
+    def _cost(self, call: Call, count: Tensor, flags: Tensor, passed: Tensor | None = None) -> Cost:
+        rows, read = self.reader.cost(call, count, passed)
+        again = flags * float(self.layer.vocab)
+        row_bytes = self.layer.dim * self.layer.weight.itemsize
+        dense = flags | self.reader.full((call.batch,), self.reader.always, "bool")
+        return Cost(rows + again.long(), read + again * row_bytes, dense, f"{self.name}/{self.path}")

@@ -1,0 +1,45 @@
+"""SVD-softmax as published: measured, not trusted.
+
+A preview of ``width`` columns for all classes, the ``rows`` best of them exactly, one softmax over both. Without
+calibration vectors the columns are the layer's singular directions; with them, those that predict its logits best.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from headlong.answers import Promise
+from headlong.checks import whole
+from headlong.engines.base import register
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.plan import Plan
+from headlong.previews.svd import svd_plan
+
+
+@register
+@dataclass(frozen=True)
+class Svd:
+    """``width``  columns of the preview; None: ceil(dim / 8)
+    ``rows``   classes scored exactly; None: ceil(vocab / 16)
+    """
+
+    width: int | None = None
+    rows: int | None = None
+
+    name: ClassVar[str] = "svd"
+
+    def __post_init__(self) -> None:
+        for name in ("width", "rows"):
+            if getattr(self, name) is not None:
+                whole(getattr(self, name), name, 1, 2**31)
+
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        width = -(-layer.dim // 8) if self.width is None else whole(self.width, "width", 1, layer.dim)
+        rows = -(-layer.vocab // 16) if self.rows is None else whole(self.rows, "rows", 1, layer.vocab)
+        return svd_plan(layer, width, rows, calibration)
+
+    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
+        return Promise(math.inf, 1.0, 1.0)

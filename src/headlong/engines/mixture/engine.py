@@ -1,0 +1,280 @@
+"""Reads a mixture of softmaxes: its components as one batch over one matrix, then intervals, a threshold and pairs.
+
+::
+
+    p(x) = sum_k pi_k exp(f(z_kx) - L_k)                       L_k within r_k of what the matrix's engine says
+    unseen x      p(x) <= sum_k pi_k exp(f(c_k) - L_k)         c_k the last logit of component k's own best (the threshold)
+    x before x'   for every L in the box iff  sum_k d_k exp(-r_k sign d_k) > 0,   d_k = pi_k (e^f(z_kx) - e^f(z_kx')) e^-L_k
+
+Unlike one softmax, a mixture's *ranking* depends on its normalisers: ids are proved with proved intervals of them
+(``delta_ids`` 0), or hold but for ``delta_ids`` with sampled or learned ones (``mixture_widths.py``). Where the box is too
+wide for a pair, the normalisers that matter to it are narrowed as far as it takes; where an unseen class may still win, each
+component's own ranking is lengthened. Both end in exact sums, so every query is answered; ``cost.dense`` says where the whole
+matrix was read. A pooled layer (MoC) is one softmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from headlong.answers import Promise
+from headlong.checks import whole
+from headlong.engines.allowed import Filters
+from headlong.engines.base import MOST_DELTA
+from headlong.engines.mixture.parts import MixtureParts, Tally
+from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
+from headlong.engines.mixture.widths import FIRST, Rates, Widths, learned_widths
+from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.query import UNIT
+from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
+from headlong.errors import OptionError
+from headlong.kernels import Doubles
+from headlong.layers.mixture import MixtureLayer
+from headlong.layers.structured import StructuredLayer
+
+NARROWER = (0.05, 0.01, 1e-3, 1e-9)
+"""Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
+PIECE = 1 << 16
+CLOSE_ENOUGH = 0.01
+"""Within which a look's own normalisers decide all but a few rankings."""
+TEN, PROBES = 10, 32
+"""Where ids are proved, the k and the calibration vectors that say whether to look at codes before the rows."""
+LISTED = 32
+"""Classes of each component's own ranking where its normaliser is learned: of lists of that length."""
+
+
+@dataclass(frozen=True)
+class MixtureOptions:
+    """``parts``: how the matrix is read, "auto", "full" or "cascade". ``extra``: classes of each component's own ranking
+    that are looked at first beyond the ``k`` that are asked for. ``width``: coordinates of the prefix that a calibrated look
+    reads; None: as many as make its normalisers close enough; 0: int8 codes of all.
+    """
+
+    parts: str = "auto"
+    extra: int = 6
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        whole(self.extra, "extra", 0, 2**31 - 1)
+        if self.width is not None:
+            whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
+
+
+@register_engine
+class MixtureEngine(StructuredEngine):
+    """One engine over the matrix answers for all components; the mixture is put together here."""
+
+    kind: ClassVar[str] = "mixture"
+    Options: ClassVar[type[Any]] = MixtureOptions
+    exact_at: ClassVar[float] = NARROWER[-1]
+    calibrates: ClassVar[bool] = True
+
+    def __init__(
+        self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
+    ) -> None:
+        super().__init__(layer, options, promise, **about)
+        if not isinstance(layer, MixtureLayer):
+            raise OptionError(f"layer is a {type(layer).__name__}; the mixture engine reads a MixtureLayer")
+        self.mixture, self.calibration = layer, calibration
+        self.parts = MixtureParts(layer, self._threads, self.seed)
+        fails = {"query"} if promise.delta > 0 or promise.delta_ids > 0 else set()
+        rates = Rates(min(promise.delta_ids, MOST_DELTA) / 2, min(promise.delta or promise.delta_ids, MOST_DELTA) / 2)
+        held = self._held(rates)
+        self.promise = promise._replace(over=frozenset(fails | ({"calibration"} if len(held) else set())))
+        given = None if calibration is None else calibration[: len(calibration) // 2] if len(held) else calibration
+        contexts = None if given is None else self.parts.made_of(given)
+        self.parts.look_by(options.parts, contexts, options.width, min(promise.eps, CLOSE_ENOUGH))
+        self.part = self.parts.part
+        self.widths: Widths | None = None
+        """What was learned of normalisers, where ids may fail and calibration vectors came."""
+        self._dense_first = False
+        if calibration is not None and promise.delta_ids == 0 and self.parts.mixes:
+            self._dense_first = not self._settles(calibration[-PROBES:])
+        if len(held):
+            self.widths = learned_widths(self.parts, held, rates, min(LISTED, layer.vocab))
+
+    def _settles(self, vectors: Doubles) -> bool:
+        """Whether what is proved of a first look decides the ten best of half of ``vectors``."""
+        open_ones = 0
+        for row in vectors:
+            (contexts, prior), k = self.parts.contexts(row), min(TEN, self.layer.vocab)
+            ids, cut, sure = self.parts.rankings(contexts, self._listed(k), np.inf, 0.0, Tally())
+            _, left = self._judged(self.parts.logits(contexts, ids, Tally()), prior, sure, cut, ids, k, None)
+            open_ones += left.pairs or left.unseen
+        return 2 * open_ones <= len(vectors)
+
+    def _held(self, rates: Rates) -> Doubles:
+        """The calibration vectors that widths are learned from: where ids may fail, and there are enough."""
+        given, nothing = self.calibration, np.zeros((0, self.layer.dim))
+        if given is None or rates.ids == 0 or not self.parts.mixes:
+            return nothing
+        half = len(given) // 2
+        if len(given) - half < rates.fewest:
+            self.reason += f"; at these rates normalisers are learned from {2 * rates.fewest:,} calibration vectors or more"
+            return nothing
+        return given[half:][: rates.plenty]
+
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+        answers = [self._best_of(row, k, eps) for row in hidden]
+        logits, ids, proved, error, tallies = zip(*answers, strict=True) if answers else ((), (), (), (), ())
+        shape = (len(hidden), k)
+        errors = np.array(error, np.float64)
+        return Best(
+            np.array(logits, np.float64).reshape(shape), np.array(ids, np.int64).reshape(shape), np.array(proved, bool),
+            np.zeros(len(hidden)), errors, np.zeros(len(hidden)), _spent(tallies),
+        )  # fmt: skip
+
+    def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, bool, float, Tally]:
+        contexts, prior = self.parts.contexts(row)
+        tally, chance, step = Tally(), self.promise.delta_ids, 0
+        ids, cut, box, widths = self._first_look(contexts, k, tally)
+        values = box if widths is None else widths.around(box)
+        count, z, margin = self._listed(k), self.parts.logits(contexts, ids, tally), None if widths is None else widths.margin
+        while True:
+            middle = values if margin is not None else box
+            ranking, left = self._judged(z, prior, middle._replace(radius=box.radius), cut, ids, k, margin)
+            if left.unseen and (left.hopeless or step == len(NARROWER)) and count < self.layer.vocab:
+                count = min(self.layer.vocab, 4 * count)
+                ids, cut, _ = self.parts.rankings(contexts, count, np.inf, 0.0, tally)
+                z, margin = self.parts.logits(contexts, ids, tally), None  # which was learned of the first lists
+            elif (left.pairs or left.unseen) and step < len(NARROWER):
+                step, margin = _step(left.need, step), None
+                idle = left.idle if step < len(NARROWER) - 1 else np.zeros(len(prior), bool)
+                box = self.parts.narrower(contexts, box, NARROWER[step], self._share(chance, len(prior), step + 1), tally, idle)
+                step += 1
+            else:
+                break
+        chosen = ranking.order[:k]
+        values, aim = self._known(values, box, widths is not None), self._aim(row, eps)
+        if aim < float(values.radius.max()):
+            values = self.parts.narrower(contexts, values, aim, self._share(self.promise.delta, len(prior), 0), tally)
+        found = ranking.total[:k] if values.lse is middle.lse else added(self.parts.exponents(z[:, chosen], prior, values))
+        proved = chance == 0 or len(prior) == 1 or (step > 0 and bool((box.radius <= 2 * NARROWER[-1]).all()))
+        return found, ids[chosen], proved, float(values.radius.max()) + self.parts.rounding(row, found), tally
+
+    def _known(self, values: Normalisers, box: Normalisers, learned: bool) -> Normalisers:
+        """What log-probabilities may be made of: ``values`` that they may fail by, or the box of the ids that is narrower.
+
+        A box that fails more often than log-probabilities may says nothing of them.
+        """
+        if self.promise.delta_ids > self.promise.delta:
+            sure = learned and self.promise.delta > 0
+            return values if sure else Normalisers(box.lse, np.full_like(box.radius, np.inf))
+        better = box.radius < values.radius
+        if not learned or better.all():
+            return box
+        if not better.any():
+            return values
+        return Normalisers(np.where(better, box.lse, values.lse), np.where(better, box.radius, values.radius))
+
+    def _listed(self, k: int) -> int:
+        """How long each component's own ranking is at first."""
+        long = k if self.mixture.pooled or self.mixture.components == 1 else k + self.options.extra
+        return min(self.layer.vocab, LISTED if self.widths is not None and k <= FIRST and long <= LISTED else long)
+
+    def _first_look(self, contexts: Doubles, k: int, tally: Tally) -> tuple[Ids, Doubles, Normalisers, Widths | None]:
+        """The lists, the last logit of each, the normalisers, and how much better they are known than they say."""
+        chance, widths, count = self.promise.delta_ids, self.widths, self._listed(k)
+        if len(contexts) == 1 or chance == 0:
+            eps = NARROWER[-2] if self._dense_first else np.inf
+            return *self.parts.rankings(contexts, count, eps, 0.0, tally, self._dense_first), None
+        if widths is not None and k <= FIRST and count == widths.listed:
+            return *self.parts.rankings(contexts, count, np.inf, 0.0, tally), widths
+        return *self.parts.rankings(contexts, count, NARROWER[0], self._share(chance, len(contexts), 0), tally), None
+
+    def _judged(
+        self, z: Doubles, prior: Doubles, box: Normalisers, cut: Doubles, ids: Ids, k: int, margin: float | None
+    ) -> tuple[Ranking, Doubts]:
+        """The ranking at the middle of the box, and what is open; of one component its logits, which have no normaliser."""
+        exponents = self.parts.exponents(z, prior, box)
+        if len(prior) == 1:
+            order = np.lexsort((ids, -z[0]))
+            return Ranking(order, exponents[0, order], np.zeros((1, 0))), doubts(np.zeros((1, 0)), box.radius)
+        ranking = ranked(exponents, self.parts.exponents(cut[:, None], prior, box)[:, 0], ids, k)
+        return ranking, doubts(ranking.pairs, box.radius, margin)
+
+    def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
+        logits, error, tallies = np.empty(ids.shape), np.zeros(len(hidden)), []
+        for b, row in enumerate(hidden):
+            tally, (contexts, prior) = Tally(), self.parts.contexts(row)
+            chance = self._share(self.promise.delta, len(prior), 0)
+            nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
+            wanted = self._aim(row, eps)
+            if np.isinf(wanted):
+                lse, radius, *cost = self.part.executor.lse(contexts, wanted, None, False, self._count, chance, self.seed)
+                tally.add(*cost)
+                box = Normalisers(lse, radius)
+            else:
+                box = self.parts.narrower(contexts, nothing, wanted, chance, tally)
+            logits[b] = added(self.parts.exponents(self.parts.logits(contexts, ids[b], tally), prior, box))
+            error[b] = float(box.radius.max()) + self.parts.rounding(row, logits[b])
+            tallies.append(tally)
+        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
+
+    def _normalise(self, hidden: Doubles, eps: float) -> Scored:
+        """Mixtures of distributions are distributions: ``lse`` is 0, and nothing is read."""
+        nothing = np.zeros(len(hidden))
+        return Scored(np.zeros((len(hidden), 0)), nothing, nothing, nothing, _spent([Tally() for _ in hidden]))
+
+    def _everything(self, hidden: Doubles) -> Scored:
+        vocab = self.layer.vocab
+        logits, error, tallies = np.empty((len(hidden), vocab)), np.zeros(len(hidden)), []
+        for b, row in enumerate(hidden):
+            tally, (contexts, prior) = Tally(dense=True), self.parts.contexts(row)
+            pieces = [np.arange(first, min(first + PIECE, vocab)) for first in range(0, vocab, PIECE)]
+            z = [self.parts.logits(contexts, ids, tally) for ids in pieces]
+            f = self.parts.link(np.concatenate(z, axis=1))
+            most = f.max(axis=1, keepdims=True)
+            lse = (most + np.log(np.exp(f - most).sum(axis=1, keepdims=True)))[:, 0]
+            logits[b] = np.logaddexp.reduce(f + (prior - lse)[:, None], axis=0)
+            error[b] = self.parts.rounding(row, lse) + 8 * vocab * UNIT
+            tallies.append(tally)
+        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
+
+    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+        """A component by its prior, then a class of that component: an exact draw from the mixture."""
+        shape = (len(hidden), filters.n)
+        ids, score, tallies = np.zeros(shape, np.int64), np.zeros(shape), []
+        for b, row in enumerate(hidden):
+            tally, (contexts, prior) = Tally(), self.parts.contexts(row)
+            number = (filters.row0 + b) % 2**64
+            owners = self.layer.vocab + np.arange(len(prior))  # noise that no class has
+            keys = [prior + gumbels(filters.seed, number, draw, owners) for draw in range(filters.n)]
+            owner = np.argmax(keys, axis=1)
+            for component in np.unique(owner):
+                one = np.ascontiguousarray(contexts[component : component + 1])
+                found = self.part.executor.sample(
+                    one, filters.n, 1.0, 0, 1.0, 0.0, filters.seed, number, None, False, self._count
+                )
+                mine = owner == component
+                ids[b, mine], score[b, mine] = found[0][0, mine], found[2][0, mine]
+                tally.add(*found[4:])
+            tallies.append(tally)
+        scored = self._score(hidden, ids, self.promise.eps)
+        spent = _spent(tallies)
+        spent = Spent(spent.rows + scored.spent.rows, spent.bytes + scored.spent.bytes, spent.dense | scored.spent.dense)
+        return Drawn(ids, scored.logits, score, np.ones(shape, bool), spent)
+
+    def _share(self, chance: float, components: int, step: int) -> float:
+        """One component's part of ``chance`` at one of the looks that may follow each other."""
+        return min(chance, MOST_DELTA) / (components * 2.0 ** (step + 1))
+
+    def _aim(self, row: Doubles, eps: float) -> float:
+        """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""
+        return max(eps - 2 * self.parts.rounding(row), eps / 2)
+
+    def _storage(self) -> str:
+        return f"{self.mixture.components} x {self.mixture.latent}, {self.part.method.name}, {super()._storage()}"
+
+
+def _step(need: float, step: int) -> int:
+    """The first of the half-widths from ``step`` on that is as narrow as ``need``."""
+    return next((number for number in range(step, len(NARROWER)) if NARROWER[number] <= need), len(NARROWER) - 1)
+
+
+def _spent(tallies: Any) -> Spent:
+    rows, read, dense = ([getattr(one, name) for one in tallies] for name in ("rows", "bytes", "dense"))
+    return Spent(np.array(rows, np.int64), np.array(read, np.float64), np.array(dense, bool))

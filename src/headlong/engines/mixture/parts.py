@@ -1,0 +1,153 @@
+"""The parts of a mixture that are read: contexts of a hidden vector, one engine over the matrix for all of them, exact logits.
+
+::
+
+    h_k = tanh(U_k g + c_k), log pi = log softmax(Q g)               in float64 from float32 parameters, row by row
+    first look    a prefix so wide that the look's own normalisers are close enough
+                  (``previews/normaliser_width.py``), or int8 codes
+
+Every context of a query is asked in one call, so codes and rows are read once. Putting the answers together is the
+business of ``mixture.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headlong import kernels
+from headlong.answers import Promise
+from headlong.arrays import Array
+from headlong.engines.base import Engine
+from headlong.engines.factory import choose, part, reading
+from headlong.engines.methods.cascade import MOST_DIM, Cascade
+from headlong.engines.methods.full import Full
+from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
+from headlong.engines.reference.query import UNIT
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.layers.mixture import MixtureLayer
+from headlong.previews.first_look import CANDIDATES
+from headlong.previews.normaliser_width import close_width
+
+BETS = 0.01
+"""One normaliser is bet on down to this; several at once, or narrower ones, take a dense pass that they share."""
+BASIS = 1024
+"""Calibration vectors whose contexts the first look's basis is for."""
+
+
+@dataclass
+class Tally:
+    """What one query cost so far."""
+
+    rows: int = 0
+    bytes: float = 0.0
+    dense: bool = False
+
+    def add(self, rows: Array, read: Array, dense: Array) -> None:
+        """What an executor says of each context."""
+        self.rows += int(rows.sum())
+        self.bytes += float(read.sum())
+        self.dense |= bool(dense.any())
+
+
+class MixtureParts:
+    """Reads a :class:`MixtureLayer`'s parts; ``look_by`` makes the engine over its matrix."""
+
+    def __init__(self, layer: MixtureLayer, threads: int | None, seed: int) -> None:
+        self.layer, self.link = layer, layer.matrix.link
+        self._threads, self._seed = threads, seed
+        self._prior = np.asarray(layer.prior, np.float64)
+        self._projection = reading(Layer(layer.project, layer.offset), Full(), Promise(np.inf, 0.0, 0.0)).executor
+        self._cells = np.arange(len(layer.project)).reshape(layer.components, layer.latent)
+        self._row_bytes = layer.latent * layer.matrix.weight.itemsize
+        self.mixes = layer.components > 1 and not layer.pooled
+        self.part: Engine
+        self._fixed = self._per_size = 0.0
+
+    def contexts(self, row: Doubles) -> tuple[Doubles, Doubles]:
+        """``h [components, latent]`` and ``log pi [components]`` of one hidden vector, whatever batch it came in."""
+        layer = self.layer
+        rows = row[None].repeat(layer.components, axis=0)  # threads share them out
+        made = np.tanh(self._projection.logits(rows, self._cells, kernels.threads(self._threads)))
+        prior = self._prior @ row
+        prior -= prior.max()
+        prior -= np.log(np.exp(prior).sum())
+        if layer.pooled:
+            return np.ascontiguousarray((np.exp(prior) @ made)[None]), np.zeros(1)
+        return made, prior
+
+    def look_by(self, method: str, contexts: Doubles | None, width: int | None, aim: float) -> None:
+        """Make the engine over the matrix; its first look is as wide as ``contexts`` say, for normalisers within ``aim``."""
+        matrix, wanted = self.layer.matrix, Promise(0.01, 0.0, 0.0)
+        about: dict[str, Any] = {"threads": self._threads, "seed": self._seed}
+        name = choose(matrix)[0] if method == "auto" else method
+        if contexts is None or name != Cascade.name or not min(CANDIDATES) < matrix.dim <= min(MOST_DIM, matrix.vocab):
+            self.part = part(matrix, method, wanted, **about)
+        else:
+            wide = (close_width(matrix, contexts, aim) or 0) if width is None else min(width, matrix.dim)
+            self.part = reading(matrix, Cascade(width=wide), wanted, contexts, reason="calibrated", **about)
+        self._fixed, self._per_size = self._roundings()
+
+    def made_of(self, vectors: Doubles) -> Doubles:
+        """The contexts of some of ``vectors``, for a basis."""
+        return np.concatenate([self.contexts(row)[0] for row in vectors[:: -(-len(vectors) // BASIS)]])
+
+    def exponents(self, z: Doubles, prior: Doubles, box: Normalisers) -> Doubles:
+        """``f(z) + log pi - L`` at the middle of the box."""
+        return np.asarray(self.link(z) + (prior - box.lse)[:, None])
+
+    def rankings(
+        self, contexts: Doubles, count: int, eps: float, chance: float, tally: Tally, dense: bool = False
+    ) -> tuple[Ids, Doubles, Normalisers]:
+        """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
+        logits, found, _, lse, error, _, *cost = self.part.executor.topk(
+            contexts, count, eps, None, dense, kernels.threads(self._threads), chance, self._seed
+        )
+        tally.add(*cost)
+        cut = logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
+        ids = np.sort(found, axis=None)
+        return ids[np.append(ids[1:] != ids[:-1], True)], cut, Normalisers(lse, error)
+
+    def densely(self, contexts: Doubles, eps: float) -> Normalisers:
+        """Normalisers of any number of contexts within ``eps``, by dense passes that they share."""
+        lse, error, *_ = self.part.executor.lse(contexts, eps, None, True, kernels.threads(self._threads), 0.0, self._seed)
+        return Normalisers(lse, error)
+
+    def narrower(
+        self, contexts: Doubles, box: Normalisers, eps: float, chance: float, tally: Tally, idle: Flags | None = None
+    ) -> Normalisers:
+        """The same normalisers within ``eps``; what is that narrow already, or ``idle``, stays."""
+        wide = np.flatnonzero(box.radius > eps if idle is None else (box.radius > eps) & ~idle)
+        if not len(wide):
+            return box
+        dense = eps < BETS or len(wide) > 1
+        lse, error, *cost = self.part.executor.lse(
+            np.ascontiguousarray(contexts[wide]), eps, None, dense, kernels.threads(self._threads), chance, self._seed
+        )
+        tally.add(*cost)
+        values, radius = box.lse.copy(), box.radius.copy()
+        values[wide], radius[wide] = lse, error
+        return Normalisers(values, radius)
+
+    def logits(self, contexts: Doubles, ids: Ids, tally: Tally) -> Doubles:
+        """``[components, m]``, exact."""
+        tally.rows += len(ids)
+        tally.bytes += len(ids) * self._row_bytes
+        return self.part.executor.logits(contexts, ids[None].repeat(len(contexts), axis=0), kernels.threads(self._threads))
+
+    def rounding(self, row: Doubles, values: Doubles | None = None) -> float:
+        """How far float64 can have carried a log-probability, ``values`` as large as they are: contexts, logits, link, sums."""
+        there = 0.0 if values is None else np.abs(values[np.isfinite(values)]).max(initial=0.0)
+        return float(self._fixed + self._per_size * max(row.max(initial=0.0), -row.min(initial=0.0)) + 8 * there * UNIT)
+
+    def _roundings(self) -> tuple[float, float]:
+        """The part of it that every hidden vector has, and what grows with its largest number."""
+        layer, link, longest = self.layer, self.link, float(self.part.norms.max()) * np.sqrt(self.layer.latent)
+        stretch = float(np.abs(layer.project.astype(np.float64)).sum(axis=1).max())
+        bias = 0.0 if layer.matrix.bias is None else float(np.abs(layer.matrix.bias).max())
+        context = (layer.dim + 8) * (link.steepest * longest + layer.components)
+        fixed = link.steepest * (longest * layer.latent + 8 * bias) + 8 * link.offset + 16 * layer.components
+        return (fixed + context) * UNIT, context * stretch * UNIT

@@ -1,0 +1,215 @@
+"""A layer that decides step by step, read best branch first: the NumPy executor, and the form every executor takes.
+
+::
+
+    log p(branch) <= log p(its node), so a node whose probability is below the k-th best class found cannot hold a better one
+    frontier = {root: 0} ; while its best node is not below the k-th best class: open it, keep its classes, add its nodes
+
+Trees and bands are lowered to one :class:`Steps`. Opening a node reads its rows: one for a two-way node, all of its
+branches' for a many-way one. Everything is float64; equal log-probabilities are ordered by class. The native twin is
+``csrc/structured/descent.cpp``; this one is for reading, and for checking it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.engines.reference.query import UNIT
+from headlong.kernels import Doubles
+
+Ids = NDArray[np.int64]
+ROWS = 4096
+"""Rows turned into float64 at a time."""
+
+
+class Part(NamedTuple):
+    """One matrix: ``weight [rows, width]``, ``bias [rows]`` or None, over ``projection [width, dim] @ hidden`` or hidden."""
+
+    weight: NDArray[Any]
+    bias: NDArray[np.float32] | None
+    projection: NDArray[Any] | None
+
+
+class Steps(NamedTuple):
+    """The nodes: ``part, first [nodes]`` say which rows node ``n`` opens, ``starts [nodes + 1]`` its branches.
+
+    ``children [branches]``  a node, or ``~class``;  ``two_way``  one row and two branches for each node
+    ``depth``                the longest path
+    """
+
+    parts: tuple[Part, ...]
+    part: Ids
+    first: Ids
+    starts: Ids
+    children: Ids
+    two_way: bool
+    depth: int
+
+
+class Reference:
+    """Answers from :class:`Steps`, one query at a time."""
+
+    isa = "numpy"
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        branches = len(steps.children)
+        self.owner = np.repeat(np.arange(len(steps.part)), np.diff(steps.starts))
+        """The node of each branch."""
+        inner = steps.children >= 0
+        self.above = np.full(len(steps.part), -1)
+        """The branch that leads to each node; -1 for the root."""
+        self.above[steps.children[inner]] = np.arange(branches)[inner]
+        self.leaf = np.empty(branches - int(inner.sum()), np.int64)
+        """The branch that leads to each class."""
+        self.leaf[~steps.children[~inner]] = np.arange(branches)[~inner]
+
+    def topk(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]:
+        """``log_probs, ids [batch, k]``, and the rows and bytes that were read ``[batch]``."""
+        found = [self._search(Reading(self.steps, row), k) for row in hidden]
+        if not found:
+            return np.empty((0, k)), np.empty((0, k), np.int64), np.empty(0, np.int64), np.empty(0)
+        log_probs, ids, rows, read = zip(*found, strict=True)
+        return np.array(log_probs), np.array(ids), np.array(rows), np.array(read, np.float64)
+
+    def _search(self, reading: Reading, k: int) -> tuple[Doubles, Ids, int, float]:
+        steps, floor = self.steps, -np.inf
+        frontier: list[tuple[float, int]] = [(-0.0, 0)]
+        best: list[tuple[float, int]] = []  # a heap of (log p, -class): the worst first
+        while frontier and -frontier[0][0] >= floor:
+            above, node = heapq.heappop(frontier)
+            log_probs = reading.open(node) - above
+            children = steps.children[steps.starts[node] : steps.starts[node + 1]]
+            order = np.lexsort((~children, -log_probs))
+            for branch in order[log_probs[order] >= floor].tolist():
+                value, child = float(log_probs[branch]), int(children[branch])
+                if child >= 0:
+                    if value >= floor:
+                        heapq.heappush(frontier, (-value, child))
+                elif len(best) < k:
+                    heapq.heappush(best, (value, child))
+                elif (value, child) > best[0]:
+                    heapq.heapreplace(best, (value, child))
+                if len(best) == k:
+                    floor = best[0][0]
+        best.sort(reverse=True)
+        return np.array([value for value, _ in best]), ~np.array([child for _, child in best]), reading.rows, reading.bytes
+
+    def log_probs(self, hidden: Doubles, ids: Ids, threads: int) -> tuple[Doubles, Ids, Doubles]:
+        """``log_probs [batch, m]`` of given classes: the nodes on their paths, each opened once."""
+        values = np.zeros(ids.shape)
+        rows, read = np.zeros(len(ids), np.int64), np.zeros(len(ids))
+        for b in range(len(ids)):
+            reading, opened = Reading(self.steps, hidden[b]), dict[int, Doubles]()
+            for j, branch in enumerate(self.leaf[ids[b]].tolist()):
+                while branch >= 0:
+                    node = int(self.owner[branch])
+                    if node not in opened:
+                        opened[node] = reading.open(node)
+                    values[b, j] += opened[node][branch - self.steps.starts[node]]
+                    branch = int(self.above[node])
+            rows[b], read[b] = reading.rows, reading.bytes
+        return values, rows, read
+
+    def everything(self, hidden: Doubles) -> Doubles:
+        """``[batch, vocab]``: all rows by matrix products, then the sums along all paths, a level at a time."""
+        steps = self.steps
+        values = np.concatenate([_rows_of(part, hidden) for part in steps.parts], axis=1)
+        if steps.two_way:
+            branches = np.stack([-np.logaddexp(0, -values), -np.logaddexp(0, values)], axis=2).reshape(len(values), -1)
+        else:
+            branches = self._normalised(values)
+        total, at = branches.copy(), self.above[self.owner]
+        while (at >= 0).any():
+            going = at >= 0
+            total[:, going] += branches[:, at[going]]
+            at = np.where(going, self.above[self.owner[at]], -1)
+        return total[:, self.leaf]
+
+    def _normalised(self, values: Doubles) -> Doubles:
+        """The log-softmax within each node; the rows of the parts, in turn, are in the order of the branches."""
+        starts = self.steps.starts[:-1]
+        shifted = values - np.maximum.reduceat(values, starts, axis=1)[:, self.owner]
+        sums = np.log(np.add.reduceat(np.exp(shifted), starts, axis=1))
+        return np.minimum(shifted - sums[:, self.owner], 0.0)
+
+
+class Reading:
+    """One query: what each part sees of the hidden vector, and what has been read."""
+
+    def __init__(self, steps: Steps, hidden: Doubles) -> None:
+        self.steps, self.hidden = steps, hidden
+        self.views: dict[int, Doubles] = {}
+        self.rows, self.bytes = 0, 0.0
+
+    def open(self, node: int) -> Doubles:
+        """The log-probabilities of the node's branches, none above 0."""
+        steps = self.steps
+        number, first = int(steps.part[node]), int(steps.first[node])
+        count = 1 if steps.two_way else int(steps.starts[node + 1] - steps.starts[node])
+        part = steps.parts[number]
+        x = self._view(number)
+        rows = part.weight[first : first + count]
+        # Not a matrix product: BLAS may add equal rows in different orders, and equal rows have to tie.
+        z = (rows.astype(np.float64) * x).sum(axis=1)
+        if part.bias is not None:
+            z += part.bias[first : first + count]
+        self.rows += count
+        self.bytes += rows.nbytes
+        if steps.two_way:
+            return np.array([-np.logaddexp(0, -z[0]), -np.logaddexp(0, z[0])])
+        shifted = z - z.max()
+        return np.asarray(np.minimum(shifted - np.log(np.exp(shifted).sum()), 0.0))
+
+    def _view(self, number: int) -> Doubles:
+        if number not in self.views:
+            projection = self.steps.parts[number].projection
+            if projection is None:
+                return self.hidden
+            self.views[number] = (projection.astype(np.float64) * self.hidden).sum(axis=1)
+            self.bytes += projection.nbytes
+        return self.views[number]
+
+
+def _rows_of(part: Part, hidden: Doubles) -> Doubles:
+    """``[batch, rows]``: every row of a part."""
+    x = hidden if part.projection is None else hidden @ part.projection.astype(np.float64).T
+    values = np.empty((len(hidden), len(part.weight)))
+    for start in range(0, len(part.weight), ROWS):
+        values[:, start : start + ROWS] = x @ part.weight[start : start + ROWS].astype(np.float64).T
+    return values if part.bias is None else values + part.bias
+
+
+class Rounding(NamedTuple):
+    """How far float64 can carry a log-probability: ``slope * ‖hidden‖ + shift``."""
+
+    slope: float
+    shift: float
+
+    def __call__(self, hidden: Doubles) -> Doubles:
+        return np.asarray(self.slope * np.linalg.norm(hidden, axis=1) + self.shift)
+
+
+def rounding(steps: Steps) -> Rounding:
+    """Along the longest path: the logits, their normalisers, the sums. One pass over the weights."""
+    slope, shift, rows = 0.0, 0.0, 1
+    for part in steps.parts:
+        norm = float(np.max([np.linalg.norm(piece, axis=1).max() for piece in _wide(part.weight)]))  # NaN stays
+        turned = 1.0 if part.projection is None else float(np.linalg.norm(part.projection.astype(np.float64)))
+        bias = 0.0 if part.bias is None else float(np.abs(part.bias).max())
+        terms = 2 * part.weight.shape[1] + (0 if part.projection is None else 2 * part.projection.shape[1]) + 24
+        slope, shift = float(np.maximum(slope, terms * norm * turned)), max(shift, terms * bias)
+        rows = max(rows, len(part.weight))
+    size = steps.depth * UNIT
+    return Rounding(size * slope, size * (shift + (0 if steps.two_way else rows) + 32))
+
+
+def _wide(weight: NDArray[Any]) -> Iterator[Doubles]:
+    """The rows in float64, some at a time."""
+    for start in range(0, len(weight), ROWS):
+        yield weight[start : start + ROWS].astype(np.float64)

@@ -1,0 +1,341 @@
+"""The contract of every engine over a layer of several parts: the verbs of :class:`headlong.engines.base.Engine`.
+
+::
+
+    log p = logits - lse             trees and bands: lse = 0 (but for rounding), logits are log-probabilities
+
+An engine of a kind gives four things for whole batches: its best ``k`` (:meth:`_best`), given classes
+(:meth:`_score`), every class (:meth:`_everything`) and plain draws (:meth:`_draw`). Here input is checked, masks and
+filters are applied, and answers get their shape. A mask that leaves few classes costs those classes; any other costs
+the whole distribution, as does a temperature or a nucleus that an engine cannot walk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import kernels
+from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.arrays import Array, answer_as, ids64
+from headlong.engines.allowed import Few, Filters, kept_count, listed, lse_of, sample_of, topk_of
+from headlong.engines.arguments import Asked, asked, checked_eps, checked_filters, checked_k
+from headlong.engines.masks import check_some_left
+from headlong.engines.reference.query import UNIT
+from headlong.engines.structured.saved import Kept, write_structured
+from headlong.errors import InputError
+from headlong.kernels import Doubles
+from headlong.layers.structured import StructuredLayer
+
+Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+AT_ONCE = 1 << 22
+"""Log-probabilities of whole distributions held at once."""
+FIRST = 64
+"""The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
+
+
+class Spent(NamedTuple):
+    """Per query: rows scored, bytes read, and whether the whole distribution was."""
+
+    rows: Ids
+    bytes: Doubles
+    dense: Flags
+
+
+class Scored(NamedTuple):
+    """``logits [batch, m]``, the normaliser of all classes ``lse [batch]``, and how far each of the two may be off."""
+
+    logits: Doubles
+    lse: Doubles
+    logit_error: Doubles
+    lse_error: Doubles
+    spent: Spent
+
+
+class Best(NamedTuple):
+    """``logits, ids [batch, k]``, best first, equal logits by id, rows that end early filled with -inf and -1."""
+
+    logits: Doubles
+    ids: Ids
+    proved: Flags
+    lse: Doubles
+    logit_error: Doubles
+    lse_error: Doubles
+    spent: Spent
+
+
+class Drawn(NamedTuple):
+    """``ids, logits, score, proved [batch, n]``."""
+
+    ids: Ids
+    logits: Doubles
+    score: Doubles
+    proved: Flags
+    spent: Spent
+
+
+class StructuredEngine(ABC):
+    """Reads one structured layer. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
+
+    kind: ClassVar[str]
+    Options: ClassVar[type[Any]]
+    """A frozen dataclass: the options and their defaults."""
+    draws_tempered: ClassVar[bool] = False
+    """Whether :meth:`_draw` knows temperatures other than 1."""
+    exact_at: ClassVar[float] = np.inf
+    """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
+
+    calibrates: ClassVar[bool] = False
+    """Whether it takes ``calibration``, hidden vectors ``[n, dim]``."""
+    calibration: Doubles | None = None
+
+    def __init__(
+        self,
+        layer: StructuredLayer,
+        options: Any,
+        promise: Promise,
+        *,
+        threads: int | None = None,
+        seed: int = 0,
+        reason: str = "asked for",
+    ) -> None:
+        self.layer, self.options, self.promise, self.seed, self.reason = layer, options, promise, seed, reason
+        self._threads = threads
+        self.isa = kernels.isa()
+
+    @property
+    def name(self) -> str:
+        """How the layer is read, in one word: its kind."""
+        return self.kind
+
+    @abstractmethod
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+        """The ``k`` likeliest classes of all."""
+
+    @abstractmethod
+    def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
+        """``ids [batch, m]``, each in range; ``eps`` inf: the normaliser is not needed."""
+
+    @abstractmethod
+    def _everything(self, hidden: Doubles) -> Scored:
+        """Every class in the order of its id, to float64's rounding."""
+
+    @abstractmethod
+    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+        """``filters.n`` plain draws: no filter is on, and the temperature is 1 unless ``draws_tempered``."""
+
+    def _normalise(self, hidden: Doubles, eps: float) -> Scored:
+        """The normaliser of all classes; ``logits`` are empty."""
+        return self._score(hidden, np.zeros((len(hidden), 0), np.int64), eps)
+
+    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
+        """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``: as :meth:`headlong.engines.base.Engine.topk`."""
+        call, k = self._asked(hidden, allowed, exclude), checked_k(k, self.layer.vocab)
+        if call.mask is None:
+            best = self._best(call.hidden, k, self._eps(eps))
+        else:
+            best = _joined([_best_of(*part, k) for part in self._restricted(call)], Best)
+        shift = np.where(np.isfinite(best.lse), best.lse, 0.0)[:, None]
+        error = best.logit_error + best.lse_error
+        found = TopK(best.logits - shift, best.ids, best.logits, best.lse, error, best.proved, self._cost(best.spent, call))
+        return answer_as(found, call.kind)
+
+    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+        """The log-probabilities of ``ids [batch, m]``; -inf for a class that the layer gives no probability."""
+        call = self._asked(hidden)
+        scored = self._score(call.hidden, ids64(ids, len(call.hidden), self.layer.vocab), self._eps(eps))
+        log_probs, error = scored.logits - scored.lse[:, None], scored.logit_error + scored.lse_error
+        return answer_as(LogProb(log_probs, scored.logits, scored.lse, error, self._cost(scored.spent, call)), call.kind)
+
+    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
+        """The log-normaliser of each row, over the classes that are there."""
+        call = self._asked(hidden, allowed, exclude)
+        if call.mask is None:
+            scored = self._normalise(call.hidden, self._eps(eps))
+            return answer_as(Lse(scored.lse, scored.lse_error, self._cost(scored.spent, call)), call.kind)
+        best = _joined([_best_of(*part, 1) for part in self._restricted(call)], Best)
+        return answer_as(Lse(best.lse, best.lse_error, self._cost(best.spent, call)), call.kind)
+
+    def sample(
+        self,
+        hidden: Any,
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        row0: int = 0,
+        *,
+        allowed: Any = None,
+        exclude: Any = None,
+    ) -> Sample:
+        """``n`` exact draws from each row's distribution: as :meth:`headlong.engines.base.Engine.sample`."""
+        call = self._asked(hidden, allowed, exclude)
+        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab)
+        check_some_left(call.mask)
+        plain = (filters.top_k, filters.top_p, filters.min_p) == (0, 1.0, 0.0)
+        if call.mask is None and plain and (temperature == 1 or self.draws_tempered):
+            drawn = self._draw(call.hidden, filters)
+        elif call.mask is None and 0 < filters.top_k <= self.layer.vocab // 4:
+            drawn = _drawn(*_few_of(self._best(call.hidden, filters.top_k, self.exact_at)), filters)
+        elif call.mask is None and not plain and not filters.top_k and temperature == 1:
+            drawn = self._nuclei(call.hidden, filters)
+        else:
+            drawn = self._drawn_densely(call, filters)
+        ids, logits, score, proved, spent = drawn
+        return answer_as(Sample(ids, logits, score, proved, self._cost(spent, call)), call.kind)
+
+    def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
+        """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
+        options = dataclasses.asdict(self.options)
+        kept = Kept(self.layer, self.kind, options, self.promise, self.seed, self.reason, self.calibration)
+        write_structured(path, kept, layer)
+
+    def __repr__(self) -> str:
+        layer = self.layer
+        return (
+            f"Engine({self.kind}: vocab={layer.vocab}, dim={layer.dim}, {self._storage()}, {self.promise}, kernel {self.isa})"
+        )
+
+    def _storage(self) -> str:
+        """What the engine holds, in a few words."""
+        return f"{sum(array.nbytes for array in self.layer.tensors().values()) / 2**20:.1f} MiB"
+
+    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
+        return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
+
+    def _eps(self, eps: float | None) -> float:
+        return self.promise.eps if eps is None else checked_eps(eps)
+
+    @property
+    def _count(self) -> int:
+        return kernels.threads(self._threads)
+
+    def _cost(self, spent: Spent, call: Asked) -> Cost:
+        path = "rows" if call.few else self.kind
+        return Cost(spent.rows, spent.bytes, spent.dense, f"{path}/{self.isa}")
+
+    def _restricted(self, call: Asked) -> Iterator[tuple[Few, Scored]]:
+        """The classes that the mask leaves, some rows at a time."""
+        assert call.mask is not None
+        if call.few:
+            ids = listed(call.mask, len(call.hidden))
+            scored = self._score(call.hidden, np.maximum(ids, 0), self.exact_at)
+            yield _few(ids, scored.logits), scored
+            return
+        for part in self._blocks(len(call.hidden)):
+            scored = self._everything(call.hidden[part])
+            mask = call.mask if len(call.mask) == 1 else call.mask[part]
+            ids = np.broadcast_to(np.arange(self.layer.vocab), scored.logits.shape)
+            yield _few(np.where(mask == 1, ids, -1), scored.logits), scored
+
+    def _blocks(self, batch: int) -> list[slice]:
+        step = max(1, AT_ONCE // self.layer.vocab)
+        return [slice(start, start + step) for start in range(0, batch, step)] or [slice(0, 0)]
+
+    def _drawn_densely(self, call: Asked, filters: Filters) -> Drawn:
+        whole = np.ones((1, self.layer.vocab), np.uint8)
+        full = call if call.mask is not None else call._replace(mask=whole)
+        parts, row = [], filters.row0
+        for answer, scored in self._restricted(full):
+            if len(answer.ids) and not (answer.ids >= 0).any(axis=1).all():
+                row = row - filters.row0 + int(np.argmin((answer.ids >= 0).any(axis=1)))
+                raise InputError(f"no class of positive probability is left to sample in row {row}; allow others")
+            parts.append(_drawn(answer, scored.spent, filters._replace(row0=row % 2**64)))
+            row += len(answer.ids)
+        return _joined(parts, Drawn)
+
+    def _nuclei(self, hidden: Doubles, filters: Filters) -> Drawn:
+        parts = []
+        for b in range(len(hidden)):
+            answer, spent, sure = self._nucleus(hidden[b : b + 1], filters)
+            one = filters._replace(row0=(filters.row0 + b) % 2**64, top_p=1.0, min_p=0.0)
+            drawn = _drawn(answer, spent, one)
+            parts.append(drawn._replace(proved=drawn.proved & sure))
+        return _joined(parts, Drawn) if parts else self._draw(hidden, filters)
+
+    def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[Few, Spent, bool]:
+        """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
+        k, done = min(FIRST, self.layer.vocab), False
+        while not done:
+            best = self._best(hidden, k, min(self.promise.eps, self.exact_at))
+            there = best.ids[0] >= 0
+            log_probs = best.logits[0, there] - best.lse[0]
+            mass = np.exp(log_probs)
+            before = np.concatenate([[0.0], np.cumsum(mass)])
+            held = bool(before[-1] >= filters.top_p) if filters.top_p < 1 else False
+            low = filters.min_p > 0 and log_probs[-1] < log_probs[0] + np.log(filters.min_p)
+            done = held or low or not there.all() or k == self.layer.vocab
+            k = min(4 * k, self.layer.vocab)
+        count = kept_count(log_probs, filters._replace(top_p=1.0))
+        if filters.top_p < 1:
+            count = min(count, int(np.searchsorted(before[:-1], filters.top_p, side="left")))
+        error = float(best.logit_error[0] + best.lse_error[0]) + 2 * len(before) * UNIT
+        sure = bool((np.abs(before - filters.top_p) > error).all()) if filters.top_p < 1 else True
+        order = np.argsort(best.ids[0, :count])
+        kept = best.ids[:, :count][:, order], best.logits[:, :count][:, order]
+        return Few(kept[0], kept[1], kept[1]), best.spent, sure
+
+
+ENGINES: dict[str, type[StructuredEngine]] = {}
+"""The engine of every kind of structured layer; the contract's tests run over all of them."""
+
+Registered = TypeVar("Registered", bound=type[StructuredEngine])
+
+
+def register_engine(engine: Registered) -> Registered:
+    ENGINES[engine.kind] = engine
+    return engine
+
+
+def _few(ids: Ids, logits: Doubles) -> Few:
+    """A class of no probability is not there."""
+    ids = np.where(np.isneginf(logits), -1, ids)
+    logits = np.where(ids < 0, -np.inf, logits)
+    return Few(ids, logits, logits)
+
+
+def _few_of(best: Best) -> tuple[Few, Spent]:
+    order = np.argsort(best.ids, axis=1, kind="stable")
+    logits = np.take_along_axis(best.logits, order, 1)
+    return Few(np.take_along_axis(best.ids, order, 1), logits, logits), best.spent
+
+
+def _best_of(answer: Few, scored: Scored, k: int) -> Best:
+    """The ranking and the normaliser of the classes that are left."""
+    logits, ids, _ = topk_of(answer, k)
+    lse = lse_of(answer.logits)
+    size = np.abs(np.where(np.isfinite(lse), lse, 0.0))
+    rounding = scored.logit_error + (answer.ids.shape[1] + 16 + 8 * size) * UNIT
+    return Best(logits, ids, np.ones(len(ids), bool), lse, scored.logit_error, rounding, scored.spent)
+
+
+def _drawn(answer: Few, spent: Spent, filters: Filters) -> Drawn:
+    ids, logits, score = sample_of(answer, filters)
+    return Drawn(ids, logits, score, np.ones(ids.shape, bool), spent)
+
+
+Answer = TypeVar("Answer", Best, Drawn)
+
+
+def _joined(parts: list[Answer], kind: type[Answer]) -> Answer:
+    """Blocks of rows, one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    columns: list[Any] = [_stacked(column) for column in zip(*parts, strict=True)]
+    return kind(*columns)
+
+
+def _stacked(column: tuple[Any, ...]) -> Array | Spent:
+    if isinstance(column[0], Spent):
+        return Spent(*(np.concatenate(part) for part in zip(*column, strict=True)))
+    return np.concatenate(column)

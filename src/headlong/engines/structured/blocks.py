@@ -1,0 +1,168 @@
+"""Reads a blocks layer: each block is a matrix with an engine of its own, and the answers meet in one softmax.
+
+::
+
+    top-k   the best of the blocks' best, by logit          lse   logaddexp of the blocks' normalisers
+    sample  the largest of the blocks' winning scores       (each block has noise of its own)
+
+A logit is a logit whichever block it comes from, so ids are proved where each block proves its own; a sum of
+normalisers is never off by more than the worst of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from headlong.answers import Promise
+from headlong.checks import real
+from headlong.engines.allowed import Filters, lse_of
+from headlong.engines.factory import part
+from headlong.engines.reference.query import UNIT
+from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
+from headlong.errors import OptionError
+from headlong.kernels import Doubles
+from headlong.layers.blocks import Block, BlocksLayer
+from headlong.layers.structured import StructuredLayer
+
+
+@dataclass(frozen=True)
+class BlocksOptions:
+    """``parts``: how each block is read: "auto", "full" or "cascade"."""
+
+    parts: str = "auto"
+
+
+@register_engine
+class BlocksEngine(StructuredEngine):
+    """One engine for each block; promises what they keep together."""
+
+    kind: ClassVar[str] = "blocks"
+    Options: ClassVar[type[Any]] = BlocksOptions
+    draws_tempered: ClassVar[bool] = True
+
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
+        super().__init__(layer, options, promise, **about)
+        if not isinstance(layer, BlocksLayer):
+            raise OptionError(f"layer is a {type(layer).__name__}; the blocks engine reads a BlocksLayer")
+        count = len(layer.blocks)
+        share = promise._replace(delta=promise.delta / count, delta_ids=promise.delta_ids / count)
+        self.blocks = layer.blocks
+        self.parts = [
+            part(block.layer, options.parts, share, threads=self._threads, seed=_seed(self.seed, number))
+            for number, block in enumerate(layer.blocks)
+        ]
+        kept = [engine.promise for engine in self.parts]
+        delta, delta_ids = (min(1.0, sum(getattr(one, name) for one in kept)) for name in ("delta", "delta_ids"))
+        over = frozenset().union(*(one.over for one in kept))
+        self.promise = Promise(max(one.eps for one in kept), delta, delta_ids, over)
+        sizes = [block.layer.vocab for block in layer.blocks]
+        self._firsts = np.concatenate([[0], np.cumsum(sizes)])
+        self._order: Ids = np.arange(layer.vocab) if layer.order is None else layer.order
+        self._place = np.argsort(self._order)
+
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+        found = [
+            engine.topk(x, min(k, engine.layer.vocab), eps=eps)
+            for engine, x in zip(self.parts, self._views(hidden), strict=True)
+        ]
+        logits = np.concatenate([one.logits for one in found], axis=1)
+        ids = np.concatenate([self._names(number, one.ids) for number, one in enumerate(found)], axis=1)
+        chosen = np.lexsort((ids, -logits))[:, :k]
+        lse = lse_of(np.stack([one.lse for one in found], axis=1))
+        error = np.max([one.error for one in found], axis=0) + _rounding(lse, len(found))
+        proved = np.all([one.proved for one in found], axis=0)
+        spent = _spent([one.cost for one in found])
+        logits, ids = (np.take_along_axis(part, chosen, 1) for part in (logits, ids))
+        return Best(logits, ids, proved, lse, np.zeros(len(hidden)), error, spent)
+
+    def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
+        place = self._place[ids]
+        owner = np.searchsorted(self._firsts, place, side="right") - 1
+        logits, found = np.empty(ids.shape), []
+        for number, (engine, x) in enumerate(zip(self.parts, self._views(hidden), strict=True)):
+            mine = owner == number
+            if mine.any():
+                one = engine.log_prob(x, np.where(mine, place - self._firsts[number], 0), eps=eps)
+                logits[mine] = one.logits[mine]
+                found.append((one.lse, one.error, one.cost))
+            else:
+                found.append(engine.lse(x, eps=eps))
+        lse = lse_of(np.stack([one[0] for one in found], axis=1))
+        error = np.max([one[1] for one in found], axis=0) + _rounding(lse, len(found))
+        return Scored(logits, lse, self._logit_error(hidden), error, _spent([one[2] for one in found]))
+
+    def _everything(self, hidden: Doubles) -> Scored:
+        logits, costs = np.empty((len(hidden), self.layer.vocab)), []
+        for number, (engine, x) in enumerate(zip(self.parts, self._views(hidden), strict=True)):
+            every = np.broadcast_to(np.arange(engine.layer.vocab), (len(hidden), engine.layer.vocab))
+            scored = engine.log_prob(x, every, eps=np.inf)
+            logits[:, self._names(number, np.arange(engine.layer.vocab))] = scored.logits
+            costs.append(scored.cost)
+        lse, error = lse_of(logits), self._logit_error(hidden)
+        spent = _spent(costs)._replace(dense=np.ones(len(hidden), bool))
+        return Scored(logits, lse, error, error + _rounding(lse, self.layer.vocab), spent)
+
+    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+        found = [
+            engine.sample(x, filters.n, filters.temperature, seed=_seed(filters.seed, number), row0=filters.row0)
+            for number, (engine, x) in enumerate(zip(self.parts, self._views(hidden), strict=True))
+        ]
+        winner = np.argmax([one.score for one in found], axis=0)[None]
+        ids = np.stack([self._names(number, one.ids) for number, one in enumerate(found)])
+        logits, score, proved = (np.stack(part) for part in zip(*(one[1:4] for one in found), strict=True))
+        won = [np.take_along_axis(part, winner, 0)[0] for part in (ids, logits, score)]
+        return Drawn(won[0], won[1], won[2], np.asarray(proved.all(axis=0)), _spent([one.cost for one in found]))
+
+    def _storage(self) -> str:
+        parts = " + ".join(f"{one.layer.vocab} x {one.layer.dim} {one.method.name}" for one in self.parts)
+        return f"{parts}, {super()._storage()}"
+
+    def _views(self, hidden: Doubles) -> list[Doubles]:
+        """What each block reads of the hidden vectors."""
+        return [_view(block, hidden) for block in self.blocks]
+
+    def _names(self, number: int, places: Ids) -> Ids:
+        """Class ids of the places within a block; -1 stays."""
+        return np.where(places < 0, -1, self._order[np.maximum(places, 0) + self._firsts[number]])
+
+    def _logit_error(self, hidden: Doubles) -> Doubles:
+        """How far float64 can have carried a logit, projections included."""
+        sizes = [
+            (engine.layer.dim + self.layer.dim + 8)
+            * float(engine.norms.max())
+            * (1.0 if block.projection is None else float(np.linalg.norm(block.projection.astype(np.float64))))
+            for engine, block in zip(self.parts, self.blocks, strict=True)
+        ]
+        bias = max(0.0 if one.layer.bias is None else float(np.abs(one.layer.bias).max()) for one in self.parts)
+        return np.asarray((max(sizes) * np.linalg.norm(hidden, axis=1) + 8 * bias) * UNIT)
+
+
+def _view(block: Block, hidden: Doubles) -> Doubles:
+    if block.projection is not None:
+        return real_rows(hidden @ block.projection.astype(np.float64).T)
+    return np.ascontiguousarray(hidden[:, block.start : block.start + block.layer.dim])
+
+
+def real_rows(x: Doubles) -> Doubles:
+    """Projected vectors, refused where they leave float32's range."""
+    real(float(np.abs(x).max(initial=0.0)), "a projected hidden vector", 0.0, float(np.finfo(np.float32).max), "rescale it")
+    return np.ascontiguousarray(x)
+
+
+def _seed(seed: int, number: int) -> int:
+    """Noise of its own for every block."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "little")
+
+
+def _rounding(lse: Doubles, count: int) -> Doubles:
+    return np.asarray((count + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT)
+
+
+def _spent(costs: list[Any]) -> Spent:
+    """The sum over the blocks; dense where one of them was read so."""
+    rows, read, dense = (np.stack([getattr(cost, name) for cost in costs]) for name in ("rows", "bytes", "dense"))
+    return Spent(rows.sum(axis=0), read.sum(axis=0), np.asarray(dense.any(axis=0)))

@@ -1,0 +1,120 @@
+"""What the engines of trees and bands share: the verbs over one executor that opens nodes, and samples drawn on the way down.
+
+::
+
+    a sample walks from the root: at each node one uniform picks a branch            (the path has probability p(class))
+    score = a Gumbel of its own: the largest of log p + noise over all classes is one, whichever class has it
+
+The uniforms are Philox words of (seed, row, draw, level), so a draw is the same in any split of a batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from headlong import kernels
+from headlong.answers import Promise
+from headlong.engines.allowed import Filters
+from headlong.engines.reference.descent import Reading, Reference, Steps, rounding
+from headlong.engines.reference.gumbel import philox
+from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine
+from headlong.errors import NonFiniteError
+from headlong.kernels import Doubles
+from headlong.layers.structured import StructuredLayer
+
+
+class Walks(Protocol):
+    """What both executors do."""
+
+    def topk(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]: ...
+
+    def log_probs(self, hidden: Doubles, ids: Ids, threads: int) -> tuple[Doubles, Ids, Doubles]: ...
+
+
+def native(reference: Reference, dim: int, level: str) -> Walks:
+    """The native twin of the NumPy executor."""
+    steps = reference.steps
+    nodes = (steps.part, steps.first, steps.starts, steps.children, steps.two_way)
+    tables = (np.ascontiguousarray(table, np.int64) for table in (reference.owner, reference.above, reference.leaf))
+    arrays = [part if isinstance(part, bool) else np.ascontiguousarray(part, np.int64) for part in nodes]
+    parts = [(part.weight, part.bias, part.projection) for part in steps.parts]
+    walks: Walks = kernels.descent(dim, parts, [*arrays, *tables], level)
+    return walks
+
+
+class WalkingEngine(StructuredEngine):
+    """Proves everything: no promise has a probability."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
+        super().__init__(layer, options, Promise(promise.eps, 0.0, 0.0), **about)
+        self.steps = self._steps()
+        self.rounding = rounding(self.steps)
+        if not np.isfinite(self.rounding.slope):
+            raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
+        self._reference = Reference(self.steps)
+        slow = self.isa == kernels.REFERENCE
+        self._executor: Walks = self._reference if slow else native(self._reference, layer.dim, self.isa)
+
+    @abstractmethod
+    def _steps(self) -> Steps:
+        """The layer in the form that executors take."""
+
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+        log_probs, ids, rows, read = self._executor.topk(hidden, k, self._count)
+        zero = np.zeros(len(hidden))
+        spent = Spent(rows, read, np.zeros(len(hidden), bool))
+        return Best(log_probs, ids, np.ones(len(hidden), bool), zero, self.rounding(hidden), zero, spent)
+
+    def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
+        log_probs, rows, read = self._executor.log_probs(hidden, ids, self._count)
+        zero = np.zeros(len(hidden))
+        return Scored(log_probs, zero, self.rounding(hidden), zero, Spent(rows, read, np.zeros(len(hidden), bool)))
+
+    def _everything(self, hidden: Doubles) -> Scored:
+        batch, zero = len(hidden), np.zeros(len(hidden))
+        rows = sum(len(part.weight) for part in self.steps.parts)
+        read = float(sum(part.weight.nbytes for part in self.steps.parts))
+        spent = Spent(np.full(batch, rows), np.full(batch, read), np.ones(batch, bool))
+        return Scored(self._reference.everything(hidden), zero, self.rounding(hidden), zero, spent)
+
+    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+        shape = len(hidden), filters.n
+        ids, logits, score = np.empty(shape, np.int64), np.empty(shape), np.empty(shape)
+        rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
+        for b in range(len(hidden)):
+            reading, row = Reading(self.steps, hidden[b]), (filters.row0 + b) % 2**64
+            ids[b], logits[b] = self._walk(reading, filters, row)
+            score[b] = -np.log(-np.log(_uniforms(filters.seed, row, filters.n, 0)))
+            rows[b], read[b] = reading.rows, reading.bytes
+        return Drawn(ids, logits, score, np.ones(shape, bool), Spent(rows, read, np.zeros(len(hidden), bool)))
+
+    def _walk(self, reading: Reading, filters: Filters, row: int) -> tuple[Ids, Doubles]:
+        """All draws of a row go down together; a node is opened once for those that come by."""
+        steps, level = self.steps, 0
+        at, log_probs = np.zeros(filters.n, np.int64), np.zeros(filters.n)
+        while (at >= 0).any():
+            level += 1
+            uniform = _uniforms(filters.seed, row, filters.n, level)
+            for node in np.unique(at[at >= 0]).tolist():
+                here = np.flatnonzero(at == node)
+                values = reading.open(node)
+                reach = np.cumsum(np.exp(values))
+                branch = np.searchsorted(reach, uniform[here] * reach[-1], side="right")
+                branch = np.minimum(branch, len(values) - 1)
+                at[here] = steps.children[steps.starts[node] + branch]
+                log_probs[here] += values[branch]
+        return ~at, log_probs
+
+
+def _uniforms(seed: int, row: int, count: int, level: int) -> Doubles:
+    """``(0, 1)``, one for each draw: 53 bits and a half."""
+    key = int.from_bytes(hashlib.sha256(f"walk {seed}".encode()).digest()[:8], "little")
+    depth, low_row, high_row = (np.full(count, word, np.uint64) for word in (level, row & 0xFFFFFFFF, row >> 32))
+    high, low, *_ = philox((np.arange(count, dtype=np.uint64), depth, low_row, high_row), (key & 0xFFFFFFFF, key >> 32))
+    return ((high >> np.uint64(5)).astype(np.float64) * 2.0**26 + (low >> np.uint64(6)).astype(np.float64) + 0.5) * 2.0**-53

@@ -1,0 +1,212 @@
+"""Reads an experts layer: one native call routes each query, reads its expert's rows and proves the answer.
+
+::
+
+    k, g = argmax and maximum of softmax(gate x)            float64; ``proved`` is off where rounding could change k
+    top-k, lse of expert k at g x                           a scan of its rows, or an int8 cascade over them
+    sample = argmax z / T + gumbel over its classes         one Gumbel per class of the whole layer
+
+The answers are those of the layer's own distribution: classes that the expert lacks have probability 0, rows end early
+with id -1 where it has fewer than k. With ``parts="cascade"`` each expert is read by int8 codes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from headlong import kernels
+from headlong.answers import Promise
+from headlong.arrays import Array
+from headlong.engines.allowed import Filters, lse_of
+from headlong.engines.factory import READERS, part
+from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.query import UNIT
+from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
+from headlong.errors import OptionError
+from headlong.kernels import Doubles
+from headlong.layers.experts import ExpertsLayer
+from headlong.layers.structured import StructuredLayer
+
+
+@dataclass(frozen=True)
+class ExpertsOptions:
+    """``parts``: how each expert is read: "auto", "full" or "cascade"."""
+
+    parts: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.parts not in READERS:
+            raise OptionError(f"parts is {self.parts!r}; expected one of {', '.join(READERS)}")
+
+
+class Reader(Protocol):
+    """What answers for whole batches: native code, or :class:`Reference` in NumPy."""
+
+    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> tuple[Array, ...]:
+        """``logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]``"""
+
+    def logits(self, hidden: Doubles, ids: Ids) -> Doubles:
+        """``[batch, m]``, -inf for a class that the expert lacks"""
+
+    def everything(self, hidden: Doubles, vocab: int, threads: int) -> Doubles:
+        """``[batch, vocab]``"""
+
+    def sample(
+        self, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, threads: int
+    ) -> tuple[Array, ...]:
+        """``ids, logits, score, proved [batch, n], expert [batch]``"""
+
+
+@register_engine
+class ExpertsEngine(StructuredEngine):
+    """An engine for each expert behind one gate; promises what they keep."""
+
+    kind: ClassVar[str] = "experts"
+    Options: ClassVar[type[Any]] = ExpertsOptions
+    draws_tempered: ClassVar[bool] = True
+
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
+        super().__init__(layer, options, promise, **about)
+        if not isinstance(layer, ExpertsLayer):
+            raise OptionError(f"layer is a {type(layer).__name__}; the experts engine reads an ExpertsLayer")
+        self.parts = [
+            part(layer.expert(number), options.parts, promise, threads=self._threads, seed=self.seed)
+            for number in range(layer.experts)
+        ]
+        kept = [engine.promise for engine in self.parts]
+        self.promise = Promise(
+            max(one.eps for one in kept),
+            max(one.delta for one in kept),
+            max(one.delta_ids for one in kept),
+            frozenset().union(*(one.over for one in kept)),
+        )
+        self._sizes = layer.sizes
+        self._row_bytes = layer.width * layer.weight.itemsize
+        self._gate_bytes = float(layer.gate.nbytes)
+        self._reader: Reader = (
+            Reference(layer)
+            if self.isa == kernels.REFERENCE
+            else kernels.experts(
+                layer.gate, layer.ids, layer.starts, [engine.executor for engine in self.parts], layer.constant, layer.scaled
+            )
+        )
+
+    def route(self, hidden: Any) -> Ids:
+        """The expert that reads each row, ``[batch]``."""
+        call = self._asked(hidden)
+        return np.asarray(self._reader.topk(call.hidden, 1, np.inf, self._count, 0.0, 0)[-1])
+
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+        logits, ids, lse, logit_error, lse_error, proved, rows, read, dense, _ = self._reader.topk(
+            hidden, k, eps, self._count, self.promise.delta, self.seed
+        )
+        return Best(logits, ids, proved, lse, logit_error, lse_error, Spent(rows, read, dense))
+
+    def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
+        logits = self._reader.logits(hidden, ids)
+        _, _, lse, logit_error, lse_error, _, rows, read, dense, _ = self._reader.topk(
+            hidden, 0, eps, self._count, self.promise.delta, self.seed
+        )
+        count = np.isfinite(logits).sum(axis=1)
+        if np.isinf(eps):
+            lse_error = np.full(len(lse), np.inf)
+        spent = Spent(rows + count, read + count * float(self._row_bytes), dense)
+        return Scored(logits, lse, logit_error, lse_error, spent)
+
+    def _everything(self, hidden: Doubles) -> Scored:
+        logits = self._reader.everything(hidden, self.layer.vocab, self._count)
+        _, _, _, error, _, _, _, _, _, expert = self._reader.topk(hidden, 0, np.inf, self._count, 0.0, 0)
+        lse = lse_of(logits)
+        return Scored(logits, lse, error, error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT, self._spent(expert))
+
+    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+        *drawn, expert = self._reader.sample(
+            hidden, filters.n, filters.temperature, filters.seed, filters.row0, self._count
+        )
+        ids, logits, score, proved = drawn
+        return Drawn(ids, logits, score, proved, self._spent(expert))
+
+    def _spent(self, expert: Ids) -> Spent:
+        """Every row of each query's expert."""
+        rows = self._sizes[expert]
+        read = np.asarray(rows * float(self._row_bytes) + self._gate_bytes, np.float64)
+        return Spent(rows, read, np.zeros(len(rows), bool))
+
+
+class Chosen(NamedTuple):
+    """One query's expert, ``g x``, and how far its logits may be off."""
+
+    expert: int
+    x: Doubles
+    error: float
+    sure: bool
+
+
+class Reference:
+    """The same verbs in NumPy and float64, one query at a time: for reading, and for checking the native module."""
+
+    def __init__(self, layer: ExpertsLayer) -> None:
+        self.layer = layer
+
+    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> tuple[Array, ...]:
+        logits, ids = np.full((len(hidden), k), -np.inf), np.full((len(hidden), k), -1, np.int64)
+        rest = []
+        for b, row in enumerate(hidden):
+            chosen = self.choose(row)
+            classes, z = self.scores(chosen)
+            best = np.argsort(-z, kind="stable")[:k]
+            logits[b, : len(best)], ids[b, : len(best)] = z[best], classes[best]
+            lse = float(lse_of(z[None])[0])
+            error = chosen.error + (self.layer.width + len(z) + 16 + 8 * abs(lse)) * UNIT
+            read = float(len(z) * self.layer.width * self.layer.weight.itemsize + self.layer.gate.nbytes)
+            rest.append((lse, chosen.error, error, chosen.sure, len(z), read, True, chosen.expert))
+        kinds = (float, float, float, bool, np.int64, float, bool, np.int64)
+        columns = zip(*rest, strict=True) if rest else [()] * len(kinds)
+        return logits, ids, *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
+
+    def logits(self, hidden: Doubles, ids: Ids) -> Doubles:
+        every = self.everything(hidden, self.layer.vocab, 1)
+        return np.asarray(np.take_along_axis(every, ids, 1))
+
+    def everything(self, hidden: Doubles, vocab: int, threads: int) -> Doubles:
+        out = np.full((len(hidden), vocab), -np.inf)
+        for b, row in enumerate(hidden):
+            classes, z = self.scores(self.choose(row))
+            out[b, classes] = z
+        return out
+
+    def sample(
+        self, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, threads: int
+    ) -> tuple[Array, ...]:
+        ids, logits, score = np.empty((len(hidden), n), np.int64), np.empty((len(hidden), n)), np.empty((len(hidden), n))
+        chosen = [self.choose(row) for row in hidden]
+        for b, one in enumerate(chosen):
+            classes, z = self.scores(one)
+            for draw in range(n):
+                keys = z / temperature + gumbels(seed, (row0 + b) % 2**64, draw, classes)
+                won = int(np.argmax(keys))
+                ids[b, draw], logits[b, draw], score[b, draw] = classes[won], z[won], keys[won]
+        proved = np.array([[one.sure] * n for one in chosen], bool).reshape(len(hidden), n)
+        return ids, logits, score, proved, np.array([one.expert for one in chosen], np.int64)
+
+    def choose(self, hidden: Doubles) -> Chosen:
+        layer = self.layer
+        x = np.append(hidden, 1.0) if layer.constant else hidden
+        gate = layer.gate.astype(np.float64)
+        scores = (gate * x).sum(axis=1)
+        expert = int(np.argmax(scores))
+        off = (layer.width + 4) * UNIT * float(np.linalg.norm(gate, axis=1).max() * np.linalg.norm(x))
+        others = np.delete(scores, expert)
+        value = 1 / float(np.exp(scores - scores[expert]).sum()) if layer.scaled else 1.0
+        longest = float(np.linalg.norm(layer.weight[layer.part(expert)].astype(np.float64), axis=1).max())
+        wrong = 2 * off + (layer.experts + 8) * UNIT if layer.scaled else 0.0
+        error = (wrong + 2 * UNIT) * longest * float(np.linalg.norm(value * x)) * (1 + 2**-20)
+        return Chosen(expert, value * x, error, bool((scores[expert] - others > 2 * off).all()))
+
+    def scores(self, chosen: Chosen) -> tuple[Ids, Doubles]:
+        """The classes of the expert and their logits. Not a matrix product: equal rows have to tie."""
+        rows = self.layer.part(chosen.expert)
+        return self.layer.ids[rows], (self.layer.weight[rows].astype(np.float64) * chosen.x).sum(axis=1)

@@ -1,0 +1,197 @@
+"""How many coordinates a prefix should have, or how many bits all of them: the fewest expected bytes of a query, counted on
+some calibration vectors.
+
+    bytes(w) = level 0 for all classes + 3 * ( level 1 for those whose interval reaches the k-th best logit
+             + exact rows that the normaliser takes to keep its promise ),  at most what a dense pass reads
+
+(three times, since rows that are gathered come at about a third of the speed of a scan).
+
+Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates, and codes of few
+bits where the energy is, are judged by the same count: a layer without leading coordinates keeps the former, one whose energy
+falls off slowly gets the latter.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.answers import Promise
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.previews.encode import Groups
+from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
+from headlong.previews.int8 import logits_of
+from headlong.previews.prefix import FIRST, spread
+from headlong.previews.whitening import Basis
+
+CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BITS = (2.0, 3.0, 4.0, 5.0)
+"""On average, by coordinates in the order of their energy."""
+JUDGES, LOGITS, CLASSES, BEST = 12, 2**23, 1024, 10
+"""Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
+DEAR = 0.25
+"""Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
+GATHERED, CANDIDATE = 3.0, 512
+"""What a gathered byte costs in scanned ones, and what a class costs that goes to level 1, beside its bytes there."""
+COUNTS = 256
+"""How many numbers of exact rows are compared where the rest is drawn."""
+FURTHER = 1.2
+"""How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
+CODE_LOSS = 0.008
+"""‖w - w^‖ / ‖w‖ of int8 codes."""
+
+
+class Seen(NamedTuple):
+    """What the candidates are counted on.
+
+    ``rows, vectors``  sampled classes and the judges, in the basis
+    ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
+    ``best``           ``[judges]``: the k-th best logit of all classes
+    ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
+    """
+
+    rows: Doubles
+    vectors: Doubles
+    logits: Doubles
+    share: Doubles
+    best: Doubles
+    lightest: Doubles
+
+
+class Choice(NamedTuple):
+    """A prefix of ``width`` coordinates, or ``bits`` of all on average; both None: int8 codes of all."""
+
+    width: int | None = None
+    bits: float | None = None
+
+
+def best_look(
+    layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True, threads: int = 1
+) -> Choice:
+    """The first look with the fewest expected bytes. ``few``: few bits of all coordinates may be it, too."""
+    judges = max(1, min(JUDGES, LOGITS // layer.vocab))
+    seen = _see(layer, basis, calibration[:: -(-len(calibration) // judges)], promise, threads)
+    least, found = expected_bytes(layer, seen, None, promise, share), Choice()
+    for width in CANDIDATES:
+        if width < layer.dim and (cost := expected_bytes(layer, seen, width, promise, share)) < least:
+            least, found = cost, Choice(width)
+    energy = energy_of(basis, layer) if few else np.ones(1)
+    for bits in BITS if few else ():
+        groups = groups_of(Planes(filled(energy, bits), 6))
+        if (cost := expected_bytes(layer, seen, groups, promise, share)) < least:
+            least, found = cost, Choice(None, bits)
+    return found
+
+
+def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads: int) -> Seen:
+    some = slice(None, None, -(-layer.vocab // CLASSES))
+    rows = (layer.weight[some].astype(np.float64) - basis.centre) @ basis.back
+    vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
+    logits = logits_of(layer, judges, threads)
+    sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
+    best = np.partition(logits, -k, axis=1)[:, -k]
+    if promise.delta > 0 and not math.isinf(promise.eps):
+        ordered = np.sort(logits.astype(np.float32), axis=1)
+        lightest = _shares(layer, ordered.astype(np.float64)).cumsum(axis=1)
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, lightest)
+
+
+def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float) -> float:
+    """Mean over the judges. ``width`` None: int8 codes of all coordinates; groups: codes of few bits."""
+    dim, item = layer.dim, layer.weight.itemsize
+    fine = _radii(seen, ((0, dim),), CODE_LOSS)
+    if width is None:
+        coarse, likely, first, deeper = fine, fine, 6 * 4 + dim, dim * item
+    elif isinstance(width, Groups):
+        coarse = likely = _radii_of_groups(seen, width)
+        first, deeper = plane_bytes(width), dim  # level 1 is shorter than that, but gathered row by row
+    else:
+        head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
+        learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
+        coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
+        likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
+        coarse = likely if promise.delta_ids > 0 else coarse
+        first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
+    rotation = 0 if width is None else 2 * dim * dim
+    every = layer.vocab * dim * item
+    radii = coarse, likely, fine
+    gathered = [_gathered(layer, promise, seen, judge, radii, deeper, share) for judge in range(len(seen.best))]
+    return rotation + layer.vocab * first + float(np.mean(np.minimum(GATHERED * np.array(gathered), every)))
+
+
+def _gathered(
+    layer: Layer, promise: Promise, seen: Seen, judge: int, radii: tuple[Doubles, Doubles, Doubles], deeper: int, share: float
+) -> float:
+    """Bytes that one query gathers beyond the look at all classes; infinite where it is read densely."""
+    vocab, row = layer.vocab, layer.dim * layer.weight.itemsize
+    coarse, likely, fine = (radius[judge] for radius in radii)
+    candidates = float(np.mean(seen.logits[judge] + coarse >= seen.best[judge]))
+    if candidates > DEAR * share:
+        return math.inf
+    total = vocab * candidates * (deeper + CANDIDATE)
+    if math.isinf(promise.eps):
+        return total
+    mass = seen.share[judge]
+    opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (likely, fine))
+    if promise.delta == 0:
+        return total + opened * deeper + scored * row
+    at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
+    return total + min(at_once, opened * deeper + after)
+
+
+def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
+    """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/executor/bet.cpp."""
+    if half_width > 8:
+        return math.inf
+    exact = _counts(len(lightest))  # of the heaviest classes, so many
+    e = np.minimum(1.0, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
+    drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (0.02 + 0.5 * e) / e**2, 0.0)
+    return float(np.min(exact + drawn))
+
+
+@functools.cache
+def _counts(vocab: int) -> NDArray[np.int64]:
+    return np.unique(np.geomspace(1, vocab, COUNTS).astype(np.int64)) - 1
+
+
+def _open(gaps: Doubles, eps: float) -> float:
+    """The share of classes to read further until what is left of the gaps is at most ``eps``."""
+    left = np.cumsum(np.sort(gaps))
+    return 1 - float(np.searchsorted(left, eps, side="right")) / len(gaps)
+
+
+def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Doubles:
+    """``[judges, classes]``: loss * sum_s ‖B[s]‖ ‖x'[s]‖."""
+    total = np.zeros((len(seen.vectors), len(seen.rows)))
+    for start, stop in segments:
+        query, row = (np.linalg.norm(side[:, start:stop], axis=1) for side in (seen.vectors, seen.rows))
+        total += loss * query[:, None] * row
+    return total
+
+
+def _radii_of_groups(seen: Seen, groups: Groups) -> Doubles:
+    """``[judges, classes]`` of a look by ``groups``."""
+    size = balance_of(np.einsum("ij,ij->j", seen.rows, seen.rows))
+    rows, vectors = (seen.rows / size).astype(np.float32), seen.vectors * size
+    total = np.zeros((len(vectors), len(rows)))
+    for start, stop, planes in groups.coarse:
+        query = np.linalg.norm(vectors[:, start:stop], axis=1)
+        total += query[:, None] * lost_by(np.ascontiguousarray(rows[:, start:stop]), planes)
+    return total
+
+
+def _largest_cosine(seen: Seen, width: int) -> float:
+    query, row = (side[:, width:] / np.maximum(np.linalg.norm(side[:, width:], axis=1, keepdims=True), 1e-300)
+                  for side in (seen.vectors, seen.rows))  # fmt: skip
+    return float(np.abs(query @ row.T).max())
+
+
+def _shares(layer: Layer, logits: Doubles) -> Doubles:
+    exponents = layer.link(logits)
+    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))

@@ -1,0 +1,1 @@
+"""AdaptiveSoftmax: top-k from adaptively sampled coordinates, with failure probability delta."""

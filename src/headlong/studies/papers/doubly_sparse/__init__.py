@@ -1,0 +1,1 @@
+"""Doubly sparse softmax: a sparse mixture of sparse experts, trained by pruning."""

@@ -1,0 +1,1 @@
+"""Learnable monotonic functions against the softmax bottleneck: PLIF, monotone networks, SigSoftmax, mixtures."""

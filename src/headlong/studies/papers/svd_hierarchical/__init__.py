@@ -1,0 +1,1 @@
+"""SVD-softmax and hierarchical softmax against the full softmax."""
