@@ -231,8 +231,9 @@ def test_the_contest_compares_every_method(corpus: builtin.Corpus) -> None:
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None                     # an import of torch fails from here on
-from headlong import demo, rivals
-from headlong.nextword import Recipe
+from headlong.bench import rivals
+from headlong.demo import run as demo
+from headlong.demo.model import Recipe
 silent = lambda label: lambda done, total: None
 recipe = Recipe(vocab=500, dim=16, embedding=8, batch=64, negatives=32, steps=10, held_out=64)
 trained = demo.layer(recipe, silent, demo.train_apart)

@@ -362,7 +362,7 @@ def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
     )
     alone = train(read_recipe(str(file)), tmp_path / "alone")
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words += ["-m", "headlong.cli.commands", "train", str(file), "--out", str(tmp_path / "two")]
+    words += ["-m", "headlong", "train", str(file), "--out", str(tmp_path / "two")]
     known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(words, env=known, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

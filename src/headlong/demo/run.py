@@ -42,6 +42,8 @@ from headlong.report.tables import Table, percent
 from headlong.store import open_file, write_file
 
 FORMAT = "headlong demo layer"
+APART = "import sys; from headlong.demo.run import main; main(*sys.argv[1:])"
+"""What the process that trains runs."""
 METHODS = ("full", "cascade", "cascade, ids only", "svd")
 RIVALS = ("numpy fp32", "torch fp32")
 SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0, baseline=RIVALS[0])
@@ -107,7 +109,7 @@ def train_here(recipe: Recipe, path: Path, stage: Stage) -> None:
 def train_apart(recipe: Recipe, path: Path, stage: Stage) -> None:
     """In a process of its own with one BLAS thread: on a busy machine two that wait for each other at every product take
     several times as long, and BLAS cannot be told once it has been imported."""
-    command = [sys.executable, "-P", "-m", "headlong.demo.run", json.dumps(asdict(recipe)), str(path)]
+    command = [sys.executable, "-P", "-c", APART, json.dumps(asdict(recipe)), str(path)]
     environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
     moves: dict[str, Progress] = {}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
@@ -227,7 +229,3 @@ def settings(threads: int, quick: bool = False) -> Settings:
     """The demo's settings; ``quick`` is for trying the demo itself."""
     chosen = replace(SETTINGS, threads=threads)
     return replace(chosen, queries=64, rounds=3, calls=1) if quick else chosen
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """What a training step costs, beside plain PyTorch::
 
-    python -m headlong.studies.models.costs results/training-costs.json
+    headlong reproduce training:costs results/training-costs.json
 
 Memory: the rise of the resident set over one step of a softmax layer (V = 33,278, N = 2,240), each path in a process of
 its own. Time: the same paths in turn in one process. Throughput: training steps of this package's loop and of the plain
@@ -162,7 +162,7 @@ def measure(rounds: int = 9) -> dict[str, Any]:
     return {
         "format": "headlong-costs",
         "version": 1,
-        "command": "python -m headlong.studies.models.costs results/training-costs.json",
+        "command": "headlong reproduce training:costs results/training-costs.json",
         "shape": {"vocab": VOCAB, "rows": ROWS, "dim": DIM, "dtype": "float32"},
         "environment": environment(torch.get_num_threads()),
         "memory_rise": rises,
@@ -173,9 +173,6 @@ def measure(rounds: int = 9) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    record = json.dumps(measure(), indent=1)
-    if len(sys.argv) > 1:
-        with replacing(sys.argv[1]) as file:
-            file.write(record.encode() + b"\n")
-    sys.stdout.write(record + "\n")
+def main(path: str) -> None:
+    with replacing(path) as file:
+        file.write(json.dumps(measure(), indent=1).encode() + b"\n")

@@ -1,7 +1,7 @@
 """What a training step of an expressive head costs beside the dense head's,::
 
-    python -m headlong.studies.models.head_costs steps results/head-steps.json
-    python -m headlong.studies.models.head_costs memory results/head-memory.json
+    headlong reproduce training:heads steps results/head-steps.json
+    headlong reproduce training:heads memory results/head-memory.json
 
 Steps: V = 33,278, N = 2,240, D = 200, float32, forward and backward, in turn in one process; "eager" is the same head
 without its native kernels. Memory: the rise of the resident set over one step, each in a process of its own.
@@ -101,15 +101,10 @@ def memory() -> dict[str, Any]:
 WHAT: dict[str, Callable[[], dict[str, Any]]] = {"steps": steps, "memory": memory}
 
 
-def main() -> None:
-    what, path = sys.argv[1:]
-    command = f"python -m headlong.studies.models.head_costs {what} results/{Path(path).name}"
+def main(what: str, path: str) -> None:
+    command = f"headlong reproduce training:heads {what} results/{Path(path).name}"
     about = {"format": f"headlong-head-{what}", "version": 1, "command": command}
     record = about | {"environment": environment(torch.get_num_threads())} | WHAT[what]()
     with replacing(path) as file:
         file.write(json.dumps(record, indent=1).encode() + b"\n")
     sys.stdout.write(f"wrote {path}\n")
-
-
-if __name__ == "__main__":
-    main()

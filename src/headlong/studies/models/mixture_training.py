@@ -1,7 +1,7 @@
 """A mixture of five softmaxes over WikiText-2's words, trained on harvested hidden vectors::
 
     headlong harvest RUN --out HARVEST --splits train,valid --rows 32768
-    python -m headlong.studies.models.mixture_training HARVEST HEAD results/mixture-training.json
+    headlong reproduce mixture:training HARVEST HEAD results/mixture-training.json
 
 The head starts from the harvested layer's rows, which stay as they are and are stored in float16; projections and prior are
 trained, every step normalising over the most frequent classes and a sample of the others. The valid vectors come in a random
@@ -168,15 +168,10 @@ def train(data: Data, head_path: str) -> dict[str, Any]:
     return {"dim": data.layer.dim, "vocab": data.layer.vocab, "recipe": recipe, "losses": losses, **judged(head, data)}
 
 
-def main() -> None:
-    folder, head, path = sys.argv[1:]
-    command = f"python -m headlong.studies.models.mixture_training HARVEST HEAD results/{Path(path).name}"
+def main(folder: str, head: str, path: str) -> None:
+    command = f"headlong reproduce mixture:training HARVEST HEAD results/{Path(path).name}"
     about = {"format": "headlong-mixture-training", "version": 1, "command": command}
     record = about | {"environment": environment(torch.get_num_threads())} | train(harvested(folder), head)
     with replacing(path) as file:
         file.write(json.dumps(record, indent=1).encode() + b"\n")
     sys.stdout.write(f"wrote {path}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m headlong.studies.papers.band_costs results/band-costs.json
+    headlong reproduce bands:costs results/band-costs.json
 
 Both start from the same weights (no biases, the same cutoffs and widths) and take the same steps on the same hidden vectors
 and targets of a trained WikiText-2 model, V = 33,278, D = 512; then both answer the ten likeliest classes of validation
@@ -134,10 +134,10 @@ def tried(pair: Pair, hidden: Any, target: Any) -> dict[str, dict[str, str]]:
     return found
 
 
-def main(path: Path, schedule: Schedule | None = None) -> None:
+def main(path: str, schedule: Schedule | None = None) -> None:
     import torch
 
-    threads = processors()
+    out, threads = Path(path), processors()
     torch.set_num_threads(threads)
     file = open_file(Path(os.environ["HEADLONG_DATA"]) / HIDDEN)
     train, valid = (file.read(name).astype(np.float32) for name in ("train_hidden", "valid_hidden"))
@@ -150,11 +150,7 @@ def main(path: Path, schedule: Schedule | None = None) -> None:
     shape = {"vocab": VOCAB, "dim": train.shape[1], "rows": ROWS}
     record: dict[str, Any] = {"environment": environment(threads), "shape": shape, "runs": []}
     record |= {"cutoffs": list(CUTOFFS), **learned, **found}
-    write_run(path, record)
-    write_run(path, record | {"tried": tried(pair, torch.from_numpy(train[:ROWS]), target[:ROWS])})
+    write_run(out, record)
+    write_run(out, record | {"tried": tried(pair, torch.from_numpy(train[:ROWS]), target[:ROWS])})
     medians = {name: statistics.median(values) for name, values in learned["step"].items()}
     sys.stderr.write(f"seconds of a step: {medians}\n")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

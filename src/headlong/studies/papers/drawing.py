@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from headlong.report.page import STYLE
@@ -20,10 +20,3 @@ def draw(paper: str, figures: Figures, out: Path) -> None:
         path = out / f"{paper}-{name}.svg"
         path.write_text(standalone(svg, STYLE) + "\n", encoding="utf-8")
         sys.stderr.write(f"wrote {path}\n")
-
-
-def command(paper: str, figures: Callable[[Path], Figures], usage: str | None) -> None:
-    """``python -m MODULE RESULTS OUT``."""
-    if len(sys.argv) != 3:
-        raise SystemExit(usage)
-    draw(paper, figures(Path(sys.argv[1])), Path(sys.argv[2]))

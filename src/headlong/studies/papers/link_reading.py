@@ -1,7 +1,7 @@
 """What reading a finished layer with a link costs beside the same layer without, and whether it is right::
 
-    python -m headlong.studies.papers.link_reading time DATA/heads/wikitext2-gpt512 results/link-reading.json
-    python -m headlong.studies.papers.link_reading exact DATA/heads/wikitext2-gpt512 results/link-exact.json
+    headlong reproduce links:reading time DATA/heads/wikitext2-gpt512 results/link-reading.json
+    headlong reproduce links:reading exact DATA/heads/wikitext2-gpt512 results/link-exact.json
 
 The trained layer by the cascade, ids alone and at the default promise, in turn with the linear layer; every answer of
 5,120 hidden vectors is held against float64.
@@ -108,15 +108,10 @@ def exactness(prefix: str, rows: int = 5120, threads: int = 2) -> dict[str, Any]
 WHAT: dict[str, Callable[[str], dict[str, Any]]] = {"time": reading, "exact": exactness}
 
 
-def main() -> None:
-    what, prefix, path = sys.argv[1:]
-    command = f"python -m headlong.studies.papers.link_reading {what} {prefix} results/{Path(path).name}"
+def main(what: str, prefix: str, path: str) -> None:
+    command = f"headlong reproduce links:reading {what} {prefix} results/{Path(path).name}"
     about = {"format": f"headlong-link-{what}", "version": 1, "command": re.sub(r"\S*/heads/", "DATA/heads/", command)}
     record = about | {"environment": environment(2)} | WHAT[what](prefix)
     with replacing(path) as file:
         file.write(json.dumps(record, indent=1).encode() + b"\n")
     sys.stdout.write(f"wrote {path}\n")
-
-
-if __name__ == "__main__":
-    main()

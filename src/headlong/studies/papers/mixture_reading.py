@@ -1,7 +1,7 @@
 """A trained mixture of five softmaxes read beside the best dense mixture, and held against float64::
 
-    python -m headlong.studies.papers.mixture_reading time HARVEST HEAD results/mixture-reading.json
-    python -m headlong.studies.papers.mixture_reading exact HARVEST HEAD results/mixture-exact.json
+    headlong reproduce mixture:reading time HARVEST HEAD results/mixture-reading.json
+    headlong reproduce mixture:reading exact HARVEST HEAD results/mixture-exact.json
 
 ``HARVEST`` and ``HEAD`` are those of ``mixture_training.py``. The dense mixture reads its rows once for all components, in
 float32 or bfloat16, in any of eight ways: the fastest of them is what engines are compared with.
@@ -181,15 +181,10 @@ def _mixture(path: str) -> MixtureLayer:
 WHAT: dict[str, Callable[[Data, str], dict[str, Any]]] = {"time": times, "exact": exactness}
 
 
-def main() -> None:
-    what, folder, head, path = sys.argv[1:]
-    command = f"python -m headlong.studies.papers.mixture_reading {what} HARVEST HEAD results/{Path(path).name}"
+def main(what: str, folder: str, head: str, path: str) -> None:
+    command = f"headlong reproduce mixture:reading {what} HARVEST HEAD results/{Path(path).name}"
     about = {"format": f"headlong-mixture-{what}", "version": 1, "command": command}
     record = about | {"environment": environment(2)} | WHAT[what](harvested(folder), head)
     with replacing(path) as file:
         file.write(json.dumps(record, indent=1).encode() + b"\n")
     sys.stdout.write(f"wrote {path}\n")
-
-
-if __name__ == "__main__":
-    main()

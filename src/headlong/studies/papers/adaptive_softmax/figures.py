@@ -1,6 +1,6 @@
 """Draws the figures of Baharav et al. (2024) from stored runs, as SVG files.
 
-    python -m headlong.studies.papers.adaptive_softmax.figures RESULTS OUT
+    headlong reproduce baharav2024:figures RESULTS OUT
 
 synthetic-a, synthetic-b   samples per class over D, error bars of 100 trials       RESULTS/baharav2024.synthetic.jsonl
 variance                   error and stated variance of each estimator over m       RESULTS/baharav2024.variance.jsonl
@@ -23,7 +23,7 @@ from headlong.report.axes import Axis
 from headlong.report.plots import Range, heat, ranges
 from headlong.studies.papers import Context, read
 from headlong.studies.papers.adaptive_softmax.variance import ESTIMATORS, Subject, subject, tenth
-from headlong.studies.papers.drawing import command
+from headlong.studies.papers.drawing import draw
 
 CELLS = 24
 TWO_ERRORS = 2.0
@@ -99,5 +99,5 @@ def figures(results: Path) -> Iterator[tuple[str, str]]:
         yield "second-order", second_order(about, picked)
 
 
-if __name__ == "__main__":
-    command("baharav2024", figures, __doc__)
+def main(results: str, out: str) -> None:
+    draw("baharav2024", figures(Path(results)), Path(out))

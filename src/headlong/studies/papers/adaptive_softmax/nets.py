@@ -10,8 +10,8 @@ stand the convolutions of the recipe eurosat-cnn, frozen, averaged to 7 x 7 cell
 1x1 (512) -> norm -> ReLU -> dropout 0.2 -> flatten -> linear. Both trainings are short enough for a CPU: what is measured
 is the layer, not the accuracy, which is written beside it.
 
-    python -m headlong.studies.papers.adaptive_softmax.nets mnist OUT       # OUT/layer.safetensors, OUT/hidden.safetensors
-    python -m headlong.studies.papers.adaptive_softmax.nets eurosat OUT RUN  # RUN: the folder of `headlong train eurosat-cnn`
+    headlong reproduce baharav2024:nets mnist OUT       # OUT/layer.safetensors, OUT/hidden.safetensors
+    headlong reproduce baharav2024:nets eurosat OUT RUN  # RUN: the folder of `headlong train eurosat-cnn`
 """
 
 from __future__ import annotations
@@ -152,7 +152,5 @@ def _as_it_is(images: Any) -> Any:
     return images
 
 
-if __name__ == "__main__":
-    if len(sys.argv) not in (3, 4):
-        raise SystemExit("usage: python -m headlong.studies.papers.adaptive_softmax.nets mnist OUT | eurosat OUT RUN")
-    make(sys.argv[1], Path(sys.argv[2]), *map(Path, sys.argv[3:]))
+def main(name: str, out: str, *run: str) -> None:
+    make(name, Path(out), *map(Path, run))

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m headlong.studies.papers.doubly_sparse.contents results/liao2019.contents.json WORK TASK...  TASK may also be 10x10
+    headlong reproduce liao2019:contents results/liao2019.contents.json WORK TASK...  TASK may also be 10x10
 
     own words   of an expert: those that the fewest other experts hold, the more frequent first
     held        by m experts: how many classes, the geometric mean and the quartiles of their frequency in training
@@ -104,18 +104,13 @@ def of_hierarchy(name: str) -> dict[str, Any]:
     return {"classes": case.supers**2, "experts": len(kept), "purity": round(pure, 4), "exact": exact, "kept": sorted(kept)}
 
 
-def main(path: Path, work: Path, *names: str) -> None:
+def main(file: str, work: str, *names: str) -> None:
+    path = Path(file)
     runs = read_run(path)["runs"] if path.is_file() else []
     for name in names:
         made = name in liao2019_synthetic.CASES
-        found = of_hierarchy(name) if made else of_task(Path(os.environ["HEADLONG_DATA"]), work, name)
+        found = of_hierarchy(name) if made else of_task(Path(os.environ["HEADLONG_DATA"]), Path(work), name)
         runs = [run for run in runs if run["task"] != name] + [{"task": name, **found}]
-        command = f"python -m headlong.studies.papers.doubly_sparse.contents results/{path.name} WORK TASK..."
+        command = f"headlong reproduce liao2019:contents results/{path.name} WORK TASK..."
         write_run(path, {"command": command, "environment": environment(1), "runs": runs})
         sys.stderr.write(f"{name}: {found['experts']} experts\n")
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 4:
-        raise SystemExit(__doc__)
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -1,6 +1,6 @@
 """Draws the figures of doubly sparse softmax (Liao et al. 2019) from stored runs, as SVG files.
 
-    python -m headlong.studies.papers.doubly_sparse.figures RESULTS OUT
+    headlong reproduce liao2019:figures RESULTS OUT
 
 membership       the classes that each expert of the made-up hierarchy keeps      RESULTS/liao2019.contents.json
 frequency-TASK   a class's frequency over the number of experts that hold it      the same
@@ -20,7 +20,7 @@ from headlong.report.plots import Range, Row, dot_plot, ranges
 from headlong.report.squares import cells
 from headlong.studies.papers import read
 from headlong.studies.papers.doubly_sparse.contents import SOFTMAX_SHARE
-from headlong.studies.papers.drawing import command
+from headlong.studies.papers.drawing import draw
 
 METHODS = {"ds": "experts", "svd": "SVD-softmax", "d": "D-softmax"}
 """How the rows of a method begin, and its name in a figure."""
@@ -95,5 +95,5 @@ def figures(results: Path) -> Iterator[tuple[str, str]]:
         yield f"accuracy-{task}", accuracy([line for line in lines if line["setting"]["task"] == task])
 
 
-if __name__ == "__main__":
-    command("liao2019", figures, __doc__)
+def main(results: str, out: str) -> None:
+    draw("liao2019", figures(Path(results)), Path(out))

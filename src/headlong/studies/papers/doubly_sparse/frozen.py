@@ -1,6 +1,6 @@
 """Frozen experts against their own distribution in float64, their time beside the full softmax, and screens of one layer.
 
-    python -m headlong.studies.papers.doubly_sparse.frozen results WORK exact|time|screens TASK
+    headlong reproduce liao2019:frozen results WORK exact|time|screens TASK
 
 ``WORK`` holds ``TASK-64.safetensors`` from ``doubly_sparse.tables``. A row is added to ``liao2019.frozen.jsonl``.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,23 +119,19 @@ def screened(data: study.Data) -> dict[str, float]:
     return found
 
 
-def main(folder: Path, work: Path, question: str, name: str) -> None:
+def main(folder: str, work: str, question: str, name: str) -> None:
+    if question == "time":
+        claim_threads(2)
     data = study.read(Path(os.environ["HEADLONG_DATA"]), study.TASKS[name])
     threads = 2 if question == "time" else 1
     if question == "screens":
         got = screened(data)
     else:
-        layer = load_layer(work / f"{name}-64.safetensors")
+        layer = load_layer(Path(work) / f"{name}-64.safetensors")
         assert isinstance(layer, ExpertsLayer)
         hidden = data.hidden[:VECTORS]
         got = exact(layer, hidden) if question == "exact" else timed(layer, data.layer, hidden, threads)
     line = {"paper": "liao2019", "table": "frozen", "setting": {"task": name, "question": question}, "got": got}
     line |= {"expected": {}, "verdict": dict.fromkeys(got, "no figure"), "environment": environment(threads)}
-    with (folder / "liao2019.frozen.jsonl").open("a", encoding="utf-8") as file:
+    with (Path(folder) / "liao2019.frozen.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, allow_nan=False) + "\n")
-
-
-if __name__ == "__main__":
-    if sys.argv[3] == "time":
-        claim_threads(2)
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

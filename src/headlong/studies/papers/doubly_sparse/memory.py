@@ -1,6 +1,6 @@
 """Peak memory of training 64 doubly sparse experts beside training one full softmax, at the same frozen vectors::
 
-    python -m headlong.studies.papers.doubly_sparse.memory results/experts-memory.json TASK
+    headlong reproduce liao2019:memory results/experts-memory.json TASK
 
     rise = the process's highest resident set while it trains - the resident set before the head is made
 
@@ -54,17 +54,13 @@ def rise(name: str, kind: str) -> int:
     return _status("VmHWM") - before
 
 
-def main(path: Path, name: str) -> None:
+def main(path: str, name: str) -> None:
     found: dict[str, int] = {}
     for kind in HEADS:
         code = f"from headlong.studies.papers.doubly_sparse.memory import rise; print(rise({name!r}, {kind!r}))"
         found[kind] = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
     ratio = {kind: round(found["experts"] / found[kind], 3) for kind in HEADS[:2]}
-    command = f"python -m headlong.studies.papers.doubly_sparse.memory results/{path.name} {name}"
+    command = f"headlong reproduce liao2019:memory results/{Path(path).name} {name}"
     run = {"format": "headlong-experts-memory", "version": 1, "command": command, "environment": environment(1)}
     with replacing(path) as beside:
         beside.write(json.dumps(run | {"task": name, "rise": found, "experts_over": ratio}, indent=1).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -3,7 +3,7 @@
 ::
 
     headlong reproduce liao2019:synthetic        headlong reproduce liao2019:tasks
-    python -m headlong.studies.papers.doubly_sparse.tables results work liao2019:tasks ptb    adds a task's missing rows
+    headlong reproduce liao2019:layers results work liao2019:tasks ptb    adds a task's missing rows
 
 ``work`` keeps trained heads (``TASK-64.safetensors`` are their layers). The published figures are the poster's and, for
 fewer than 64 experts and the top-5 and top-10 columns, the paper's as quoted in notes that were not checked against it. Our
@@ -152,14 +152,14 @@ TABLE = register(
 )
 
 
-def main(folder: Path, work: Path, name: str, *tasks: str) -> None:
+def main(folder: str, work: str, name: str, *tasks: str) -> None:
     """Adds the rows that the table's file in ``folder`` does not have yet, each as soon as it is there."""
     table = {"liao2019:synthetic": SYNTHETIC, "liao2019:tasks": TABLE}[name]
-    path = folder / f"liao2019.{table.table}.jsonl"
+    path = Path(folder) / f"liao2019.{table.table}.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     done = [line["setting"] for line in lines]
     context = Context(Path(os.environ["HEADLONG_DATA"]), _lines)
-    for row in _wanted(context, table, work, tasks, done):
+    for row in _wanted(context, table, Path(work), tasks, done):
         figures = table.expected.get(row.setting, {})
         verdicts = {key: figures[key].verdict(got) if key in figures else "no figure" for key, got in row.got.items()}
         line = {"paper": table.paper, "table": table.table, "setting": dict(row.setting), "got": dict(row.got)}
@@ -188,7 +188,3 @@ def _wanted(
             yield from rows(context, name, work, frozenset(one["method"] for one in done if one["task"] == name))
         elif {"hierarchy": name} not in done:
             yield Row((("hierarchy", name),), synthetic.run(synthetic.CASES[name], 0, context.stage(f"train {name}")))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -1,6 +1,6 @@
 """Draws the figures of Ganea et al. (2019) from stored runs, as SVG files.
 
-    python -m headlong.studies.papers.monotonic_softmax.figures RESULTS OUT
+    headlong reproduce ganea2019:figures RESULTS OUT
 
 match-0.01, match-0.1   contexts whose likeliest outcome is right, over d, each head        RESULTS/ganea2019.synthetic.jsonl
 loss-0.01, loss-0.1     cross-entropy less the targets' entropy, over d                     the same
@@ -20,7 +20,7 @@ import numpy as np
 
 from headlong.report.plots import Range, Row, dot_plot, functions, ranges
 from headlong.studies.papers import read
-from headlong.studies.papers.drawing import command
+from headlong.studies.papers.drawing import draw
 from headlong.studies.papers.monotonic_softmax.tables import ALPHAS
 
 
@@ -71,5 +71,5 @@ def figures(results: Path) -> Iterator[tuple[str, str]]:
             yield "links", links(record)
 
 
-if __name__ == "__main__":
-    command("ganea2019", figures, __doc__)
+def main(results: str, out: str) -> None:
+    draw("ganea2019", figures(Path(results)), Path(out))

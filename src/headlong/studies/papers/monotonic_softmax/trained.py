@@ -1,6 +1,6 @@
 """Ganea et al. (2019): what the trained heads became: ranks of their log-probabilities, perplexity beside them, their links.
 
-    python -m headlong.studies.papers.monotonic_softmax.trained RUNS results/ganea2019-trained.json
+    headlong reproduce ganea2019:trained RUNS results/ganea2019-trained.json
 
 ``RUNS`` is a folder of runs of the language-model table, one for each head (``runs/ganea2019/penn-treebank``); those of its
 first seed are read, on ``QUERIES`` hidden vectors of the test text. "made" rows need no run: layers of random rows, d = 8,
@@ -82,15 +82,9 @@ def drawn(link: Link) -> list[float]:
     return [float(f"{value:.5g}") for value in np.asarray(link(z)) - float(link(0.0))]
 
 
-def main(runs: Path, path: Path) -> None:
-    rows = [*made(), *trained(runs)]
-    command = f"python -m headlong.studies.papers.monotonic_softmax.trained runs/ganea2019/{runs.name} results/{path.name}"
+def main(runs: str, path: str) -> None:
+    rows = [*made(), *trained(Path(runs))]
+    command = f"headlong reproduce ganea2019:trained runs/ganea2019/{Path(runs).name} results/{Path(path).name}"
     record = {"format": "headlong-ganea2019-trained", "version": 1, "command": command, "environment": environment(1)}
     with replacing(path) as file:
         file.write(json.dumps(record | {"reach": REACH, "rows": rows}, indent=1).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,6 +1,6 @@
 """Draws the figures of the SVD-softmax and hierarchical study (Vlasova et al.) from stored runs, as SVG files.
 
-    python -m headlong.studies.papers.svd_hierarchical.figures RESULTS OUT
+    headlong reproduce vlasova-softmax:figures RESULTS OUT
 
 spectra, spectra-weighted   singular values of several models' layers        RESULTS/vlasova-softmax.spectra.json
 kl                          divergence over the preview's width              RESULTS/vlasova-softmax.svd.jsonl
@@ -22,7 +22,7 @@ import numpy as np
 from headlong.bench.measure import read_run
 from headlong.report.plots import Point, Range, Row, Series, dot_plot, lines, ranges, scatter
 from headlong.studies.papers import read
-from headlong.studies.papers.drawing import command
+from headlong.studies.papers.drawing import draw
 
 DRAWN = 24
 """Singular values drawn for each layer, evenly spread on a logarithmic axis."""
@@ -123,5 +123,5 @@ def _on_the_cpu(record: dict[str, Any], results: Path) -> Iterator[tuple[str, st
         yield f"time-{classes}", times(run["entries"], f"Time per token, {run['layer']}", caption)
 
 
-if __name__ == "__main__":
-    command("vlasova-softmax", figures, __doc__)
+def main(results: str, out: str) -> None:
+    draw("vlasova-softmax", figures(Path(results)), Path(out))

@@ -11,7 +11,7 @@ all it read is of a full float32 matrix.
 The study's own figures are not public, so no row has a published number.
 
     headlong reproduce vlasova-softmax:hierarchical
-    python -m headlong.studies.papers.svd_hierarchical.hierarchical results/vlasova-softmax.hierarchical.jsonl
+    headlong reproduce vlasova-softmax:heads results/vlasova-softmax.hierarchical.jsonl
 """
 
 from __future__ import annotations
@@ -225,8 +225,9 @@ TABLE = register(
 )
 
 
-def main(path: Path) -> None:
-    """Adds the rows that ``path`` does not have yet, each as soon as it is there."""
+def main(file: str) -> None:
+    """Adds the rows that ``file`` does not have yet, each as soon as it is there."""
+    path = Path(file)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     done = frozenset(line["setting"]["head"] for line in lines)
     context, kept = Context(Path(os.environ["HEADLONG_DATA"]), said), path.with_suffix(".full-ids.npy")
@@ -234,8 +235,8 @@ def main(path: Path) -> None:
         setting, none = dict(row.setting), dict.fromkeys(row.got, "no figure")
         line = {"paper": TABLE.paper, "table": TABLE.table, "setting": setting, "got": dict(row.got)}
         line |= {"expected": {}, "verdict": none, "environment": environment(1)}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        with path.open("a", encoding="utf-8") as rows:
+            rows.write(json.dumps(line, allow_nan=False) + "\n")
     kept.unlink(missing_ok=True)
 
 
@@ -247,7 +248,3 @@ def said(label: str) -> Callable[[int, int], None]:
             sys.stderr.write(f"{label}: {done}/{total}\n")
 
     return progress
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

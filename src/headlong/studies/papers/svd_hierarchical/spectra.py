@@ -2,7 +2,7 @@
 
 ::
 
-    python -m headlong.studies.papers.svd_hierarchical.spectra results/vlasova-softmax.spectra.json
+    headlong reproduce vlasova-softmax:spectra results/vlasova-softmax.spectra.json
 
     plain     singular values of W
     centred   of W less its mean row, which adds the same to every logit and is nothing to a softmax
@@ -69,7 +69,7 @@ def measured(name: str, layer: Layer, hidden: Doubles) -> dict[str, Any]:
     return line
 
 
-def main(path: Path) -> None:
+def main(path: str) -> None:
     root = Path(os.environ["HEADLONG_DATA"])
     runs, absent = [], []
     for name in NAMES:
@@ -79,9 +79,5 @@ def main(path: Path) -> None:
         else:
             runs.append(measured(name, *pair))
             sys.stderr.write(f"{name}: {runs[-1]['vocab']:,} x {runs[-1]['dim']}\n")
-    command = f"python -m headlong.studies.papers.svd_hierarchical.spectra results/{path.name}"
-    write_run(path, {"command": command, "environment": environment(1), "not_run": absent, "runs": runs})
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    command = f"headlong reproduce vlasova-softmax:spectra results/{Path(path).name}"
+    write_run(Path(path), {"command": command, "environment": environment(1), "not_run": absent, "runs": runs})

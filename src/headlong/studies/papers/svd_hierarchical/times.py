@@ -2,8 +2,8 @@
 
 ::
 
-    python -m headlong.studies.papers.svd_hierarchical.times prepare FOLDER  # heads trained on Penn Treebank's vectors
-    python -m headlong.studies.papers.svd_hierarchical.times time FOLDER results/hierarchical-times.json
+    headlong reproduce vlasova-softmax:times prepare FOLDER  # heads trained on Penn Treebank's vectors
+    headlong reproduce vlasova-softmax:times time FOLDER results/hierarchical-times.json
 
 Two sizes: the Penn Treebank LSTM's layer (10,000 x 200) with heads trained on its hidden vectors, and a synthetic layer of
 One Billion Word's size (793,471 x 256; random rows, biases and tree by Zipf's law): its times are real, its answers mean
@@ -13,7 +13,6 @@ nothing, and no perplexity is claimed. ``rows`` is how many rows an engine read:
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,15 @@ def saved(folder: Path, names: Sequence[str] = HEADS) -> Iterator[tuple[str, Lay
         yield name, load_layer(folder / f"{name.replace(', ', '-').replace(' ', '-')}.safetensors")
 
 
-def main(folder: Path, out: Path) -> None:
+def main(what: str, folder: str, *out: str) -> None:
+    """``prepare FOLDER`` trains the heads, ``time FOLDER FILE`` times them."""
+    if what == "prepare":
+        prepare(Path(folder))
+    else:
+        timing(Path(folder), Path(*out))
+
+
+def timing(folder: Path, out: Path) -> None:
     threads = processors()
     rows = open_file(Path(os.environ["HEADLONG_DATA"]) / study.HIDDEN).read("test_hidden")
     hidden = study.spread(rows, QUERIES).astype(np.float32)
@@ -112,10 +119,3 @@ def main(folder: Path, out: Path) -> None:
         size = f"synthetic, {VOCAB:,} x {DIM}"
         record["runs"].append({"layer": size, "entries": timed(synthetic(), made, threads, schedule)})
         write_run(out, record)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "prepare":
-        prepare(Path(sys.argv[2]))
-    else:
-        main(Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,149 @@
+"""Commands behind the evidence: reproduce, report, train, harvest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headlong.cli.app import JsonFlag, Threads, choices, settled
+from headlong.errors import OptionError
+
+
+def report(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="Files (.json, .jsonl) or folders of them.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where the HTML page goes.")] = Path("headlong-report.html"),
+) -> None:
+    """One self-contained HTML page from stored results: tables that sort, plots that name their points."""
+    from headlong.cli import inputs
+    from headlong.cli.terminal import write_text
+    from headlong.report.sections import Source
+    from headlong.report.sections import report as written
+
+    inputs.target(out, *map(str, results))
+    write_text(out, written([Source(*pair) for pair in inputs.results(results)]))
+
+
+def reproduce(
+    target: Annotated[str | None, typer.Argument(metavar="[PAPER[:TABLE]]", help="Default: everything.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Of a script of the study: --list says which it takes.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the tables, what they claim and whether they can run here.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder for the results, one JSON-lines file per table.")] = Path("results"),
+    queries: Annotated[int | None, typer.Option(help="At most this many queries; default: all.")] = None,
+    rows: Annotated[str, typer.Option(help="Of a study, only rows that hold this text, such as 'seed=1'.")] = "",
+    threads: Threads = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run published tables on the data at hand and say of each number whether it matched."""
+    count = settled(threads)
+    from headlong.bench.measure import environment
+    from headlong.checks import whole
+    from headlong.cli import inputs
+    from headlong.cli.terminal import bars, say_json, show
+    from headlong.report.papers import paper_table
+    from headlong.report.tables import paper_list
+    from headlong.studies import papers
+    from headlong.studies.papers import scripts
+
+    if target in scripts.SCRIPTS:
+        scripts.run(target, arguments or [])
+        return
+    if arguments:
+        raise OptionError(f"{target} takes no arguments; got {' '.join(arguments)}: 'reproduce --list' names what does")
+    if queries is not None:
+        whole(queries, "--queries", 1, 2**31)
+    found = papers.tables(target)
+    if queries is not None and all(table.planned is not None for table in found):
+        raise OptionError(f"--queries is {queries}; the rows of {target} have a fixed size: leave it out; --rows chooses rows")
+    if not any(papers.planned(table, rows) for table in found):
+        where = target or "any study"
+        raise OptionError(f"no row of {where} holds {rows!r}; --rows takes a part of a study's setting, such as 'seed=1'")
+    if listed:
+        here = [(table.name, table.claim, papers.missing(table) or "can run") for table in found]
+        here += [(name, script.claim, f"takes {script.takes}") for name, script in scripts.of(target)]
+        if as_json:
+            for name, claim, state in here:
+                say_json({"table": name, "claim": claim, "here": state})
+        else:
+            show(paper_list(here))
+        return
+    for table in found:
+        if target is None and (reason := papers.missing(table)):
+            typer.echo(f"{table.name} is not run: {reason}", err=True)
+            continue
+        if not papers.planned(table, rows):
+            continue
+        path = inputs.target(out / f"{table.paper}.{table.table}.jsonl")
+        with bars() as stage:
+            if table.planned is not None:
+                lines = papers.study(table, path, environment(count), stage, rows)
+            else:
+                lines = list(papers.results(table, stage, queries))
+                papers.write(path, lines, environment(count))
+        if as_json:
+            for line in lines:
+                say_json(line)
+        else:
+            show(paper_table(lines, f"{table.name}: {table.claim}", table.source))
+        typer.echo(f"wrote {path}", err=True)
+
+
+def train(
+    config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A recipe: its name or a .toml file.")] = None,
+    model: Annotated[str | None, typer.Option(help="lstm, awd, gpt, seq2seq or cnn.")] = None,
+    data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file.")] = None,
+    head: Annotated[str | None, typer.Option(help="The output layer: dense, ...")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="table.key=value of the recipe; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; one that exists is gone on with.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the run; default: the recipe's.")] = None,
+    threads: Threads = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the recipes that headlong brings.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a small model, or go on after a kill; writes best.safetensors and run.json into its folder."""
+    import os
+
+    # torchrun starts one of these for each process, and wants one thread in each unless told otherwise
+    settled(1 if threads is None and "WORLD_SIZE" in os.environ else threads)
+    from headlong.studies.models import recipe
+
+    if listed:
+        typer.echo("\n".join(recipe.shipped()))
+        return
+    from headlong.cli.terminal import say_json
+    from headlong.studies.models import run
+
+    settings = choices(option or []) | ({} if seed is None else {"training.seed": seed})
+    record = run.train(run.chosen_recipe(config, model, data, head, settings), out, sys.stderr)
+    if os.environ.get("RANK", "0") != "0":
+        return  # the first process speaks for all
+    if as_json:
+        say_json(record)
+    else:
+        typer.echo(run.summary(record))
+
+
+def harvest(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a Hugging Face folder.")],
+    data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file; default: the run's.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for layer.safetensors and hidden.safetensors.")] = Path("harvest"),
+    splits: Annotated[str, typer.Option(help="Which, with commas: train, valid, test.")] = "train,valid",
+    rows: Annotated[int, typer.Option(help="Hidden vectors of each split; 0: all.")] = 8192,
+    dtype: Annotated[str, typer.Option(help="Of the hidden vectors: float16 or float32.")] = "float16",
+    threads: Threads = None,
+) -> None:
+    """Write a trained model's output layer and the hidden vectors that it was asked about, with their targets."""
+    settled(threads)
+    from headlong.cli.terminal import bars
+    from headlong.studies.models.harvest import Wish, harvest_any
+
+    wish = Wish(tuple(split.strip() for split in splits.split(",")), rows, dtype)
+    with bars() as stage:
+        folder = harvest_any(model, out, data, wish, stage)
+    typer.echo(f"wrote {folder}", err=True)

@@ -1,0 +1,66 @@
+"""What a study measures beside its tables, by name: each is one module with ``main(*arguments)``.
+
+::
+
+    headlong reproduce liao2019:memory results/experts-memory.json ptb
+
+A table's rows are run and judged by the registry in ``__init__``; a script writes one file of its own, which pages and
+figures are made from. What its arguments mean is in the module's docstring.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headlong.errors import OptionError
+
+
+class Script(NamedTuple):
+    """``headlong.studies.MODULE.main(*TAKES)``, and what it is for."""
+
+    module: str
+    takes: str
+    claim: str
+
+
+SCRIPTS: dict[str, Script] = {
+    "baharav2024:figures": Script("papers.adaptive_softmax.figures", "RESULTS OUT", "draws AdaptiveSoftmax's figures"),
+    "baharav2024:nets": Script("papers.adaptive_softmax.nets", "mnist|eurosat OUT [RUN]", "trains its classifiers"),
+    "bands:costs": Script("papers.band_costs", "FILE", "a step and a query of frequency bands beside the full softmax"),
+    "ganea2019:figures": Script("papers.monotonic_softmax.figures", "RESULTS OUT", "draws the monotonic functions' figures"),
+    "ganea2019:trained": Script("papers.monotonic_softmax.trained", "RUNS FILE", "shapes and ranks of trained links"),
+    "liao2019:contents": Script("papers.doubly_sparse.contents", "FILE WORK TASK...", "which classes each expert holds"),
+    "liao2019:figures": Script("papers.doubly_sparse.figures", "RESULTS OUT", "draws the doubly sparse softmax's figures"),
+    "liao2019:frozen": Script("papers.doubly_sparse.frozen", "RESULTS WORK exact|time|screens TASK", "finished experts, read"),
+    "liao2019:layers": Script("papers.doubly_sparse.tables", "RESULTS WORK TABLE [TASK]...", "rows and the layers behind them"),
+    "liao2019:memory": Script("papers.doubly_sparse.memory", "FILE TASK", "memory of a training step"),
+    "links:reading": Script("papers.link_reading", "time|exact LAYER FILE", "links read beside the linear cascade"),
+    "mixture:reading": Script("papers.mixture_reading", "time|exact HARVEST HEAD FILE", "mixtures read beside all components"),
+    "mixture:training": Script("models.mixture_training", "HARVEST HEAD FILE", "mixtures trained with and without full memory"),
+    "training:costs": Script("models.costs", "FILE", "seconds and memory of a step of each recipe"),
+    "training:heads": Script("models.head_costs", "steps|memory FILE", "seconds and memory of a step of each head"),
+    "vlasova-softmax:figures": Script("papers.svd_hierarchical.figures", "RESULTS OUT", "draws SVD-softmax's figures"),
+    "vlasova-softmax:heads": Script("papers.svd_hierarchical.hierarchical", "FILE", "hierarchical heads, row by row"),
+    "vlasova-softmax:spectra": Script("papers.svd_hierarchical.spectra", "FILE", "singular values of the layers at hand"),
+    "vlasova-softmax:times": Script("papers.svd_hierarchical.times", "prepare|time FOLDER [FILE]", "times of the heads"),
+}
+
+
+def of(target: str | None) -> list[tuple[str, Script]]:
+    """All scripts, or those of a study."""
+    return [(name, script) for name, script in SCRIPTS.items() if target in (None, name, name.partition(":")[0])]
+
+
+def run(name: str, arguments: Sequence[str]) -> None:
+    """``main(*arguments)`` of the script; a wrong number of them is refused with what it takes."""
+    script = SCRIPTS[name]
+    main = importlib.import_module(f"headlong.studies.{script.module}").main
+    try:
+        inspect.signature(main).bind(*arguments)
+    except TypeError as error:
+        got = " ".join(arguments) or "nothing"
+        raise OptionError(f"{name} takes {script.takes}; got {got}") from error
+    main(*arguments)
