@@ -28,6 +28,10 @@ constexpr double kMore = 1.7;        // points that are marked for each that is 
 constexpr double kStart = 0.75;      // of the draws that are expected to win, before the bet is first looked at
 constexpr double kScatter = 0.004;   // the mean of X^2 that is expected
 constexpr double kFarthest = 40;     // no exponential of lanes_weigh is larger
+constexpr double kMostThin = 8;      // points on a gap that is drawn from; where more would fall, all points are thinned out
+constexpr float kMostGap = 1e30f;    // in the sums of floats, where no bet wants less
+constexpr size_t kMostClosed = 256;  // of those that are scored for the normaliser that nobody asked for
+constexpr double kRebase = 60;       // a score is no further above the shift of all exponentials
 
 float first_point(float theta, uint64_t& noise) {
     noise += 0x9E3779B97F4A7C15u;
@@ -93,13 +97,25 @@ std::vector<int64_t> Executor::ask_lanes(const double* hidden, int64_t count, co
             for (int q = next++; q < crowd.n; q = next++) {
                 Answer& answer = answers[first + q];
                 answer.bytes += shared / crowd.n;
-                done[q] = !crowd.sampled[q].empty() && (crowd.theta[q] > 0 || !(question.eps < kInf)) && resolve_lane(crowd, question, q, answer);
+                const bool asked = !crowd.sampled[q].empty() && (crowd.theta[q] > 0 || !(question.eps < kInf));
+                done[q] = asked && crowd.told[q] <= crowd.most_told && resolve_lane(crowd, question, q, answer);
             }
         });
         for (int q = 0; q < crowd.n; ++q)
             if (!done[q]) left.push_back(first + q);
+        if (2 * std::accumulate(done.begin(), done.end(), 0) >= crowd.n) continue;
+        for (; stop < count; ++stop) left.push_back(stop);  // the others are taken to be alike
+        break;
     }
     return left;
+}
+
+// How many classes a query may be told of before it is better off alone: as many as would be scored there, and as many again
+// for points, unless the promise can never want them: draws_for a gap as wide as the whole sum and terms at its ends.
+double Executor::most_told(const Question& question) const {
+    const double rows = share * static_cast<double>(vocab) + 4096;
+    if (!(question.eps < kInf)) return rows;
+    return rows + std::min(rows, kMore * draws_for(2 / question.delta, std::min(question.eps, 0.5), 1));
 }
 
 // Reads the sample, and says of every query what its classes are asked in the pass.
@@ -116,6 +132,8 @@ void Executor::sample_lanes(Crowd& crowd, const Question& question) const {
         each->resize(lanes);
         std::fill_n(each->data(), lanes, each == &crowd.tau || each == &crowd.edge ? std::numeric_limits<float>::infinity() : 0.f);
     }
+    // Where no bet takes the widest gaps out of the sums, those go that a sum of floats would not hold.
+    if (!(question.eps < kInf)) std::fill_n(crowd.edge.data(), crowd.n, kMostGap);
     const float closer = static_cast<float>(deeper[0].bytes * lanes), row = static_cast<float>(dim);
     crowd.ask = {crowd.n, crowd.lanes, question.eps < kInf, link, static_cast<float>(question.beta), 0x1p-11f, 0.5f, 0.1f + closer / (40 * row),
                  crowd.octaves.data(), crowd.tau.data(), crowd.edge.data(), crowd.worth.data(), crowd.theta.data()};
@@ -124,6 +142,7 @@ void Executor::sample_lanes(Crowd& crowd, const Question& question) const {
     crowd.narrow.assign(crowd.n, 0);
     crowd.floats.resize(crowd.n * dim);
     crowd.sampled.resize(crowd.n);
+    crowd.most_told = static_cast<int64_t>(most_told(question));
     std::atomic<int64_t> next{0};
     run_parallel(crowd.threads, [&](int) {
         for (int64_t s = next++; s < crowd.sample; s = next++) {
@@ -236,8 +255,17 @@ void Executor::pass_lanes(Crowd& crowd) const {
     crowd.sums.resize(crowd.pieces * 3 * lanes);
     std::fill_n(crowd.sums.data(), crowd.sums.size(), 0.0);
     crowd.hits.resize(crowd.threads * lanes);
+    crowd.told = std::vector<std::atomic<int64_t>>(lanes);
     std::atomic<int64_t> next{0};
     run_parallel(crowd.threads, [&](int thread) {
+        // A query that is told of more classes than it may be is asked about no more of them, on this thread.
+        LaneLook ask = crowd.ask;
+        Scratch<float> tau(lanes), edge(lanes);
+        std::copy_n(crowd.tau.data(), lanes, tau.data());
+        std::copy_n(crowd.edge.data(), lanes, edge.data());
+        ask.tau = tau.data();
+        ask.edge = edge.data();
+        std::vector<uint8_t> over(lanes, 0);
         Scratch<float> own(kLanePiece * lanes), left(lanes);
         Scratch<LaneHit> found(kBlock * lanes);
         Scratch<int32_t> further(2 * kLanePiece);
@@ -254,16 +282,21 @@ void Executor::pass_lanes(Crowd& crowd) const {
                             further.data(), further.data() + kLanePiece, 0};
             for (int64_t q = 0; q < lanes; ++q) {
                 left[q] = std::numeric_limits<float>::infinity();
-                if (q >= crowd.n || !(crowd.theta[q] > 0)) continue;
+                if (q >= crowd.n || over[q] || !(crowd.theta[q] > 0)) continue;
                 noise[q] = mix(crowd.key[q] + static_cast<uint64_t>(piece));
                 left[q] = first_point(crowd.theta[q], noise[q]);
             }
             const auto tell = [&](int level) {
                 for (int64_t i = 0; i < state.hit_count; ++i) {
                     LaneHit& hit = found[i];
-                    std::vector<LaneHit>& to = hits[hit.lane];
+                    const int32_t q = hit.lane;
+                    if (over[q]) continue;
                     hit.lane = level;
-                    to.push_back(hit);
+                    hits[q].push_back(hit);
+                    if (++crowd.told[q] <= crowd.most_told) continue;
+                    over[q] = 1;
+                    tau[q] = edge[q] = left[q] = std::numeric_limits<float>::infinity();
+                    std::vector<LaneHit>().swap(hits[q]);
                 }
                 state.hit_count = 0;
             };
@@ -271,7 +304,7 @@ void Executor::pass_lanes(Crowd& crowd) const {
             for (int64_t c = 0; c < count; c += kBlock) {
                 const LaneRows rows{nullptr, 0, first + c, std::min(kBlock, count - c), nullptr, nullptr};
                 const int64_t before = state.further_count;
-                kernels->lanes_weigh(crowd.ask, crowd.wide, rows, est + c * lanes, state);
+                kernels->lanes_weigh(ask, crowd.wide, rows, est + c * lanes, state);
                 for (int64_t i = before; i < state.further_count; ++i) state.further_place[i] += static_cast<int32_t>(c);
                 tell(0);
             }
@@ -284,7 +317,7 @@ void Executor::pass_lanes(Crowd& crowd) const {
             state.further = nullptr;
             for (int64_t r = 0; r < some; r += kBlock) {
                 const LaneRows part{nullptr, 0, 0, std::min(kBlock, some - r), ids + r, places + r};
-                kernels->lanes_weigh(crowd.ask, crowd.closer_radius, part, est, state);
+                kernels->lanes_weigh(ask, crowd.closer_radius, part, est, state);
                 tell(1);
             }
         }
@@ -297,6 +330,7 @@ void Executor::pass_lanes(Crowd& crowd) const {
 // The classes that were told of, in the order of the pieces, and the sums of the others.
 Told Executor::told_of(const Crowd& crowd, int q) const {
     Told told;
+    told.shift = crowd.shift[q];
     size_t total = 0;
     for (int t = 0; t < crowd.threads; ++t) total += crowd.hits[t * crowd.lanes + q].size();
     told.hits.reserve(total);
@@ -323,6 +357,13 @@ Told Executor::told_of(const Crowd& crowd, int q) const {
     return told;
 }
 
+// Sums relative to exp(to) from now on.
+void Told::rebase(double to) {
+    const double fade = std::exp(shift - to);
+    for (double* each : {&middle, &gap, &moved, &exact, &lost, &unit}) *each *= fade;
+    shift = to;
+}
+
 // Rows for the normaliser, in float32 where that is close enough.
 void Executor::score_narrow(const Crowd& crowd, int q, std::vector<Scored>& rows) const {
     if (!crowd.narrow[q]) return score(&crowd.look.hidden[q * dim], rows, 1);
@@ -342,14 +383,19 @@ std::vector<Scored> Executor::score_hits(const Crowd& crowd, const Question& que
     for (const int32_t i : which) rows.push_back({told.hits[i].id, 0});
     if (narrow) score_narrow(crowd, q, rows);
     else score(&crowd.look.hidden[q * dim], rows, 1);
+    double top = -kInf;
+    for (const Scored& s : rows) top = std::max(top, linked(s.z) * question.beta);
+    if (top > told.shift + kRebase) told.rebase(top);
     for (size_t r = 0; r < rows.size(); ++r) {
         const LaneHit& hit = told.hits[which[r]];
         told.scored[which[r]] = 1;
-        told.exact += std::exp(linked(rows[r].z) * question.beta - crowd.shift[q]);
+        told.exact += std::exp(linked(rows[r].z) * question.beta - told.shift);
         if (hit.drawn < 0) continue;
-        told.middle -= hit.middle;
-        told.gap -= hit.gap;
-        told.moved -= static_cast<double>(hit.middle) * (static_cast<double>(hit.upper) - hit.est) * link_a * question.beta;
+        const double middle = told.unit * hit.middle, gap = told.unit * hit.gap;
+        told.middle -= middle;
+        told.gap -= gap;
+        told.moved -= middle * (static_cast<double>(hit.upper) - hit.est) * link_a * question.beta;
+        told.lost += middle + gap;
     }
     told.rows += static_cast<int64_t>(rows.size());
     return rows;
@@ -404,6 +450,7 @@ bool Executor::best_of_lane(const Crowd& crowd, const Question& question, int q,
 
 // The normaliser where its interval is too wide: what is widest is scored, of the rest the points with the least marks.
 bool Executor::bet_lane(const Crowd& crowd, const Question& question, int q, Told& told, Interval& lse) const {
+    if (told.unit != 1) return false;  // the pass knew nothing of what matters
     const double odds = 2 / question.delta, theta = crowd.theta[q];
     // Points fall where float32 puts them.
     const double guess = told.exact + told.middle, moved = 0x1p-24 * kFarthest * theta * static_cast<double>(vocab);
@@ -416,6 +463,9 @@ bool Executor::bet_lane(const Crowd& crowd, const Question& question, int q, Tol
         int32_t hit;
     };
     std::vector<Point> points;
+    // Where the sum is so much larger than the sample said that many points would fall on one gap, all of them are thinned out:
+    // of those that fell before, the ones with the least marks stay.
+    const double apart = edge > kMostThin * theta ? edge : theta, kept = theta / apart;
     uint64_t noise = mix(crowd.key[q] ^ 0x5851F42D4C957F2Du);
     const auto uniform = [&] { return (static_cast<double>(mix(noise += 0x9E3779B97F4A7C15u) >> 11) + 0.5) * 0x1p-53; };
     for (size_t i = 0; i < told.hits.size(); ++i) {
@@ -429,9 +479,14 @@ bool Executor::bet_lane(const Crowd& crowd, const Question& question, int q, Tol
             hit.drawn = 0;
             told.middle += hit.middle;
             told.gap += hit.gap;
-            for (double left = -theta * std::log(uniform()); left < hit.gap; left -= theta * std::log(uniform())) ++hit.drawn;
+            for (double left = -apart * std::log(uniform()); left < hit.gap; left -= apart * std::log(uniform()))
+                points.push_back({uniform(), static_cast<int32_t>(i)});
+            continue;
         }
-        for (int32_t d = 0; d < hit.drawn; ++d) points.push_back({uniform(), static_cast<int32_t>(i)});
+        for (int32_t d = 0; d < hit.drawn; ++d) {
+            const double mark = uniform();
+            if (mark < kept) points.push_back({mark / kept, static_cast<int32_t>(i)});
+        }
     }
     if (static_cast<double>(wide.size()) > share * static_cast<double>(vocab)) return false;
     score_hits(crowd, question, q, wide, told, true);
@@ -486,16 +541,17 @@ bool Executor::resolve_lane(const Crowd& crowd, const Question& question, int q,
     bool done = question.k == 0 || best_of_lane(crowd, question, q, told, answer);
     Interval lse{0, kInf};
     if (done) {
-        const double shift = crowd.shift[q], off = float_error(shift, question.beta) + dot_error(&crowd.look.hidden[q * dim]);
         std::vector<int32_t> out;  // of the sums already
         for (size_t i = 0; i < told.hits.size(); ++i)
             if (told.hits[i].drawn < 0 && !told.scored[i]) out.push_back(static_cast<int32_t>(i));
-        if (!(question.eps < kInf)) score_hits(crowd, question, q, out, told);
-        const double slop = 0x1p-12 * (told.middle + told.gap), middle = std::max(0.0, told.middle), known = told.exact + middle;
+        const bool closed = question.eps < kInf || out.size() <= kMostClosed;  // nothing wide is left open, or a bet follows
+        if (closed && !(question.eps < kInf)) score_hits(crowd, question, q, out, told);
+        const double shift = told.shift, off = float_error(shift, question.beta) + dot_error(&crowd.look.hidden[q * dim]);
+        const double slop = 0x1p-12 * (told.middle + told.gap) + 0x1p-18 * told.lost, middle = std::max(0.0, told.middle), known = told.exact + middle;
         double low = told.exact, high = known + std::max(0.0, told.gap) + slop;
         if (middle > slop) low += (middle - slop) * std::exp(-std::max(0.0, told.moved) * (1 + 0x1p-12) / (middle - slop));
         double error = kInf;
-        if (known > 0 && low > 0) error = std::max(std::log(high / known), std::log(known / low)) + off;
+        if (closed && known > 0 && low > 0) error = std::max(std::log(high / known), std::log(known / low)) + off;
         lse = {shift + std::log(known), error < 20 ? error : kInf};
         if (!(error < 20)) lse.value = shift + std::log(told.exact > 0 ? told.exact : 1);
         if (question.eps < kInf && (!out.empty() || !(lse.error <= question.eps))) done = bet_lane(crowd, question, q, told, lse);

@@ -328,6 +328,7 @@ class Executor {
     // executor/batch.cpp: many queries side by side
     bool side_by_side(const Question& question, int64_t count) const;
     std::vector<int64_t> ask_lanes(const double* hidden, int64_t count, const Question& question, std::vector<Answer>& answers) const;
+    double most_told(const Question& question) const;
     void sample_lanes(Crowd& crowd, const Question& question) const;
     void scan_lanes(const Crowd& crowd, int64_t piece, float* est) const;
     void start_lane(Crowd& crowd, const Question& question, int q) const;

@@ -31,15 +31,20 @@ struct Crowd {
     Scratch<double> sums;                      // [piece][middle, gap, moved][lanes]
     std::vector<std::vector<LaneHit>> hits;    // [thread][lane], piece after piece
     std::atomic<int64_t> closer{0};            // classes that were read further
+    std::vector<std::atomic<int64_t>> told;    // [lane]: of how many classes
+    int64_t most_told = 0;                     // a query that is told of more is left to the others' way
 };
 
 // What became of one query: the classes that were told of, and the sums of all others.
 struct Told {
     std::vector<LaneHit> hits;
     std::vector<uint8_t> scored;
-    double middle = 0, gap = 0, moved = 0, exact = 0;
+    double middle = 0, gap = 0, moved = 0, exact = 0, lost = 0;  // sums of exp(. - shift); lost: what was taken off again
+    double shift = 0, unit = 1;  // what one of the pass's sums is in these
     std::vector<Scored> best;
     int64_t rows = 0;
+
+    void rebase(double to);
 };
 
 }  // namespace headlong

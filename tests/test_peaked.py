@@ -1,0 +1,96 @@
+"""Peaked distributions in batches: no query runs away, none costs more than it would alone, every answer is finite and right.
+
+Logits that spread over more than about twelve units give a few classes e^30 times the gap of a typical one. What a sample of
+the classes says of the normaliser is then far too low, so that no bound of the work may rest on it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from limited import in_limits
+
+K = 10
+
+
+class Case(NamedTuple):
+    spread: float  # the standard deviation of a query's logits
+    batch: int = 8
+    vocab: int = 12_103
+    eps: float = 0.01
+    bias: float = 0.0  # its standard deviation
+    calibrated: bool = True
+    options: dict[str, Any] = {}  # noqa: RUF012
+    norms: float = 0.4
+
+
+class Outcome(NamedTuple):
+    right: float  # the share of ids
+    off: np.ndarray  # of the normaliser
+    error: np.ndarray
+    best: np.ndarray  # log-probabilities
+    rows: float
+    bytes: float
+    alone: float  # bytes of the same queries one by one
+
+
+def play(case: Case) -> Outcome:
+    rng = np.random.default_rng(7)
+    shape = (case.vocab, 64)
+    weight = (rng.normal(size=shape) * np.exp(case.norms * rng.normal(size=(shape[0], 1)))).astype(np.float32)
+    bias = (case.bias * rng.normal(size=shape[0])).astype(np.float32) if case.bias else None
+    hidden = rng.normal(size=(512 + case.batch, shape[1]))
+    hidden = (hidden * (case.spread / (hidden @ weight.T).std(axis=1, keepdims=True))).astype(np.float32)
+    calibration, queries = hidden[: -case.batch], hidden[-case.batch :]
+    layer = hl.Layer(weight, bias)
+    engine = hl.compile(
+        layer, "cascade", eps=case.eps, calibration=calibration if case.calibrated else None, threads=2, **case.options
+    )
+    found = engine.topk(queries, K)
+    alone = [engine.topk(query[None], K).cost for query in queries]
+    logits = queries.astype(np.float64) @ weight.astype(np.float64).T + (0 if bias is None else bias.astype(np.float64))
+    most = logits.max(axis=1)
+    lse = most + np.log(np.exp(logits - most[:, None]).sum(axis=1))
+    ids = np.argsort(-logits, axis=1, kind="stable")[:, :K]
+    return Outcome(
+        float((found.ids == ids).mean()),
+        np.abs(found.lse - lse),
+        found.error,
+        found.log_probs[:, 0],
+        float(found.cost.rows.sum()),
+        float(found.cost.bytes.sum()),
+        float(sum(cost.bytes.sum() for cost in alone)),
+    )
+
+
+CASES = {
+    **{f"spread-{spread}-{batch}": Case(spread, batch) for spread, batch in ((12, 8), (16, 8), (25, 8), (60, 64))},
+    "few-bits": Case(60, vocab=20_011, calibrated=False, options={"bits": 4}),
+    "bias": Case(3, bias=1e3),
+    "narrow-promise": Case(6, batch=128, eps=1e-4),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_batch_ends_and_costs_no_more_than_its_queries_alone(name: str) -> None:
+    case = CASES[name]
+    outcome = in_limits(play, case)
+    assert outcome.right == 1
+    assert (outcome.error <= case.eps).all() and (outcome.off <= case.eps).all()
+    assert outcome.bytes <= 1.1 * outcome.alone
+    assert outcome.rows < case.batch * case.vocab * 1.1
+
+
+@pytest.mark.parametrize("spread", [80, 1_000, 8_000])
+def test_normalisers_that_nobody_asked_for_are_finite_and_within_their_error(spread: float) -> None:
+    case = Case(spread, batch=64, vocab=9_000, eps=math.inf, norms=0.0)
+    outcome = in_limits(play, case)
+    assert outcome.right == 1
+    assert np.isfinite(outcome.off).all() and np.isfinite(outcome.best).all()
+    assert (outcome.off <= outcome.error).all()
+    assert outcome.rows < 0.5 * case.batch * case.vocab
