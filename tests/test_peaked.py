@@ -27,6 +27,7 @@ class Case(NamedTuple):
     calibrated: bool = True
     options: dict[str, Any] = {}  # noqa: RUF012
     norms: float = 0.4
+    seed: int = 7
 
 
 class Outcome(NamedTuple):
@@ -40,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 def play(case: Case) -> Outcome:
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(case.seed)
     shape = (case.vocab, 64)
     weight = (rng.normal(size=shape) * np.exp(case.norms * rng.normal(size=(shape[0], 1)))).astype(np.float32)
     bias = (case.bias * rng.normal(size=shape[0])).astype(np.float32) if case.bias else None
