@@ -30,9 +30,8 @@ from transformers import (
 from headlong import Affine, SoftCap
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
-from headlong.integrations.decoding import headlong_generate
-from headlong.integrations.fingerprint import TURNS, Fingerprint
-from headlong.integrations.transformers import FastHead, Limits, accelerate, restore
+from headlong.integrations.fingerprint import Fingerprint
+from headlong.integrations.transformers import FastHead, accelerate, headlong_generate, restore
 
 VOCAB, SHARP = 3000, 25.0
 DOCS = Path(__file__).resolve().parents[1] / "docs/transformers.md"
@@ -189,7 +188,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "guidance_scale": {"guidance_scale": 1.5},
     "watermarking_config": {"watermarking_config": WatermarkingConfig(bias=2.5)},
     "temperature beyond 1e-6 to 1e6": {"temperature": math.inf, "do_sample": True, "top_k": 0},
-    "num_beams": {"num_beams": 2},
+    "num_beams with do_sample": {"num_beams": 2, "do_sample": True},
     "output_scores": {"output_scores": True, "return_dict_in_generate": True},
     "a processor of your own": {"logits_processor": LogitsProcessorList([Noise(3)])},
 }
@@ -228,26 +227,21 @@ def test_every_row_of_the_documented_table_is_tested() -> None:
     assert len(rows) == len(EXACT) + len(DENSE)
 
 
-def test_the_module_answers_like_the_dense_layer(model: Any) -> None:
-    dense = model(PROMPTS).logits.double()
-    logp = dense.log_softmax(-1)
-    accelerate(model, method="cascade", limits=Limits(candidates=200), delta=0.0)
+def test_the_module_answers_as_the_layer_did(model: Any) -> None:
     with torch.no_grad():
-        found = model(PROMPTS).logits.double()
-    best = dense.topk(200).indices
-    gaps = (found.log_softmax(-1) - logp).gather(-1, best).abs().max()
-    assert gaps < 0.0101  # eps, and float32
-    assert (found - dense).gather(-1, best).abs().max() < 1e-3
-    assert torch.equal(found.argmax(-1), dense.argmax(-1))
-    assert torch.isfinite(found).all()
+        expected = model(PROMPTS).logits
+        head = accelerate(model, method="cascade")
+        assert torch.equal(model(PROMPTS).logits, expected)
+    assert head.paths == {"dense: a plain call of the model": PROMPTS.numel()}
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.4}, {"no_repeat_ngram_size": 1}])
-def test_plain_generate_runs_on_the_module(model: Any, options: dict[str, Any]) -> None:
-    expected = model.generate(PROMPTS, do_sample=False, **SHORT, **options)
-    head = accelerate(model, method="cascade", eps=1e-6, delta=0.0)
-    assert torch.equal(model.generate(PROMPTS, do_sample=False, **SHORT, **options), expected)
-    assert head.paths["cascade/" + head.engine.topk(torch.zeros(1, head.in_features), 1).cost.path.split("/")[1]] > 0
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.4}, {"do_sample": True, "top_p": 0.9}])
+def test_plain_generate_is_what_it_was(model: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(4)
+    expected = model.generate(PROMPTS, **{"do_sample": False, **SHORT, **options})
+    accelerate(model, method="cascade")
+    torch.manual_seed(4)
+    assert torch.equal(model.generate(PROMPTS, **{"do_sample": False, **SHORT, **options}), expected)
 
 
 def test_links_are_found_by_running_the_model() -> None:
@@ -325,13 +319,11 @@ def test_saving_tying_training_and_resizing_go_on_working(plain: Any, tmp_path: 
 
 
 def test_changed_weights_are_not_read_with_an_old_engine(plain: Any) -> None:
-    head = accelerate(plain, method="cascade")
-    with torch.no_grad():
-        head.weight.mul_(-1)
-        with pytest.warns(RuntimeWarning, match="have changed"):
-            found = plain(PROMPTS).logits
-    assert torch.equal(found, torch.nn.functional.linear(plain.transformer(PROMPTS).last_hidden_state, head.weight))
+    accelerate(plain, method="cascade").weight.data.mul_(-1)
+    with pytest.warns(RuntimeWarning, match="have changed"):
+        found = plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT)
     expected = restore(plain) and plain.generate(PROMPTS, do_sample=False, **SHORT)
+    assert torch.equal(found, expected)
     accelerate(plain, method="cascade")
     assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
 
@@ -357,22 +349,15 @@ def one_row(model: Any) -> None:
 
 
 @pytest.mark.parametrize("write", [fused_step, added, negated, one_row])
-@pytest.mark.parametrize("how", ["headlong_generate", "plain"])
-def test_writes_that_torch_does_not_count_are_seen(write: Callable[[Any], None], how: str) -> None:
+def test_writes_that_torch_does_not_count_are_seen(write: Callable[[Any], None]) -> None:
     models = [gpt2(), gpt2()]
     head = accelerate(models[0], method="cascade")
     version = head.weight._version
     for model in models:
         write(model)
     assert head.weight._version == version, "torch counts this now: drop it from the test"
-    options = {"do_sample": False, **SHORT} | ({"custom_generate": headlong_generate} if how != "plain" else {})
-    calls = TURNS if write is one_row and how == "plain" else 0
-    with torch.no_grad(), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        for _ in range(calls):  # each row has its turn
-            head(torch.zeros(1, head.in_features))
-        found = models[0].generate(PROMPTS, **options)
-    assert any("have changed" in str(one.message) for one in said)
+    with pytest.warns(RuntimeWarning, match="have changed"):
+        found = models[0].generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT)
     assert torch.equal(found, models[1].generate(PROMPTS, do_sample=False, **SHORT))
     assert head.stale
 
@@ -382,10 +367,9 @@ def test_a_fingerprint_knows_every_row() -> None:
         for dim in (33, 48):
             weight, bias = torch.randn(1003, dim).to(kind), torch.randn(1003).to(kind)
             seen = Fingerprint(weight, bias)
-            assert not any(seen.at_a_glance((weight, bias)) for _ in range(TURNS + 1)) and not seen.differs((weight, bias))
+            assert not seen.differs((weight, bias))
             weight.data[501, 7] += 1
             assert seen.differs((weight, bias))
-            assert sum(seen.at_a_glance((weight, bias)) for _ in range(TURNS)) == 1
             seen = Fingerprint(weight, bias)
             bias.data[500] += 1
             assert seen.differs((weight, bias))
@@ -405,11 +389,6 @@ def test_no_id_below_zero_is_handed_out(plain: Any, monkeypatch: pytest.MonkeyPa
     with pytest.warns(RuntimeWarning, match="have changed"), pytest.raises(InputError, match="while tokens were generated"):
         plain.generate(PROMPTS, custom_generate=headlong_generate, do_sample=False, **SHORT)
     assert head.stale
-    restore(plain)
-    expected = plain(PROMPTS).logits
-    accelerate(plain, method="cascade")
-    with torch.no_grad(), pytest.warns(RuntimeWarning, match="have changed"):
-        assert torch.equal(plain(PROMPTS).logits, expected)
 
 
 def test_a_copy_and_a_pickle_are_the_plain_model(plain: Any) -> None:
@@ -426,28 +405,11 @@ def test_a_copy_and_a_pickle_are_the_plain_model(plain: Any) -> None:
     assert plain.get_output_embeddings() is head
 
 
-@pytest.mark.parametrize("name", ["suppress_tokens", "bad_words_ids"])
-def test_plain_generate_is_exact_while_fewer_tokens_are_banned_than_there_are_candidates(plain: Any, name: str) -> None:
-    best = plain(PROMPTS[:1]).logits[0, -1].topk(19).indices.tolist()
-    options = {name: best if name == "suppress_tokens" else [[token] for token in best]}
-    expected = plain.generate(PROMPTS[:1], do_sample=False, **SHORT, **options)
-    accelerate(plain, method="cascade", limits=Limits(candidates=20))
-    assert torch.equal(plain.generate(PROMPTS[:1], do_sample=False, **SHORT, **options), expected)
-
-
-def test_many_rows_are_one_dense_product(plain: Any) -> None:
-    expected = plain(PROMPTS).logits
-    head = accelerate(plain, limits=Limits(rows=4))
-    with torch.no_grad():
-        assert torch.equal(plain(PROMPTS).logits, expected)
-    assert dict(head.paths) == {"dense: more than 4 rows": PROMPTS.numel()}
-
-
 def test_refusals_say_what_to_do(plain: Any) -> None:
     with pytest.raises(InputError, match=r"call headlong's accelerate\(model\) first"):
         plain.generate(PROMPTS, custom_generate=headlong_generate, **SHORT)
-    with pytest.raises(InputError, match="expected one that accelerate"):
-        restore(plain)
+    before = plain.lm_head
+    assert restore(plain) is before is plain.lm_head
     accelerate(plain)
     with pytest.raises(InputError, match=r"call restore\(model\) first"):
         accelerate(plain)
@@ -460,9 +422,6 @@ def test_refusals_say_what_to_do(plain: Any) -> None:
     with pytest.raises(InputError, match="has hooks"):
         accelerate(plain)
     hook.remove()
-    for limits, said in [(Limits(candidates=0), "limits.candidates is 0"), (Limits(rows=-1), "limits.rows is -1")]:
-        with pytest.raises(OptionError, match=said):
-            accelerate(plain, limits=limits)
     for calibration in ([[1, 2], [3]], np.zeros((0, 5), int), [1, 2], torch.ones(2, 3, dtype=torch.bool), [["a"]], [[1] * 200]):
         with pytest.raises(OptionError, match="calibration"):
             accelerate(plain, calibration)

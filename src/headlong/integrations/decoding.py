@@ -2,35 +2,61 @@
 
 ::
 
-    next = argmax over classes of f(z)                       greedy
-    next = argmax over kept classes of f(z) / T + gumbel     sampling: temperature, then top-k, top-p, min-p
+    generate(model, **inputs, max_new_tokens=20)                              every option of model.generate
+    model.generate(**inputs, custom_generate=headlong_generate)               the same, where the call is another's
 
-Rows that no processor edits are one call of the engine. Where some classes have other scores (a repetition penalty, a
-bias), those are few and read exactly; the engine answers for all the others, and the two are merged: the winner, or as
-many of the best as decide the filters. transformers' own loop does the rest, so caches, padding and stopping are its.
+What a step picks is in ``picking.py``; transformers' own loops do the rest, so caches, padding and stopping are theirs.
 """
 
 from __future__ import annotations
 
 import copy
-import math
+import functools
+import inspect
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
-from transformers import LogitsProcessor
-from transformers.generation.utils import GENERATION_MODES_MAPPING
+from torch import Tensor, nn
+from transformers import GenerationMixin, LogitsProcessor, StoppingCriteriaList, StopStringCriteria
+from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMode
 
-from headlong import Affine
-from headlong.engines.candidates import Best, Sieve, kept
-from headlong.engines.reference.gumbel import gumbels
-from headlong.errors import InputError
-from headlong.integrations.processors import Edits, Ids, Recipe, edited, recipe
-from headlong.integrations.transformers import CHANGED, FastHead
+from headlong.errors import InputError, OptionError
+from headlong.integrations.beams import BeamScores
+from headlong.integrations.fast_head import CHANGED, FastHead, Taking
+from headlong.integrations.picking import pick
+from headlong.integrations.processors import Recipe, recipe
+from headlong.integrations.speculation import Draft, Verifier
 
-Doubles = NDArray[np.float64]
+ACCELERATED: weakref.WeakKeyDictionary[nn.Module, FastHead] = weakref.WeakKeyDictionary()
+"""Models that accelerate() has seen and restore() has not."""
+
+
+def generate(
+    model: Any,
+    *inputs: Any,
+    streamer: Any = None,
+    assistant_model: Any = None,
+    tokenizer: Any = None,
+    assistant_tokenizer: Any = None,
+    headlong_seed: int | None = None,
+    **options: Any,
+) -> Any:
+    """``model.generate(*inputs, **options)`` from candidates, on a model that :func:`accelerate` has seen.
+
+    ``headlong_seed``  the same seed gives the same noise to each (step, row, token); None: drawn from torch's generator
+    """
+    if "custom_generate" in options:
+        raise OptionError("custom_generate was given; this is one itself: call model.generate(...) for another")
+    given = {
+        "streamer": streamer, "assistant_model": assistant_model, "tokenizer": tokenizer,
+        "assistant_tokenizer": assistant_tokenizer, "headlong_seed": headlong_seed,
+    }  # fmt: skip
+    decode = functools.partial(headlong_generate, **given)
+    with _stop_strings(model, tokenizer, options) as known:
+        return model.generate(*inputs, custom_generate=decode, streamer=streamer, assistant_model=assistant_model, **known)
 
 
 def headlong_generate(
@@ -39,165 +65,164 @@ def headlong_generate(
     logits_processor: Any,
     stopping_criteria: Any,
     generation_config: Any,
+    inputs_tensor: Any = None,
     headlong_seed: int | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """For ``model.generate(..., custom_generate=headlong_generate)`` on a model that :func:`accelerate` has seen.
 
-    ``headlong_seed``  the same seed gives the same noise to each (step, row, token); None: drawn from torch's generator
-    Beams, returned scores and processors that need every score take the model's own path over the dense layer: counted in
-    ``head.paths``, said once in a RuntimeWarning.
+    ``headlong_seed``  as :func:`generate`
+    Beam sampling, returned scores, processors that need every score, and output layers that something was wrapped around
+    take the model's own path over the dense layer: counted in ``head.paths``, said once in a RuntimeWarning.
     """
-    head = model.get_output_embeddings()
-    if not isinstance(head, FastHead):
-        raise InputError("the model's output layer is not accelerated; call headlong's accelerate(model) first")
-    mode = generation_config.get_generation_mode()
+    head, wrapped = accelerated(model)
+    given = {name: model_kwargs.pop(name, None) for name in _DROPPED}
+    given = given if any(part is not None for part in given.values()) else _dropped()
+    mode = generation_config.get_generation_mode(given["assistant_model"])
+    if given["streamer"] is not None and generation_config.num_beams > 1:
+        raise InputError("a streamer was given, and beams end all at once; leave out streamer or num_beams")
     method = getattr(type(model), str(GENERATION_MODES_MAPPING[mode]).removeprefix("transformers-community/"), None)
     if method is None:
         raise InputError(f"{mode.value} is not part of transformers any more; leave out custom_generate")
     asked: dict[str, Any] = {"stopping_criteria": stopping_criteria, "generation_config": generation_config, **model_kwargs}
-    found = _answerable(head, method is type(model)._sample, logits_processor, generation_config)  # noqa: SLF001
+    asked["streamer"] = given["streamer"]
+    if mode is GenerationMode.ASSISTED_GENERATION:
+        asked |= {**given, "inputs_tensor": inputs_tensor}
+    elif mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+        del asked["streamer"]
+    found = wrapped or _answerable(model, head, mode, logits_processor, generation_config, given)
     if isinstance(found, str):
-        head.fall_back(found, 0)
+        head.fall_back(found)
         with head.dense(found):
             return method(model, input_ids, logits_processor=logits_processor, **asked)
     seed = int(torch.randint(2**63 - 1, (1,))) if headlong_seed is None else headlong_seed
-    with head.taking() as taken:
-        picker = Picker(head, taken, found, seed if generation_config.do_sample else None)
-        greedy = copy.copy(generation_config)
-        greedy.do_sample = False  # the loop takes the argmax of what the picker marked
-        return method(model, input_ids, logits_processor=picker, **asked | {"generation_config": greedy})
+    return _decoded(model, head, method, mode, found, input_ids, seed, logits_processor, asked)
 
 
-def _answerable(head: FastHead, samples: bool, processors: Any, config: Any) -> Recipe | str:
-    if not samples:
-        return "a decoding method other than greedy and sampling"
+def _decoded(
+    model: Any, head: FastHead, method: Any, mode: Any, found: Recipe, ids: Tensor, seed: int, processors: Any, asked: Any
+) -> Any:
+    config = asked["generation_config"]
+    first, noise = ids.shape[1], seed if config.do_sample else None
+    greedy = copy.copy(config)  # the loops take the argmax of what was marked
+    greedy.do_sample, greedy.temperature, greedy.top_k, greedy.top_p, greedy.min_p = False, None, None, None, None
+    asked = asked | {"generation_config": greedy}
+    assisted = mode is GenerationMode.ASSISTED_GENERATION
+    with head.taking(head.out_features if assisted else 1) as taken:
+        if assisted:
+            marks: Any = Verifier(processors, head, taken, found, noise, first)
+            asked["assistant_model"] = _drafting(asked["assistant_model"], noise, first)
+        elif mode is GenerationMode.BEAM_SEARCH:
+            ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)  # noqa: SLF001
+            marks = BeamScores(head, taken, found, max(2, 1 + ends) * config.num_beams)
+        else:
+            marks = Picker(head, taken, found, noise, first)
+        return method(model, ids, logits_processor=marks, **asked)
+
+
+def accelerated(model: Any) -> tuple[FastHead, str]:
+    """The head that :func:`accelerate` made, and why it may not be asked (empty: it may)."""
+    layer = model.get_output_embeddings()
+    if isinstance(layer, FastHead):
+        return layer, "hooks on the output layer" if hooked(layer) else ""
+    inner = [part for part in layer.modules() if isinstance(part, FastHead)] if isinstance(layer, nn.Module) else []
+    kind = f"{type(layer).__module__}.{type(layer).__name__}"
+    if inner:
+        return inner[0], f"a {kind} was put around the output layer"
+    if model in ACCELERATED:
+        return ACCELERATED[model], f"the output layer was replaced by a {kind} since accelerate(); accelerate(model) again"
+    raise InputError("the model's output layer is not accelerated; call headlong's accelerate(model) first")
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether something runs around ``module``: torch's hooks, or a ``forward`` of its own (the accelerate library's)."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # torch has no other way to ask
+    own = getattr(vars(module).get("forward", module.forward), "__func__", None)
+    return any(getattr(module, kind) for kind in kinds) or hasattr(module, "_hf_hook") or own is not type(module).forward
+
+
+def _answerable(model: Any, head: FastHead, mode: Any, processors: Any, config: Any, given: Any) -> Recipe | str:
+    if mode is GenerationMode.BEAM_SAMPLE:
+        return "beams that are sampled"
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):
         return "output_scores and output_logits"
+    if mode is GenerationMode.ASSISTED_GENERATION and (why := _own_speculation(model, config, given)):
+        return why
     if head.stale:  # all rows are looked at: nothing looks again until the last token
         return CHANGED
-    return recipe(processors, head.out_features)
+    found = recipe(processors, head.out_features)
+    if mode is GenerationMode.BEAM_SEARCH and isinstance(found, Recipe) and found.filters:
+        return "beams with a filter"
+    return found
+
+
+def _own_speculation(model: Any, config: Any, given: Any) -> str:
+    """Why transformers has to verify drafts itself."""
+    draft = given["assistant_model"]
+    looked_up = config.prompt_lookup_num_tokens is not None
+    if not looked_up and (draft is None or draft is model or given["assistant_tokenizer"] is not None):
+        return "drafts of the model itself, or in other tokens"
+    if config.assistant_ensemble_weight is not None or config.speculation_type is not None:
+        return "drafts whose scores are mixed in"
+    return "" if model._supports_logits_to_keep() else "drafts to a model without logits_to_keep"  # noqa: SLF001
+
+
+def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
+    """The assistant, from candidates where it is accelerated, too."""
+    try:
+        head, wrapped = accelerated(assistant)
+    except (AttributeError, InputError):  # none, or as transformers made it
+        return assistant
+    if wrapped or head.stale:
+        head.fall_back(wrapped or CHANGED)
+        return assistant
+    return Draft(assistant, head, seed, first)
 
 
 class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no types that are read here
     """Stands where the processors stood: picks from candidates, and marks the pick in a blank vector."""
 
-    def __init__(self, head: FastHead, taken: Any, recipe: Recipe, seed: int | None) -> None:
-        self.head, self.taken, self.recipe, self.seed = head, taken, recipe, seed
-        self.step = 0
+    def __init__(self, head: FastHead, taken: Taking, recipe: Recipe, seed: int | None, first: int) -> None:
+        self.head, self.taken, self.recipe, self.seed, self.first = head, taken, recipe, seed, first
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         hidden = self.taken.hidden[:, -1].detach()
-        ids, path = pick(self.head.engine, hidden, self.recipe, input_ids, self.seed, self.step * len(hidden))
-        if (ids < 0).any():
-            self.head.changed()
-            raise InputError("the weights were written to while tokens were generated; restore and accelerate again")
-        self.head.count(path, len(hidden))
-        self.step += 1
+        row0 = (input_ids.shape[1] - self.first) * len(hidden)
+        ids = pick(self.head, hidden, self.recipe, input_ids, self.seed, row0)
         return scores.new_zeros(len(ids), self.head.out_features).scatter_(1, torch.from_numpy(ids)[:, None], 1.0)
 
 
-def pick(engine: Any, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: int | None, row0: int) -> tuple[Ids, str]:
-    """The next class of each row, and the path that answered; ``seed`` None: the likeliest."""
-
-    def scores(ids: list[Ids]) -> list[Doubles]:
-        return [_exponents(engine, hidden[row : row + 1], part) for row, part in enumerate(ids)]
-
-    edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores)
-    _check_some_left(edits.banned, engine.layer.vocab)
-    if not any(map(len, edits.ids)):
-        limits = _limits(edits.banned, engine.layer.vocab)
-        if seed is None:
-            top = engine.topk(hidden, k=1, eps=math.inf, **limits)
-            return np.asarray(top.ids)[:, 0], top.cost.path
-        drawn = engine.sample(hidden, seed=seed, row0=row0, **recipe.filters, **limits)
-        return np.asarray(drawn.ids)[:, 0], drawn.cost.path
-    rows = [Row(engine, hidden[row : row + 1], edits, row, recipe.filters) for row in range(len(hidden))]
-    ids = [one.likeliest() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
-    return np.array(ids, np.int64), f"{engine.method.name}, edited"
+_DROPPED = ("streamer", "assistant_model", "tokenizer", "assistant_tokenizer")
 
 
-def _check_some_left(banned: list[Ids], vocab: int) -> None:
-    for row, ids in enumerate(banned):
-        if len(ids) == vocab:
-            raise InputError(f"the processors leave no token in row {row}; allow at least one (banned: all {vocab})")
+def _dropped() -> dict[str, Any]:
+    """What ``model.generate`` was given and does not hand to a custom_generate: read in its frame, where it still is."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        names = frame.f_locals
+        if frame.f_code.co_name == "generate" and isinstance(names.get("self"), GenerationMixin):
+            return {name: names.get(name) for name in _DROPPED}
+        frame = frame.f_back
+    return dict.fromkeys(_DROPPED)
 
 
-def _limits(banned: list[Ids], vocab: int) -> dict[str, Any]:
-    """``exclude=`` where few are ruled out, ``allowed=`` where few are left, nothing where all are there."""
-    if not any(map(len, banned)):
-        return {}
-    if max(map(len, banned)) <= vocab // 2:
-        return {"exclude": banned}
-    everything = np.arange(vocab)
-    return {"allowed": [np.setdiff1d(everything, row, assume_unique=True) for row in banned]}
-
-
-def _exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
-    """``f(z)`` of ``ids``, in their order: their rows alone are read."""
-    if not len(ids):
-        return np.empty(0)
-    top = engine.topk(hidden, k=len(ids), eps=math.inf, allowed=ids)
-    order = np.argsort(np.asarray(top.ids)[0])
-    return np.asarray(engine.layer.link(np.asarray(top.logits)[0][order]), np.float64)
-
-
-class Row:
-    """One row of which some classes have been edited: those, and an engine for the others."""
-
-    def __init__(self, engine: Any, hidden: Tensor, edits: Edits, row: int, filters: dict[str, Any]) -> None:
-        self.engine, self.hidden = engine, hidden
-        self.ids, self.scores = edits.ids[row], edits.scores[row]
-        out = np.union1d(edits.banned[row], self.ids)
-        self.others = engine.layer.vocab - len(out)
-        self.limits = _limits([out], engine.layer.vocab)
-        self.sieve = Sieve(
-            float(filters.get("temperature", 1.0)),
-            filters.get("top_k", 0),
-            filters.get("top_p", 1.0),
-            filters.get("min_p", 0.0),
-        )
-
-    def likeliest(self) -> int:
-        """The argmax, the smaller id of two."""
-        return int(self.best(1).ids[0])
-
-    def draw(self, seed: int, row: int) -> int:
-        """``argmax f(z) / T + gumbel`` over the classes that pass the filters."""
-        if self.sieve.keeps_all:
-            return self._drawn_from_all(seed, row)
-        found = kept(self, self.sieve)
-        return int(found.ids[np.argmax(self._keys(found.ids, found.scores, seed, row))])
-
-    def _keys(self, ids: Ids, scores: Doubles, seed: int, row: int) -> Doubles:
-        return np.asarray(scores / self.sieve.temperature + gumbels(seed, row, 0, ids))
-
-    def _drawn_from_all(self, seed: int, row: int) -> int:
-        ids, keys = self.ids, self._keys(self.ids, self.scores, seed, row)
-        if self.others:
-            drawn = self.engine.sample(self.hidden, temperature=self.sieve.temperature, seed=seed, row0=row, **self.limits)
-            ids, keys = np.append(ids, int(drawn.ids[0, 0])), np.append(keys, float(drawn.score[0, 0]))
-        return int(ids[np.argmax(keys)])
-
-    def best(self, count: int) -> Best:
-        """The edited classes and the ``count`` best of the others."""
-        count = min(count, self.others)
-        ids, scores, least = self.ids, self.scores, -math.inf
-        if count:
-            top = self.engine.topk(self.hidden, k=count, eps=math.inf, **self.limits)
-            others = np.asarray(self.engine.layer.link(np.asarray(top.logits)[0]), np.float64)
-            ids, scores = np.concatenate([ids, np.asarray(top.ids)[0]]), np.concatenate([scores, others])
-            least = -math.inf if count == self.others else float(others[-1])
-        order = np.lexsort((ids, -scores))
-        return Best(ids[order], scores[order], least)
-
-    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
-        """Both ends of the log of all mass at this temperature."""
-        mine = float(np.logaddexp.reduce(self.scores / temperature, initial=-math.inf))
-        if not self.others:
-            return (mine, mine)
-        if not isinstance(self.engine.layer.link, Affine):
-            return (mine, math.inf)  # no link says a soft-cap at a temperature: all classes will be looked at
-        found = self.engine.at_temperature(temperature).lse(self.hidden, eps=eps, **self.limits)
-        middle, error = float(found.lse[0]), float(found.error[0])
-        return (float(np.logaddexp(mine, middle - error)), float(np.logaddexp(mine, middle + error)))
+@contextmanager
+def _stop_strings(model: Any, tokenizer: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """``options`` with ``stop_strings`` as the criterion that transformers would make of them, had it kept the tokenizer."""
+    options, config, own = dict(options), options.get("generation_config"), model.generation_config
+    configured = [part for part in (config, own) if getattr(part, "stop_strings", None) is not None]
+    strings = options.pop("stop_strings", None) or next((part.stop_strings for part in configured), None)
+    if strings is None:
+        yield options
+        return
+    if tokenizer is None:
+        raise OptionError("stop_strings without a tokenizer; pass tokenizer= as well")
+    criteria = [*(options.get("stopping_criteria") or []), StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)]
+    before = [(part, part.stop_strings) for part in configured]
+    try:
+        for part in configured:
+            part.stop_strings = None
+        yield options | {"stopping_criteria": StoppingCriteriaList(criteria)}
+    finally:
+        for part, value in before:
+            part.stop_strings = value

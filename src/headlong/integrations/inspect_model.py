@@ -10,11 +10,14 @@ The layer's place is taken for the length of one call, in this model alone.
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.logging import tqdm
 
 import headlong
 from headlong.errors import IdError, InputError, OptionError
@@ -22,6 +25,8 @@ from headlong.integrations.score_maps import link_between
 
 RAMP = 60.0
 """Scores from -RAMP to RAMP show what a model does to them."""
+LONGEST = 256
+"""Tokens of a piece of text that are read: more pieces say more than longer ones."""
 
 
 def put(model: Any, old: nn.Module, new: nn.Module) -> None:
@@ -34,14 +39,15 @@ def put(model: Any, old: nn.Module, new: nn.Module) -> None:
 
 
 class _Ramp(nn.Linear):
-    """Answers every call with the same scores, all of -RAMP to RAMP, and keeps what it was given."""
+    """Answers every call with the same scores (None: all of -RAMP to RAMP), and keeps what it was given."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, scores: Tensor | None = None) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.weight.shape[1], linear.weight.shape[0]
         self.weight, self.bias = linear.weight, linear.bias
         mixed = torch.randperm(self.out_features, generator=torch.Generator().manual_seed(0))  # no function of the class id
-        self.scores = torch.linspace(-RAMP, RAMP, self.out_features)[mixed].to(linear.weight.dtype)
+        ramp = torch.linspace(-RAMP, RAMP, self.out_features)[mixed].to(linear.weight.dtype)
+        self.scores = ramp if scores is None else scores
         self.hidden: list[Tensor] = []
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
@@ -49,25 +55,62 @@ class _Ramp(nn.Linear):
         return self.scores.expand(*input.shape[:-1], -1)
 
 
-def _run(model: Any, linear: nn.Linear, ids: Tensor) -> tuple[_Ramp, Any]:
-    ramp = _Ramp(linear)
-    inputs = {"input_ids": ids}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = ids
+def _run(model: Any, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None) -> tuple[_Ramp, Any]:
+    ramp = _Ramp(linear, scores)
     put(model, linear, ramp)
     try:
-        return ramp, model(**inputs, use_cache=False, return_dict=True)
+        return ramp, model(**_inputs(model, ids), use_cache=False, return_dict=True)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        said = f"the model could not be run over {ids.shape[1]} tokens alone ({type(error).__name__}: {error})"
+        advice = "pass link=headlong.Affine(), or what it does to its scores, and vectors as calibration"
+        raise InputError(f"{said}; {advice}") from error
     finally:
         put(model, ramp, linear)
 
 
-def post_head(model: Any, linear: nn.Linear) -> headlong.Affine | headlong.SoftCap:
-    ramp, out = _run(model, linear, torch.zeros(1, 2, dtype=torch.int64))
+def _inputs(model: Any, ids: Tensor) -> dict[str, Any]:
+    """Tokens alone; where the encoder reads sound or pictures, the decoder's, beside an encoder that saw nothing."""
+    if not model.config.is_encoder_decoder:
+        return {"input_ids": ids}
+    if model.main_input_name == "input_ids":
+        return {"input_ids": ids, "decoder_input_ids": ids}
+    width = model.get_encoder().config.hidden_size
+    nothing = torch.zeros(len(ids), 2, width, dtype=model.dtype)
+    return {"decoder_input_ids": ids, "encoder_outputs": BaseModelOutput(last_hidden_state=nothing)}
+
+
+class Seen(NamedTuple):
+    """What a model does after its output layer: a ``link``, or a ``bias`` of its own that ``beside`` holds."""
+
+    link: headlong.Affine | headlong.SoftCap
+    bias: Tensor | None = None
+    beside: tuple[Tensor, ...] = ()
+
+
+def post_head(model: Any, linear: nn.Linear) -> Seen:
+    ids = torch.zeros(1, 2, dtype=torch.int64)
+    ramp, out = _run(model, linear, ids)
     named = [getattr(model.config, name, None) for name in sorted(vars(model.config)) if "logit" in name]
     text = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     named += [getattr(text, name, None) for name in sorted(vars(text)) if "logit" in name]
     known = [float(value) for value in named if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0]
-    return link_between(ramp.scores.double().numpy(), out.logits[0, -1].double().numpy(), known, str(linear.weight.dtype))
+    given, found = ramp.scores.double().numpy(), out.logits[0, -1].double().numpy()
+    try:
+        return Seen(link_between(given, found, known, str(linear.weight.dtype)))
+    except InputError:
+        bias = _run(model, linear, ids, torch.zeros_like(ramp.scores))[1].logits[0, -1]
+        beside = _holding(model, bias)
+        if beside is None:  # no numbers of the model's own: nobody could tell when they change
+            raise
+        link = link_between(given, found - bias.double().numpy(), (), str(linear.weight.dtype))
+        return Seen(link, bias.float(), (beside,))
+
+
+def _holding(model: Any, bias: Tensor) -> Tensor | None:
+    """The buffer or parameter of the model that holds ``bias`` (``final_logits_bias`` of the BART family)."""
+    parts = [*model.buffers(), *model.parameters()]
+    same = [part for part in parts if part.numel() == bias.numel() and torch.equal(part.reshape(-1), bias.to(part.dtype))]
+    return same[0].reshape(-1) if same else None
 
 
 def calibration_of(model: Any, linear: nn.Linear, given: Any) -> Any:
@@ -98,6 +141,42 @@ def _checked_ids(model: Any, ids: Tensor) -> Tensor:
 def _hidden(model: Any, linear: nn.Linear, ids: Tensor) -> Tensor:
     try:
         ramps = [_run(model, linear, row[None])[0] for row in ids]
-    except (IndexError, RuntimeError) as error:
+    except InputError as error:
         raise OptionError(f"the model could not read rows of {ids.shape[1]} calibration tokens ({error}); cut them") from error
     return torch.cat([hidden for ramp in ramps for hidden in ramp.hidden])
+
+
+def vectors_of_text(model: Any, linear: nn.Linear, text: Any, tokenizer: Any) -> Tensor:
+    """What the layer is given over ``text``, a string or several, piece by piece; a bar counts them."""
+    if tokenizer is None:
+        raise OptionError("text without a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(...) as well")
+    pieces = [text] if isinstance(text, str) else list(text)
+    rows = [_tokens(tokenizer, piece)[:LONGEST] for piece in pieces]
+    rows = [row for row in rows if row]
+    if not rows:
+        raise OptionError(f"text has {len(pieces)} pieces and no token in them; pass text like what will be generated")
+    with torch.no_grad():
+        ramps = [
+            _run(model, linear, _checked_ids(model, torch.tensor([row])))[0]
+            for row in tqdm(rows, desc="calibration", unit="text")
+        ]
+    return torch.cat([hidden for ramp in ramps for hidden in ramp.hidden])
+
+
+def _tokens(tokenizer: Any, piece: str) -> list[int]:
+    found = tokenizer(piece)
+    ids = found["input_ids"] if hasattr(found, "keys") else found
+    return [int(token) for token in ids]
+
+
+def one_step(model: Any, linear: nn.Linear) -> tuple[Tensor, float]:
+    """What the layer is given by a model that reads one token, and the milliseconds that takes without the layer."""
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        try:
+            ramp, _ = _run(model, linear, torch.zeros(1, 1, dtype=torch.int64))
+        except InputError:  # the user said what there is to be said of this model
+            return torch.zeros(1, linear.weight.shape[1], dtype=linear.weight.dtype), float("nan")
+        times.append(time.perf_counter() - began)
+    return ramp.hidden[0], 1e3 * min(times)

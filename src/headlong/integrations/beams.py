@@ -1,0 +1,51 @@
+"""Beam search from candidates: each beam's best continuations with their log-probabilities, nothing elsewhere.
+
+::
+
+    log p = f(z) - lse                the ``keep`` best of each row can be among the ``keep`` best of all; no other can
+
+The normaliser is proved to :data:`EPS`, as close as float32 scores are to themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from headlong.integrations.fast_head import FastHead, Taking
+from headlong.integrations.picking import exponents, limits_of
+from headlong.integrations.processors import Ids, Recipe, edited
+
+EPS = 1e-6
+
+
+class BeamScores(LogitsProcessor):  # type: ignore[misc]
+    """Stands where the processors stood: ``[beams, vocab]`` log-probabilities of candidates, -inf elsewhere."""
+
+    def __init__(self, head: FastHead, taken: Taking, recipe: Recipe, keep: int) -> None:
+        self.head, self.taken, self.recipe, self.keep = head, taken, recipe, keep
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        engine, vocab = self.head.engine, self.head.out_features
+        hidden = self.taken.hidden[:, -1].detach()
+        found = engine.lse(hidden, eps=EPS)
+        lse = np.asarray(found.lse)
+
+        def log_probs(ids: list[Ids]) -> list[Any]:
+            return [exponents(engine, hidden[row : row + 1], part) - lse[row] for row, part in enumerate(ids)]
+
+        edits = edited(self.recipe.edits, input_ids, vocab, log_probs)
+        out = scores.new_full((len(hidden), vocab), -math.inf)
+        gone = [np.union1d(banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
+        top = engine.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
+        kept = torch.as_tensor(engine.layer.link(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
+        out.scatter_(1, top.ids.clamp_min(0), torch.where(top.ids < 0, -math.inf, kept))
+        for row, (ids, values) in enumerate(zip(edits.ids, edits.scores, strict=True)):
+            out[row, torch.from_numpy(ids)] = torch.from_numpy(values).to(out.dtype)
+        self.head.count(f"beams, {found.cost.path}", len(hidden))
+        return out

@@ -1,0 +1,143 @@
+"""The next class of each row, from candidates.
+
+::
+
+    next = argmax over classes of f(z)                       greedy
+    next = argmax over kept classes of f(z) / T + gumbel     sampling: temperature, then top-k, top-p, min-p
+
+Rows that no processor edits are one call of the engine. Where some classes have other scores (a repetition penalty, a
+bias), those are few and read exactly; the engine answers for all the others, and the two are merged: the winner, or as
+many of the best as decide the filters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headlong import Affine
+from headlong.engines.candidates import Best, Sieve, kept
+from headlong.engines.reference.gumbel import gumbels
+from headlong.errors import InputError
+from headlong.integrations.fast_head import FastHead
+from headlong.integrations.processors import Edits, Ids, Recipe, edited
+
+Doubles = NDArray[np.float64]
+
+
+def pick(head: FastHead, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: int | None, row0: int) -> Ids:
+    """The next class of each row; ``seed`` None: the likeliest. Counted in ``head.paths``."""
+    ids, path = _picked(head.engine, hidden, recipe, input_ids, seed, row0)
+    if (ids < 0).any():
+        head.changed()
+        raise InputError("the weights were written to while tokens were generated; restore and accelerate again")
+    head.count(path, len(hidden))
+    return ids
+
+
+def _picked(engine: Any, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: int | None, row0: int) -> tuple[Ids, str]:
+    def scores(ids: list[Ids]) -> list[Doubles]:
+        return [exponents(engine, hidden[row : row + 1], part) for row, part in enumerate(ids)]
+
+    edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores)
+    _check_some_left(edits.banned, engine.layer.vocab)
+    if not any(map(len, edits.ids)):
+        limits = limits_of(edits.banned, engine.layer.vocab)
+        if seed is None:
+            top = engine.topk(hidden, k=1, eps=math.inf, **limits)
+            return np.asarray(top.ids)[:, 0], top.cost.path
+        drawn = engine.sample(hidden, seed=seed, row0=row0, **recipe.filters, **limits)
+        return np.asarray(drawn.ids)[:, 0], drawn.cost.path
+    rows = [Row(engine, hidden[row : row + 1], edits, row, recipe.filters) for row in range(len(hidden))]
+    ids = [one.likeliest() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
+    return np.array(ids, np.int64), f"{engine.method.name}, edited"
+
+
+def _check_some_left(banned: list[Ids], vocab: int) -> None:
+    for row, ids in enumerate(banned):
+        if len(ids) == vocab:
+            raise InputError(f"the processors leave no token in row {row}; allow at least one (banned: all {vocab})")
+
+
+def limits_of(banned: list[Ids], vocab: int) -> dict[str, Any]:
+    """``exclude=`` where few are ruled out, ``allowed=`` where few are left, nothing where all are there."""
+    if not any(map(len, banned)):
+        return {}
+    if max(map(len, banned)) <= vocab // 2:
+        return {"exclude": banned}
+    everything = np.arange(vocab)
+    return {"allowed": [np.setdiff1d(everything, row, assume_unique=True) for row in banned]}
+
+
+def exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
+    """``f(z)`` of ``ids``, in their order: their rows alone are read."""
+    if not len(ids):
+        return np.empty(0)
+    top = engine.topk(hidden, k=len(ids), eps=math.inf, allowed=ids)
+    order = np.argsort(np.asarray(top.ids)[0])
+    return np.asarray(engine.layer.link(np.asarray(top.logits)[0][order]), np.float64)
+
+
+class Row:
+    """One row of which some classes have been edited: those, and an engine for the others."""
+
+    def __init__(self, engine: Any, hidden: Tensor, edits: Edits, row: int, filters: dict[str, Any]) -> None:
+        self.engine, self.hidden = engine, hidden
+        self.ids, self.scores = edits.ids[row], edits.scores[row]
+        out = np.union1d(edits.banned[row], self.ids)
+        self.others = engine.layer.vocab - len(out)
+        self.limits = limits_of([out], engine.layer.vocab)
+        self.sieve = Sieve(
+            float(filters.get("temperature", 1.0)),
+            filters.get("top_k", 0),
+            filters.get("top_p", 1.0),
+            filters.get("min_p", 0.0),
+        )
+
+    def likeliest(self) -> int:
+        """The argmax, the smaller id of two."""
+        return int(self.best(1).ids[0])
+
+    def draw(self, seed: int, row: int) -> int:
+        """``argmax f(z) / T + gumbel`` over the classes that pass the filters."""
+        if self.sieve.keeps_all:
+            return self._drawn_from_all(seed, row)
+        found = kept(self, self.sieve)
+        return int(found.ids[np.argmax(self._keys(found.ids, found.scores, seed, row))])
+
+    def _keys(self, ids: Ids, scores: Doubles, seed: int, row: int) -> Doubles:
+        return np.asarray(scores / self.sieve.temperature + gumbels(seed, row, 0, ids))
+
+    def _drawn_from_all(self, seed: int, row: int) -> int:
+        ids, keys = self.ids, self._keys(self.ids, self.scores, seed, row)
+        if self.others:
+            drawn = self.engine.sample(self.hidden, temperature=self.sieve.temperature, seed=seed, row0=row, **self.limits)
+            ids, keys = np.append(ids, int(drawn.ids[0, 0])), np.append(keys, float(drawn.score[0, 0]))
+        return int(ids[np.argmax(keys)])
+
+    def best(self, count: int) -> Best:
+        """The edited classes and the ``count`` best of the others."""
+        count = min(count, self.others)
+        ids, scores, least = self.ids, self.scores, -math.inf
+        if count:
+            top = self.engine.topk(self.hidden, k=count, eps=math.inf, **self.limits)
+            others = np.asarray(self.engine.layer.link(np.asarray(top.logits)[0]), np.float64)
+            ids, scores = np.concatenate([ids, np.asarray(top.ids)[0]]), np.concatenate([scores, others])
+            least = -math.inf if count == self.others else float(others[-1])
+        order = np.lexsort((ids, -scores))
+        return Best(ids[order], scores[order], least)
+
+    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
+        """Both ends of the log of all mass at this temperature."""
+        mine = float(np.logaddexp.reduce(self.scores / temperature, initial=-math.inf))
+        if not self.others:
+            return (mine, mine)
+        if not isinstance(self.engine.layer.link, Affine):
+            return (mine, math.inf)  # no link says a soft-cap at a temperature: all classes will be looked at
+        found = self.engine.at_temperature(temperature).lse(self.hidden, eps=eps, **self.limits)
+        middle, error = float(found.lse[0]), float(found.error[0])
+        return (float(np.logaddexp(mine, middle - error)), float(np.logaddexp(mine, middle + error)))
