@@ -173,7 +173,7 @@ def rivals(head: Any) -> dict[str, tuple[Any, Any]]:
     class Given:
         hidden: Any = None
 
-    pickers = {name: Picker(head, Given, recipe(parts, head.out_features), seed) for name, parts, seed in
+    pickers = {name: Picker(head, Given, recipe(parts, head.out_features), seed, 1) for name, parts, seed in
                (("top-p", [warper], 3), ("greedy", [], None))}  # fmt: skip
 
     def dense_sample(rows: Any) -> Any:

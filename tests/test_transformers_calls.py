@@ -31,7 +31,7 @@ from headlong.integrations.transformers import accelerate, generate, headlong_ge
 
 VOCAB = 2500
 PROMPT = torch.randint(3, VOCAB, (1, 7), generator=torch.Generator().manual_seed(1))
-SHORT = {"max_new_tokens": 12, "pad_token_id": 0, "do_sample": False}
+SHORT: dict[str, Any] = {"max_new_tokens": 12, "pad_token_id": 0, "do_sample": False}
 
 
 def llama(layers: int = 2, seed: int = 0) -> Any:
@@ -109,7 +109,7 @@ class Around(nn.Linear):
         self.inner = inner
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.inner(hidden) + super().forward(hidden)
+        return torch.add(self.inner(hidden), super().forward(hidden))
 
 
 def test_any_wrapper_and_any_hook_is_seen_and_said(model: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_compiled_model_is_one_graph(model: Any) -> None:
         expected = model(ids).logits
         accelerate(model, method="cascade")
         torch._dynamo.reset()
-        counter = CompileCounter()
+        counter = CompileCounter()  # type: ignore[no-untyped-call]
         compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=False)
         for _ in range(3):
             assert torch.allclose(compiled(ids).logits, expected, atol=1e-4)
@@ -249,7 +249,7 @@ def test_stop_strings_stop_or_are_refused_before_the_first_token(model: Any, wor
     assert sum(head.paths.values()) == before
 
 
-DRAFTED = {
+DRAFTED: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "sampling": {"do_sample": True, "top_k": 0, "temperature": 0.9},
     "penalty and top-p": {"do_sample": True, "top_k": 0, "top_p": 0.8, "repetition_penalty": 1.4},
@@ -320,7 +320,8 @@ def test_whisper_is_read_through_its_decoder() -> None:
 
 
 def family(kind: str) -> Any:
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "vocab_size": VOCAB}
+    sizes: dict[str, Any] = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": VOCAB}
+    sizes["encoder_attention_heads"] = 2
     sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
     sizes |= {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": None}
     kinds = {
@@ -379,7 +380,7 @@ def gpt2() -> Any:
     return sharp(GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=48, n_layer=1, n_head=2)))
 
 
-BEAMS = {
+BEAMS: dict[str, dict[str, Any]] = {
     "beams": {"num_beams": 4},
     "several answers": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.3},
     "penalty": {"num_beams": 3, "repetition_penalty": 1.5},

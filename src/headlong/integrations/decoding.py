@@ -210,7 +210,7 @@ def _dropped() -> dict[str, Any]:
 def _stop_strings(model: Any, tokenizer: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """``options`` with ``stop_strings`` as the criterion that transformers would make of them, had it kept the tokenizer."""
     options, config, own = dict(options), options.get("generation_config"), model.generation_config
-    configured = [part for part in (config, own) if getattr(part, "stop_strings", None) is not None]
+    configured: list[Any] = [part for part in (config, own) if getattr(part, "stop_strings", None) is not None]
     strings = options.pop("stop_strings", None) or next((part.stop_strings for part in configured), None)
     if strings is None:
         yield options

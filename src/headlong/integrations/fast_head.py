@@ -158,7 +158,7 @@ class Taking:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.taken.width, self.taken.hidden = 0, None
+        self.taken.width = 0
 
     @property
     def latest(self) -> Tensor | None:
