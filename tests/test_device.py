@@ -271,5 +271,14 @@ def test_auto_looks_first_where_ids_alone_are_promised(monkeypatch: pytest.Monke
     assert hl.compile(layer, calibration=calibration, device=PLACE).name == "full"
     monkeypatch.setattr("headlong.engines.device.factory.WORTH_A_LOOK", 1)
     assert hl.compile(layer, calibration=calibration, eps=math.inf, device=PLACE).name == "cascade"
-    with pytest.raises(OptionError, match="reads int8 codes with sure radii"):
-        hl.compile(layer, "cascade", bits=4, device=PLACE)
+
+
+@pytest.mark.parametrize("bits", [1, 3, 4])
+def test_codes_of_few_bits_are_widened(bits: int, rng: np.random.Generator) -> None:
+    layer, _, hidden = decaying(rng)
+    engine, cpu = (hl.compile(layer, "cascade", bits=bits, eps=math.inf, **more) for more in ({"device": PLACE}, {}))
+    for batch in (1, 5):
+        answer, expected = engine.topk(tensor(hidden[:batch]), 5), cpu.topk(hidden[:batch], 5)
+        assert answer.ids.tolist() == expected.ids.tolist() and answer.proved.all()
+        reference = truth(layer, hidden[:batch])
+        check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), reference.rounding + 1e-12)

@@ -1,10 +1,10 @@
-"""A plan of int8 codes on a device: the CPU's plan, its radii, its order of looks, in buffers of fixed capacity.
+"""A plan of codes on a device: the CPU's plan, its radii, its order of looks, in buffers of fixed capacity.
 
     level 0 for all classes -> the k best estimates exactly, their worst is the threshold -> level 1 for what reaches it
     -> exact rows for what still does -> the normaliser between the scored terms and the intervals of the others
 
-The query's side (its rotation, its two int8 planes, its half of every radius) is computed in float64. Not here: codes of
-fewer bits and radii that hold with a probability, which are read on the CPU.
+The query's side (its rotation, its two int8 planes, its half of every radius) is computed in float64. Codes of fewer bits
+are widened to int8. Not here: radii that hold with a probability, which are read on the CPU.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.engines.device.residence import EXP32, Call, Found, Looked, Reader, Tensor
+from headlong.engines.device.residence import EXP32, WARPS, Call, Found, Looked, Reader, Tensor
 from headlong.engines.reference.query import PLANES
-from headlong.errors import OptionError
 from headlong.links import lowering_error
-from headlong.plan import Level, Plan, deinterleave, slack_rows
+from headlong.plan import Level, Plan, deinterleave, row_bytes, slack_rows, unpack
 
+ALIGN = 16
+"""Columns that a segment is padded to: 16 bytes are one load."""
 SURVIVORS = 8192
 """Candidates of level 0 that level 1 has room for."""
 
@@ -33,6 +34,13 @@ class Codes(NamedTuple):
     slack: Tensor
     edges: Tensor
     level: Level
+
+
+class Words(NamedTuple):
+    """The same codes, four to a 32-bit word, and the edges of their segments in words."""
+
+    codes: Tensor
+    edges: Tensor
 
 
 class Halves(NamedTuple):
@@ -50,11 +58,6 @@ class CodesReader(Reader):
 
     def __init__(self, layer: Any, norms: Any, device: str, weight: Tensor | None, plan: Plan) -> None:
         super().__init__(layer, norms, device, weight)
-        if plan.budget is not None or not 1 <= len(plan.levels) <= 2 or not all(
-            level.scale is not None and level.slack is not None and all(bits == 8 for *_, bits in level.layout)
-            for level in plan.levels
-        ):
-            raise OptionError("on a device the cascade reads int8 codes with sure radii; leave bits and widths out, or device")
         self.code_kernels = importlib.import_module("headlong.engines.device.codes_kernels")
         self.plan = plan
         self.mean = None if plan.mean is None else self.tensor(plan.mean).double()
@@ -62,16 +65,19 @@ class CodesReader(Reader):
         self.centre = None if plan.centre is None else self.tensor(plan.centre).double()
         self.base = self.tensor(plan.base)
         self.levels = [self._level(level, first) for first, level in zip((True, False), plan.levels, strict=False)]
+        self.words = [Words(one.codes.view(self.torch.int32), one.edges // 4) for one in self.levels]
 
     def _level(self, level: Level, first: bool) -> Codes:
-        rows = deinterleave(level.codes, self.vocab) if first else level.codes
-        widths = [stop - start for start, stop, _ in level.layout]
-        # level 0 pads each segment to whole quads: without the padding the segments follow each other
-        starts = np.cumsum([0] + [-(-width // 4) * 4 if first else width for width in widths])[:-1]
-        columns = np.concatenate([np.arange(start, start + width) for start, width in zip(starts, widths, strict=True)])
-        signed = (rows[:, columns].astype(np.int16) - 128).astype(np.int8)
-        edges = np.cumsum([0, *widths]).astype(np.int32)
-        return Codes(self.tensor(signed), self.tensor(level.scale), self.tensor(level.slack), self.tensor(edges), level)
+        """Codes of any bits as int8, each segment padded with zeros to whole :data:`ALIGN` columns."""
+        rows, column, parts = deinterleave(level.codes, self.vocab) if first else level.codes, 0, []
+        for start, stop, bits in level.layout:
+            wide = row_bytes(stop, bits, start)
+            signed = unpack(rows[:, column : column + wide], bits, stop - start).astype(np.int8)
+            parts.append(np.pad(signed, ((0, 0), (0, -(stop - start) % ALIGN))))
+            column += -(-wide // 4) * 4 if first else wide  # level 0 pads each segment to whole quads
+        edges = np.cumsum([0, *(part.shape[1] for part in parts)]).astype(np.int32)
+        codes = self.tensor(np.concatenate(parts, axis=1))
+        return Codes(codes, self.tensor(level.scale), self.tensor(level.slack), self.tensor(edges), level)
 
     def query(self, call: Call) -> tuple[list[Halves], Tensor]:
         """The queries' side of every level, and ``<centre, hidden>``."""
@@ -85,7 +91,8 @@ class CodesReader(Reader):
             for (start, stop, _), (whole, step) in zip(codes.level.layout, found, strict=True):
                 gap = (x[:, start:stop] - whole * step[:, None]).abs()
                 lost[:, start:stop] = self.torch.maximum(lost[:, start:stop], gap)
-            whole = self.torch.cat([part for part, _ in found], dim=1)
+            pad = self.torch.nn.functional.pad
+            whole = self.torch.cat([pad(part, (0, -part.shape[1] % ALIGN)) for part, _ in found], dim=1)
             coarse = ((whole + 128) / 256).floor()
             both = self.torch.stack([coarse, whole - 256 * coarse], dim=1).to(self.torch.int8)
             planes.append((both, self.torch.stack([step for _, step in found], dim=1).float()))
@@ -141,14 +148,25 @@ class CodesReader(Reader):
         classes = self.blocks.wide if product else self.blocks.classes
         tiles, best = self.tiles(classes, k)
         looked = self._room(batch, tiles, best, keep=True)
-        self.code_kernels.scan_codes[(-(-batch // block), tiles)](
-            codes.codes, codes.scale, codes.slack, self.base, codes.edges, side.planes, side.steps, side.halves, shared,
+        form = codes if product else self.words[0]
+        planes = side.planes if product else side.planes.view(self.torch.int32)
+        given = (
+            form.codes, codes.scale, codes.slack, self.base, form.edges, planes, side.steps, side.halves, shared,
             *self.masked(call), self.steepest, self.link, *call.noise,
             looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
-            self.vocab, codes.codes.shape[1], codes.scale.shape[1], batch, tiles, best,
-            codes.scale.shape[0], codes.slack.shape[0], MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample,
-            PRODUCT=product, BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
+            self.vocab, codes.codes.shape[1] // (1 if product else ALIGN), codes.scale.shape[1],
         )  # fmt: skip
+        kinds = {"MASKED": call.mask is not None, "KIND": self.kind, "SAMPLE": sample, "BLOCK_V": classes}
+        segments, slacks = codes.scale.shape[0], codes.slack.shape[0]
+        if product:
+            self.code_kernels.scan_codes[(-(-batch // block), tiles)](
+                *given, batch, tiles, best, segments, slacks, **kinds,
+                BLOCK_D=self.blocks.columns, BLOCK_B=block, num_warps=WARPS[block],
+            )  # fmt: skip
+        else:
+            self.code_kernels.scan_codes_of_one[(batch, tiles)](
+                *given, tiles, best, segments, slacks, **kinds, DP4A=self.blocks.dp4a, BLOCK_W=self.blocks.columns // 4
+            )
         return looked._replace(sides=sides, shared=shared)
 
     def rivals(self, call: Call, looked: Looked, threshold: Tensor, k: int, *, sample: bool) -> tuple[Tensor, ...]:
@@ -158,13 +176,14 @@ class CodesReader(Reader):
         room = min(max(SURVIVORS, self.capacity(k)), 1 << (self.vocab - 1).bit_length())
         count, kept = self.select(looked.high, threshold, room)
         codes, side, capacity = self.levels[1], looked.sides[1], self.capacity(k)
+        form = self.words[1]
         open_count, still_open = self.full((call.batch,), 0, "int32"), self.full((call.batch, capacity), -1, "int32")
         self.code_kernels.refine[(call.batch, -(-room // self.blocks.rows))](
-            codes.codes, codes.scale, codes.slack, codes.edges, side.planes, side.steps, side.halves, looked.shared, kept,
-            count, threshold, looked.high, looked.estimate, open_count, still_open, self.link, *call.noise,
-            self.vocab, codes.codes.shape[1], codes.scale.shape[1], room, capacity,
-            codes.scale.shape[0], codes.slack.shape[0], KIND=self.kind, SAMPLE=sample,
-            ROWS=self.blocks.rows, BLOCK_D=self.blocks.columns,
+            form.codes, codes.scale, codes.slack, form.edges, side.planes.view(self.torch.int32), side.steps, side.halves,
+            looked.shared, kept, count, threshold, looked.high, looked.estimate, open_count, still_open, self.link, *call.noise,
+            self.vocab, codes.codes.shape[1] // ALIGN, codes.scale.shape[1], room, capacity,
+            codes.scale.shape[0], codes.slack.shape[0], KIND=self.kind, SAMPLE=sample, DP4A=self.blocks.dp4a,
+            ROWS=self.blocks.rows, BLOCK_W=self.blocks.columns // 4,
         )  # fmt: skip
         return open_count, still_open, (count > room) | (open_count > capacity), count
 

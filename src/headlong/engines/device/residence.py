@@ -31,12 +31,14 @@ CAPACITY = 1024
 """Candidates kept for each query; more, and the query is finished densely."""
 SLOTS = 8
 """Queries that are finished densely side by side: each takes 16 bytes a class of scratch memory."""
+WARPS = {1: 4, 16: 8, 32: 8}
+"""Warps of a program that looks at so many queries: with fewer, registers do not suffice."""
 KINDS = {"affine": 0, "softcap": 1, "table": 2}
 
 
 class Blocks(NamedTuple):
     """What one program takes: ``classes`` of a look at one query or at several (``wide``), ``columns`` of a row at a time,
-    exact ``rows``, ``noise`` and ``order`` of the candidates, upper ends to ``select`` from."""
+    exact ``rows``, ``noise`` and ``order`` of the candidates, upper ends to ``select`` from. ``dp4a``: whether there is one."""
 
     classes: int = 64
     wide: int = 128
@@ -45,10 +47,11 @@ class Blocks(NamedTuple):
     noise: int = 128
     order: int = 64
     select: int = 1024
+    dp4a: bool = True
 
 
 BLOCKS = Blocks()
-INTERPRETED = Blocks(classes=256, wide=256, rows=256, noise=1024, order=512)
+INTERPRETED = Blocks(classes=256, wide=256, rows=256, noise=1024, order=512, dp4a=False)
 """The interpreter pays for each operation, not for its size."""
 
 
@@ -187,6 +190,7 @@ class Reader:
             self.vocab, self.dim, batch, tiles, best, unit(self.dim, self.blocks.columns, product),
             BIAS=self.bias is not None, MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample, KEEP=keep,
             PRODUCT=product, NATIVE=native, BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
+            num_warps=WARPS[block],
         )  # fmt: skip
         return looked
 
