@@ -69,11 +69,15 @@ def play(case: Case) -> Outcome:
     )
 
 
+# Seeds for which points were once drawn without a limit.
 CASES = {
-    **{f"spread-{spread}-{batch}": Case(spread, batch) for spread, batch in ((12, 8), (16, 8), (25, 8), (60, 64))},
-    "few-bits": Case(60, vocab=20_011, calibrated=False, options={"bits": 4}),
-    "bias": Case(3, bias=1e3),
-    "narrow-promise": Case(6, batch=128, eps=1e-4),
+    "spread-12": Case(12, seed=3),
+    "spread-16": Case(16, seed=3),
+    "spread-25": Case(25, seed=1),
+    "spread-60": Case(60, batch=64, seed=0),
+    "few-bits": Case(60, vocab=20_011, calibrated=False, options={"bits": 4}, seed=0),
+    "bias": Case(3, bias=1e3, seed=5),
+    "narrow-promise": Case(6, batch=128, eps=1e-4, seed=0),
 }
 
 
