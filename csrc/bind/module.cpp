@@ -100,7 +100,7 @@ class BoundExecutor {
         std::vector<Answer> answers;
         {
             nb::gil_scoped_release release;
-            answers = executor_.ask(hidden.data(), batch, question, dense);
+            answers = headlong::ask(executor_, hidden.data(), batch, question, dense);
         }
         const double nan = std::nan("");
         std::vector<double> logits(batch * k, -kInf), log_probs(batch * k, -kInf);
@@ -127,7 +127,7 @@ class BoundExecutor {
         std::vector<Answer> answers;
         {
             nb::gil_scoped_release release;
-            answers = executor_.ask(hidden.data(), batch, question, dense);
+            answers = headlong::ask(executor_, hidden.data(), batch, question, dense);
         }
         return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
                               column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
@@ -143,7 +143,7 @@ class BoundExecutor {
         std::vector<double> out(batch * m);
         {
             nb::gil_scoped_release release;
-            executor_.logits(hidden.data(), batch, ids.data(), m, thread_count(threads), out.data());
+            headlong::logits(executor_, hidden.data(), batch, ids.data(), m, thread_count(threads), out.data());
         }
         return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(m)});
     }
@@ -161,7 +161,7 @@ class BoundExecutor {
         std::vector<Draw> draws;
         {
             nb::gil_scoped_release release;
-            answers = executor_.sample(hidden.data(), batch, rule, question, dense, &draws);
+            answers = headlong::sample(executor_, hidden.data(), batch, rule, question, dense, &draws);
         }
         std::vector<int64_t> ids;
         std::vector<double> z, score;

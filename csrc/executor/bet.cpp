@@ -28,17 +28,17 @@ std::vector<T> joined(const std::vector<std::vector<T>>& each) {
 }  // namespace
 
 // The middles and gaps of all classes, and the sums of the middles chunk by chunk.
-void Executor::weigh(const Look& look, int q, double beta, int threads, Weighed& w) const {
-    const float* est = look.est.data() + q * padded;
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    w.middle.resize(padded);
-    w.gap.resize(padded);
+void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w) {
+    const float* est = look.est.data() + q * e.padded;
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    w.middle.resize(e.padded);
+    w.gap.resize(e.padded);
     std::vector<double> sums(chunks);
     over_chunks(chunks, threads, [&](int, int64_t c) {
         float rad[kChunk];
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        kernels->radius(look.prepared.likely[q], first, n, rad);
-        sums[c] = kernels->gaps(est + first, rad, n, link, static_cast<float>(beta), w.shift, w.slop, &w.middle[first],
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        e.kernels->radius(look.prepared.likely[q], first, n, rad);
+        sums[c] = e.kernels->gaps(est + first, rad, n, e.link, static_cast<float>(beta), w.shift, w.slop, &w.middle[first],
                                 &w.gap[first]);
     });
     w.sum = std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -46,26 +46,26 @@ void Executor::weigh(const Look& look, int q, double beta, int threads, Weighed&
 
 // Which classes to take out, the widest gaps first, when `price` rows are paid for each, `left` of its gap stays, and the rest
 // is sampled. Guessed.
-Wager Executor::cheapest(const Weighed& w, double known, double aim, double odds, double price, double left) const {
-    const int64_t chunks = (padded + kChunk - 1) / kChunk, stride = chunks < 32 ? 1 : 8, some = (chunks + stride - 1) / stride;
-    const double weight = static_cast<double>(chunks) / static_cast<double>(some);
+Wager cheapest(const Executor& e, const Weighed& w, double known, double aim, double odds, double price, double left) {
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk, stride = chunks < 32 ? 1 : 8, some = (chunks + stride - 1) / stride;
+    const double scale = static_cast<double>(chunks) / static_cast<double>(some);
     std::vector<double> count(kBins, 0.0), gaps(kBins, 0.0);
     for (int64_t c = 0; c < chunks; c += stride)
-        for (int64_t i = c * kChunk; i < std::min(padded, (c + 1) * kChunk); ++i) {
+        for (int64_t i = c * kChunk; i < std::min(e.padded, (c + 1) * kChunk); ++i) {
             const int bin = bin_of(w.gap[i]);
-            count[bin] += weight;
+            count[bin] += scale;
             gaps[bin] += w.gap[i];
         }
     // Gaps that may have been clamped at exp(88) are always taken.
     const int clamped = bin_of(1e37f);
-    double rest = weight * std::accumulate(gaps.begin(), gaps.begin() + clamped, 0.0), rows = 0;
+    double rest = scale * std::accumulate(gaps.begin(), gaps.begin() + clamped, 0.0), rows = 0;
     const double sum = known + w.sum;
     Wager wager;
     for (int b = kBins; b > 0; --b) {
         if (b < kBins) {
             if (w.gap.empty() || count[b] == 0) continue;
             rows += count[b];
-            if (b < clamped) rest -= (1 - left) * gaps[b] * weight;
+            if (b < clamped) rest -= (1 - left) * gaps[b] * scale;
         }
         const double cost = price * rows + draws_for(odds, aim * sum / std::max(rest, 1e-300), kSpread) + 64;
         if (b <= clamped && cost < wager.cost) {
@@ -77,16 +77,16 @@ Wager Executor::cheapest(const Weighed& w, double known, double aim, double odds
 }
 
 // Brings the classes with gaps from `edge` on to a deeper level.
-void Executor::look_closer(Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Answer& answer) const {
+void look_closer(const Executor& e, Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Answer& answer) {
     constexpr int64_t kGrain = 256;
     const float none[kChunk] = {};
-    float* est = look.est.data() + q * padded;
+    float* est = look.est.data() + q * e.padded;
     std::vector<std::vector<int32_t>> wide(threads);
-    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
         float kept[kChunk], upper[kChunk];
         int32_t ids[kChunk];
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        const int64_t came = kernels->survivors(&w.gap[first], none, n, edge, static_cast<int32_t>(first), ids, kept, upper);
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        const int64_t came = e.kernels->survivors(&w.gap[first], none, n, edge, static_cast<int32_t>(first), ids, kept, upper);
         wide[t].insert(wide[t].end(), ids, ids + came);
     });
     const std::vector<int32_t> ids = joined(wide);
@@ -99,8 +99,8 @@ void Executor::look_closer(Look& look, int q, int level, float edge, double beta
         std::fill(closer, closer + whole, -std::numeric_limits<float>::infinity());
         std::fill(rad, rad + whole, 0.f);
         for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
-        look_deeper(look, q, level, some, n, closer, rad);
-        kernels->gaps(closer, rad, whole, link, static_cast<float>(beta), w.shift, w.slop, middle, gap);
+        look_deeper(e, look, q, level, some, n, closer, rad);
+        e.kernels->gaps(closer, rad, whole, e.link, static_cast<float>(beta), w.shift, w.slop, middle, gap);
         for (int64_t i = 0; i < n; ++i) {
             moved[g] += static_cast<double>(middle[i]) - w.middle[some[i]];
             est[some[i]] = closer[i];
@@ -109,16 +109,16 @@ void Executor::look_closer(Look& look, int q, int level, float edge, double beta
         }
     });
     w.sum += std::accumulate(moved.begin(), moved.end(), 0.0);
-    answer.bytes += static_cast<double>(count) * deeper[level].bytes;
+    answer.bytes += static_cast<double>(count) * e.deeper[level].bytes;
 }
 
 // How much of a gap a deeper level leaves, by the classes that stand for all.
-double Executor::left_by(const Look& look, int q, size_t level) const {
-    const DeeperQuery& query = look.prepared.deeper[q * deeper.size() + level];
+double left_by(const Executor& e, const Look& look, int q, size_t level) {
+    const DeeperQuery& query = look.prepared.deeper[q * e.deeper.size() + level];
     const Radius& radius = look.prepared.likely[q];
     double now = 0, then = 0;
     for (int64_t i = 0; i < 16; ++i) {
-        const int64_t id = vocab * i / 16;
+        const int64_t id = e.vocab * i / 16;
         float wide = radius.constant, narrow = query.radius.constant;
         for (int r = 0; r < radius.terms; ++r) wide += radius.slack[r][id] * radius.term[r];
         for (int r = 0; r < query.radius.terms; ++r) narrow += query.radius.slack[r][id] * query.radius.term[r];
@@ -129,48 +129,48 @@ double Executor::left_by(const Look& look, int q, size_t level) const {
     return now > 0 ? std::min(1.0, then / now) : 1;
 }
 
-Status Executor::bet(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
-                     Interval& lse, Answer& answer) const {
-    float* est = look.est.data() + q * padded;
+Status bet(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                     Interval& lse, Answer& answer) {
+    float* est = look.est.data() + q * e.padded;
     const float none = -std::numeric_limits<float>::infinity();
     Weighed w;
     w.shift = static_cast<float>(look.masses[q].shift);
-    for (const Scored& s : scored) w.shift = std::max(w.shift, static_cast<float>(linked(s.z) * question.beta));
+    for (const Scored& s : scored) w.shift = std::max(w.shift, static_cast<float>(e.linked(s.z) * question.beta));
     double exact = 0;
     for (const Scored& s : scored) {
-        exact += std::exp(linked(s.z) * question.beta - w.shift);
+        exact += std::exp(e.linked(s.z) * question.beta - w.shift);
         est[s.id] = none;
     }
-    const double fixed = float_error(w.shift, question.beta) + dot_error(&look.hidden[q * dim]);
-    const double aim = question.eps - fixed, odds = 2 / question.delta, most = share * static_cast<double>(vocab);
-    if (aim <= 0) return refine(look, q, question, threads, scored, lse, answer);
+    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
+    const double aim = question.eps - fixed, odds = 2 / question.delta, most = e.share * static_cast<double>(e.vocab);
+    if (aim <= 0) return refine(e, look, q, question, threads, scored, lse, answer);
     w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
-    weigh(look, q, question.beta, threads, w);
-    Wager wager = cheapest(w, exact, aim, odds, 1, 0);
-    for (size_t level = 0; look.source == &preview && level < deeper.size(); ++level) {
-        const double price = kCloser * static_cast<double>(deeper[level].bytes) / row_bytes();
-        const Wager closer = cheapest(w, exact, aim, odds, price, left_by(look, q, level));
-        if (closer.cost > 0.8 * wager.cost || !(closer.cost < 0.8 * static_cast<double>(vocab))) continue;
-        look_closer(look, q, static_cast<int>(level), closer.edge, question.beta, threads, w, answer);
-        wager = cheapest(w, exact, aim, odds, 1, 0);
+    weigh(e, look, q, question.beta, threads, w);
+    Wager wager = cheapest(e, w, exact, aim, odds, 1, 0);
+    for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {
+        const double price = kCloser * static_cast<double>(e.deeper[level].bytes) / e.row_bytes();
+        const Wager closer = cheapest(e, w, exact, aim, odds, price, left_by(e, look, q, level));
+        if (closer.cost > 0.8 * wager.cost || !(closer.cost < 0.8 * static_cast<double>(e.vocab))) continue;
+        look_closer(e, look, q, static_cast<int>(level), closer.edge, question.beta, threads, w, answer);
+        wager = cheapest(e, w, exact, aim, odds, 1, 0);
     }
     if (!(wager.cost < most)) return Status::dear;
 
     // The wide ones are scored.
-    const int64_t chunks = (padded + kChunk - 1) / kChunk, runs = padded / kRun;
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk, runs = e.padded / kRun;
     Scratch<double> before(runs + 1);
     std::vector<std::vector<Scored>> wide_ids(threads);
     over_chunks(chunks, threads, [&](int t, int64_t c) {
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
         int32_t ids[kChunk + kRun];
-        const int64_t came = kernels->split(&w.gap[first], n, wager.edge, static_cast<int32_t>(first), ids, &before[first / kRun + 1]);
+        const int64_t came = e.kernels->split(&w.gap[first], n, wager.edge, static_cast<int32_t>(first), ids, &before[first / kRun + 1]);
         for (int64_t i = 0; i < came; ++i) wide_ids[t].push_back({ids[i], 0});
     });
     std::vector<Scored> wide = joined(wide_ids);
     if (static_cast<double>(wide.size()) > 2 * most + 4096) return Status::dear;
-    score(&look.hidden[q * dim], wide, threads);
+    score(e, &look.hidden[q * e.dim], wide, threads);
     for (const Scored& s : wide) {
-        exact += std::exp(linked(s.z) * question.beta - w.shift);
+        exact += std::exp(e.linked(s.z) * question.beta - w.shift);
         w.sum -= w.middle[s.id];
         est[s.id] = none;
     }
@@ -184,15 +184,15 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
         lse = {w.shift + std::log(known), fixed};
         return Status::done;
     }
-    const uint64_t key = key_of(look, q, question);
-    const auto term = [&](const Scored& s) { return std::exp(linked(s.z) * question.beta - w.shift); };
+    const uint64_t key = key_of(e, look, q, question);
+    const auto term = [&](const Scored& s) { return std::exp(e.linked(s.z) * question.beta - w.shift); };
     std::vector<double> drawn;
     double sum = 0, squares = 0, draws = 0.7 * draws_for(odds, aim * known / total, kSpread);
     for (uint32_t round = 0; round < 16; ++round) {
         if (static_cast<double>(drawn.size()) + draws > most + 4096) return Status::dear;
         if (draws > 0) {
             const std::vector<double> fresh =
-                sample_terms(look, q, w, before, key, round, static_cast<int64_t>(draws) + 16, threads, term, answer);
+                sample_terms(e, look, q, w, before, key, round, static_cast<int64_t>(draws) + 16, threads, term, answer);
             drawn.insert(drawn.end(), fresh.begin(), fresh.end());
             for (double x : fresh) sum += x, squares += x * x;
         }
@@ -211,12 +211,12 @@ Status Executor::bet(Look& look, int q, const Question& question, int threads, s
 }
 
 // Draws are made from the question's seed and the query's content: the same query has the same answer.
-uint64_t Executor::key_of(const Look& look, int q, const Question& question) const {
+uint64_t key_of(const Executor& e, const Look& look, int q, const Question& question) {
     uint64_t part[4];  // side by side: each waits for its last
     for (uint64_t i = 0; i < 4; ++i) part[i] = question.seed + i;
-    for (int64_t j = 0; j < dim; ++j) {
+    for (int64_t j = 0; j < e.dim; ++j) {
         uint64_t word;
-        std::memcpy(&word, &look.hidden[q * dim + j], 8);
+        std::memcpy(&word, &look.hidden[q * e.dim + j], 8);
         part[j % 4] = mix(part[j % 4] ^ word) + 0x9E3779B97F4A7C15u;
     }
     return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
@@ -224,14 +224,14 @@ uint64_t Executor::key_of(const Look& look, int q, const Question& question) con
 
 // X = (term - middle) / gap of `count` classes drawn in proportion to their gaps, `before` being the sums of those of the runs of
 // classes.
-std::vector<double> Executor::sample_terms(const Look& look, int q, const Weighed& w, const Scratch<double>& before, uint64_t key,
-                                           uint32_t round, int64_t count, int threads, const TermOf& term, Answer& answer) const {
-    const int64_t runs = padded / kRun;
+std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before, uint64_t key,
+                                           uint32_t round, int64_t count, int threads, const TermOf& term, Answer& answer) {
+    const int64_t runs = e.padded / kRun;
     std::vector<Scored> distinct;
     std::vector<int32_t> times;
     int64_t run = 0, place = 0;
     double sum = 0;  // of the classes of the run before `place`, and those of the runs before
-    for (double point : sorted_points(*kernels, key, round, count, before[runs])) {
+    for (double point : sorted_points(*e.kernels, key, round, count, before[runs])) {
         for (; run + 1 < runs && before[run + 1] <= point; ++run) place = 0;
         if (place == 0) sum = before[run];
         int64_t last = -1;  // where roundings lead beyond the run, its last class that has any mass
@@ -246,8 +246,8 @@ std::vector<double> Executor::sample_terms(const Look& look, int q, const Weighe
         if (distinct.empty() || distinct.back().id != last) distinct.push_back({last, 0}), times.push_back(0);
         ++times.back();
     }
-    score(&look.hidden[q * dim], distinct, threads);
-    answer.bytes += static_cast<double>(distinct.size()) * row_bytes();
+    score(e, &look.hidden[q * e.dim], distinct, threads);
+    answer.bytes += static_cast<double>(distinct.size()) * e.row_bytes();
     answer.rows += static_cast<int64_t>(distinct.size());
     std::vector<double> drawn;
     drawn.reserve(count);

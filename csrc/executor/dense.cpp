@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "executor/executor.h"
+#include "executor/verbs.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -32,34 +32,34 @@ void keep_best(std::vector<Scored>& best, int64_t k, const Scored& s) {
 }  // namespace
 
 // Runs of rows whose sums are joined in order: the same whatever the threads.
-int64_t Executor::pieces() const { return std::max<int64_t>(1, std::min(kMostPieces, vocab / kLeastPiece)); }
+int64_t pieces(const Executor& e) { return std::max<int64_t>(1, std::min(kMostPieces, e.vocab / kLeastPiece)); }
 
 // visit(piece, q, first, n, z) with the logits of `n` rows for rows[q]; masked classes are at -inf. The rows of a piece come
 // in order, from one thread.
-void Executor::every_logit(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
-                           const Visit& visit) const {
-    const int64_t wide = (dim + kWide - 1) / kWide * kWide, row_size = dim * (kind == Kind::f32 ? 4 : 2), all = pieces();
+void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                           const Visit& visit) {
+    const int64_t wide = (e.dim + kWide - 1) / kWide * kWide, row_size = e.dim * (e.kind == Kind::f32 ? 4 : 2), all = pieces(e);
     const int n = static_cast<int>(rows.size());
     const int64_t at_once = std::max<int64_t>(4, std::min<int64_t>(kBlock, kWideBytes / (8 * wide)));
     Scratch<double> x(n * wide);
     std::memset(x.data(), 0, sizeof(double) * n * wide);
-    for (int q = 0; q < n; ++q) std::copy_n(hidden + rows[q] * dim, dim, x.data() + q * wide);
+    for (int q = 0; q < n; ++q) std::copy_n(hidden + rows[q] * e.dim, e.dim, x.data() + q * wide);
     std::atomic<int64_t> next{0};
     run_parallel(static_cast<int>(std::min<int64_t>(question.threads, all)), [&](int) {
         Scratch<double> scratch(at_once * wide), z(n * at_once);
         for (int64_t piece = next++; piece < all; piece = next++) {
-            const int64_t stop = vocab * (piece + 1) / all;
-            for (int64_t first = vocab * piece / all; first < stop; first += at_once) {
+            const int64_t stop = e.vocab * (piece + 1) / all;
+            for (int64_t first = e.vocab * piece / all; first < stop; first += at_once) {
                 const int64_t count = std::min(at_once, stop - first);
-                const char* from = static_cast<const char*>(weight) + first * row_size;
-                if (n == 1) kernels->dot_rows(from, kind, dim, nullptr, count, x.data(), z.data());
-                else kernels->dot_block(from, kind, dim, count, x.data(), n, scratch.data(), z.data(), at_once);
+                const char* from = static_cast<const char*>(e.weight) + first * row_size;
+                if (n == 1) e.kernels->dot_rows(from, e.kind, e.dim, nullptr, count, x.data(), z.data());
+                else e.kernels->dot_block(from, e.kind, e.dim, count, x.data(), n, scratch.data(), z.data(), at_once);
                 for (int q = 0; q < n; ++q) {
                     double* some = z.data() + q * at_once;
                     const uint8_t* mask = question.mask;
-                    if (mask != nullptr && question.mask_per_row) mask += rows[q] * vocab;
+                    if (mask != nullptr && question.mask_per_row) mask += rows[q] * e.vocab;
                     for (int64_t i = 0; i < count; ++i)
-                        some[i] = mask == nullptr || mask[first + i] != 0 ? exact(some[i], first + i) : -kInf;
+                        some[i] = mask == nullptr || mask[first + i] != 0 ? e.exact(some[i], first + i) : -kInf;
                     visit(piece, q, first, count, some);
                 }
             }
@@ -67,16 +67,16 @@ void Executor::every_logit(const double* hidden, const std::vector<int64_t>& row
     });
 }
 
-void Executor::finish(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
-                      std::vector<Answer>& answers) const {
-    const int64_t all = pieces(), k = question.k;
+void finish(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                      std::vector<Answer>& answers) {
+    const int64_t all = pieces(e), k = question.k;
     const size_t n = rows.size();
     std::vector<Own> each(all * n);
-    every_logit(hidden, rows, question, [&](int64_t piece, int q, int64_t first, int64_t count, const double* z) {
+    every_logit(e, hidden, rows, question, [&](int64_t piece, int q, int64_t first, int64_t count, const double* z) {
         Own& own = each[piece * n + q];
         double f[kBlock], top = -kInf, most = -kInf;
         for (int64_t i = 0; i < count; ++i) {
-            f[i] = z[i] == -kInf ? z[i] : linked(z[i]) * question.beta;
+            f[i] = z[i] == -kInf ? z[i] : e.linked(z[i]) * question.beta;
             top = std::max(top, f[i]);
             most = std::max(most, z[i]);
         }
@@ -85,7 +85,7 @@ void Executor::finish(const double* hidden, const std::vector<int64_t>& rows, co
             own.sum *= own.shift == -kInf ? 0 : std::exp(own.shift - top);
             own.shift = top;
         }
-        own.sum += kernels->sum_exps(f, count, own.shift);
+        own.sum += e.kernels->sum_exps(f, count, own.shift);
         // Ids rise within a piece: who only equals the worst of the best comes too late.
         if (k == 0 || (static_cast<int64_t>(own.best.size()) == k && most <= own.best.front().z)) return;
         for (int64_t i = 0; i < count; ++i)
@@ -108,40 +108,40 @@ void Executor::finish(const double* hidden, const std::vector<int64_t>& rows, co
         if (static_cast<int64_t>(answer.best.size()) > k) answer.best.resize(k);
         answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
         // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
-        answer.error = dot_error(hidden + rows[q] * dim) + 0x1p-52 * (static_cast<double>(vocab) + 16 + 4 * std::fabs(shift));
+        answer.error = dot_error(e, hidden + rows[q] * e.dim) + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(shift));
         answer.proved = true;
-        answer.rows += vocab;
-        answer.bytes += static_cast<double>(vocab) * row_bytes() / static_cast<double>(n);
+        answer.rows += e.vocab;
+        answer.bytes += static_cast<double>(e.vocab) * e.row_bytes() / static_cast<double>(n);
     }
 }
 
 // The nucleus by sorting. Logits are held for as many queries at once as memory is worth.
-void Executor::finish_samples(const double* hidden, const std::vector<int64_t>& rows, const Question& question,
-                              const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers) const {
-    const size_t at_once = std::max<int64_t>(1, (int64_t{1} << 25) / (8 * vocab));
+void finish_samples(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                              const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers) {
+    const size_t at_once = std::max<int64_t>(1, (int64_t{1} << 25) / (8 * e.vocab));
     for (size_t start = 0; start < rows.size(); start += at_once) {
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + at_once));
         const int n = static_cast<int>(some.size());
-        Scratch<double> logits(some.size() * vocab);
-        every_logit(hidden, some, question, [&](int64_t, int q, int64_t first, int64_t count, const double* z) {
-            std::copy_n(z, count, logits.data() + q * vocab + first);
+        Scratch<double> logits(some.size() * e.vocab);
+        every_logit(e, hidden, some, question, [&](int64_t, int q, int64_t first, int64_t count, const double* z) {
+            std::copy_n(z, count, logits.data() + q * e.vocab + first);
         });
         std::atomic<int> next{0};
         run_parallel(std::min(question.threads, n), [&](int) {
             for (int q = next++; q < n; q = next++) {
                 std::vector<Scored> all;
-                all.reserve(vocab);
-                const double* z = logits.data() + q * vocab;
-                for (int64_t id = 0; id < vocab; ++id)
+                all.reserve(e.vocab);
+                const double* z = logits.data() + q * e.vocab;
+                for (int64_t id = 0; id < e.vocab; ++id)
                     if (z[id] > -kInf) all.push_back({id, z[id]});
                 if (rule.top_k > 0 || rule.top_p < 1 || rule.min_p > 0) {
                     std::sort(all.begin(), all.end(), better);
                     if (rule.top_k > 0 && static_cast<int64_t>(all.size()) > rule.top_k) all.resize(rule.top_k);
-                    all = filtered(std::move(all), rule);
+                    all = filtered(e, std::move(all), rule);
                 }
-                for (int i = 0; i < rule.n; ++i) draws[some[q] * rule.n + i] = pick(all, rule, some[q], i);
-                answers[some[q]].rows += vocab;
-                answers[some[q]].bytes += static_cast<double>(vocab) * row_bytes() / n;
+                for (int i = 0; i < rule.n; ++i) draws[some[q] * rule.n + i] = pick(e, all, rule, some[q], i);
+                answers[some[q]].rows += e.vocab;
+                answers[some[q]].bytes += static_cast<double>(e.vocab) * e.row_bytes() / n;
             }
         });
     }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "executor/executor.h"
+#include "executor/verbs.h"
 #include "runtime/pool.h"
 
 namespace headlong {

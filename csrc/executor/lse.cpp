@@ -49,26 +49,26 @@ Cut widest(const Histogram& all, double exact, double aim, double part) {
 }  // namespace
 
 // What float32 arithmetic may add to lse: link, temperature and shift of terms within 64 nats of the largest one.
-double Executor::float_error(double shift, double beta) const {
-    const double own = link.form == 1 ? link_a * beta * 0x1p-19 : link.form == 2 ? link.slop * beta + link_b : 0;
-    return (std::fabs(shift) + 64) * (link.form == 2 ? 0x1p-21 : 0x1p-22) + own;
+double float_error(const Executor& e, double shift, double beta) {
+    const double own = e.link.form == 1 ? e.link_a * beta * 0x1p-19 : e.link.form == 2 ? e.link.slop * beta + e.link_b : 0;
+    return (std::fabs(shift) + 64) * (e.link.form == 2 ? 0x1p-21 : 0x1p-22) + own;
 }
 
 // What float64 accumulation may add to an exact logit, and the link to its exponent.
-double Executor::dot_error(const double* hidden) const {
+double dot_error(const Executor& e, const double* hidden) {
     double square = 0;
-    for (int64_t j = 0; j < dim; ++j) square += hidden[j] * hidden[j];
-    const double steepest = link.form == 1 ? 1 : std::max(link_a, 1.0), own = link.form == 2 ? link_b : 0;
-    return static_cast<double>(dim + 8) * 0x1p-53 * (most_norm * std::sqrt(square) + 1) * steepest + own;
+    for (int64_t j = 0; j < e.dim; ++j) square += hidden[j] * hidden[j];
+    const double steepest = e.link.form == 1 ? 1 : std::max(e.link_a, 1.0), own = e.link.form == 2 ? e.link_b : 0;
+    return static_cast<double>(e.dim + 8) * 0x1p-53 * (e.most_norm * std::sqrt(square) + 1) * steepest + own;
 }
 
 // The point is the sum at the estimates, which is closer than the middle of the interval, unless eps asks for the middle.
-Interval Executor::normaliser(const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
-                              const std::vector<float>& est, const std::vector<float>& upper) const {
+Interval normaliser(const Executor& e, const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
+                              const std::vector<float>& est, const std::vector<float>& upper) {
     const double beta = question.beta;
     const Masses& masses = look.masses[q];
     double shift = masses.shift;
-    for (const Scored& s : scored) shift = std::max(shift, linked(s.z) * beta);
+    for (const Scored& s : scored) shift = std::max(shift, e.linked(s.z) * beta);
     if (shift == -kInf) return {-kInf, 0};
     double low = 0, high = 0, centre = 0, exact = 0;
     if (masses.shift > -kInf) {
@@ -82,14 +82,14 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
     high += slop;
     // What was scored leaves the sums. They hold its ends as float32 had them, up to `off` away in the exponent; an end
     // beyond exp(87) of its chunk made them infinite.
-    const double off = float_error(shift, beta), less = std::exp(-off), more = std::exp(off);
+    const double off = float_error(e, shift, beta), less = std::exp(-off), more = std::exp(off);
     for (size_t i = 0; i < scored.size(); ++i) {
         const double rad = static_cast<double>(upper[i]) - est[i];
-        const double f = linked(est[i]), wide = static_cast<double>(link.a) * rad;
-        low -= std::exp((link.form == 2 ? f - wide : linked(est[i] - rad)) * beta - shift) * more;
-        high -= std::exp((link.form == 2 ? f + wide : linked(est[i] + rad)) * beta - shift) * less;
+        const double f = e.linked(est[i]), wide = static_cast<double>(e.link.a) * rad;
+        low -= std::exp((e.link.form == 2 ? f - wide : e.linked(est[i] - rad)) * beta - shift) * more;
+        high -= std::exp((e.link.form == 2 ? f + wide : e.linked(est[i] + rad)) * beta - shift) * less;
         centre -= std::exp(f * beta - shift);
-        exact += std::exp(linked(scored[i].z) * beta - shift);
+        exact += std::exp(e.linked(scored[i].z) * beta - shift);
     }
     low = exact + std::max(low, 0.0);
     high = exact + std::max(high, 0.0);
@@ -98,8 +98,8 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
     // An interval that wide, or no number, says nothing. What was scored is left.
     if (!(error < 20)) {
         double most = -kInf, sum = 0;
-        for (const Scored& s : scored) most = std::max(most, linked(s.z) * beta);
-        for (const Scored& s : scored) sum += std::exp(linked(s.z) * beta - most);
+        for (const Scored& s : scored) most = std::max(most, e.linked(s.z) * beta);
+        for (const Scored& s : scored) sum += std::exp(e.linked(s.z) * beta - most);
         return {scored.empty() ? shift : most + std::log(sum), kInf};
     }
     const double bottom = std::log(low), top = std::log(high), spare = question.eps - off - 1e-9;
@@ -110,22 +110,22 @@ Interval Executor::normaliser(const Look& look, int q, const Question& question,
     return {shift + point, error};
 }
 
-Scratch<float> Executor::radii(const Look& look, int q, int threads, bool likely) const {
-    Scratch<float> rad(padded);
-    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        const float most = kernels->radius(likely ? look.prepared.likely[q] : look.prepared.radius[q], first, n, &rad[first]);
+Scratch<float> radii(const Executor& e, const Look& look, int q, int threads, bool likely) {
+    Scratch<float> rad(e.padded);
+    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        const float most = e.kernels->radius(likely ? look.prepared.likely[q] : look.prepared.radius[q], first, n, &rad[first]);
         // A class that is not there has no width: -inf plus an infinite radius would be no number.
         for (int64_t i = first; i < first + n && !(most < std::numeric_limits<float>::infinity()); ++i)
-            if (look.est[q * padded + i] == -std::numeric_limits<float>::infinity()) rad[i] = 0;
+            if (look.est[q * e.padded + i] == -std::numeric_limits<float>::infinity()) rad[i] = 0;
     });
     return rad;
 }
 
 // Brings the estimates and radii of `ids` to a deeper level.
-void Executor::read_deeper(Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
-                           Scratch<float>& rad, Answer& answer) const {
-    float* est = look.est.data() + q * padded;
+void read_deeper(const Executor& e, Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
+                           Scratch<float>& rad, Answer& answer) {
+    float* est = look.est.data() + q * e.padded;
     constexpr int64_t kGrain = 256;
     const int64_t count = static_cast<int64_t>(ids.size());
     over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
@@ -133,35 +133,35 @@ void Executor::read_deeper(Look& look, int q, int level, const std::vector<int32
         const int64_t n = std::min(kGrain, count - g * kGrain);
         float closer[kGrain], width[kGrain];
         for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
-        look_deeper(look, q, level, some, n, closer, width);
+        look_deeper(e, look, q, level, some, n, closer, width);
         for (int64_t i = 0; i < n; ++i) {
             est[some[i]] = closer[i];
             rad[some[i]] = width[i];
         }
     });
-    answer.bytes += static_cast<double>(count) * deeper[level].bytes;
+    answer.bytes += static_cast<double>(count) * e.deeper[level].bytes;
 }
 
 // Whether refine would score so many rows that a dense pass is cheaper than they and the rest of the look. Guessed from the
 // sample, and not where few of its classes carry its mass: those that it missed may then be all that matters.
-Outlook Executor::refining(const Look& look, int q, const Question& question) const {
-    if (!(question.eps < kInf) || question.delta > 0 || look.source != &preview || !deeper.empty()) return Outlook::narrow;
+Outlook refining(const Executor& e, const Look& look, int q, const Question& question) {
+    if (!(question.eps < kInf) || question.delta > 0 || look.source != &e.preview || !e.deeper.empty()) return Outlook::narrow;
     const float beta = static_cast<float>(question.beta);
     const Masses sample = look.joined(q, look.sample_pieces);
     const float shift = static_cast<float>(sample.shift);
-    const double aim = question.eps - float_error(shift, question.beta) - dot_error(&look.hidden[q * dim]);
+    const double aim = question.eps - float_error(e, shift, question.beta) - dot_error(e, &look.hidden[q * e.dim]);
     if (!(sample.sums.centre >= kSpike) || half_width(sample.sums.low, sample.sums.high) <= aim) return Outlook::narrow;
 
     // Classes that reach the k-th best of all are scored for their own sake.
     const int64_t size = look.sample_size;
-    const double weight = static_cast<double>(padded) / static_cast<double>(size);
+    const double scale = static_cast<double>(e.padded) / static_cast<double>(size);
     Scratch<float> est(size);
     int64_t at = 0;
     for (size_t s = 0; s < look.sample; at += look.spans[s++].count)
-        std::copy_n(look.estimates(q, s, at, padded), look.spans[s].count, &est[at]);
+        std::copy_n(look.estimates(q, s, at, e.padded), look.spans[s].count, &est[at]);
     float rival = std::numeric_limits<float>::infinity();
     if (question.k > 0) {
-        const int64_t rank = std::min<int64_t>(size, 1 + static_cast<int64_t>(static_cast<double>(question.k) / weight));
+        const int64_t rank = std::min<int64_t>(size, 1 + static_cast<int64_t>(static_cast<double>(question.k) / scale));
         Scratch<float> order(size);
         std::copy_n(est.data(), size, order.data());
         std::nth_element(order.data(), order.data() + (rank - 1), order.data() + size, std::greater<float>());
@@ -173,8 +173,8 @@ Outlook Executor::refining(const Look& look, int q, const Question& question) co
     for (size_t s = 0; s < look.sample; at += look.spans[s++].count) {
         float rad[kChunk], low[kChunk], high[kChunk];
         const int64_t n = look.spans[s].count;
-        kernels->radius(look.prepared.radius[q], look.spans[s].first, n, rad);
-        kernels->interval_exps(&est[at], rad, n, link, beta, shift, low, high);
+        e.kernels->radius(look.prepared.radius[q], look.spans[s].first, n, rad);
+        e.kernels->interval_exps(&est[at], rad, n, e.link, beta, shift, low, high);
         for (int64_t i = 0; i < n; ++i) {
             const double middle = std::sqrt(static_cast<double>(low[i]) * high[i]);
             sum += middle;
@@ -191,34 +191,34 @@ Outlook Executor::refining(const Look& look, int q, const Question& question) co
     }
     if (!(sum * sum >= kFlat * squares)) return Outlook::narrow;
     const Cut cut = widest(all, exact, aim, 1);
-    const double look_saved = 1 - preview.bytes / dense.bytes;
-    const bool dear = cut.bearable <= 0 || weight * cut.rows > look_saved * worth(look) * static_cast<double>(vocab);
+    const double look_saved = 1 - e.preview.bytes / e.dense.bytes;
+    const bool dear = cut.bearable <= 0 || scale * cut.rows > look_saved * worth_scoring(e, look) * static_cast<double>(e.vocab);
     return dear ? Outlook::dear : Outlook::wide;
 }
 
 // Scored classes leave look.est, so that what it holds is the rest.
-Status Executor::refine(Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
-                        Interval& lse, Answer& answer) const {
-    float* est = look.est.data() + q * padded;
+Status refine(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                        Interval& lse, Answer& answer) {
+    float* est = look.est.data() + q * e.padded;
     const float none = -std::numeric_limits<float>::infinity(), beta = static_cast<float>(question.beta);
     float shift = static_cast<float>(look.masses[q].shift);
-    for (const Scored& s : scored) shift = std::max(shift, static_cast<float>(linked(s.z) * question.beta));
+    for (const Scored& s : scored) shift = std::max(shift, static_cast<float>(e.linked(s.z) * question.beta));
     double exact = 0;
     for (const Scored& s : scored) {
-        exact += std::exp(linked(s.z) * question.beta - shift);
+        exact += std::exp(e.linked(s.z) * question.beta - shift);
         est[s.id] = none;
     }
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    const double fixed = float_error(shift, question.beta) + dot_error(&look.hidden[q * dim]);
-    const double aim = question.eps - fixed, most = worth(look) * static_cast<double>(vocab);
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    const double fixed = float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
+    const double aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
     if (aim <= 0) return Status::dear;
-    Scratch<float> rad = radii(look, q, threads);
+    Scratch<float> rad = radii(e, look, q, threads);
     const auto ends_of = [&](int64_t c, float* low, float* high) {
-        const int64_t n = std::min<int64_t>(kChunk, padded - c * kChunk);
-        kernels->interval_exps(est + c * kChunk, &rad[c * kChunk], n, link, beta, shift, low, high);
+        const int64_t n = std::min<int64_t>(kChunk, e.padded - c * kChunk);
+        e.kernels->interval_exps(est + c * kChunk, &rad[c * kChunk], n, e.link, beta, shift, low, high);
         return n;
     };
-    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     for (int level = 0; level <= levels; ++level) {
         std::vector<Histogram> each(threads, Histogram(kBins));
         over_chunks(chunks, threads, [&](int t, int64_t c) {
@@ -236,7 +236,7 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
         // Rows at their last codes are scored until the rest is narrow enough; before that, they are looked at more
         // closely until the rest takes half of what may stay open.
         const Cut cut = widest(all, exact, aim, last ? 1 : 0.5);
-        if (cut.rows > (last ? most : 0.8 * static_cast<double>(vocab)) || cut.bearable <= 0) {
+        if (cut.rows > (last ? most : 0.8 * static_cast<double>(e.vocab)) || cut.bearable <= 0) {
             if (last) return Status::dear;
             continue;
         }
@@ -253,14 +253,14 @@ Status Executor::refine(Look& look, int q, const Question& question, int threads
                 wanted.insert(wanted.end(), own.begin(), own.end());
             });
         if (!last) {
-            read_deeper(look, q, level, wanted, threads, rad, answer);
+            read_deeper(e, look, q, level, wanted, threads, rad, answer);
             continue;
         }
         std::vector<Scored> rest;
         for (int32_t id : wanted) rest.push_back({id, 0});
-        score(&look.hidden[q * dim], rest, threads);
+        score(e, &look.hidden[q * e.dim], rest, threads);
         for (const Scored& s : rest) {
-            exact += std::exp(linked(s.z) * question.beta - shift);
+            exact += std::exp(e.linked(s.z) * question.beta - shift);
             est[s.id] = none;
             rad[s.id] = 0;
         }

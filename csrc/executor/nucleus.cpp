@@ -30,26 +30,26 @@ constexpr int kSteps = 24;
 }  // namespace
 
 // c and r of n classes, those at -inf have 0 and 0; the sum of the former.
-double Executor::take_sides(const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
-                            float* gap) const {
+double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
+                            float* gap) {
     const float never = std::numeric_limits<float>::infinity(), z = static_cast<float>(sides.of.z);
     // Of a class that is worse than s after all.
-    const float cap = static_cast<float>(std::exp(std::min(80.0, linked(sides.of.z) * sides.beta - w.shift))) * (1 + w.slop);
-    return kernels->sides(est, rad, n, link, static_cast<float>(sides.beta), w.shift, w.slop,
+    const float cap = static_cast<float>(std::exp(std::min(80.0, e.linked(sides.of.z) * sides.beta - w.shift))) * (1 + w.slop);
+    return e.kernels->sides(est, rad, n, e.link, static_cast<float>(sides.beta), w.shift, w.slop,
                           {z, std::nextafterf(z, never), std::nextafterf(z, -never), static_cast<float>(sides.top_p), cap, sides.inside},
                           middle, gap);
 }
 
 // c and r of all classes, and the sums of the latter run by run.
-void Executor::balance(const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
-                       Scratch<double>& runs) const {
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
+void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
+                       Scratch<double>& runs) {
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
     std::vector<double> sums(chunks);
     over_chunks(chunks, threads, [&](int, int64_t c) {
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
         int32_t none[kChunk + kRun];
-        sums[c] = take_sides(sides, w, &look.est[q * padded + first], &known.rad[first], n, &w.middle[first], &w.gap[first]);
-        kernels->split(&w.gap[first], n, std::numeric_limits<float>::infinity(), static_cast<int32_t>(first), none,
+        sums[c] = take_sides(e, sides, w, &look.est[q * e.padded + first], &known.rad[first], n, &w.middle[first], &w.gap[first]);
+        e.kernels->split(&w.gap[first], n, std::numeric_limits<float>::infinity(), static_cast<int32_t>(first), none,
                        &runs[first / kRun]);
     });
     w.sum = std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -57,21 +57,21 @@ void Executor::balance(const Look& look, int q, const Sides& sides, int threads,
 
 // The classes to read on, those with the largest r, in the order of their ids: as many as make what is left the cheapest to bet on
 // with `odds`, or, without odds, as leave no more than `target`. False: so many that everything is better read.
-bool Executor::widest_sides(const Look& look, const Weighed& w, double claim, double target, double odds, int threads,
-                            const Known& known, std::vector<int32_t>& ids) const {
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
-    const float floor = std::max(static_cast<float>(target / (2 * static_cast<double>(padded))), 1e-37f);
+bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double claim, double target, double odds, int threads,
+                            const Known& known, std::vector<int32_t>& ids) {
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
+    const float floor = std::max(static_cast<float>(target / (2 * static_cast<double>(e.padded))), 1e-37f);
     std::vector<std::vector<int32_t>> each(threads);
     over_chunks(chunks, threads, [&](int t, int64_t c) {
         const float none[kChunk] = {};
         int32_t own[kChunk];
         float kept[kChunk], upper[kChunk];
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        const int64_t came = kernels->survivors(&w.gap[first], none, n, floor, static_cast<int32_t>(first), own, kept, upper);
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        const int64_t came = e.kernels->survivors(&w.gap[first], none, n, floor, static_cast<int32_t>(first), own, kept, upper);
         each[t].insert(each[t].end(), own, own + came);
     });
-    const double closer = levels > 0 ? kCloser * static_cast<double>(deeper[0].bytes) / row_bytes() : 1;
+    const double closer = levels > 0 ? kCloser * static_cast<double>(e.deeper[0].bytes) / e.row_bytes() : 1;
     const auto price = [&](int32_t id) { return levels == 0 || known.depth[id] == levels ? 1 : closer; };
     std::vector<double> below(kBins + 1, 0.0), prices(kBins, 0.0);
     for (const std::vector<int32_t>& some : each)
@@ -92,7 +92,7 @@ bool Executor::widest_sides(const Look& look, const Weighed& w, double claim, do
         least = cost;
         cut = b;
     }
-    if (!(least < share * static_cast<double>(vocab) + 1024)) return false;
+    if (!(least < e.share * static_cast<double>(e.vocab) + 1024)) return false;
     for (const std::vector<int32_t>& some : each)
         for (int32_t id : some)
             if (bin_of(w.gap[id]) >= cut) ids.push_back(id);
@@ -100,11 +100,11 @@ bool Executor::widest_sides(const Look& look, const Weighed& w, double claim, do
 }
 
 // Reads the classes on and weighs them again; `exact` grows by those that were scored.
-void Executor::narrow(Look& look, int q, const Sides& sides, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
-                      Scratch<double>& runs, Answer& answer) const {
+void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
+                      Scratch<double>& runs, Answer& answer) {
     constexpr int64_t kGrain = 256;
-    const float* est = look.est.data() + q * padded;
-    read_on(look, q, ids, threads, known, answer);
+    const float* est = look.est.data() + q * e.padded;
+    read_on(e, look, q, ids, threads, known, answer);
     const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
     std::vector<double> moved(groups, 0.0);
     over_chunks(groups, threads, [&](int, int64_t g) {
@@ -113,7 +113,7 @@ void Executor::narrow(Look& look, int q, const Sides& sides, const std::vector<i
         std::fill(some, some + whole, -std::numeric_limits<float>::infinity());
         std::fill(rad, rad + whole, 0.f);
         for (int64_t i = 0; i < n; ++i) some[i] = est[ids[first + i]], rad[i] = known.rad[ids[first + i]];
-        take_sides(sides, w, some, rad, whole, middle, gap);
+        take_sides(e, sides, w, some, rad, whole, middle, gap);
         for (int64_t i = 0; i < n; ++i) {
             const int32_t id = ids[first + i];
             moved[g] += static_cast<double>(middle[i]) - w.middle[id];
@@ -130,23 +130,23 @@ void Executor::narrow(Look& look, int q, const Sides& sides, const std::vector<i
     }
 }
 
-Side Executor::side_of_nucleus(Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
-                               uint64_t key, int threads, Known& known, Answer& answer) const {
+Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
+                               uint64_t key, int threads, Known& known, Answer& answer) {
     const double beta = question.beta;
-    const int64_t count = padded / kRun;
+    const int64_t count = e.padded / kRun;
     Weighed w;
-    w.shift = static_cast<float>(std::max(look.masses[q].shift, linked(of.z) * beta));
-    for (const Scored& s : known.scored) w.shift = std::max(w.shift, static_cast<float>(linked(s.z) * beta));
-    w.slop = static_cast<float>(0x1p-14 + 2 * (float_error(w.shift, beta) + dot_error(&look.hidden[q * dim])));
-    w.middle.resize(padded);
-    w.gap.resize(padded);
+    w.shift = static_cast<float>(std::max(look.masses[q].shift, e.linked(of.z) * beta));
+    for (const Scored& s : known.scored) w.shift = std::max(w.shift, static_cast<float>(e.linked(s.z) * beta));
+    w.slop = static_cast<float>(0x1p-14 + 2 * (float_error(e, w.shift, beta) + dot_error(e, &look.hidden[q * e.dim])));
+    w.middle.resize(e.padded);
+    w.gap.resize(e.padded);
     Scratch<double> runs(count), before(count + 1);
     const auto term = [&](const Scored& s) {
         const bool above = s.id != of.id && better(s, of);
-        return std::exp(linked(s.z) * beta - w.shift) * (above ? top_p - 1 : top_p);
+        return std::exp(e.linked(s.z) * beta - w.shift) * (above ? top_p - 1 : top_p);
     };
     Sides sides{of, top_p, beta, true};
-    balance(look, q, sides, threads, known, w, runs);
+    weigh_sides(e, look, q, sides, threads, known, w, runs);
     std::vector<double> gains[2];  // of the bets for outside and for inside
     double exact = 0;
     size_t counted = 0;
@@ -158,12 +158,12 @@ Side Executor::side_of_nucleus(Look& look, int q, const Question& question, doub
         const double rounding = 0x1p-30 * (total + std::fabs(exact) + std::fabs(sum)), claim = sides.inside ? sum : -sum;
         if (!(std::fabs(sum) < 1e30)) return {};
         if (claim > total * kMost + rounding) return {true, sides.inside, true};
-        if (by_budget(look)) return {true, sum > 0, true};
+        if (by_budget(e, look)) return {true, sum > 0, true};
         if (!(total > 0)) return {};
         if (claim < 0 && turned < 3) {
             sides.inside = !sides.inside;
             ++turned;
-            balance(look, q, sides, threads, known, w, runs);
+            weigh_sides(e, look, q, sides, threads, known, w, runs);
             continue;
         }
         std::vector<double>& won = gains[sides.inside];
@@ -172,14 +172,14 @@ Side Executor::side_of_nucleus(Look& look, int q, const Question& question, doub
         std::vector<int32_t> ids;
         const double target = claim > 0 && won.size() < kMostDrawn ? std::min(0.5 * claim, total) : 0.25 * total;
         if (!(draws < kFew)) {
-            if (!widest_sides(look, w, claim, target, may_bet ? odds : 0, threads, known, ids)) return {};
+            if (!widest_sides(e, look, w, claim, target, may_bet ? odds : 0, threads, known, ids)) return {};
             if (ids.empty() && !may_bet) return {};
-            narrow(look, q, sides, ids, threads, known, w, runs, answer);
+            read_widest(e, look, q, sides, ids, threads, known, w, runs, answer);
             if (!ids.empty()) continue;
         }
         before[0] = 0;
         for (int64_t r = 0; r < count; ++r) before[r + 1] = before[r] + runs[r];
-        const std::vector<double> fresh = sample_terms(look, q, w, before, key, static_cast<uint32_t>(step),
+        const std::vector<double> fresh = sample_terms(e, look, q, w, before, key, static_cast<uint32_t>(step),
                                                        static_cast<int64_t>(std::min(draws, 128.0)), threads, term, answer);
         const double bound = -sum / total, most = 1 / (sides.inside ? kMost + bound : kMost - bound);
         for (double x : fresh) won.push_back((sides.inside ? x - bound : bound - x) * most);

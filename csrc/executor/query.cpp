@@ -4,7 +4,7 @@
 #include <memory>
 #include <numeric>
 
-#include "executor/executor.h"
+#include "executor/verbs.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -88,51 +88,51 @@ void Masses::join(double other_shift, const Kernels::Sums& more) {
     shift = top;
 }
 
-Look Executor::begin(const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads) const {
+Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads) {
     Look look;
     look.source = &source;
     look.rows = rows;
     look.threads = threads;
-    look.hidden.resize(rows.size() * dim);
-    for (size_t q = 0; q < rows.size(); ++q) std::memcpy(&look.hidden[q * dim], hidden + rows[q] * dim, sizeof(double) * dim);
-    prepare(source, look);
+    look.hidden.resize(rows.size() * e.dim);
+    for (size_t q = 0; q < rows.size(); ++q) std::memcpy(&look.hidden[q * e.dim], hidden + rows[q] * e.dim, sizeof(double) * e.dim);
+    prepare(e, source, look);
     return look;
 }
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
 // others taken to be, and not even a sample is paid for them.
-bool Executor::all_dear(const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
-                        std::vector<Answer>& answers) const {
+bool all_dear(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
+                        std::vector<Answer>& answers) {
     const size_t scouts = std::min(kMostScouts, rows.size() / 4);
-    if (scouts < 2 || budget > 0 || !deeper.empty()) return false;
+    if (scouts < 2 || e.budget > 0 || !e.deeper.empty()) return false;
     std::vector<int64_t> some;
     for (size_t i = 0; i < scouts; ++i) some.push_back(rows[i * rows.size() / scouts]);
-    Look look = begin(preview, hidden, some, threads);
-    look_at_all(look, question, true);
+    Look look = start_look(e, e.preview, hidden, some, threads);
+    look_at_all(e, look, question, true);
     for (size_t i = 0; i < scouts; ++i) answers[some[i]].bytes += look.bytes[i];
     return std::all_of(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& dear) { return dear.load() != 0; });
 }
 
-void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
-                   const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) const {
-    const bool use_preview = has_preview && !dense_only;
-    const Source& source = use_preview ? preview : dense;
+void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
+                   const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) {
+    const bool use_preview = e.has_preview && !dense_only;
+    const Source& source = use_preview ? e.preview : e.dense;
     const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
-    const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (padded * 4));
-    const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || keeping_.load() > 0;
+    const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));
+    const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || e.keeping.load() > 0;
     const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
     std::vector<int64_t> kept_later, dear;
     for (size_t start = 0; start < rows.size(); start += step) {
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + static_cast<size_t>(step)));
-        if (use_preview && all_dear(hidden, some, question, threads, answers)) {
+        if (use_preview && all_dear(e, hidden, some, question, threads, answers)) {
             dear.insert(dear.end(), some.begin(), some.end());
             continue;
         }
-        Look look = begin(source, hidden, some, threads);
+        Look look = start_look(e, source, hidden, some, threads);
         const int n = look.prepared.n;
-        if (keep) look.est.resize(static_cast<size_t>(n) * padded);
-        if (question.keep && n == 1) look.rad.resize(padded);
-        look_at_all(look, question);
+        if (keep) look.est.resize(static_cast<size_t>(n) * e.padded);
+        if (question.keep && n == 1) look.rad.resize(e.padded);
+        look_at_all(e, look, question);
         std::vector<Status> status(n, Status::dear);
         auto resolve_one = [&](int q, int threads) {
             Answer& answer = answers[look.rows[q]];
@@ -154,80 +154,80 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
             answers[look.rows[q]].dense = !use_preview;
         }
         // Remember for the next calls whether most queries want their estimates kept.
-        if (!keep && 2 * came_back > n) keeping_.store(16);
-        else if (keep && keeping_.load() > 0) keeping_.fetch_sub(1);
+        if (!keep && 2 * came_back > n) e.keeping.store(16);
+        else if (keep && e.keeping.load() > 0) e.keeping.fetch_sub(1);
     }
     if (!kept_later.empty()) {
         Question again = question;
         again.keep = true;
-        run(hidden, kept_later, again, dense_only, resolve, finish, answers);
+        over_blocks(e, hidden, kept_later, again, dense_only, resolve, finish, answers);
     }
     if (dear.empty()) return;
     if (use_preview) {
-        run(hidden, dear, question, true, resolve, finish, answers);
+        over_blocks(e, hidden, dear, question, true, resolve, finish, answers);
         return;
     }
     for (int64_t row : dear) answers[row].dense = true;
     finish(dear);
 }
 
-void Executor::scan(const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) const {
+void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) {
     const Source& source = *look.source;
     const Prepared& from = look.prepared;
     if (!from.strips.empty()) {
-        kernels->scan_one(source.codes, source.words, first, n / kBlock, from.strips.data(),
+        e.kernels->scan_one(source.codes, source.words, first, n / kBlock, from.strips.data(),
                           static_cast<int64_t>(from.strips.size()), source.base, from.add[0], est);
         return;
     }
     for (int64_t c = first; c < first + n; c += kBlock) {
         float* out = est + (c - first);
         const float* base = source.base + c;
-        const int64_t count = std::min<int64_t>(kBlock, vocab - c);
+        const int64_t count = std::min<int64_t>(kBlock, e.vocab - c);
         if (source.codes != nullptr) {
             const uint8_t* block = source.codes + c * source.words * 4;
             for (size_t s = 0; s < source.segments.size(); ++s) {
                 const Segment& seg = source.segments[s];
-                kernels->scan_u8(block + seg.first_word * 256, seg.words, seg.bits, from.planes.data() + seg.first_quad * 8 * from.n,
-                                 &from.offset[s * from.n * 2], &from.step[s * from.n], source.scale + s * padded + c,
+                e.kernels->scan_u8(block + seg.first_word * 256, seg.words, seg.bits, from.planes.data() + seg.first_quad * 8 * from.n,
+                                 &from.offset[s * from.n * 2], &from.step[s * from.n], source.scale + s * e.padded + c,
                                  s == 0 ? base : nullptr, from.add.data(), from.n, out, stride);
             }
             continue;
         }
         const char* rows = static_cast<const char*>(source.rows) + c * source.width * (source.kind == Kind::f32 ? 4 : 2);
         if (from.padded == 0) {
-            kernels->dense_rows(rows, source.kind, source.width, count, from.x.data(), from.n, out, stride);
+            e.kernels->dense_rows(rows, source.kind, source.width, count, from.x.data(), from.n, out, stride);
             for (int q = 0; q < from.n; ++q)
                 for (int64_t i = 0; i < count; ++i) out[q * stride + i] += base[i] + from.add[q];
             continue;
         }
         float* tile = scratch + kBlock * source.width;
-        kernels->dense_tile(rows, source.kind, source.width, count, from.x.data(), from.padded, scratch, tile);
+        e.kernels->dense_tile(rows, source.kind, source.width, count, from.x.data(), from.padded, scratch, tile);
         for (int q = 0; q < from.n; ++q)
             for (int64_t i = 0; i < count; ++i) out[q * stride + i] = tile[i * from.padded + q] + base[i] + from.add[q];
     }
 }
 
 // The largest estimate. Padding and masked classes are put at -inf: they are in no sum and reach no threshold.
-float Executor::largest(const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) const {
-    const int64_t there = std::min(n, vocab - first);
-    const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * vocab : 0) + first;
-    if (there == n) return mask == nullptr ? kernels->largest(est, n, finite) : kernels->largest_there(est, mask, n, finite);
+float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) {
+    const int64_t there = std::min(n, e.vocab - first);
+    const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * e.vocab : 0) + first;
+    if (there == n) return mask == nullptr ? e.kernels->largest(est, n, finite) : e.kernels->largest_there(est, mask, n, finite);
     uint8_t edge[kChunk] = {};
     if (mask == nullptr) std::fill_n(edge, there, uint8_t{1});
     else std::copy_n(mask, there, edge);
     std::fill(est + there, est + n, 0.f);  // padding is not an estimate
-    return kernels->largest_there(est, edge, n, finite);
+    return e.kernels->largest_there(est, edge, n, finite);
 }
 
-void Executor::look_at_all(Look& look, const Question& question, bool sample_alone) const {
+void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {
     const int n = look.prepared.n;
     // Dense rows are dear to read twice, and their radii need no good threshold: a small sample tells ties all over.
     // Loose radii (a level that others follow) need the best threshold.
-    const int64_t every = look.source == &dense || deeper.empty() ? kSample : kLargeSample;
-    look.spans = spread(padded, every, std::max(kLeastSample, 2 * question.k));
+    const int64_t every = look.source == &e.dense || e.deeper.empty() ? kSample : kLargeSample;
+    look.spans = spread(e.padded, every, std::max(kLeastSample, 2 * question.k));
     look.threshold = std::vector<std::atomic<float>>(n);
     for (auto& t : look.threshold) t.store(-std::numeric_limits<float>::max());
-    const int64_t spans = static_cast<int64_t>(look.spans.size()), chunks = (padded + kChunk - 1) / kChunk;
+    const int64_t spans = static_cast<int64_t>(look.spans.size()), chunks = (e.padded + kChunk - 1) / kChunk;
     const int64_t length = (chunks + kMostPieces - 1) / kMostPieces, pieces = (spans + length - 1) / length;
     look.piece_count = pieces;
     look.pieces.assign(static_cast<size_t>(n) * pieces, Masses{});
@@ -257,16 +257,16 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
                 for (int64_t s = piece * length; s < std::min(spans, (piece + 1) * length); ++s) {
                     const Span& span = look.spans[s];
                     float* est = keep ? look.est.data() + span.first : own.data();
-                    int64_t stride = keep ? padded : kChunk;
+                    int64_t stride = keep ? e.padded : kChunk;
                     if (!keep && static_cast<size_t>(s) < look.sample) {
                         est = look.sampled.data() + places[s];
                         stride = look.sample_size;
                     }
-                    scan(look, span.first, span.count, est, stride, scratch.data());
+                    scan_classes(e, look, span.first, span.count, est, stride, scratch.data());
                     own_read += span.count;
                     for (int q = 0; q < n; ++q)
                         if (look.dear[q].load(std::memory_order_relaxed) == 0 &&
-                            !gather(look, question, q, thread, span.first, span.count, est + q * stride,
+                            !gather(e, look, question, q, thread, span.first, span.count, est + q * stride,
                                     look.pieces[q * pieces + piece], work.data()))
                             look.dear[q].store(1);
                 }
@@ -276,7 +276,7 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
     };
     // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
     // ends of intervals, and it says early whether a query is better read densely.
-    const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(padded) * n;
+    const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(e.padded) * n;
     const int sample_threads = sample_bytes < kSmallSample ? 1 : look.threads;
     const auto each_query = [&](const auto& work) {
         std::atomic<int> turn{0};
@@ -285,16 +285,16 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
         });
     };
     // Without a threshold nearly all of a large sample would be kept: a few of its pieces give it one.
-    if (every == kLargeSample && look.sample_pieces >= kFirstPieces * 4 && question.k > 0 && !by_budget(look)) {
+    if (every == kLargeSample && look.sample_pieces >= kFirstPieces * 4 && question.k > 0 && !by_budget(e, look)) {
         pass(kFirstPieces, sample_threads);
-        each_query([&](int q) { seed(look, q, question, false); });
+        each_query([&](int q) { raise_threshold(e, look, q, question, false); });
     }
     pass(look.sample_pieces, sample_threads);
     std::vector<Outlook> outlook(n, Outlook::narrow);
-    if (!by_budget(look))
+    if (!by_budget(e, look))
         each_query([&](int q) {
-            if (question.k > 0) seed(look, q, question, true);
-            if (look.dear[q].load() == 0) outlook[q] = refining(look, q, question);
+            if (question.k > 0) raise_threshold(e, look, q, question, true);
+            if (look.dear[q].load() == 0) outlook[q] = refining(e, look, q, question);
             if (outlook[q] == Outlook::dear) look.dear[q].store(1);
         });
     // A dense pass that some pay for adds no more to others than refining their normaliser would.
@@ -303,17 +303,17 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
     if (n >= 8 && 8 * gone >= n)
         for (int q = 0; q < n; ++q)
             if (outlook[q] == Outlook::wide) look.dear[q].store(1);
-    if (!keep && 2 * wide > n && n * padded * 4 <= kMostBytes) {
+    if (!keep && 2 * wide > n && n * e.padded * 4 <= kMostBytes) {
         keep = true;
-        look.est.resize(static_cast<size_t>(n) * padded);
+        look.est.resize(static_cast<size_t>(n) * e.padded);
         for (int q = 0; q < n; ++q) {
             const float* from = look.sampled.data() + q * look.sample_size;
             for (size_t s = 0; s < look.sample; from += look.spans[s++].count)
-                std::copy_n(from, look.spans[s].count, &look.est[q * padded + look.spans[s].first]);
+                std::copy_n(from, look.spans[s].count, &look.est[q * e.padded + look.spans[s].first]);
         }
     }
     if (!sample_alone && wanted()) pass(pieces, look.threads);
-    const double share_read = static_cast<double>(read.load()) / static_cast<double>(padded);
+    const double share_read = static_cast<double>(read.load()) / static_cast<double>(e.padded);
     look.masses.assign(n, Masses{});
     for (int q = 0; q < n; ++q) {
         look.bytes[q] = look.source->bytes * share_read / n;
@@ -322,30 +322,30 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
 }
 
 // Takes one chunk of estimates into a query's part. False: the query is dear here and is better read densely.
-bool Executor::gather(Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
-                      Masses& masses, float* scratch) const {
+bool gather(const Executor& e, Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
+                      Masses& masses, float* scratch) {
     Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
     std::atomic<float>& threshold = look.threshold[q];
     float *rad = look.rad.empty() ? scratch : &look.rad[first], *lower = scratch + kChunk;
     bool finite = true;
-    const float top = largest(question, look.rows[q], first, n, est, &finite);
+    const float top = largest_estimate(e, question, look.rows[q], first, n, est, &finite);
     if (!finite) return false;
     const float none = -std::numeric_limits<float>::infinity();
     if (top == none) return std::fill_n(rad, n, 0.f), true;
-    const float most = kernels->radius(look.prepared.radius[q], first, n, rad);
+    const float most = e.kernels->radius(look.prepared.radius[q], first, n, rad);
     // A class that is not there has no width: -inf plus an infinite radius would be no number.
     for (int64_t i = 0; i < n && !look.rad.empty() && !(most < -none); ++i) rad[i] = est[i] == none ? 0 : rad[i];
 
-    const float shift = static_cast<float>(linked(top) * question.beta);
+    const float shift = static_cast<float>(e.linked(top) * question.beta);
     Kernels::Sums here{0, 0, 0, 0};
-    kernels->interval_sums(est, rad, n, most, link, static_cast<float>(question.beta), shift, &here);
+    e.kernels->interval_sums(est, rad, n, most, e.link, static_cast<float>(question.beta), shift, &here);
     masses.join(shift, here);
 
-    const size_t k = by_budget(look) ? 0 : static_cast<size_t>(question.k);
+    const size_t k = by_budget(e, look) ? 0 : static_cast<size_t>(question.k);
     part.seen += n;
     if (k == 0 || top + most < threshold.load(std::memory_order_relaxed)) return true;
     const float floor = part.best.size() == k ? part.best.front() : -std::numeric_limits<float>::max();
-    const int64_t above = kernels->lower_above(est, rad, n, floor, lower);
+    const int64_t above = e.kernels->lower_above(est, rad, n, floor, lower);
     for (int64_t i = 0; i < above; ++i) {
         if (part.best.size() == k) {
             if (lower[i] <= part.best.front()) continue;
@@ -360,7 +360,7 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
 
     int32_t ids[kChunk];
     float kept[kChunk], upper[kChunk];
-    const int64_t came = kernels->survivors(est, rad, n, threshold.load(std::memory_order_relaxed),
+    const int64_t came = e.kernels->survivors(est, rad, n, threshold.load(std::memory_order_relaxed),
                                             static_cast<int32_t>(first), ids, kept, upper);
     part.ids.insert(part.ids.end(), ids, ids + came);
     part.est.insert(part.est.end(), kept, kept + came);
@@ -370,22 +370,22 @@ bool Executor::gather(Look& look, const Question& question, int q, int thread, i
 
 // Share of the classes that is worth scoring row by row for the normaliser. Queries that come together share the bytes of a
 // dense pass, and what is left to each of them is arithmetic.
-double Executor::worth(const Look& look) const {
+double worth_scoring(const Executor& e, const Look& look) {
     const double together = static_cast<double>(look.rows.size());
-    return look.source == &preview ? share * std::min(1.0, 1 / together + kArithmetic) : share;
+    return look.source == &e.preview ? e.share * std::min(1.0, 1 / together + kArithmetic) : e.share;
 }
 
 // Candidates among `seen` classes beyond which a query is better read densely. Where a deeper level sorts them out, many
 // more than would be scored: its codes take a quarter to a half of the bytes of a row.
-double Executor::bearable(const Look& look, int64_t seen, int64_t k) const {
-    const bool sorted_out = look.source == &preview && !deeper.empty();
-    return (sorted_out ? std::max(share, 0.7) : share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
+double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k) {
+    const bool sorted_out = look.source == &e.preview && !e.deeper.empty();
+    return (sorted_out ? std::max(e.share, 0.7) : e.share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
 }
 
 // Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
 // What counts is what reaches the threshold now: which thread came when decides nothing.
 // `judge`: a query with too many rivals is left to a dense pass.
-void Executor::seed(Look& look, int q, const Question& question, bool judge) const {
+void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge) {
     if (look.dear[q].load() != 0) return;
     std::atomic<float>& threshold = look.threshold[q];
     const float so_far = threshold.load();
@@ -406,18 +406,18 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
             n += parts[t].upper[i] >= so_far;
         }
     if (n < k) return;
-    if (look.source == &dense || deeper.empty()) {
+    if (look.source == &e.dense || e.deeper.empty()) {
         // The k-th best of all will be about the `rank`-th best of the sample. Ties, and intervals as wide as all logits are
         // apart, reach it as often here as everywhere.
-        const double seen_share = static_cast<double>(seen) / static_cast<double>(vocab);
+        const double seen_share = static_cast<double>(seen) / static_cast<double>(e.vocab);
         const size_t rank = std::min(k, 1 + static_cast<size_t>(seen_share * static_cast<double>(k)));
         const float likely = kth_largest(est.data(), n, rank);
         size_t rivals = 0;
         for (int t = 0; t < look.threads; ++t)
             for (float upper : parts[t].upper) rivals += upper >= likely;
         // Once the look is read, candidates cost their rows; before that, the look can still be saved.
-        const double spared = look.source == &preview ? 1 - preview.bytes / dense.bytes : 1;
-        const double most = spared * share * static_cast<double>(seen);
+        const double spared = look.source == &e.preview ? 1 - e.preview.bytes / e.dense.bytes : 1;
+        const double most = spared * e.share * static_cast<double>(seen);
         if (static_cast<double>(rivals) > most + 3 * std::sqrt(most) + 2.0 * static_cast<double>(rank) + 8) {
             look.dear[q].store(1);
             return;
@@ -434,7 +434,7 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
     const size_t more = k - rows.size();
     std::nth_element(equal.begin(), equal.begin() + (more - 1), equal.end());
     for (size_t i = 0; i < more; ++i) rows.push_back({equal[i], 0});
-    score(&look.hidden[q * dim], rows, 1);
+    score(e, &look.hidden[q * e.dim], rows, 1);
     double worst = kInf;
     for (const Scored& s : rows) worst = std::min(worst, s.z);
     const float below = static_cast<float>(worst);
@@ -456,13 +456,13 @@ void Executor::seed(Look& look, int q, const Question& question, bool judge) con
         part.upper.resize(kept);
         open += kept;
     }
-    if (judge && static_cast<double>(open) > bearable(look, seen, question.k)) look.dear[q].store(1);
+    if (judge && static_cast<double>(open) > bearable(e, look, seen, question.k)) look.dear[q].store(1);
 }
 
-void Executor::score(const double* hidden, std::vector<Scored>& rows, int threads) const {
+void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads) {
     constexpr int64_t kGrain = 32;
     const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 8 * kGrain ? kGrain / 4 : kGrain;
-    const bool small = n * dim < 16384;
+    const bool small = n * e.dim < 16384;
     std::atomic<int64_t> next{0};
     run_parallel(small ? 1 : threads, [&](int) {
         int64_t ids[kGrain];
@@ -470,22 +470,22 @@ void Executor::score(const double* hidden, std::vector<Scored>& rows, int thread
         for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
             const int64_t count = std::min(grain, n - start);
             for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;
-            kernels->dot_rows(weight, kind, dim, ids, count, hidden, z);
-            for (int64_t i = 0; i < count; ++i) rows[start + i].z = exact(z[i], ids[i]);
+            e.kernels->dot_rows(e.weight, e.kind, e.dim, ids, count, hidden, z);
+            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], ids[i]);
         }
     });
 }
 
-void Executor::logits(const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads,
-                      double* out) const {
+void logits(const Executor& e, const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads,
+                      double* out) {
     std::atomic<int64_t> next{0};
     const int64_t grain = std::max<int64_t>(1, 256 / std::max<int64_t>(1, m));
-    run_parallel(count * m * dim < 65536 ? 1 : threads, [&](int) {
+    run_parallel(count * m * e.dim < 65536 ? 1 : threads, [&](int) {
         for (int64_t start = next.fetch_add(grain); start < count; start = next.fetch_add(grain))
             for (int64_t b = start; b < std::min(count, start + grain); ++b) {
-                kernels->dot_rows(weight, kind, dim, ids + b * m, m, hidden + b * dim, out + b * m);
-                if (bias == nullptr) continue;
-                for (int64_t i = 0; i < m; ++i) out[b * m + i] += bias[ids[b * m + i]];
+                e.kernels->dot_rows(e.weight, e.kind, e.dim, ids + b * m, m, hidden + b * e.dim, out + b * m);
+                if (e.bias == nullptr) continue;
+                for (int64_t i = 0; i < m; ++i) out[b * m + i] += e.bias[ids[b * m + i]];
             }
     });
 }

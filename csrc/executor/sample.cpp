@@ -36,8 +36,8 @@ double gumbel(const Kernels& kernels, uint64_t seed, uint64_t row, uint32_t draw
     return -std::log(e);
 }
 
-std::vector<Answer> Executor::sample(const double* hidden, int64_t count, const SampleRule& rule,
-                                     const Question& question, bool dense_only, std::vector<Draw>* draws) const {
+std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule,
+                                     const Question& question, bool dense_only, std::vector<Draw>* draws) {
     draws->assign(count * rule.n, Draw{});
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows(count);
@@ -47,81 +47,81 @@ std::vector<Answer> Executor::sample(const double* hidden, int64_t count, const 
     asked.keep = true;
     asked.eps = kInf;  // no sample asks for a normaliser
     const bool by_mass = rule.top_p < 1 || rule.min_p > 0;
-    asked.k = rule.top_k > 0 ? std::min(rule.top_k, vocab) : by_mass ? 1 : 0;
-    run(
+    asked.k = rule.top_k > 0 ? std::min(rule.top_k, e.vocab) : by_mass ? 1 : 0;
+    over_blocks(e, 
         hidden, rows, asked, dense_only,
         [&](Look& look, int q, int threads, Answer& answer) {
-            return resolve_sample(look, q, asked, rule, threads, draws->data() + look.rows[q] * rule.n, answer);
+            return resolve_sample(e, look, q, asked, rule, threads, draws->data() + look.rows[q] * rule.n, answer);
         },
-        [&](const std::vector<int64_t>& left) { finish_samples(hidden, left, asked, rule, *draws, answers); },
+        [&](const std::vector<int64_t>& left) { finish_samples(e, hidden, left, asked, rule, *draws, answers); },
         answers);
-    if (budget > 0 && has_preview && !dense_only)
+    if (e.budget > 0 && e.has_preview && !dense_only)
         for (Draw& draw : *draws) draw.proved = false;
     return answers;
 }
 
-Status Executor::resolve_sample(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
-                                Draw* draws, Answer& answer) const {
+Status resolve_sample(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                                Draw* draws, Answer& answer) {
     if (rule.top_k == 0 && (rule.top_p < 1 || rule.min_p > 0))
-        return draw_filtered(look, q, question, rule, threads, draws, answer);
+        return draw_filtered(e, look, q, question, rule, threads, draws, answer);
     std::vector<Scored> best;
     Known known;
-    if ((rule.top_k > 0 || by_budget(look)) && !know(look, q, question, threads, best, known, answer)) return Status::dear;
+    if ((rule.top_k > 0 || by_budget(e, look)) && !find_best(e, look, q, question, threads, best, known, answer)) return Status::dear;
     if (rule.top_k > 0) {
-        const std::vector<Scored> kept = filtered(std::move(best), rule);
-        for (int i = 0; i < rule.n; ++i) draws[i] = pick(kept, rule, look.rows[q], i);
+        const std::vector<Scored> kept = filtered(e, std::move(best), rule);
+        for (int i = 0; i < rule.n; ++i) draws[i] = pick(e, kept, rule, look.rows[q], i);
         return Status::done;
     }
     for (int i = 0; i < rule.n; ++i) {
         std::vector<Keyed> first;
         Keys keys;
         keys.draw = static_cast<uint32_t>(i);
-        if (!best_keys(look, q, rule, 1, threads, known, keys, first, answer)) return Status::dear;
+        if (!best_keys(e, look, q, rule, 1, threads, known, keys, first, answer)) return Status::dear;
         if (!first.empty()) draws[i] = {first[0].id, first[0].z, first[0].key, true};
     }
     return Status::done;
 }
 
 // The radii of the look, and no class read further.
-void Executor::start_knowing(Look& look, int q, int threads, Known& known) const {
+void start_knowing(const Executor& e, Look& look, int q, int threads, Known& known) {
     if (!known.rad.empty()) return;
-    known.rad = look.rad.empty() ? radii(look, q, threads) : std::move(look.rad);
-    known.depth.resize(padded);
-    std::memset(known.depth.data(), 0, padded);
+    known.rad = look.rad.empty() ? radii(e, look, q, threads) : std::move(look.rad);
+    known.depth.resize(e.padded);
+    std::memset(known.depth.data(), 0, e.padded);
 }
 
 // The k best classes, and all that were scored on the way. Under a budget the estimates of the others are taken for the truth:
 // the distribution is the published method's own.
-bool Executor::know(Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
-                    Answer& answer) const {
+bool find_best(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
+                    Answer& answer) {
     bool found = true;
-    if (by_budget(look)) {
+    if (by_budget(e, look)) {
         Interval lse{0, kInf};
-        known.scored = spend_budget(look, q, question, threads, lse);
+        known.scored = spend_budget(e, look, q, question, threads, lse);
         best.assign(known.scored.begin(), known.scored.begin() + std::min<size_t>(question.k, known.scored.size()));
     } else {
         std::vector<float> est, upper;
         Known* further = known.rad.empty() ? nullptr : &known;
-        found = best_of(look, q, question.k, threads, best, known.scored, est, upper, answer, further);
+        found = best_of(e, look, q, question.k, threads, best, known.scored, est, upper, answer, further);
         for (const Scored& s : known.scored) {
-            look.est[q * padded + s.id] = -std::numeric_limits<float>::infinity();
+            look.est[q * e.padded + s.id] = -std::numeric_limits<float>::infinity();
             if (further != nullptr) known.rad[s.id] = 0;
         }
     }
     answer.rows += static_cast<int64_t>(known.scored.size());
-    answer.bytes += static_cast<double>(known.scored.size()) * row_bytes();
+    answer.bytes += static_cast<double>(known.scored.size()) * e.row_bytes();
     return found;
 }
 
 // Scores rows; they leave the estimates.
-void Executor::score_known(Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer) const {
-    float* est = look.est.data() + q * padded;
-    if (by_budget(look)) {
+void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer) {
+    float* est = look.est.data() + q * e.padded;
+    if (by_budget(e, look)) {
         for (Scored& s : rows) s.z = est[s.id];
     } else {
-        score(&look.hidden[q * dim], rows, threads);
+        score(e, &look.hidden[q * e.dim], rows, threads);
         answer.rows += static_cast<int64_t>(rows.size());
-        answer.bytes += static_cast<double>(rows.size()) * row_bytes();
+        answer.bytes += static_cast<double>(rows.size()) * e.row_bytes();
     }
     for (const Scored& s : rows) {
         est[s.id] = -std::numeric_limits<float>::infinity();
@@ -131,27 +131,27 @@ void Executor::score_known(Look& look, int q, std::vector<Scored>& rows, int thr
 }
 
 // Reads each of `ids` one level further: its next codes, or the row itself.
-void Executor::read_on(Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) const {
-    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) {
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     std::vector<std::vector<int32_t>> at(levels);
     std::vector<Scored> last;
     for (int32_t id : ids) {
         if (levels > 0 && known.depth[id] < levels) at[known.depth[id]++].push_back(id);
         else last.push_back({id, 0});
     }
-    for (int level = 0; level < levels; ++level) read_deeper(look, q, level, at[level], threads, known.rad, answer);
-    score_known(look, q, last, threads, known, answer);
+    for (int level = 0; level < levels; ++level) read_deeper(e, look, q, level, at[level], threads, known.rad, answer);
+    score_known(e, look, q, last, threads, known, answer);
 }
 
 // Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
-std::vector<Scored> Executor::filtered(std::vector<Scored> sorted, const SampleRule& rule) const {
+std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule) {
     if (sorted.empty()) return sorted;
-    const double beta = 1 / rule.temperature, most = linked(sorted[0].z) * beta;
+    const double beta = 1 / rule.temperature, most = e.linked(sorted[0].z) * beta;
     double total = 0, before = 0;
-    for (const Scored& s : sorted) total += std::exp(linked(s.z) * beta - most);
+    for (const Scored& s : sorted) total += std::exp(e.linked(s.z) * beta - most);
     size_t keep = 0;
     for (; keep < sorted.size(); ++keep) {
-        const double f = linked(sorted[keep].z) * beta - most;
+        const double f = e.linked(sorted[keep].z) * beta - most;
         if (keep > 0 && ((rule.top_p < 1 && before >= rule.top_p * total) || (rule.min_p > 0 && f < std::log(rule.min_p))))
             break;
         before += std::exp(f);
@@ -160,37 +160,37 @@ std::vector<Scored> Executor::filtered(std::vector<Scored> sorted, const SampleR
     return sorted;
 }
 
-Draw Executor::pick(const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) const {
+Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) {
     Draw out;
     for (const Scored& s : kept) {
-        const double key = linked(s.z) / rule.temperature + gumbel(*kernels, rule.seed, rule.row0 + row, draw, s.id + rule.class0);
+        const double key = e.linked(s.z) / rule.temperature + gumbel(*e.kernels, rule.seed, rule.row0 + row, draw, s.id + rule.class0);
         if (out.id < 0 || key > out.score) out = {s.id, s.z, key, true};
     }
     return out;
 }
 
 // The upper ends of all keys.
-void Executor::upper_keys(const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys) const {
-    const float* est = look.est.data() + q * padded;
+void upper_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys) {
+    const float* est = look.est.data() + q * e.padded;
     const uint64_t row = rule.row0 + look.rows[q];
     const float beta = static_cast<float>(1 / rule.temperature);
     const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
-    const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    keys.upper.resize(padded);
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    keys.upper.resize(e.padded);
     keys.largest.resize(chunks);
     over_chunks(chunks, threads, [&](int, int64_t c) {
         uint32_t words[kChunk + kBlock];
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
-        keys.largest[c] = kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, link, beta, &keys.upper[first]);
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        e.kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
+        keys.largest[c] = e.kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, e.link, beta, &keys.upper[first]);
     });
 }
 
 // Those of `ids` again, which were read on.
-void Executor::closer_keys(const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
-                           const Known& known, Keys& keys) const {
+void closer_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
+                           const Known& known, Keys& keys) {
     constexpr int64_t kGrain = 64;
-    const float* est = look.est.data() + q * padded;
+    const float* est = look.est.data() + q * e.padded;
     const uint64_t row = rule.row0 + look.rows[q];
     const float beta = static_cast<float>(1 / rule.temperature);
     const int64_t count = static_cast<int64_t>(ids.size());
@@ -201,12 +201,12 @@ void Executor::closer_keys(const Look& look, int q, const SampleRule& rule, cons
         const int32_t* own = &ids[g * kGrain];
         for (int64_t i = 0; i < n; ++i) {
             const int64_t id = own[i] + rule.class0;
-            kernels->noise(rule.seed, row, keys.draw, id & ~int64_t{3}, 4, four);
+            e.kernels->noise(rule.seed, row, keys.draw, id & ~int64_t{3}, 4, four);
             words[i] = four[id & 3];
             some[i] = est[own[i]];
             rad[i] = known.rad[own[i]];
         }
-        kernels->gumbel_keys(some, rad, words, kGrain, link, beta, upper);
+        e.kernels->gumbel_keys(some, rad, words, kGrain, e.link, beta, upper);
         for (int64_t i = 0; i < n; ++i)
             if (upper[i] < keys.upper[own[i]]) keys.upper[own[i]] = upper[i];
     });
@@ -255,21 +255,21 @@ std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, si
 }
 
 // The m classes with the largest keys, best first. False: there are so many candidates that all is better read.
-bool Executor::best_keys(Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
-                         std::vector<Keyed>& best, Answer& answer) const {
-    start_knowing(look, q, threads, known);
-    const int levels = look.source == &preview ? static_cast<int>(deeper.size()) : 0;
+bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
+                         std::vector<Keyed>& best, Answer& answer) {
+    start_knowing(e, look, q, threads, known);
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     float floor = -std::numeric_limits<float>::max();
     if (keys.upper.empty()) {
-        upper_keys(look, q, rule, threads, known, keys);
+        upper_keys(e, look, q, rule, threads, known, keys);
         floor = reached_by(keys, m + kMoreKeys);
     }
     const auto take = [&] {  // what has been scored by now
         for (size_t i = keys.exact.size(); i < known.scored.size(); ++i) {
             const Scored& s = known.scored[i];
             keys.upper[s.id] = -std::numeric_limits<float>::infinity();
-            keys.exact.push_back({s.id, s.z, linked(s.z) / rule.temperature +
-                                                 gumbel(*kernels, rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
+            keys.exact.push_back({s.id, s.z, e.linked(s.z) / rule.temperature +
+                                                 gumbel(*e.kernels, rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
         }
         best = keys.exact;
         const int64_t kept = std::min<int64_t>(m, static_cast<int64_t>(best.size()));
@@ -280,28 +280,28 @@ bool Executor::best_keys(Look& look, int q, const SampleRule& rule, int64_t m, i
     const auto score_some = [&](std::vector<Candidate>::const_iterator from, std::vector<Candidate>::const_iterator to) {
         std::vector<Scored> rows;
         for (; from != to; ++from) rows.push_back({from->id, 0});
-        score_known(look, q, rows, threads, known, answer);
+        score_known(e, look, q, rows, threads, known, answer);
         return take();
     };
     take();
-    std::vector<Candidate> open = largest_keys(*kernels, keys, m + kMoreKeys, floor, threads);
+    std::vector<Candidate> open = largest_keys(*e.kernels, keys, m + kMoreKeys, floor, threads);
     double worst = score_some(open.begin(), open.end());
     const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
-    open = largest_keys(*kernels, keys, padded, reach, threads);
-    const double most = (levels > 0 ? std::max(share, 0.7) : share) * static_cast<double>(vocab) + 1024.0 + 8.0 * static_cast<double>(m);
+    open = largest_keys(*e.kernels, keys, e.padded, reach, threads);
+    const double most = (levels > 0 ? std::max(e.share, 0.7) : e.share) * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m);
     if (static_cast<double>(open.size()) > most) return false;
     for (int level = 0; level < levels && open.size() >= 4; ++level) {
         std::vector<int32_t> ids;
         for (const Candidate& c : open)
             if (known.depth[c.id] == level) ids.push_back(c.id);
-        read_on(look, q, ids, threads, known, answer);
-        closer_keys(look, q, rule, ids, threads, known, keys);
+        read_on(e, look, q, ids, threads, known, answer);
+        closer_keys(e, look, q, rule, ids, threads, known, keys);
         size_t kept = 0;
         for (Candidate& c : open)
             if ((c.upper = keys.upper[c.id]) >= worst) open[kept++] = c;
         open.resize(kept);
     }
-    if (static_cast<double>(open.size()) > share * static_cast<double>(vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
+    if (static_cast<double>(open.size()) > e.share * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
     std::sort(open.begin(), open.end());
     for (auto at = open.cbegin(); at != open.cend() && at->upper >= worst;) {
         auto to = at;
@@ -313,17 +313,17 @@ bool Executor::best_keys(Look& look, int q, const SampleRule& rule, int64_t m, i
 }
 
 // top_p and min_p over all classes.
-Status Executor::draw_filtered(Look& look, int q, const Question& question, const SampleRule& rule, int threads,
-                               Draw* draws, Answer& answer) const {
+Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                               Draw* draws, Answer& answer) {
     std::vector<Scored> best;
     Known known;
-    if (!by_budget(look)) start_knowing(look, q, threads, known);
-    if (!know(look, q, question, threads, best, known, answer)) return Status::dear;
+    if (!by_budget(e, look)) start_knowing(e, look, q, threads, known);
+    if (!find_best(e, look, q, question, threads, best, known, answer)) return Status::dear;
     if (best.empty()) return Status::done;  // no class may be answered
-    const double floor = rule.min_p > 0 ? linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
+    const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
     // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
-    const bool may_bet = question.delta > 0 && look.source == &preview && !by_budget(look);
-    const uint64_t key = may_bet ? key_of(look, q, question) : 0;
+    const bool may_bet = question.delta > 0 && look.source == &e.preview && !by_budget(e, look);
+    const uint64_t key = may_bet ? key_of(e, look, q, question) : 0;
     Scored within = best[0], beyond{-1, -kInf};
     double decided = 0;
     bool proved = true, within_proved = true, beyond_proved = true;
@@ -332,7 +332,7 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
         if (s.id == within.id || better(s, within)) return proved = proved && within_proved, *inside = true, true;
         if (beyond.id >= 0 && (s.id == beyond.id || better(beyond, s))) return proved = proved && beyond_proved, *inside = false, true;
         const double odds = may_bet ? (decided + 1) * (decided + 2) / question.delta : 0;
-        const Side side = side_of_nucleus(look, q, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads,
+        const Side side = side_of_nucleus(e, look, q, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads,
                                           known, answer);
         ++decided;
         (side.inside ? within : beyond) = s;
@@ -348,11 +348,11 @@ Status Executor::draw_filtered(Look& look, int q, const Question& question, cons
         proved = true;
         for (int64_t m = kFirst; !drawn; m *= 4) {
             std::vector<Keyed> first;
-            if (!best_keys(look, q, rule, m, threads, known, keys, first, answer)) return Status::dear;
+            if (!best_keys(e, look, q, rule, m, threads, known, keys, first, answer)) return Status::dear;
             for (; seen < first.size() && !drawn; ++seen) {
                 const Keyed& next = first[seen];
                 bool inside = false;
-                if (linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
+                if (e.linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
                 if (!in_nucleus({next.id, next.z}, &inside)) return Status::dear;
                 if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
             }

@@ -5,50 +5,51 @@
 #include <mutex>
 #include <numeric>
 
+#include "batch/state.h"
 #include "executor/histogram.h"
 
 namespace headlong {
 
-std::vector<Answer> Executor::ask(const double* hidden, int64_t count, const Question& question,
-                                  bool dense_only) const {
+std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question,
+                                  bool dense_only) {
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows(count);
     std::iota(rows.begin(), rows.end(), 0);
-    if (!dense_only && side_by_side(question, count)) rows = ask_lanes(hidden, count, question, answers);
+    if (!dense_only && side_by_side(e, question, count)) rows = ask_side_by_side(e, hidden, count, question, answers);
     if (rows.empty()) return answers;
     Question asked = question;
-    asked.keep = question.keep || (budget > 0 && has_preview && !dense_only);
-    run(
+    asked.keep = question.keep || (e.budget > 0 && e.has_preview && !dense_only);
+    over_blocks(e, 
         hidden, rows, asked, dense_only,
         [&](Look& look, int q, int threads, Answer& answer) {
-            return by_budget(look) ? resolve_budget(look, q, question, threads, answer)
-                             : resolve(look, q, question, threads, answer);
+            return by_budget(e, look) ? resolve_budget(e, look, q, question, threads, answer)
+                             : resolve(e, look, q, question, threads, answer);
         },
-        [&](const std::vector<int64_t>& left) { finish(hidden, left, question, answers); },
+        [&](const std::vector<int64_t>& left) { finish(e, hidden, left, question, answers); },
         answers);
     return answers;
 }
 
-Status Executor::resolve(Look& look, int q, const Question& question, int threads, Answer& answer) const {
+Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
     std::vector<Scored> scored;
     std::vector<float> est, upper;
     answer.best.clear();
-    if (question.k > 0 && !best_of(look, q, question.k, threads, answer.best, scored, est, upper, answer)) {
+    if (question.k > 0 && !best_of(e, look, q, question.k, threads, answer.best, scored, est, upper, answer)) {
         answer.rows += static_cast<int64_t>(scored.size());
-        answer.bytes += static_cast<double>(scored.size()) * row_bytes();
+        answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
         return Status::dear;
     }
-    Interval lse = normaliser(look, q, question, scored, est, upper);
-    lse.error += dot_error(&look.hidden[q * dim]);
+    Interval lse = normaliser(e, look, q, question, scored, est, upper);
+    lse.error += dot_error(e, &look.hidden[q * e.dim]);
     Status status = Status::done;
     if (!(lse.error <= question.eps)) {
         if (look.est.empty()) status = Status::keep;
-        else if (question.delta > 0 && look.source == &preview)
-            status = bet(look, q, question, threads, scored, lse, answer);
-        else status = refine(look, q, question, threads, scored, lse, answer);
+        else if (question.delta > 0 && look.source == &e.preview)
+            status = bet(e, look, q, question, threads, scored, lse, answer);
+        else status = refine(e, look, q, question, threads, scored, lse, answer);
     }
     answer.rows += static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * row_bytes();
+    answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
     answer.lse = lse.value;
     answer.error = lse.error;
     answer.proved = true;
@@ -57,9 +58,9 @@ Status Executor::resolve(Look& look, int q, const Question& question, int thread
 
 // The k best classes, proved. `scored` gets all rows scored on the way, `est` and `upper` what was thought of them; `known`, with
 // the look's kept estimates, what was read of the others.
-bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
+bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
                        std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
-                       Answer& answer, Known* known) const {
+                       Answer& answer, Known* known) {
     struct Candidate {
         int32_t id;
         float est, upper, closer;  // closer: the upper end by the deepest look so far
@@ -87,11 +88,11 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
     }
     const int64_t sure = std::min<int64_t>(k, static_cast<int64_t>(all.size()));
     if (sure == 0) return true;
-    const double* hidden = &look.hidden[q * dim];
+    const double* hidden = &look.hidden[q * e.dim];
     auto score_range = [&](size_t from, size_t to) {
         std::vector<Scored> rows(to - from);
         for (size_t i = from; i < to; ++i) rows[i - from] = {all[i].id, 0};
-        score(hidden, rows, threads);
+        score(e, hidden, rows, threads);
         for (size_t i = from; i < to; ++i) {
             scored.push_back(rows[i - from]);
             est.push_back(all[i].est);
@@ -106,7 +107,7 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
     std::sort(all.begin(), all.begin() + sure, by_est);
     score_range(0, sure);
     auto open = std::partition(all.begin() + sure, all.end(), [&](const Candidate& c) { return c.upper >= best.back().z; });
-    for (size_t level = 0; look.source == &preview && level < deeper.size(); ++level) {
+    for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {
         const size_t n = open - (all.begin() + sure);
         if (n < 4) break;
         const int64_t grain = 64, groups = (static_cast<int64_t>(n) + grain - 1) / grain;
@@ -118,20 +119,20 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
                 ids[i] = all[first + i].id;
                 closer[i] = all[first + i].est;
             }
-            look_deeper(look, q, static_cast<int>(level), ids, count, closer, rad);
+            look_deeper(e, look, q, static_cast<int>(level), ids, count, closer, rad);
             // The normaliser goes on with the interval of the look at all classes, so only the upper end moves here.
             for (int64_t i = 0; i < count; ++i) all[first + i].closer = std::min(all[first + i].upper, closer[i] + rad[i]);
             for (int64_t i = 0; known != nullptr && i < count; ++i) {
-                look.est[q * padded + ids[i]] = closer[i];
+                look.est[q * e.padded + ids[i]] = closer[i];
                 known->rad[ids[i]] = rad[i];
                 known->depth[ids[i]] = static_cast<uint8_t>(level + 1);
             }
         });
-        answer.bytes += static_cast<double>(n) * deeper[level].bytes;
+        answer.bytes += static_cast<double>(n) * e.deeper[level].bytes;
         open = std::partition(all.begin() + sure, open, [&](const Candidate& c) { return c.closer >= best.back().z; });
     }
     const int64_t left = open - (all.begin() + sure);
-    if (left > std::max<int64_t>(static_cast<int64_t>(share * vocab), 2 * k)) return false;
+    if (left > std::max<int64_t>(static_cast<int64_t>(e.share * e.vocab), 2 * k)) return false;
     std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) {
         return a.closer > b.closer || (a.closer == b.closer && a.id < b.id);
     });
@@ -146,24 +147,24 @@ bool Executor::best_of(Look& look, int q, int64_t k, int threads, std::vector<Sc
 }
 
 // The estimates of `ids` after a deeper level, from those before it, and their radii.
-void Executor::look_deeper(const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad) const {
-    const Deeper& from = deeper[level];
-    const DeeperQuery& query = look.prepared.deeper[q * deeper.size() + level];
+void look_deeper(const Executor& e, const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad) {
+    const Deeper& from = e.deeper[level];
+    const DeeperQuery& query = look.prepared.deeper[q * e.deeper.size() + level];
     constexpr int64_t kGrain = 64;
     int32_t dots[2 * kGrain];
     for (int64_t start = 0; start < count; start += kGrain) {
         const int64_t n = std::min(kGrain, count - start);
         const int32_t* some = ids + start;
         for (int64_t i = 0; i < n; ++i)
-            if (!from.adds) est[start + i] = preview.base[some[i]] + look.prepared.add[q];
+            if (!from.adds) est[start + i] = e.preview.base[some[i]] + look.prepared.add[q];
         for (size_t s = 0; s < from.segments.size(); ++s) {
             const Segment& seg = from.segments[s];
-            kernels->dot_codes(from.codes + seg.first_word, from.bytes, some, n, seg.words, seg.bits, &query.high[seg.first_quad],
+            e.kernels->dot_codes(from.codes + seg.first_word, from.bytes, some, n, seg.words, seg.bits, &query.high[seg.first_quad],
                                &query.low[seg.first_quad], dots);
             for (int64_t i = 0; i < n; ++i) {
                 const float dot = 256.f * static_cast<float>(dots[2 * i] - query.offset[2 * s]) +
                                   static_cast<float>(dots[2 * i + 1] - query.offset[2 * s + 1]);
-                est[start + i] += dot * (from.scale[s * padded + some[i]] * query.step[s]);
+                est[start + i] += dot * (from.scale[s * e.padded + some[i]] * query.step[s]);
             }
         }
         for (int64_t i = 0; i < n; ++i) {
@@ -176,37 +177,37 @@ void Executor::look_deeper(const Look& look, int q, int level, const int32_t* id
 
 // SVD-softmax as published: the `budget` best estimates (at least k) are scored and leave look.est; the others keep their
 // preview in the normaliser.
-std::vector<Scored> Executor::spend_budget(Look& look, int q, const Question& question, int threads, Interval& lse) const {
-    float* est = look.est.data() + q * padded;
+std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Interval& lse) {
+    float* est = look.est.data() + q * e.padded;
     const float none = -std::numeric_limits<float>::infinity();
-    std::vector<float> order(est, est + vocab);
-    const int64_t n = std::min(std::max(budget, question.k), vocab);
+    std::vector<float> order(est, est + e.vocab);
+    const int64_t n = std::min(std::max(e.budget, question.k), e.vocab);
     std::nth_element(order.begin(), order.begin() + (n - 1), order.end(), std::greater<float>());
     std::vector<Scored> scored;
     scored.reserve(n);
     for (int64_t pass = 0; pass < 2; ++pass)  // above the n-th largest first, then its equals, smaller ids first
-        for (int64_t i = 0; i < vocab && static_cast<int64_t>(scored.size()) < n; ++i)
+        for (int64_t i = 0; i < e.vocab && static_cast<int64_t>(scored.size()) < n; ++i)
             if (est[i] > none && (pass == 0 ? est[i] > order[n - 1] : est[i] == order[n - 1])) scored.push_back({i, 0});
-    score(&look.hidden[q * dim], scored, threads);
+    score(e, &look.hidden[q * e.dim], scored, threads);
     double shift = -kInf, sum = 0;
     for (const Scored& s : scored) {
-        shift = std::max(shift, linked(s.z) * question.beta);
+        shift = std::max(shift, e.linked(s.z) * question.beta);
         est[s.id] = none;
     }
-    for (const Scored& s : scored) sum += std::exp(linked(s.z) * question.beta - shift);
+    for (const Scored& s : scored) sum += std::exp(e.linked(s.z) * question.beta - shift);
     bool finite = true;
-    const float top = kernels->largest(est, padded, &finite), rest_shift = static_cast<float>(linked(top) * question.beta);
+    const float top = e.kernels->largest(est, e.padded, &finite), rest_shift = static_cast<float>(e.linked(top) * question.beta);
     double rest = 0;
-    if (top > none && float_error(rest_shift, question.beta) < 1e-2) {
+    if (top > none && float_error(e, rest_shift, question.beta) < 1e-2) {
         Kernels::Sums sums{0, 0, 0, 0};
         const std::vector<float> rad(kChunk, 0.f);
-        for (int64_t c = 0; c < padded; c += kChunk)
-            kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, padded - c), 0.f, link,
+        for (int64_t c = 0; c < e.padded; c += kChunk)
+            e.kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, e.padded - c), 0.f, e.link,
                                    static_cast<float>(question.beta), rest_shift, &sums);
         rest = sums.centre;
     } else if (top > none) {  // logits so large that float32 has no digits left for their differences
-        for (int64_t i = 0; i < vocab; ++i)
-            if (est[i] > none) rest += std::exp(linked(est[i]) * question.beta - rest_shift);
+        for (int64_t i = 0; i < e.vocab; ++i)
+            if (est[i] > none) rest += std::exp(e.linked(est[i]) * question.beta - rest_shift);
     }
     const double most = std::max(shift, rest > 0 ? rest_shift + std::log(rest) : -kInf);
     if (most > -kInf)
@@ -217,11 +218,11 @@ std::vector<Scored> Executor::spend_budget(Look& look, int q, const Question& qu
     return scored;
 }
 
-Status Executor::resolve_budget(Look& look, int q, const Question& question, int threads, Answer& answer) const {
+Status resolve_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
     Interval lse{0, kInf};
-    answer.best = spend_budget(look, q, question, threads, lse);
+    answer.best = spend_budget(e, look, q, question, threads, lse);
     answer.rows = static_cast<int64_t>(answer.best.size());
-    answer.bytes += static_cast<double>(answer.best.size()) * row_bytes();
+    answer.bytes += static_cast<double>(answer.best.size()) * e.row_bytes();
     if (static_cast<int64_t>(answer.best.size()) > question.k) answer.best.resize(question.k);
     answer.lse = lse.value;
     answer.error = lse.error;

@@ -63,7 +63,7 @@ std::vector<Answer> Experts::ask(const Routed& routed, const Question& question)
         asked.threads = threads;
         std::vector<double> x(rows.size() * width);
         for (size_t i = 0; i < rows.size(); ++i) std::copy_n(&routed.x[rows[i] * width], width, &x[i * width]);
-        std::vector<Answer> found = experts[e]->ask(x.data(), static_cast<int64_t>(rows.size()), asked, false);
+        std::vector<Answer> found = headlong::ask(*experts[e], x.data(), static_cast<int64_t>(rows.size()), asked, false);
         for (size_t i = 0; i < rows.size(); ++i) {
             for (Scored& s : found[i].best) s.id = ids[starts[e] + s.id];
             found[i].proved = found[i].proved && routed.routes[rows[i]].sure;
@@ -93,7 +93,7 @@ void Experts::logits(const Routed& routed, const int64_t* classes, int64_t m, do
             if (at != last && *at == classes[q * m + j]) places.push_back(at - first);
         }
         z.resize(places.size());
-        experts[e]->logits(&routed.x[q * width], 1, places.data(), static_cast<int64_t>(places.size()), 1, z.data());
+        headlong::logits(*experts[e], &routed.x[q * width], 1, places.data(), static_cast<int64_t>(places.size()), 1, z.data());
         for (int64_t j = 0, found = 0; j < m; ++j) {
             const size_t next = static_cast<size_t>(found);
             const bool here = next < places.size() && first[places[next]] == classes[q * m + j];

@@ -1,0 +1,68 @@
+// A block of queries that go over the classes side by side: see batch/ask.cpp.
+#pragma once
+
+#include <vector>
+
+#include "executor/verbs.h"
+
+namespace headlong {
+
+constexpr int64_t kLanePiece = 512;  // classes that one thread takes at once
+
+// The queries of a block, one in each lane.
+struct BatchState {
+    Look look;  // their vectors and, of each, the codes of a deeper level
+    int n = 0, lanes = 0, threads = 1;
+    Scratch<int8_t> planes;
+    Scratch<int32_t> start;
+    Scratch<float> step, terms;
+    std::vector<LanePass> first, further;
+    LaneRadius wide, closer_radius;  // after the first look, and after a further one
+    Scratch<float> shift, octaves, tau, edge, worth, theta;  // [lanes]
+    LaneLook ask;
+    std::vector<double> aim;      // [n]: what of eps is left for drawing
+    std::vector<uint8_t> narrow;  // [n]: whether float32 is enough for rows of the normaliser
+    Scratch<float> floats;        // [n][dim]
+    std::vector<uint64_t> key;    // [n]
+    std::vector<std::vector<Scored>> sampled;  // [n]: the likeliest of the sample, scored
+    int64_t pieces = 0, sample = 0;            // the first `sample` pieces of `order` are read first
+    std::vector<int64_t> order;
+    Scratch<float> est, largest;               // of the sample: [class][lanes], [run][lanes]
+    Scratch<double> sums;                      // [piece][middle, gap, moved][lanes]
+    std::vector<std::vector<LaneHit>> hits;    // [thread][lane], piece after piece
+    std::atomic<int64_t> closer{0};            // classes that were read further
+    std::vector<std::atomic<int64_t>> reported;    // [lane]: of how many classes
+    int64_t most_reported = 0;                     // a query that is reported of more is left to the others' way
+};
+
+// What became of one query: the classes that were reported of, and the sums of all others.
+struct Reported {
+    std::vector<LaneHit> hits;
+    std::vector<uint8_t> scored;
+    double middle = 0, gap = 0, moved = 0, exact = 0, lost = 0;  // sums of exp(. - shift); lost: what was taken off again
+    double shift = 0, unit = 1;  // what one of the pass's sums is in these
+    std::vector<Scored> best;
+    int64_t rows = 0;
+
+    void rebase(double to);
+};
+
+void prepare_batch(const Executor& e, BatchState& batch);
+bool side_by_side(const Executor& e, const Question& question, int64_t count);
+std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,
+                                         std::vector<Answer>& answers);
+double most_reported(const Executor& e, const Question& question);
+void read_sample(const Executor& e, BatchState& batch, const Question& question);
+void scan_piece(const Executor& e, const BatchState& batch, int64_t piece, float* est);
+void start_query(const Executor& e, BatchState& batch, const Question& question, int q);
+void aim_query(const Executor& e, BatchState& batch, const Question& question, int q, std::vector<double>& sums);
+void pass_over(const Executor& e, BatchState& batch);
+Reported report_of(const BatchState& batch, int q);
+void score_narrow(const Executor& e, const BatchState& batch, int q, std::vector<Scored>& rows);
+std::vector<Scored> score_hits(const Executor& e, const BatchState& batch, const Question& question, int q, const std::vector<int32_t>& which,
+                                         Reported& reported, bool narrow = false);
+bool best_reported(const Executor& e, const BatchState& batch, const Question& question, int q, Reported& reported, Answer& answer);
+bool bet_reported(const Executor& e, const BatchState& batch, const Question& question, int q, Reported& reported, Interval& lse);
+bool resolve_reported(const Executor& e, const BatchState& batch, const Question& question, int q, Answer& answer);
+
+}  // namespace headlong

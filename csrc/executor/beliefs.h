@@ -1,0 +1,59 @@
+// What is believed of each class of one query while it is resolved.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "executor/question.h"
+#include "runtime/scratch.h"
+
+namespace headlong {
+
+// How far the classes of a query were read: what their estimates are off at most, how many deeper levels are in them, and
+// those that were scored, which the look's estimates no longer hold.
+struct Known {
+    Scratch<float> rad;
+    Scratch<uint8_t> depth;
+    std::vector<Scored> scored;
+};
+
+// For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see executor/bet.cpp.
+struct Weighed {
+    Scratch<float> middle, gap;
+    double sum = 0;
+    float shift = 0, slop = 0;
+};
+
+// What a bet on the normaliser takes: the least gap that is scored instead, and the rows that this costs in all.
+struct Wager {
+    float edge = std::numeric_limits<float>::infinity();
+    double cost = kInf;
+};
+
+// A class with its key link(z) / T + gumbel.
+struct Keyed {
+    int64_t id;
+    double z, key;
+};
+
+// The keys of one draw: upper ends of all classes that are not scored, and the exact ones of those that are.
+struct Keys {
+    uint32_t draw = 0;
+    Scratch<float> upper;
+    std::vector<float> largest;  // of each chunk; they may have fallen since
+    std::vector<Keyed> exact;
+};
+
+// Whether a class is in the nucleus, and whether that is proved.
+struct Side {
+    bool known = false, inside = false, proved = false;
+};
+
+// What decides whether class `of` is in the nucleus, and which way it is to be shown: see executor/nucleus.cpp.
+struct Sides {
+    Scored of;
+    double top_p, beta;
+    bool inside;
+};
+
+}  // namespace headlong

@@ -1,0 +1,72 @@
+// What is read of a matrix before its rows, coarse to fine: see plan.Plan. The arrays are borrowed and never changed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace headlong {
+
+// The query's half of a summand of the radius, and which row of the slack it multiplies; see plan.Term.
+enum class TermKind : int { norm, quantised, rest, peaks, hidden, one };
+struct Term {
+    TermKind kind;
+    int64_t start, stop;
+    double factor;
+    int row;
+    double likely = 1;  // for the bet on the normaliser alone
+};
+
+// A run of coordinates: where its codes are (32-bit words of each class side by side, or bytes of a row) and where the
+// query's halves for it (quads, or bytes).
+struct Segment {
+    int64_t start, stop;
+    int bits;
+    int64_t words, first_word, quads, first_quad;
+    int32_t middle() const { return bits == 8 ? 128 : (1 << bits) - 1; }  // what a code is above its value
+};
+
+// One way to look at all classes: interleaved codes, or the rows of a float matrix.
+struct Source {
+    const uint8_t* codes = nullptr;
+    std::vector<Segment> segments;
+    int64_t words = 0, quads = 0;
+    const float* scale = nullptr;
+
+    const void* rows = nullptr;
+    Kind kind = Kind::f32;
+    int64_t width = 0;
+
+    bool rotated = false;  // reads x = (hidden - mean) @ rotation rather than the hidden vector
+    const float* base = nullptr;
+    std::vector<const float*> slack;
+    std::vector<Term> terms;
+    double bytes = 0;  // of a full pass
+};
+
+// A finer look at single classes: codes row by row.
+struct Deeper {
+    const uint8_t* codes = nullptr;
+    int64_t bytes = 0, halves = 0;  // of a row, of the query's halves
+    std::vector<Segment> segments;
+    const float* scale = nullptr;
+    std::vector<const float*> slack;
+    std::vector<Term> terms;
+    bool adds = false;  // to the estimate of the level before, or replaces it
+};
+
+struct Plan {
+    const double* mean = nullptr;  // x = (hidden - mean) @ rotation
+    const void* rotation = nullptr;
+    Kind rotation_kind = Kind::f32;
+    int64_t rotated_dim = 0;
+    const double* centre = nullptr;  // <centre, hidden> joins every estimate
+    int64_t budget = 0;              // rows that are scored instead of a proof
+    double share = 0.25;             // of the classes beyond which a query is better read densely
+    Source dense, preview;           // the rows themselves, and the first level
+    std::vector<Deeper> deeper;      // the others
+    bool has_preview = false;
+};
+
+}  // namespace headlong

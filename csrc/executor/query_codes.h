@@ -1,0 +1,141 @@
+// A query in int8 planes, and its halves of a radius: what one query and queries side by side share.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "executor/verbs.h"
+
+namespace headlong {
+
+
+constexpr int kMostPeaks = 32;
+
+inline float up(double x) {
+    float f = static_cast<float>(x);
+    return static_cast<double>(f) < x ? std::nextafterf(f, std::numeric_limits<float>::infinity()) : f;
+}
+
+// One number of all, four side by side: each waits for its last.
+template <typename Take, typename Join>
+double joined(int64_t start, int64_t stop, const Take& take, const Join& join) {
+    double each[4] = {0, 0, 0, 0};
+    int64_t j = start;
+    for (; j + 4 <= stop; j += 4)
+        for (int s = 0; s < 4; ++s) each[s] = join(each[s], take(j + s));
+    for (; j < stop; ++j) each[0] = join(each[0], take(j));
+    return join(join(each[0], each[1]), join(each[2], each[3]));
+}
+
+template <typename Take>
+double sum_of(int64_t start, int64_t stop, const Take& take) {
+    return joined(start, stop, take, [](double a, double b) { return a + b; });
+}
+
+inline double square_sum(const double* x, int64_t start, int64_t stop) {
+    return sum_of(start, stop, [=](int64_t j) { return x[j] * x[j]; });
+}
+
+// The two halves of a "rest" and "peaks" pair: see plan.Term.
+inline void split_peaks(const std::vector<double>& x, int64_t start, int64_t stop, double* rest, double* peaks) {
+    const int64_t n = stop - start, most = std::min<int64_t>(kMostPeaks, (n + 3) / 4);
+    std::vector<double> size(n);
+    double total = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        size[j] = std::fabs(x[start + j]);
+        total += size[j] * size[j];
+    }
+    std::partial_sort(size.begin(), size.begin() + most, size.end(), std::greater<double>());
+    const double weight = std::sqrt(static_cast<double>(n) / 3);
+    double square = total, sum = 0, least = kInf;
+    for (int64_t m = 0; m <= most; ++m) {
+        // The difference of squares is off by roundings of the total: add more than they can be.
+        double norm_left = m == n ? 0.0 : std::sqrt(std::max(0.0, square) + 1e-11 * total);
+        if (sum + weight * norm_left < least) {
+            least = sum + weight * norm_left;
+            *rest = norm_left;
+            *peaks = sum;
+        }
+        if (m < most) {
+            square -= size[m] * size[m];
+            sum += size[m];
+        }
+    }
+}
+
+struct Coded {
+    float step;
+    int32_t offset[2];
+};
+
+// x[start:stop] as step * (256 * high + low); adds (x - x^)^2 to `lost`. write(j, high, low) stores a coordinate.
+template <typename Write>
+Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
+    const int64_t start = seg.start, stop = seg.stop;
+    const double most = joined(start, stop, [&](int64_t j) { return std::fabs(x[j]); }, [](double a, double b) { return a < b ? b : a; });
+    const float step = up(most / 32512.0);
+    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
+    int64_t sum[2] = {0, 0};
+    for (int64_t j = start; j < stop; ++j) {
+        int whole = static_cast<int>(std::lrint(std::min(32512.0, std::max(-32512.0, x[j] * inverse))));
+        int high = (whole + 128) >> 8, low = whole - high * 256;
+        write(j - start, static_cast<int8_t>(high), static_cast<int8_t>(low));
+        sum[0] += high;
+        sum[1] += low;
+        double gap = x[j] - static_cast<double>(step) * whole;
+        lost[j] = std::max(lost[j], gap * gap);
+    }
+    return {step, {static_cast<int32_t>(seg.middle() * sum[0]), static_cast<int32_t>(seg.middle() * sum[1])}};
+}
+
+// x[start:stop] as step * whole, one int8 plane.
+template <typename Write>
+float code_once(const double* x, int64_t start, int64_t stop, double* lost, const Write& write) {
+    double most = 0;
+    for (int64_t j = start; j < stop; ++j) most = std::max(most, std::fabs(x[j]));
+    const float step = up(most / 127.0);
+    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
+    for (int64_t j = start; j < stop; ++j) {
+        const int whole = static_cast<int>(std::lrint(std::min(127.0, std::max(-127.0, x[j] * inverse))));
+        write(j - start, static_cast<int8_t>(whole));
+        const double gap = x[j] - static_cast<double>(step) * whole;
+        lost[j] = std::max(lost[j], gap * gap);
+    }
+    return step;
+}
+
+// The query's half of a radius, and of the one that the bet on the normaliser takes where that is another.
+inline void set_radius(const std::vector<Term>& terms, const std::vector<const float*>& slack, const std::vector<double>& x,
+                const std::vector<double>& lost, double hidden, Radius& radius, Radius* likely = nullptr) {
+    std::vector<double> sum(slack.size(), 0.0), narrow(slack.size(), 0.0);
+    double rest = 0, peaks = 0;
+    int64_t start = -1, stop = -1;  // of the pair that was split last
+    for (const Term& term : terms) {
+        double value = 1;
+        if (term.kind == TermKind::norm) value = std::sqrt(square_sum(x.data(), term.start, term.stop));
+        if (term.kind == TermKind::hidden) value = hidden;
+        if (term.kind == TermKind::quantised)
+            value = std::sqrt(sum_of(term.start, term.stop, [&](int64_t j) { return lost[j]; }));
+        if (term.kind == TermKind::rest || term.kind == TermKind::peaks) {
+            if (term.start != start || term.stop != stop) {
+                rest = peaks = 0;
+                split_peaks(x, start = term.start, stop = term.stop, &rest, &peaks);
+            }
+            value = term.kind == TermKind::rest ? rest : peaks;
+        }
+        sum[term.row] += value * term.factor;
+        narrow[term.row] += value * term.factor * term.likely;
+    }
+    const auto set = [&](Radius& to, const std::vector<double>& sums) {
+        to.terms = static_cast<int>(slack.size());
+        for (size_t r = 0; r < slack.size(); ++r) {
+            to.slack[r] = slack[r];
+            to.term[r] = up(sums[r] * (1 + 0x1p-18));
+        }
+    };
+    set(radius, sum);
+    if (likely != nullptr) set(*likely, narrow);
+}
+
+}  // namespace headlong

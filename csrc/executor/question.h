@@ -1,0 +1,60 @@
+// What is asked of an executor, and what it answers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "executor/matrix.h"
+
+namespace headlong {
+
+struct Scored {
+    int64_t id;
+    double z;
+};
+
+// Larger logits first, smaller ids first among equals.
+inline bool better(const Scored& a, const Scored& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
+
+// A question, the same for all queries of a call.
+struct Question {
+    int64_t k = 0;
+    double eps = kInf, beta = 1;
+    double delta = 0;   // > 0: the normaliser may be estimated from sampled rows, wrong this often
+    uint64_t seed = 0;  // of those rows
+    const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
+    bool mask_per_row = false, keep = false;
+    int threads = 1;
+};
+
+struct SampleRule {
+    int n = 1;
+    double temperature = 1;
+    int64_t top_k = 0;
+    double top_p = 1, min_p = 0;
+    uint64_t seed = 0, row0 = 0;
+    int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
+};
+
+struct Interval {
+    double value, error;
+};
+
+struct Answer {
+    std::vector<Scored> best;
+    double lse = 0, error = kInf;
+    bool proved = false, dense = false;
+    int64_t rows = 0;
+    double bytes = 0;
+};
+
+struct Draw {
+    int64_t id = -1;
+    double z = -kInf, score = -kInf;
+    bool proved = false;
+};
+
+// What became of a query: answered; to be looked at again with its estimates kept; or better read densely.
+enum class Status { done, keep, dear };
+
+}  // namespace headlong

@@ -1,0 +1,111 @@
+// What is done for a block of queries and for one of them, a file for each verb. Functions that only one file needs are not here.
+#pragma once
+
+#include <functional>
+
+#include "executor/beliefs.h"
+#include "executor/executor.h"
+#include "executor/look.h"
+
+namespace headlong {
+
+using Resolve = std::function<Status(Look&, int, int, Answer&)>;  // look, query, threads it may use, answer
+using Finish = std::function<void(const std::vector<int64_t>&)>;  // the rows of the batch that are left
+using Visit = std::function<void(int64_t piece, int q, int64_t first, int64_t n, const double* z)>;
+using TermOf = std::function<double(const Scored&)>;
+
+inline bool by_budget(const Executor& e, const Look& look) { return e.budget > 0 && look.source == &e.preview; }
+
+// executor/query.cpp: looking at all classes
+Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads);
+bool all_dear(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
+                        std::vector<Answer>& answers);
+void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
+                   const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers);
+void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch);
+float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite);
+void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone = false);
+bool gather(const Executor& e, Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
+                      Masses& masses, float* scratch);
+double worth_scoring(const Executor& e, const Look& look);
+double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k);
+void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge);
+void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
+
+// executor/prepare.cpp: a query as the levels want it
+void prepare(const Executor& e, const Source& source, Look& look);
+std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look);
+void prepare_one(const Executor& e, const Source& source, int q, const double* turned, Look& look);
+
+// executor/topk.cpp: ids
+Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
+bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
+                       std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
+                       Answer& answer, Known* known = nullptr);
+void look_deeper(const Executor& e, const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad);
+std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Interval& lse);
+Status resolve_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
+
+// executor/lse.cpp: the normaliser
+double float_error(const Executor& e, double shift, double beta);
+double dot_error(const Executor& e, const double* hidden);
+Interval normaliser(const Executor& e, const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
+                              const std::vector<float>& est, const std::vector<float>& upper);
+Scratch<float> radii(const Executor& e, const Look& look, int q, int threads, bool likely = false);
+void read_deeper(const Executor& e, Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
+                           Scratch<float>& rad, Answer& answer);
+Outlook refining(const Executor& e, const Look& look, int q, const Question& question);
+Status refine(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                        Interval& lse, Answer& answer);
+
+// executor/bet.cpp: the normaliser from a sample
+void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w);
+Wager cheapest(const Executor& e, const Weighed& w, double known, double aim, double odds, double price, double left);
+void look_closer(const Executor& e, Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Answer& answer);
+double left_by(const Executor& e, const Look& look, int q, size_t level);
+Status bet(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                     Interval& lse, Answer& answer);
+uint64_t key_of(const Executor& e, const Look& look, int q, const Question& question);
+std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before, uint64_t key,
+                                           uint32_t round, int64_t count, int threads, const TermOf& term, Answer& answer);
+
+// executor/nucleus.cpp: the nucleus
+double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
+                            float* gap);
+void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
+                       Scratch<double>& runs);
+bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double claim, double target, double odds, int threads,
+                            const Known& known, std::vector<int32_t>& ids);
+void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
+                      Scratch<double>& runs, Answer& answer);
+Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
+                               uint64_t key, int threads, Known& known, Answer& answer);
+
+// executor/sample.cpp: samples
+Status resolve_sample(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                                Draw* draws, Answer& answer);
+void start_knowing(const Executor& e, Look& look, int q, int threads, Known& known);
+bool find_best(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
+                    Answer& answer);
+void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer);
+void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer);
+std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule);
+Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
+void upper_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys);
+void closer_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
+                           const Known& known, Keys& keys);
+bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
+                         std::vector<Keyed>& best, Answer& answer);
+Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
+                               Draw* draws, Answer& answer);
+
+// executor/dense.cpp: every row in float64
+int64_t pieces(const Executor& e);
+void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                           const Visit& visit);
+void finish(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                      std::vector<Answer>& answers);
+void finish_samples(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                              const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers);
+
+}  // namespace headlong
