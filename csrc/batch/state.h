@@ -8,6 +8,8 @@
 namespace headlong {
 
 constexpr int64_t kLanePiece = 512;  // classes that one thread takes at once
+constexpr double kMore = 1.7;        // points that are marked for each that is wanted
+constexpr int64_t kEvery = 8;        // one in so many of them is a sample
 
 // The queries of a block, one in each lane.
 struct BatchState {
@@ -32,10 +34,10 @@ struct BatchState {
     std::vector<std::vector<LaneHit>> hits;    // [thread][lane], piece after piece
     std::atomic<int64_t> closer{0};            // classes that were read further
     std::vector<std::atomic<int64_t>> reported;    // [lane]: of how many classes
-    int64_t most_reported = 0;                     // a query that is reported of more is left to the others' way
+    int64_t most_reported = 0;                     // a query that is told of more is left to the others' way
 };
 
-// What became of one query: the classes that were reported of, and the sums of all others.
+// What became of one query: the classes that it was told of, and the sums of all others.
 struct Reported {
     std::vector<LaneHit> hits;
     std::vector<uint8_t> scored;
@@ -47,22 +49,21 @@ struct Reported {
     void rebase(double to);
 };
 
-void prepare_batch(const Executor& e, BatchState& batch);
+// batch/ask.cpp: whether a call is one for queries side by side, and what of it is left to the others' way
 bool side_by_side(const Executor& e, const Question& question, int64_t count);
 std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                                         std::vector<Answer>& answers);
-double most_reported(const Executor& e, const Question& question);
+                                      std::vector<Answer>& answers);
+
+// batch/prepare.cpp, batch/sample.cpp
+void prepare_batch(const Executor& e, BatchState& batch);
 void read_sample(const Executor& e, BatchState& batch, const Question& question);
-void scan_piece(const Executor& e, const BatchState& batch, int64_t piece, float* est);
-void start_query(const Executor& e, BatchState& batch, const Question& question, int q);
-void aim_query(const Executor& e, BatchState& batch, const Question& question, int q, std::vector<double>& sums);
+void scan_piece(const Executor& e, const BatchState& batch, int64_t piece, float* est);  // [class][lanes]
+
+// batch/pass.cpp
 void pass_over(const Executor& e, BatchState& batch);
 Reported report_of(const BatchState& batch, int q);
-void score_narrow(const Executor& e, const BatchState& batch, int q, std::vector<Scored>& rows);
-std::vector<Scored> score_hits(const Executor& e, const BatchState& batch, const Question& question, int q, const std::vector<int32_t>& which,
-                                         Reported& reported, bool narrow = false);
-bool best_reported(const Executor& e, const BatchState& batch, const Question& question, int q, Reported& reported, Answer& answer);
-bool bet_reported(const Executor& e, const BatchState& batch, const Question& question, int q, Reported& reported, Interval& lse);
+
+// batch/resolve.cpp: false where the query is left to the others' way
 bool resolve_reported(const Executor& e, const BatchState& batch, const Question& question, int q, Answer& answer);
 
 }  // namespace headlong

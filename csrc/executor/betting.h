@@ -1,6 +1,7 @@
 // Bets against the mean of numbers in [-1, 1], and points to draw by: what the normaliser and the nucleus share.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -38,6 +39,30 @@ bool wins(const std::vector<double>& drawn, double odds, const Factor& factor) {
 inline double draws_for(double odds, double e, double spread) {
     return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
 }
+
+// A bet that the sum known + total * E[X] is within exp(+-aim) of where the draws of X in [-1, 1] put it.
+struct Bet {
+    double known, total, aim, odds;
+    std::vector<double> drawn{};
+    double sum = 0, squares = 0;
+
+    void add(double x, int times = 1) {
+        drawn.insert(drawn.end(), times, x);
+        sum += x * times;
+        squares += x * x * times;
+    }
+    double count() const { return std::max(1.0, static_cast<double>(drawn.size())); }
+    double middle() const { return known + total * sum / count(); }
+    double wanted() const { return draws_for(odds, aim * middle() / total, squares / count()); }  // draws in all
+
+    // Whether all means too far above and below are refuted.
+    bool won() const {
+        const double above = (middle() * std::exp(aim) - known) / total, below = (middle() * std::exp(-aim) - known) / total;
+        const double down = 1 / (kMost - above), up = 1 / (kMost + below);
+        const bool not_above = above >= kMost || wins(drawn, odds, [&](double x) { return (above - x) * down; });
+        return not_above && (below <= -kMost || wins(drawn, odds, [&](double x) { return (x - below) * up; }));
+    }
+};
 
 // `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
 inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {

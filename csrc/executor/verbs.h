@@ -1,6 +1,7 @@
 // What is done for a block of queries and for one of them, a file for each verb. Functions that only one file needs are not here.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 
 #include "executor/beliefs.h"
@@ -15,6 +16,25 @@ using Visit = std::function<void(int64_t piece, int q, int64_t first, int64_t n,
 using TermOf = std::function<double(const Scored&)>;
 
 inline bool by_budget(const Executor& e, const Look& look) { return e.budget > 0 && look.source == &e.preview; }
+
+// The k best of two lists, the best first.
+inline void join_best(std::vector<Scored>& best, const std::vector<Scored>& more, int64_t k) {
+    best.insert(best.end(), more.begin(), more.end());
+    std::sort(best.begin(), best.end(), better);
+    if (static_cast<int64_t>(best.size()) > k) best.resize(k);
+}
+
+// Takes candidates first .. stop - 1, which come with falling upper ends, some at once, until none of those left can reach the
+// threshold, which rises meanwhile.
+template <typename Some, typename Upper, typename Threshold, typename Take>
+void score_from_the_top(size_t first, size_t stop, const Some& some, const Upper& upper, const Threshold& threshold, const Take& take) {
+    for (size_t at = first; at < stop && !(upper(at) < threshold());) {
+        size_t to = at;
+        for (const size_t most = some(); to < stop && to < at + most && !(upper(to) < threshold());) ++to;
+        take(at, to);
+        at = to;
+    }
+}
 
 // executor/query.cpp: looking at all classes
 Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads);

@@ -1,0 +1,148 @@
+// The pass over all classes: sums, and the classes that a query is told of.
+#include <algorithm>
+
+#include "batch/state.h"
+#include "executor/betting.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+float first_point(float theta, uint64_t& noise) {
+    noise += 0x9E3779B97F4A7C15u;
+    return theta * static_cast<float>(-std::log((static_cast<double>(mix(noise) >> 11) + 0.5) * 0x1p-53));
+}
+
+// What one thread has for its pieces.
+struct Worker {
+    const Executor& e;
+    BatchState& batch;
+    LaneLook ask;  // with tau and edge of its own: a query that is told of more classes than it may be is asked about no more of them
+    Scratch<float> tau, edge, own, left;
+    Scratch<LaneHit> found;
+    Scratch<int32_t> further;
+    std::vector<uint64_t> noise;
+    std::vector<uint8_t> over;
+    std::vector<LaneHit>* hits;
+    LaneState state{};
+    int64_t closer = 0;
+
+    Worker(const Executor& e, BatchState& batch, int thread)
+        : e(e), batch(batch), ask(batch.ask), tau(batch.lanes), edge(batch.lanes), own(kLanePiece * batch.lanes), left(batch.lanes),
+          found(kBlock * batch.lanes), further(2 * kLanePiece), noise(batch.lanes), over(batch.lanes, 0),
+          hits(&batch.hits[thread * batch.lanes]) {
+        std::copy_n(batch.tau.data(), batch.lanes, tau.data());
+        std::copy_n(batch.edge.data(), batch.lanes, edge.data());
+        ask.tau = tau.data();
+        ask.edge = edge.data();
+    }
+
+    void tell(int level) {
+        for (int64_t i = 0; i < state.hit_count; ++i) {
+            LaneHit& hit = found[i];
+            const int32_t q = hit.lane;
+            if (over[q]) continue;
+            hit.lane = level;
+            hits[q].push_back(hit);
+            if (++batch.reported[q] <= batch.most_reported) continue;
+            over[q] = 1;
+            tau[q] = edge[q] = left[q] = std::numeric_limits<float>::infinity();
+            std::vector<LaneHit>().swap(hits[q]);
+        }
+        state.hit_count = 0;
+    }
+
+    void start(int64_t piece) {
+        const int64_t lanes = batch.lanes;
+        double* sums = batch.sums.data() + piece * 3 * lanes;
+        state = {sums, sums + lanes, sums + 2 * lanes, left.data(), noise.data(), found.data(), 0,
+                 further.data(), further.data() + kLanePiece, 0};
+        for (int64_t q = 0; q < lanes; ++q) {
+            left[q] = std::numeric_limits<float>::infinity();
+            if (q >= batch.n || over[q] || !(batch.theta[q] > 0)) continue;
+            noise[q] = mix(batch.key[q] + static_cast<uint64_t>(piece));
+            left[q] = first_point(batch.theta[q], noise[q]);
+        }
+    }
+
+    // The classes that are wide for several queries, by their codes of the next level.
+    void look_further(float* est) {
+        const int64_t some = state.further_count;
+        closer += some;
+        if (some == 0) return;
+        const Deeper& next = e.deeper[0];
+        const LaneRows rows{next.codes, next.bytes, 0, some, state.further, state.further_place};
+        e.kernels->lanes_scan(rows, batch.further.data(), static_cast<int>(batch.further.size()), nullptr, nullptr, batch.lanes, est);
+        int32_t *ids = state.further, *places = state.further_place;
+        state.further = nullptr;
+        for (int64_t r = 0; r < some; r += kBlock) {
+            const LaneRows part{nullptr, 0, 0, std::min(kBlock, some - r), ids + r, places + r};
+            e.kernels->lanes_weigh(ask, batch.closer_radius, part, est, state);
+            tell(1);
+        }
+    }
+
+    void read(int64_t piece) {
+        const int64_t lanes = batch.lanes, first = piece * kLanePiece, count = std::min(kLanePiece, e.vocab - first);
+        float* est = own.data();
+        if (piece % kEvery == 0) est = batch.est.data() + piece / kEvery * kLanePiece * lanes;
+        else scan_piece(e, batch, piece, est);
+        start(piece);
+        for (int64_t c = 0; c < count; c += kBlock) {
+            const LaneRows rows{nullptr, 0, first + c, std::min(kBlock, count - c), nullptr, nullptr};
+            const int64_t before = state.further_count;
+            e.kernels->lanes_weigh(ask, batch.wide, rows, est + c * lanes, state);
+            for (int64_t i = before; i < state.further_count; ++i) state.further_place[i] += static_cast<int32_t>(c);
+            tell(0);
+        }
+        look_further(est);
+    }
+};
+
+}  // namespace
+
+void pass_over(const Executor& e, BatchState& batch) {
+    batch.sums.resize(batch.pieces * 3 * batch.lanes);
+    std::fill_n(batch.sums.data(), batch.sums.size(), 0.0);
+    batch.hits.resize(batch.threads * batch.lanes);
+    batch.reported = std::vector<std::atomic<int64_t>>(batch.lanes);
+    std::atomic<int64_t> next{0};
+    run_parallel(batch.threads, [&](int thread) {
+        Worker worker(e, batch, thread);
+        // Pieces are taken in their own order, so that each thread's classes are told of in theirs.
+        for (int64_t piece = next++; piece < batch.pieces; piece = next++) worker.read(piece);
+        batch.closer += worker.closer;
+    });
+}
+
+// The classes that were told of, in the order of the pieces, and the sums of the others.
+Reported report_of(const BatchState& batch, int q) {
+    Reported reported;
+    reported.shift = batch.shift[q];
+    size_t total = 0;
+    for (int t = 0; t < batch.threads; ++t) total += batch.hits[t * batch.lanes + q].size();
+    reported.hits.reserve(total);
+    std::vector<size_t> at(batch.threads, 0);
+    while (reported.hits.size() < total) {  // each thread's pieces ascend
+        int from = -1;
+        int64_t least = 0;
+        for (int t = 0; t < batch.threads; ++t) {
+            const std::vector<LaneHit>& own = batch.hits[t * batch.lanes + q];
+            if (at[t] == own.size() || (from >= 0 && own[at[t]].id / kLanePiece >= least)) continue;
+            from = t;
+            least = own[at[t]].id / kLanePiece;
+        }
+        const std::vector<LaneHit>& own = batch.hits[from * batch.lanes + q];
+        while (at[from] < own.size() && own[at[from]].id / kLanePiece == least) reported.hits.push_back(own[at[from]++]);
+    }
+    reported.scored.assign(total, 0);
+    for (int64_t p = 0; p < batch.pieces; ++p) {
+        const double* sums = batch.sums.data() + p * 3 * batch.lanes + q;
+        reported.middle += sums[0];
+        reported.gap += sums[batch.lanes];
+        reported.moved += sums[2 * batch.lanes];
+    }
+    return reported;
+}
+
+}  // namespace headlong
