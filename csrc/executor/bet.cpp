@@ -25,8 +25,6 @@ std::vector<T> joined(const std::vector<std::vector<T>>& each) {
     return all;
 }
 
-}  // namespace
-
 // The middles and gaps of all classes, and the sums of the middles chunk by chunk.
 void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w) {
     const float* est = look.est.data() + q * e.padded;
@@ -129,56 +127,61 @@ double left_by(const Executor& e, const Look& look, int q, size_t level) {
     return now > 0 ? std::min(1.0, then / now) : 1;
 }
 
-Status bet(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
-                     Interval& lse, Answer& answer) {
-    float* est = look.est.data() + q * e.padded;
-    const float none = -std::numeric_limits<float>::infinity();
-    Weighed w;
-    w.shift = static_cast<float>(look.masses[q].shift);
-    for (const Scored& s : scored) w.shift = std::max(w.shift, static_cast<float>(e.linked(s.z) * question.beta));
-    double exact = 0;
-    for (const Scored& s : scored) {
-        exact += std::exp(e.linked(s.z) * question.beta - w.shift);
-        est[s.id] = none;
-    }
-    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
-    const double aim = question.eps - fixed, odds = 2 / question.delta, most = e.share * static_cast<double>(e.vocab);
-    if (aim <= 0) return refine(e, look, q, question, threads, scored, lse, answer);
-    w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
-    weigh(e, look, q, question.beta, threads, w);
+// Brings the widest on to the deeper levels that pay; what is left to be scored then.
+Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, double odds, double beta, int threads,
+                         Weighed& w, Answer& answer) {
     Wager wager = cheapest(e, w, exact, aim, odds, 1, 0);
     for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {
         const double price = kCloser * static_cast<double>(e.deeper[level].bytes) / e.row_bytes();
         const Wager closer = cheapest(e, w, exact, aim, odds, price, left_by(e, look, q, level));
         if (closer.cost > 0.8 * wager.cost || !(closer.cost < 0.8 * static_cast<double>(e.vocab))) continue;
-        look_closer(e, look, q, static_cast<int>(level), closer.edge, question.beta, threads, w, answer);
+        look_closer(e, look, q, static_cast<int>(level), closer.edge, beta, threads, w, answer);
         wager = cheapest(e, w, exact, aim, odds, 1, 0);
     }
-    if (!(wager.cost < most)) return Status::dear;
+    return wager;
+}
 
-    // The wide ones are scored.
-    const int64_t chunks = (e.padded + kChunk - 1) / kChunk, runs = e.padded / kRun;
-    Scratch<double> before(runs + 1);
+// Scores the classes with gaps from `edge` on, unless they are more than `most`. `before` gets the sums of the other gaps, run by run.
+bool score_widest(const Executor& e, Look& look, int q, float edge, double most, double beta, int threads, Weighed& w,
+                  Scratch<double>& before, double* exact, std::vector<Scored>& scored) {
     std::vector<std::vector<Scored>> wide_ids(threads);
-    over_chunks(chunks, threads, [&](int t, int64_t c) {
+    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
         int32_t ids[kChunk + kRun];
-        const int64_t came = e.kernels->split(&w.gap[first], n, wager.edge, static_cast<int32_t>(first), ids, &before[first / kRun + 1]);
+        const int64_t came = e.kernels->split(&w.gap[first], n, edge, static_cast<int32_t>(first), ids, &before[first / kRun + 1]);
         for (int64_t i = 0; i < came; ++i) wide_ids[t].push_back({ids[i], 0});
     });
     std::vector<Scored> wide = joined(wide_ids);
-    if (static_cast<double>(wide.size()) > 2 * most + 4096) return Status::dear;
+    if (static_cast<double>(wide.size()) > most) return false;
     score(e, &look.hidden[q * e.dim], wide, threads);
     for (const Scored& s : wide) {
-        exact += std::exp(e.linked(s.z) * question.beta - w.shift);
+        *exact += std::exp(e.linked(s.z) * beta - w.shift);
         w.sum -= w.middle[s.id];
-        est[s.id] = none;
+        look.est[q * e.padded + s.id] = -std::numeric_limits<float>::infinity();
     }
     scored.insert(scored.end(), wide.begin(), wide.end());
     before[0] = 0;
-    for (int64_t r = 0; r < runs; ++r) before[r + 1] += before[r];
+    for (int64_t r = 0; r < e.padded / kRun; ++r) before[r + 1] += before[r];
     w.sum = std::max(w.sum, 0.0);
-    const double total = before[runs], known = exact + w.sum;
+    return true;
+}
+
+}  // namespace
+
+Status bet(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                     Interval& lse, Answer& answer) {
+    Weighed w;
+    double exact = take_out(e, look, q, scored, question.beta, &w.shift);
+    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
+    const double aim = question.eps - fixed, odds = 2 / question.delta, most = e.share * static_cast<double>(e.vocab);
+    if (aim <= 0) return refine(e, look, q, question, threads, scored, lse, answer);
+    w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
+    weigh(e, look, q, question.beta, threads, w);
+    const Wager wager = look_where_it_pays(e, look, q, exact, aim, odds, question.beta, threads, w, answer);
+    if (!(wager.cost < most)) return Status::dear;
+    Scratch<double> before(e.padded / kRun + 1);
+    if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, before, &exact, scored)) return Status::dear;
+    const double total = before[e.padded / kRun], known = exact + w.sum;
     if (out_of_range(exact, known)) return Status::dear;
     if (!(total > 0)) {
         lse = {w.shift + std::log(known), fixed};
@@ -186,26 +189,18 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, int t
     }
     const uint64_t key = key_of(e, look, q, question);
     const auto term = [&](const Scored& s) { return std::exp(e.linked(s.z) * question.beta - w.shift); };
-    std::vector<double> drawn;
-    double sum = 0, squares = 0, draws = 0.7 * draws_for(odds, aim * known / total, kSpread);
+    Bet bet{known, total, aim, odds};
+    double draws = 0.7 * draws_for(odds, aim * known / total, kSpread);
     for (uint32_t round = 0; round < 16; ++round) {
-        if (static_cast<double>(drawn.size()) + draws > most + 4096) return Status::dear;
-        if (draws > 0) {
-            const std::vector<double> fresh =
-                sample_terms(e, look, q, w, before, key, round, static_cast<int64_t>(draws) + 16, threads, term, answer);
-            drawn.insert(drawn.end(), fresh.begin(), fresh.end());
-            for (double x : fresh) sum += x, squares += x * x;
-        }
-        const double n = std::max(1.0, static_cast<double>(drawn.size())), middle = known + total * sum / n;
-        const double above = (middle * std::exp(aim) - known) / total, below = (middle * std::exp(-aim) - known) / total;
-        const double down = 1 / (kMost - above), up = 1 / (kMost + below);
-        const bool not_above = above >= kMost || wins(drawn, odds, [&](double x) { return (above - x) * down; });
-        const bool not_below = below <= -kMost || wins(drawn, odds, [&](double x) { return (x - below) * up; });
-        if (not_above && not_below) {
-            lse = {w.shift + std::log(middle), question.eps};
+        if (static_cast<double>(bet.drawn.size()) + draws > most + 4096) return Status::dear;
+        if (draws > 0)
+            for (double x : sample_terms(e, look, q, w, before, key, round, static_cast<int64_t>(draws) + 16, threads, term, answer))
+                bet.add(x);
+        if (bet.won()) {
+            lse = {w.shift + std::log(bet.middle()), question.eps};
             return Status::done;
         }
-        draws = std::max(1.1 * draws_for(odds, aim * middle / total, squares / n) - n, 16 + 0.2 * n);
+        draws = std::max(1.1 * bet.wanted() - bet.count(), 16 + 0.2 * bet.count());
     }
     return Status::dear;
 }

@@ -36,20 +36,12 @@ void score_from_the_top(size_t first, size_t stop, const Some& some, const Upper
     }
 }
 
-// executor/query.cpp: looking at all classes
+// executor/look.cpp: looking at all classes; exact rows
 Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads);
-bool all_dear(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
-                        std::vector<Answer>& answers);
 void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers);
-void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch);
-float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite);
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone = false);
-bool gather(const Executor& e, Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
-                      Masses& masses, float* scratch);
 double worth_scoring(const Executor& e, const Look& look);
-double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k);
-void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge);
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
 
 // executor/prepare.cpp: a query as the levels want it
@@ -57,7 +49,7 @@ void prepare(const Executor& e, const Source& source, Look& look);
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look);
 void prepare_one(const Executor& e, const Source& source, int q, const double* turned, Look& look);
 
-// executor/topk.cpp: ids
+// executor/best.cpp: ids; executor/budget.cpp
 Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
                        std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
@@ -66,9 +58,11 @@ void look_deeper(const Executor& e, const Look& look, int q, int level, const in
 std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Interval& lse);
 Status resolve_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 
-// executor/lse.cpp: the normaliser
+// executor/normaliser.cpp, executor/proof.cpp
 double float_error(const Executor& e, double shift, double beta);
 double dot_error(const Executor& e, const double* hidden);
+inline double half_width(double low, double high) { return low > 0 ? 0.5 * std::log(high / low) : kInf; }
+double take_out(const Executor& e, Look& look, int q, const std::vector<Scored>& scored, double beta, float* shift);
 Interval normaliser(const Executor& e, const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
                               const std::vector<float>& est, const std::vector<float>& upper);
 Scratch<float> radii(const Executor& e, const Look& look, int q, int threads, bool likely = false);
@@ -79,10 +73,6 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
                         Interval& lse, Answer& answer);
 
 // executor/bet.cpp: the normaliser from a sample
-void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w);
-Wager cheapest(const Executor& e, const Weighed& w, double known, double aim, double odds, double price, double left);
-void look_closer(const Executor& e, Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Answer& answer);
-double left_by(const Executor& e, const Look& look, int q, size_t level);
 Status bet(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                      Interval& lse, Answer& answer);
 uint64_t key_of(const Executor& e, const Look& look, int q, const Question& question);
@@ -101,7 +91,7 @@ void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const
 Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
                                uint64_t key, int threads, Known& known, Answer& answer);
 
-// executor/sample.cpp: samples
+// executor/sample.cpp, executor/keys.cpp: samples
 Status resolve_sample(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                 Draw* draws, Answer& answer);
 void start_knowing(const Executor& e, Look& look, int q, int threads, Known& known);
@@ -111,9 +101,6 @@ void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows
 void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer);
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule);
 Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
-void upper_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys);
-void closer_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
-                           const Known& known, Keys& keys);
 bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
                          std::vector<Keyed>& best, Answer& answer);
 Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,

@@ -1,0 +1,156 @@
+// From a call to its answers: queries go side by side or in blocks that look together, each is resolved by what the look
+// found, and those that are better read densely share a pass over the rows.
+#include <algorithm>
+#include <numeric>
+
+#include "batch/state.h"
+#include "executor/verbs.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
+constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
+constexpr size_t kMostScouts = 4;        // queries that speak for a block of four times as many or more
+
+// Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
+// others taken to be, and not even a sample is paid for them.
+bool all_dear(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
+                        std::vector<Answer>& answers) {
+    const size_t scouts = std::min(kMostScouts, rows.size() / 4);
+    if (scouts < 2 || e.budget > 0 || !e.deeper.empty()) return false;
+    std::vector<int64_t> some;
+    for (size_t i = 0; i < scouts; ++i) some.push_back(rows[i * rows.size() / scouts]);
+    Look look = start_look(e, e.preview, hidden, some, threads);
+    look_at_all(e, look, question, true);
+    for (size_t i = 0; i < scouts; ++i) answers[some[i]].bytes += look.bytes[i];
+    return std::all_of(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& dear) { return dear.load() != 0; });
+}
+
+// One block of queries: the look, and what became of each.
+void look_and_resolve(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows,
+                      const Question& question, bool keep, int threads, const Resolve& resolve, std::vector<Status>& status,
+                      std::vector<Answer>& answers) {
+    Look look = start_look(e, source, hidden, rows, threads);
+    const int n = look.prepared.n;
+    if (keep) look.est.resize(static_cast<size_t>(n) * e.padded);
+    if (question.keep && n == 1) look.rad.resize(e.padded);
+    look_at_all(e, look, question);
+    const auto resolve_one = [&](int q, int threads) {
+        Answer& answer = answers[look.rows[q]];
+        answer.bytes += look.bytes[q];
+        if (look.dear[q].load() == 0) status[q] = resolve(look, q, threads, answer);
+    };
+    if (n == 1) return resolve_one(0, threads);
+    std::atomic<int> next{0};
+    run_parallel(std::min(threads, n), [&](int) {
+        for (int q = next++; q < n; q = next++) resolve_one(q, 1);
+    });
+}
+
+}  // namespace
+
+void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
+                   const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) {
+    const bool use_preview = e.has_preview && !dense_only;
+    const Source& source = use_preview ? e.preview : e.dense;
+    const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
+    const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));
+    const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || e.keeping.load() > 0;
+    const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
+    std::vector<int64_t> kept_later, dear;
+    for (size_t start = 0; start < rows.size(); start += step) {
+        const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + static_cast<size_t>(step)));
+        if (use_preview && all_dear(e, hidden, some, question, threads, answers)) {
+            dear.insert(dear.end(), some.begin(), some.end());
+            continue;
+        }
+        std::vector<Status> status(some.size(), Status::dear);
+        look_and_resolve(e, source, hidden, some, question, keep, threads, resolve, status, answers);
+        const int n = static_cast<int>(some.size());
+        int came_back = 0;
+        for (int q = 0; q < n; ++q) {
+            if (status[q] == Status::keep) kept_later.push_back(some[q]), ++came_back;
+            if (status[q] == Status::dear) dear.push_back(some[q]);
+            answers[some[q]].dense = !use_preview;
+        }
+        // Remember for the next calls whether most queries want their estimates kept.
+        if (!keep && 2 * came_back > n) e.keeping.store(16);
+        else if (keep && e.keeping.load() > 0) e.keeping.fetch_sub(1);
+    }
+    if (!kept_later.empty()) {
+        Question again = question;
+        again.keep = true;
+        over_blocks(e, hidden, kept_later, again, dense_only, resolve, finish, answers);
+    }
+    if (dear.empty()) return;
+    if (use_preview) {
+        over_blocks(e, hidden, dear, question, true, resolve, finish, answers);
+        return;
+    }
+    for (int64_t row : dear) answers[row].dense = true;
+    finish(dear);
+}
+
+Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
+    std::vector<Scored> scored;
+    std::vector<float> est, upper;
+    answer.best.clear();
+    if (question.k > 0 && !best_of(e, look, q, question.k, threads, answer.best, scored, est, upper, answer)) {
+        answer.rows += static_cast<int64_t>(scored.size());
+        answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
+        return Status::dear;
+    }
+    Interval lse = normaliser(e, look, q, question, scored, est, upper);
+    lse.error += dot_error(e, &look.hidden[q * e.dim]);
+    Status status = Status::done;
+    if (!(lse.error <= question.eps)) {
+        if (look.est.empty()) status = Status::keep;
+        else if (question.delta > 0 && look.source == &e.preview)
+            status = bet(e, look, q, question, threads, scored, lse, answer);
+        else status = refine(e, look, q, question, threads, scored, lse, answer);
+    }
+    answer.rows += static_cast<int64_t>(scored.size());
+    answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
+    answer.lse = lse.value;
+    answer.error = lse.error;
+    answer.proved = true;
+    return status;
+}
+
+std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question,
+                                  bool dense_only) {
+    std::vector<Answer> answers(count);
+    std::vector<int64_t> rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    if (!dense_only && side_by_side(e, question, count)) rows = ask_side_by_side(e, hidden, count, question, answers);
+    if (rows.empty()) return answers;
+    Question asked = question;
+    asked.keep = question.keep || (e.budget > 0 && e.has_preview && !dense_only);
+    over_blocks(e, 
+        hidden, rows, asked, dense_only,
+        [&](Look& look, int q, int threads, Answer& answer) {
+            return by_budget(e, look) ? resolve_budget(e, look, q, question, threads, answer)
+                             : resolve(e, look, q, question, threads, answer);
+        },
+        [&](const std::vector<int64_t>& left) { finish(e, hidden, left, question, answers); },
+        answers);
+    return answers;
+}
+
+void logits(const Executor& e, const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads,
+                      double* out) {
+    std::atomic<int64_t> next{0};
+    const int64_t grain = std::max<int64_t>(1, 256 / std::max<int64_t>(1, m));
+    run_parallel(count * m * e.dim < 65536 ? 1 : threads, [&](int) {
+        for (int64_t start = next.fetch_add(grain); start < count; start = next.fetch_add(grain))
+            for (int64_t b = start; b < std::min(count, start + grain); ++b) {
+                e.kernels->dot_rows(e.weight, e.kind, e.dim, ids + b * m, m, hidden + b * e.dim, out + b * m);
+                if (e.bias == nullptr) continue;
+                for (int64_t i = 0; i < m; ++i) out[b * m + i] += e.bias[ids[b * m + i]];
+            }
+    });
+}
+
+}  // namespace headlong

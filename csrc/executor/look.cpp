@@ -1,0 +1,459 @@
+// Looking at all classes: level 0 (or the dense rows) is read once for a block of queries, and every thread keeps, per query, the
+// interval sums of the normaliser and the classes whose upper end reaches the threshold.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "executor/verbs.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+constexpr int64_t kMostBytes = 32 << 20;  // estimates are kept after the sample where they take no more than this
+
+constexpr int64_t kSample = 32, kLargeSample = 8;  // one in so many classes is looked at first
+constexpr int64_t kFirstPieces = 4;                // of a large sample's
+constexpr int64_t kLeastSample = 128;              // of each of two spans
+constexpr double kSmallSample = 1 << 16;           // bytes of a sample below which one thread takes it
+
+constexpr int64_t kMostPieces = 256;  // of the classes: sums are joined piece by piece
+constexpr double kArithmetic = 0.1;   // of a dense pass for one query: what no other query shares
+
+// All classes, every n-th chunk first: a threshold from all over the classes, before most of them are read. Of a small layer
+// these are two, cut to `least` classes or a 64th of all: there, they are a large part of what is read.
+std::vector<Span> spread(int64_t padded, int64_t n, int64_t least) {
+    const int64_t chunks = (padded + kChunk - 1) / kChunk;
+    const bool cut = chunks > 1 && chunks <= 64 && n == kSample;
+    const int64_t size = cut ? std::min(kChunk, std::max((least + kBlock - 1) / kBlock * kBlock, padded / 64 / kBlock * kBlock)) : kChunk;
+    std::vector<Span> spans, rest;
+    for (int64_t c = 0; c < chunks; ++c) {
+        const Span all{c * kChunk, std::min<int64_t>(kChunk, padded - c * kChunk)};
+        if (c % (cut ? (chunks + 1) / 2 : n) != 0) {
+            rest.push_back(all);
+            continue;
+        }
+        spans.push_back({all.first, std::min(size, all.count)});
+        if (all.count > size) rest.push_back({all.first + size, all.count - size});
+    }
+    spans.insert(spans.end(), rest.begin(), rest.end());
+    return spans;
+}
+
+void raise(std::atomic<float>& threshold, float value) {
+    float now = threshold.load(std::memory_order_relaxed);
+    while (value > now && !threshold.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
+    }
+}
+
+// k of the values are no worse than the k-th best maximum of 64 columns of them, and few more are.
+float kth_largest(const float* values, size_t n, size_t k) {
+    constexpr size_t kColumns = 64;
+    float best[kColumns];
+    std::vector<float> few;
+    if (n >= 16 * kColumns && 2 * k <= kColumns) {
+        std::copy_n(values, kColumns, best);
+        size_t i = kColumns;
+        for (; i + kColumns <= n; i += kColumns)
+            for (size_t j = 0; j < kColumns; ++j) best[j] = best[j] < values[i + j] ? values[i + j] : best[j];
+        std::nth_element(best, best + (k - 1), best + kColumns, std::greater<float>());
+        few.resize(n);
+        size_t kept = 0;
+        for (i = 0; i < n; ++i) {
+            few[kept] = values[i];
+            kept += values[i] >= best[k - 1];
+        }
+        few.resize(kept);
+    } else {
+        few.assign(values, values + n);
+    }
+    std::nth_element(few.begin(), few.begin() + static_cast<int64_t>(k - 1), few.end(), std::greater<float>());
+    return few[k - 1];
+}
+
+void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n, float* est, int64_t stride, float* scratch) {
+    const Source& source = *look.source;
+    const Prepared& from = look.prepared;
+    if (!from.strips.empty()) {
+        e.kernels->scan_one(source.codes, source.words, first, n / kBlock, from.strips.data(),
+                          static_cast<int64_t>(from.strips.size()), source.base, from.add[0], est);
+        return;
+    }
+    for (int64_t c = first; c < first + n; c += kBlock) {
+        float* out = est + (c - first);
+        const float* base = source.base + c;
+        const int64_t count = std::min<int64_t>(kBlock, e.vocab - c);
+        if (source.codes != nullptr) {
+            const uint8_t* block = source.codes + c * source.words * 4;
+            for (size_t s = 0; s < source.segments.size(); ++s) {
+                const Segment& seg = source.segments[s];
+                e.kernels->scan_u8(block + seg.first_word * 256, seg.words, seg.bits, from.planes.data() + seg.first_quad * 8 * from.n,
+                                 &from.offset[s * from.n * 2], &from.step[s * from.n], source.scale + s * e.padded + c,
+                                 s == 0 ? base : nullptr, from.add.data(), from.n, out, stride);
+            }
+            continue;
+        }
+        const char* rows = static_cast<const char*>(source.rows) + c * source.width * (source.kind == Kind::f32 ? 4 : 2);
+        if (from.padded == 0) {
+            e.kernels->dense_rows(rows, source.kind, source.width, count, from.x.data(), from.n, out, stride);
+            for (int q = 0; q < from.n; ++q)
+                for (int64_t i = 0; i < count; ++i) out[q * stride + i] += base[i] + from.add[q];
+            continue;
+        }
+        float* tile = scratch + kBlock * source.width;
+        e.kernels->dense_tile(rows, source.kind, source.width, count, from.x.data(), from.padded, scratch, tile);
+        for (int q = 0; q < from.n; ++q)
+            for (int64_t i = 0; i < count; ++i) out[q * stride + i] = tile[i * from.padded + q] + base[i] + from.add[q];
+    }
+}
+
+// The largest estimate. Padding and masked classes are put at -inf: they are in no sum and reach no threshold.
+float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) {
+    const int64_t there = std::min(n, e.vocab - first);
+    const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * e.vocab : 0) + first;
+    if (there == n) return mask == nullptr ? e.kernels->largest(est, n, finite) : e.kernels->largest_there(est, mask, n, finite);
+    uint8_t edge[kChunk] = {};
+    if (mask == nullptr) std::fill_n(edge, there, uint8_t{1});
+    else std::copy_n(mask, there, edge);
+    std::fill(est + there, est + n, 0.f);  // padding is not an estimate
+    return e.kernels->largest_there(est, edge, n, finite);
+}
+
+// Takes one chunk of estimates into a query's part. False: the query is dear here and is better read densely.
+bool gather(const Executor& e, Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
+                      Masses& masses, float* scratch) {
+    Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
+    std::atomic<float>& threshold = look.threshold[q];
+    float *rad = look.rad.empty() ? scratch : &look.rad[first], *lower = scratch + kChunk;
+    bool finite = true;
+    const float top = largest_estimate(e, question, look.rows[q], first, n, est, &finite);
+    if (!finite) return false;
+    const float none = -std::numeric_limits<float>::infinity();
+    if (top == none) return std::fill_n(rad, n, 0.f), true;
+    const float most = e.kernels->radius(look.prepared.radius[q], first, n, rad);
+    // A class that is not there has no width: -inf plus an infinite radius would be no number.
+    for (int64_t i = 0; i < n && !look.rad.empty() && !(most < -none); ++i) rad[i] = est[i] == none ? 0 : rad[i];
+
+    const float shift = static_cast<float>(e.linked(top) * question.beta);
+    Kernels::Sums here{0, 0, 0, 0};
+    e.kernels->interval_sums(est, rad, n, most, e.link, static_cast<float>(question.beta), shift, &here);
+    masses.join(shift, here);
+
+    const size_t k = by_budget(e, look) ? 0 : static_cast<size_t>(question.k);
+    part.seen += n;
+    if (k == 0 || top + most < threshold.load(std::memory_order_relaxed)) return true;
+    const float floor = part.best.size() == k ? part.best.front() : -std::numeric_limits<float>::max();
+    const int64_t above = e.kernels->lower_above(est, rad, n, floor, lower);
+    for (int64_t i = 0; i < above; ++i) {
+        if (part.best.size() == k) {
+            if (lower[i] <= part.best.front()) continue;
+            std::pop_heap(part.best.begin(), part.best.end(), std::greater<float>());
+            part.best.back() = lower[i];
+        } else {
+            part.best.push_back(lower[i]);
+        }
+        std::push_heap(part.best.begin(), part.best.end(), std::greater<float>());
+    }
+    if (part.best.size() == k) raise(threshold, part.best.front());
+
+    int32_t ids[kChunk];
+    float kept[kChunk], upper[kChunk];
+    const int64_t came = e.kernels->survivors(est, rad, n, threshold.load(std::memory_order_relaxed),
+                                            static_cast<int32_t>(first), ids, kept, upper);
+    part.ids.insert(part.ids.end(), ids, ids + came);
+    part.est.insert(part.est.end(), kept, kept + came);
+    part.upper.insert(part.upper.end(), upper, upper + came);
+    return true;
+}
+
+// Candidates among `seen` classes beyond which a query is better read densely. Where a deeper level sorts them out, many
+// more than would be scored: its codes take a quarter to a half of the bytes of a row.
+double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k) {
+    const bool sorted_out = look.source == &e.preview && !e.deeper.empty();
+    return (sorted_out ? std::max(e.share, 0.7) : e.share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
+}
+
+// Whether a query has so many rivals for the k-th best that it is better read densely, judged by the estimates of the sample.
+bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, int64_t k, const float* est, size_t n) {
+    const Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
+    // The k-th best of all will be about the `rank`-th best of the sample. Ties, and intervals as wide as all logits are
+    // apart, reach it as often here as everywhere.
+    const double seen_share = static_cast<double>(seen) / static_cast<double>(e.vocab);
+    const size_t rank = std::min<size_t>(k, 1 + static_cast<size_t>(seen_share * static_cast<double>(k)));
+    const float likely = kth_largest(est, n, rank);
+    size_t rivals = 0;
+    for (int t = 0; t < look.threads; ++t)
+        for (float upper : parts[t].upper) rivals += upper >= likely;
+    // Once the look is read, candidates cost their rows; before that, the look can still be saved.
+    const double spared = look.source == &e.preview ? 1 - e.preview.bytes / e.dense.bytes : 1;
+    const double most = spared * e.share * static_cast<double>(seen);
+    return static_cast<double>(rivals) > most + 3 * std::sqrt(most) + 2.0 * static_cast<double>(rank) + 8;
+}
+
+// The k best of n estimates, those with the smallest ids among equals.
+std::vector<Scored> best_estimates(const float* est, const int32_t* ids, size_t n, size_t k) {
+    const float least = kth_largest(est, n, k);
+    std::vector<Scored> rows;
+    std::vector<int64_t> equal;  // to the k-th: the smallest ids of them
+    for (size_t i = 0; i < n; ++i) {
+        if (est[i] < least) continue;
+        if (est[i] > least) rows.push_back({ids[i], 0});
+        else equal.push_back(ids[i]);
+    }
+    const size_t more = k - rows.size();
+    std::nth_element(equal.begin(), equal.begin() + (more - 1), equal.end());
+    for (size_t i = 0; i < more; ++i) rows.push_back({equal[i], 0});
+    return rows;
+}
+
+// Drops what cannot reach tau; returns how many are left.
+size_t drop_below(Part* parts, int threads, float tau) {
+    size_t open = 0;
+    for (int t = 0; t < threads; ++t) {
+        Part& part = parts[t];
+        size_t kept = 0;
+        for (size_t i = 0; i < part.ids.size(); ++i) {
+            const float upper = part.upper[i];
+            part.ids[kept] = part.ids[i];
+            part.est[kept] = part.est[i];
+            part.upper[kept] = upper;
+            kept += upper >= tau;
+        }
+        part.ids.resize(kept);
+        part.est.resize(kept);
+        part.upper.resize(kept);
+        open += kept;
+    }
+    return open;
+}
+
+// Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
+// What counts is what reaches the threshold now: which thread came when decides nothing.
+// `judge`: a query with too many rivals is left to a dense pass.
+void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge) {
+    if (look.dear[q].load() != 0) return;
+    std::atomic<float>& threshold = look.threshold[q];
+    const float so_far = threshold.load();
+    Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
+    const size_t k = static_cast<size_t>(question.k);
+    int64_t seen = 0;
+    size_t total = 0, n = 0;
+    for (int t = 0; t < look.threads; ++t) {
+        seen += parts[t].seen;
+        total += parts[t].ids.size();
+    }
+    Scratch<float> est(total);
+    Scratch<int32_t> ids(total);
+    for (int t = 0; t < look.threads; ++t)
+        for (size_t i = 0; i < parts[t].ids.size(); ++i) {
+            est[n] = parts[t].est[i];
+            ids[n] = parts[t].ids[i];
+            n += parts[t].upper[i] >= so_far;
+        }
+    if (n < k) return;
+    if ((look.source == &e.dense || e.deeper.empty()) && too_many_rivals(e, look, q, seen, question.k, est.data(), n)) {
+        look.dear[q].store(1);
+        return;
+    }
+    std::vector<Scored> rows = best_estimates(est.data(), ids.data(), n, k);
+    score(e, &look.hidden[q * e.dim], rows, 1);
+    double worst = kInf;
+    for (const Scored& s : rows) worst = std::min(worst, s.z);
+    const float below = static_cast<float>(worst);
+    raise(threshold, below > worst ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below);
+    const size_t open = drop_below(parts, look.threads, threshold.load());
+    if (judge && static_cast<double>(open) > bearable(e, look, seen, question.k)) look.dear[q].store(1);
+}
+
+// One pass over some of the pieces. Spans come in runs of one piece each, so that its sums are added up by one thread, in order.
+struct Pass {
+    const Executor& e;
+    Look& look;
+    const Question& question;
+    int64_t length = 1;           // spans of a piece
+    bool keep = false;            // estimates of all classes
+    std::vector<int64_t> places;  // of the sample's spans, one behind the other
+    std::atomic<int64_t> next{0}, read{0};
+
+    bool wanted() const {
+        for (int q = 0; q < look.prepared.n; ++q)
+            if (look.dear[q].load(std::memory_order_relaxed) == 0) return true;
+        return false;
+    }
+
+    void take(int thread, int64_t piece, size_t s, float* own, float* work, float* scratch) {
+        const Span& span = look.spans[s];
+        float* est = keep ? look.est.data() + span.first : own;
+        int64_t stride = keep ? e.padded : kChunk;
+        if (!keep && s < look.sample) {
+            est = look.sampled.data() + places[s];
+            stride = look.sample_size;
+        }
+        scan_classes(e, look, span.first, span.count, est, stride, scratch);
+        for (int q = 0; q < look.prepared.n; ++q)
+            if (look.dear[q].load(std::memory_order_relaxed) == 0 &&
+                !gather(e, look, question, q, thread, span.first, span.count, est + q * stride,
+                        look.pieces[q * look.piece_count + piece], work))
+                look.dear[q].store(1);
+    }
+
+    void run(int64_t stop, int threads) {
+        const bool tiled = look.source->codes == nullptr && look.prepared.padded > 0;
+        const int64_t spans = static_cast<int64_t>(look.spans.size());
+        run_parallel(static_cast<int>(std::min<int64_t>(threads, stop - next.load())), [&](int thread) {
+            Scratch<float> own(keep ? 0 : look.prepared.n * kChunk), work(2 * kChunk);
+            int64_t own_read = 0;  // a counter that threads share would cost each of them as much as a span does
+            Scratch<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
+            for (int64_t piece = next++; piece < stop && wanted(); piece = next++)
+                for (int64_t s = piece * length; s < std::min(spans, (piece + 1) * length); ++s) {
+                    take(thread, piece, static_cast<size_t>(s), own.data(), work.data(), scratch.data());
+                    own_read += look.spans[s].count;
+                }
+            read += own_read;
+        });
+        next.store(stop);
+    }
+};
+
+// How the classes are cut into spans and pieces, and how many of these are the sample. Returns one in how many classes it is.
+int64_t cut_classes(const Executor& e, Look& look, const Question& question, Pass& pass) {
+    const int n = look.prepared.n;
+    // Dense rows are dear to read twice, and their radii need no good threshold: a small sample tells ties all over.
+    // Loose radii (a level that others follow) need the best threshold.
+    const int64_t every = look.source == &e.dense || e.deeper.empty() ? kSample : kLargeSample;
+    look.spans = spread(e.padded, every, std::max(kLeastSample, 2 * question.k));
+    look.threshold = std::vector<std::atomic<float>>(n);
+    for (auto& t : look.threshold) t.store(-std::numeric_limits<float>::max());
+    const int64_t spans = static_cast<int64_t>(look.spans.size()), chunks = (e.padded + kChunk - 1) / kChunk;
+    const int64_t length = pass.length = (chunks + kMostPieces - 1) / kMostPieces;
+    look.piece_count = (spans + length - 1) / length;
+    look.pieces.assign(static_cast<size_t>(n) * look.piece_count, Masses{});
+    // An even number of pieces in the sample, for two threads to end together.
+    const int64_t first = spans > chunks ? 2 : ((chunks + every - 1) / every + length - 1) / length;
+    look.sample_pieces = first > 2 ? first / 2 * 2 : first;
+    look.sample = static_cast<size_t>(std::min(spans, look.sample_pieces * length));
+    look.sample_size = 0;
+    pass.places.resize(look.sample);
+    for (size_t s = 0; s < look.sample; look.sample_size += look.spans[s++].count) pass.places[s] = look.sample_size;
+    pass.keep = !look.est.empty();
+    if (!pass.keep) look.sampled.resize(static_cast<size_t>(n) * look.sample_size);
+    return every;
+}
+
+template <typename Work>
+void each_query(const Look& look, const Work& work) {
+    const int n = look.prepared.n;
+    std::atomic<int> turn{0};
+    run_parallel(std::min(look.threads, n), [&](int) {
+        for (int q = turn++; q < n; q = turn++) work(q);
+    });
+}
+
+// Thresholds from the sample, and who is better read densely. Returns how many normalisers want to be refined.
+int64_t judge(const Executor& e, Look& look, const Question& question) {
+    const int n = look.prepared.n;
+    std::vector<Outlook> outlook(n, Outlook::narrow);
+    if (!by_budget(e, look))
+        each_query(look, [&](int q) {
+            if (question.k > 0) raise_threshold(e, look, q, question, true);
+            if (look.dear[q].load() == 0) outlook[q] = refining(e, look, q, question);
+            if (outlook[q] == Outlook::dear) look.dear[q].store(1);
+        });
+    // A dense pass that some pay for adds no more to others than refining their normaliser would.
+    const int64_t gone = std::count_if(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& d) { return d.load() != 0; });
+    if (n >= 8 && 8 * gone >= n)
+        for (int q = 0; q < n; ++q)
+            if (outlook[q] == Outlook::wide) look.dear[q].store(1);
+    return std::count(outlook.begin(), outlook.end(), Outlook::wide);
+}
+
+// Estimates are kept after all, those of the sample too.
+void keep_estimates(const Executor& e, Look& look) {
+    const int n = look.prepared.n;
+    look.est.resize(static_cast<size_t>(n) * e.padded);
+    for (int q = 0; q < n; ++q) {
+        const float* from = look.sampled.data() + q * look.sample_size;
+        for (size_t s = 0; s < look.sample; from += look.spans[s++].count)
+            std::copy_n(from, look.spans[s].count, &look.est[q * e.padded + look.spans[s].first]);
+    }
+}
+
+}  // namespace
+
+// Sums on a common shift, the larger of the two.
+void Masses::join(double other_shift, const Kernels::Sums& more) {
+    const double top = std::max(shift, other_shift);
+    if (top == -kInf) return;
+    const double fade = std::exp(shift - top), here = std::exp(other_shift - top);
+    sums.low = sums.low * fade + more.low * here;
+    sums.high = sums.high * fade + more.high * here;
+    sums.centre = sums.centre * fade + more.centre * here;
+    sums.moved = sums.moved * fade + more.moved * here;
+    shift = top;
+}
+
+Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads) {
+    Look look;
+    look.source = &source;
+    look.rows = rows;
+    look.threads = threads;
+    look.hidden.resize(rows.size() * e.dim);
+    for (size_t q = 0; q < rows.size(); ++q) std::memcpy(&look.hidden[q * e.dim], hidden + rows[q] * e.dim, sizeof(double) * e.dim);
+    prepare(e, source, look);
+    return look;
+}
+
+// Share of the classes that is worth scoring row by row for the normaliser. Queries that come together share the bytes of a
+// dense pass, and what is left to each of them is arithmetic.
+double worth_scoring(const Executor& e, const Look& look) {
+    const double together = static_cast<double>(look.rows.size());
+    return look.source == &e.preview ? e.share * std::min(1.0, 1 / together + kArithmetic) : e.share;
+}
+
+void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {
+    const int n = look.prepared.n;
+    Pass pass{e, look, question, 1, false, {}};
+    const int64_t every = cut_classes(e, look, question, pass);
+    // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
+    // ends of intervals, and it says early whether a query is better read densely.
+    const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(e.padded) * n;
+    const int sample_threads = sample_bytes < kSmallSample ? 1 : look.threads;
+    // Without a threshold nearly all of a large sample would be kept: a few of its pieces give it one.
+    if (every == kLargeSample && look.sample_pieces >= kFirstPieces * 4 && question.k > 0 && !by_budget(e, look)) {
+        pass.run(kFirstPieces, sample_threads);
+        each_query(look, [&](int q) { raise_threshold(e, look, q, question, false); });
+    }
+    pass.run(look.sample_pieces, sample_threads);
+    const int64_t wide = judge(e, look, question);
+    if (!pass.keep && 2 * wide > n && n * e.padded * 4 <= kMostBytes) {
+        pass.keep = true;
+        keep_estimates(e, look);
+    }
+    if (!sample_alone && pass.wanted()) pass.run(look.piece_count, look.threads);
+    const double share_read = static_cast<double>(pass.read.load()) / static_cast<double>(e.padded);
+    look.masses.assign(n, Masses{});
+    for (int q = 0; q < n; ++q) {
+        look.bytes[q] = look.source->bytes * share_read / n;
+        look.masses[q] = look.joined(q, look.piece_count);
+    }
+}
+
+void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads) {
+    constexpr int64_t kGrain = 32;
+    const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 8 * kGrain ? kGrain / 4 : kGrain;
+    const bool small = n * e.dim < 16384;
+    std::atomic<int64_t> next{0};
+    run_parallel(small ? 1 : threads, [&](int) {
+        int64_t ids[kGrain];
+        double z[kGrain];
+        for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
+            const int64_t count = std::min(grain, n - start);
+            for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;
+            e.kernels->dot_rows(e.weight, e.kind, e.dim, ids, count, hidden, z);
+            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], ids[i]);
+        }
+    });
+}
+
+}  // namespace headlong
