@@ -2,7 +2,7 @@
 // radii, interval sums of exponentials, survivors, Gumbel noise. Included inside the anonymous namespace of a
 // translation unit that defines LANES (floats of one vector).
 //
-// Error bounds that executor/query.cpp relies on: vexp is within 2^-21 relatively (clamped at exp(+-88)), link and beta add
+// Error bounds that executor/normaliser.cpp relies on: vexp is within 2^-21 relatively (clamped at exp(+-88)), link and beta add
 // 2^-21 of their magnitude, kGumbelSlop covers the roundings of most_gumbel.
 
 typedef float F __attribute__((vector_size(LANES * 4)));
