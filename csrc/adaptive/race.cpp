@@ -191,11 +191,11 @@ struct Race {
 
     // What float32 exponentials and float64 dot products add to an error of the normaliser.
     double fixed(double shift) const {
-        const double cap = reader.link.form == 1 ? reader.link_a * 0x1p-19 : 0;
+        const double cap = reader.link.form == LinkForm::softcap ? reader.link_a * 0x1p-19 : 0;
         return (std::fabs(shift) + 64) * 0x1p-22 + cap +
                static_cast<double>(reader.dim + 8) * 0x1p-53 * (reader.most_norm * h_norm + 1) * slope();
     }
-    double slope() const { return reader.link.form == 0 ? reader.link_a : 1; }
+    double slope() const { return reader.link.form == LinkForm::affine ? reader.link_a : 1; }
     double row_bytes() const { return static_cast<double>(reader.dim) * (reader.kind == Kind::f32 ? 4 : 2); }
 };
 

@@ -137,7 +137,7 @@ void Search::weigh(double& alpha, double& gamma) {
         const float none[kGroup] = {};
         float low[kGroup];
         float* root = &half[group * kGroup];
-        reader.kernels->interval_exps(root, none, kGroup, Link{0, 1.f, 0.f}, 0.5f, top / 2, low, root);
+        reader.kernels->interval_exps(root, none, kGroup, Link{LinkForm::affine, 1.f, 0.f}, 0.5f, top / 2, low, root);
         each_arm(~live[group], [&](int64_t i) { root[i] = 0; });
         for (int64_t i = 0; i < kGroup; ++i) {
             gammas[group] += root[i];
@@ -181,7 +181,7 @@ double Search::normaliser(float peak) {
         each_arm(~live[group], [&](int64_t i) { sum.est[group * kGroup + i] = -std::numeric_limits<float>::infinity(); });
     std::fill_n(race.est, reader.padded, 0.f);  // no radii
     Kernels::Sums sums{0, 0, 0, 0};
-    reader.kernels->interval_sums(sum.est, race.est, reader.padded, 0.f, Link{0, 1.f, 0.f}, 1.f, peak, &sums);
+    reader.kernels->interval_sums(sum.est, race.est, reader.padded, 0.f, Link{LinkForm::affine, 1.f, 0.f}, 1.f, peak, &sums);
     return peak + std::log(sums.centre);
 }
 

@@ -89,7 +89,7 @@ class ColumnReader {
     int64_t vocab = 0, dim = 0, padded = 0, turned = 0;
     const float* bias = nullptr;
     double most_norm = 0;
-    Link link{0, 1.f, 0.f};
+    Link link{LinkForm::affine, 1.f, 0.f};
     double link_a = 1, link_b = 0;
     const void* columns = nullptr;          // published: [padded / 64][turned][64] ; race: float32 [turned][padded]
     Kind column_kind = Kind::f32;
@@ -103,7 +103,7 @@ class ColumnReader {
     const ColumnKernels* column = nullptr;
 
     int64_t blocks() const { return (turned + kColumns - 1) / kColumns; }
-    double linked(double z) const { return link.form == 0 ? z * link_a + link_b : link_a * std::tanh(z / link_a); }
+    double linked(double z) const { return link.form == LinkForm::affine ? z * link_a + link_b : link_a * std::tanh(z / link_a); }
     double logit(const double* hidden, int64_t id) const;
 
     // x [turned], hidden [dim]; `key` names the query's noise. The link has to be affine.

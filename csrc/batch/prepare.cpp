@@ -19,15 +19,13 @@ void prepare_in_lane(const Executor& e, BatchState& batch, int q, const double* 
     const auto take = [&](const LanePass& pass, const Segment& seg, int8_t* row) {
         int8_t* plane = batch.planes.data() + (pass.planes - batch.planes.data()) + q * 4;
         const int64_t per = 32 / seg.bits;
-        int64_t total = 0;
-        const float step = code_once(x.data(), seg.start, seg.stop, lost.data(), [&](int64_t j, int8_t whole) {
+        const Coded coded = code<1>(x, seg, lost, [&](int64_t j, int8_t whole, int8_t) {
             plane[j / 4 * lanes * 4 + j % 4] = whole;
             if (row != nullptr) row[j % per / 4 * seg.words + j / per * 4 + j % 4] = whole;
-            total += whole;
         });
-        batch.start[pass.start - batch.start.data() + q] = static_cast<int32_t>(-seg.middle() * total);
-        batch.step[pass.step - batch.step.data() + q] = step;
-        return std::pair<float, int32_t>(step, static_cast<int32_t>(seg.middle() * total));
+        batch.start[pass.start - batch.start.data() + q] = -coded.offset[0];
+        batch.step[pass.step - batch.step.data() + q] = coded.step;
+        return coded;
     };
     for (size_t s = 0; s < batch.first.size(); ++s) take(batch.first[s], e.preview.segments[s], nullptr);
     Radius radius{};
@@ -42,9 +40,9 @@ void prepare_in_lane(const Executor& e, BatchState& batch, int q, const double* 
     query.high.assign(from.halves + 64, 0);
     query.low.assign(from.halves + 64, 0);
     for (size_t s = 0; s < from.segments.size(); ++s) {  // the high half is 256 times what it is for two planes
-        const auto [step, offset] = take(batch.further[s], from.segments[s], &query.high[from.segments[s].first_quad]);
-        query.step.push_back(step / 256);
-        query.offset.insert(query.offset.end(), {offset, 0});
+        const Coded coded = take(batch.further[s], from.segments[s], &query.high[from.segments[s].first_quad]);
+        query.step.push_back(coded.step / 256);
+        query.offset.insert(query.offset.end(), {coded.offset[0], 0});
     }
     set_radius(from.terms, from.slack, x, lost, std::sqrt(norm), radius);
     lay(batch.closer_radius);
@@ -81,7 +79,7 @@ void prepare_batch(const Executor& e, BatchState& batch) {
     const size_t wide = e.preview.slack.size(), narrow = closer == 0 ? 0 : e.deeper[0].slack.size();
     batch.terms.resize((wide + narrow + 3) * lanes);  // and a constant, what is added to estimates, zeros
     std::fill_n(batch.terms.data(), batch.terms.size(), 0.f);
-    const auto lay = [&](LaneRadius& radius, const std::vector<const float*>& slack, size_t first) {
+    const auto lay = [&](LaneRadius& radius, const std::vector<Slack>& slack, size_t first) {
         radius.terms = static_cast<int>(slack.size());
         radius.constant = batch.terms.data();
         for (size_t r = 0; r < slack.size(); ++r) {

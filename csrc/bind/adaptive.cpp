@@ -57,7 +57,7 @@ class Columns {
         check(form == "affine" || form == "softcap", "a link is affine or softcap");
         r.link_a = nb::cast<double>(link[1]);
         r.link_b = nb::cast<double>(link[2]);
-        r.link = Link{form == "affine" ? 0 : 1, static_cast<float>(r.link_a), static_cast<float>(r.link_b)};
+        r.link = Link{link_form(form), static_cast<float>(r.link_a), static_cast<float>(r.link_b)};
         check(columns.dtype() == nb::dtype<float>() || (columns.itemsize() == 2 && r.kind != Kind::f32 && !squares.has_value()),
               "columns are float32; those of the published search may be of the weight's kind");
         r.columns = columns.data();
@@ -92,7 +92,7 @@ class Columns {
                         const std::tuple<double, double, double, bool, double, double, Doubles>& rules, int64_t k,
                         int threads, bool estimates) const {
         const int64_t batch = batch_of(x, hidden, keys, mask), vocab = reader_.vocab;
-        check(reader_.squares == nullptr && reader_.link.form == 0, "published reads plain columns and an affine link");
+        check(reader_.squares == nullptr && reader_.link.form == LinkForm::affine, "published reads plain columns and an affine link");
         check(k >= 1 && k <= vocab, "k must be in 1..vocab");
         const auto& [eps, delta, warm, exact, arm, sum, widths] = rules;
         check(eps > 0 && delta > 0 && static_cast<int64_t>(widths.size()) == batch, "eps, delta > 0; one width a query");

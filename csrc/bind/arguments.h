@@ -33,6 +33,16 @@ inline Kind kind_of(const std::string& name) {
     return Kind::bf16;
 }
 
+// Where a name stands in a list of them; the enum that the list names has the same order.
+template <typename Enum, size_t N>
+Enum enum_of(const std::string& name, const char* const (&names)[N], const char* what) {
+    for (size_t i = 0; i < N; ++i)
+        if (name == names[i]) return static_cast<Enum>(i);
+    throw std::invalid_argument(what);
+}
+
+inline LinkForm link_form(const std::string& name) { return enum_of<LinkForm>(name, kLinkForms, "a link is affine, softcap, table or gss"); }
+
 inline const void* weight_of(const AnyArray& array, Kind kind) {
     check(array.ndim() == 2, "weight must be [vocab, dim]");
     check(array.itemsize() == (kind == Kind::f32 ? 4u : 2u), "weight's item size does not fit its kind");

@@ -25,16 +25,6 @@ void bind_adaptive(nb::module_& m);  // bind/adaptive.cpp
 
 namespace {
 
-TermKind term_kind(const std::string& name) {
-    if (name == "norm") return TermKind::norm;
-    if (name == "hidden") return TermKind::hidden;
-    if (name == "quantised") return TermKind::quantised;
-    if (name == "rest") return TermKind::rest;
-    if (name == "peaks") return TermKind::peaks;
-    check(name == "one", "a term is norm, quantised, rest, peaks, hidden or one");
-    return TermKind::one;
-}
-
 class BoundExecutor {
   public:
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
@@ -197,7 +187,7 @@ class BoundExecutor {
         check(form == "affine" || form == "softcap", "link must be affine, softcap or table");
         check(executor_.link_a > 0 && std::isfinite(executor_.link_a) && std::isfinite(executor_.link_b),
               "a link is increasing: its first number is positive");
-        executor_.link = {form == "affine" ? 0 : 1, static_cast<float>(executor_.link_a),
+        executor_.link = {link_form(form), static_cast<float>(executor_.link_a),
                           static_cast<float>(executor_.link_b)};
     }
 
@@ -234,7 +224,7 @@ class BoundExecutor {
         check(e.link_left > 0 && e.link_step > 0 && e.link_b >= 0 && slop < 1e30, "a table increases within float32's range");
         e.link_a = steepest;
         arrays_.push_back(std::move(table));
-        e.link = {2, static_cast<float>(steepest * (1 + 0x1p-22)), 0.f};
+        e.link = {LinkForm::table, static_cast<float>(steepest * (1 + 0x1p-22)), 0.f};
         e.link.table = arrays_.back().data();
         e.link.start = static_cast<float>(e.link_start);
         e.link.step = static_cast<float>(e.link_step);
@@ -259,12 +249,12 @@ class BoundExecutor {
         e.dense.rows = e.weight;
         e.dense.kind = e.kind;
         e.dense.width = e.dim;
-        e.dense.slack = {slack};
+        e.dense.slack = {Slack{slack}};
         e.dense.terms = {{TermKind::norm, 0, e.dim, (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24, 0}};
         if (e.bias != nullptr) {
             arrays_.emplace_back(e.padded, 0.f);
             for (int64_t i = 0; i < e.vocab; ++i) arrays_.back()[i] = std::fabs(e.bias[i]);
-            e.dense.slack.push_back(arrays_.back().data());
+            e.dense.slack.push_back({arrays_.back().data()});
             e.dense.terms.push_back({TermKind::one, 0, 0, 0x1p-22, 1});
         }
         e.dense.bytes = static_cast<double>(e.vocab) * e.dim * (e.kind == Kind::f32 ? 4 : 2) +
@@ -320,7 +310,7 @@ class BoundExecutor {
     }
 
     // Reads a level's slack and terms; returns the bytes of the slack.
-    double set_slack(const nb::sequence& level, int64_t width, std::vector<const float*>& slack_rows,
+    double set_slack(const nb::sequence& level, int64_t width, std::vector<Slack>& slack_rows,
                      std::vector<Term>& terms) {
         if (level[3].is_none()) return 0;
         Floats slack = nb::cast<Floats>(level[3]);
@@ -328,7 +318,7 @@ class BoundExecutor {
               "slack must be [rows, padded vocab], at most 8 rows");
         keep(slack);
         const int64_t rows = static_cast<int64_t>(slack.shape(0));
-        for (int64_t r = 0; r < rows; ++r) slack_rows.push_back(slack.data() + r * executor_.padded);
+        for (int64_t r = 0; r < rows; ++r) slack_rows.push_back({slack.data() + r * executor_.padded});
         for (nb::handle item : nb::cast<nb::sequence>(level[4])) {
             const nb::sequence term = nb::cast<nb::sequence>(item);
             const auto name = nb::cast<std::string>(term[0]);
@@ -340,7 +330,7 @@ class BoundExecutor {
             check(0 <= row && row < rows, "a term names a row of the slack that is not there");
             const double likely = nb::len(term) > 5 ? nb::cast<double>(term[5]) : 1;
             check(likely >= 0 && likely <= 1, "a term's likely part is at most all of it");
-            terms.push_back({term_kind(name), start, stop, factor, static_cast<int>(row), likely});
+            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks, hidden or one"), start, stop, factor, static_cast<int>(row), likely});
         }
         return static_cast<double>(slack.nbytes());
     }
@@ -485,7 +475,7 @@ nb::object most_keys(const std::string& isa, Words words) {
     std::vector<uint32_t> padded(whole);
     std::copy_n(words.data(), n, padded.data());
     std::vector<float> zero(whole), upper(whole);
-    kernels->gumbel_keys(zero.data(), zero.data(), padded.data(), static_cast<int64_t>(whole), Link{0, 1.f, 0.f}, 1.f, upper.data());
+    kernels->gumbel_keys(zero.data(), zero.data(), padded.data(), static_cast<int64_t>(whole), Link{LinkForm::affine, 1.f, 0.f}, 1.f, upper.data());
     upper.resize(n);
     return owned(std::move(upper), {n});
 }
@@ -503,14 +493,14 @@ Link training_link(const nb::tuple& link, std::vector<float>& table) {
         check(nb::len(link) == 3 && (form == "affine" || form == "softcap" || form == "gss"),
               "a link is affine, softcap, gss or table");
         check(std::isfinite(fa) && std::isfinite(fb), "a link's numbers are finite");
-        return {form == "affine" ? 0 : form == "softcap" ? 1 : 3, fa, fb};
+        return {link_form(form), fa, fb};
     }
     check(nb::len(link) == 5, "a table has start, step, base, slope");
     const Floats base = nb::cast<Floats>(link[3]), slope = nb::cast<Floats>(link[4]);
     check(base.ndim() == 1 && slope.ndim() == 1 && base.size() == slope.size() && base.size() >= 3 && base.size() < (1 << 22),
           "a table has 3 to 2^22 cells");
     check(std::isfinite(fa) && fb > 0 && std::isfinite(1 / fb), "a table has a start and a step above 0");
-    Link out{2, 1.f, 0.f};
+    Link out{LinkForm::table, 1.f, 0.f};
     table.resize(2 * base.size());
     for (size_t i = 0; i < base.size(); ++i) {
         table[2 * i] = base.data()[i];

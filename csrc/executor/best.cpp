@@ -129,11 +129,7 @@ void look_deeper(const Executor& e, const Look& look, int q, int level, const in
                 est[start + i] += dot * (from.scale[s * e.padded + some[i]] * query.step[s]);
             }
         }
-        for (int64_t i = 0; i < n; ++i) {
-            float sum = query.radius.constant;
-            for (int r = 0; r < query.radius.terms; ++r) sum += query.radius.slack[r][some[i]] * query.radius.term[r];
-            rad[start + i] = sum;
-        }
+        for (int64_t i = 0; i < n; ++i) rad[start + i] = query.radius.at(some[i]);
     }
 }
 

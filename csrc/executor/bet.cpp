@@ -117,9 +117,7 @@ double left_by(const Executor& e, const Look& look, int q, size_t level) {
     double now = 0, then = 0;
     for (int64_t i = 0; i < 16; ++i) {
         const int64_t id = e.vocab * i / 16;
-        float wide = radius.constant, narrow = query.radius.constant;
-        for (int r = 0; r < radius.terms; ++r) wide += radius.slack[r][id] * radius.term[r];
-        for (int r = 0; r < query.radius.terms; ++r) narrow += query.radius.slack[r][id] * query.radius.term[r];
+        const float wide = radius.at(id), narrow = query.radius.at(id);
         if (!(wide < 20)) continue;
         now += std::expm1(wide);
         then += std::expm1(narrow);

@@ -33,7 +33,7 @@ void link_losses(const Kernels& kernels, const float* logits, int64_t rows, int6
 std::vector<double> link_gradients(const Kernels& kernels, float* logits, int64_t rows, int64_t vocab,
                                    const int64_t* target, const double* lse, const float* scale, const Link& link,
                                    int threads) {
-    const size_t cells = link.form == 2 ? static_cast<size_t>(link.cells) + 2 : 1;
+    const size_t cells = link.form == LinkForm::table ? static_cast<size_t>(link.cells) + 2 : 1;
     std::vector<std::vector<double>> each(std::max(1, threads));
     share_rows(rows, threads, [&](int t, int64_t first, int64_t last) {
         each[t].assign(2 * cells, 0.0);

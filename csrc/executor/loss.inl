@@ -4,13 +4,13 @@
 
 // f(z) and f'(z); of a table also the cell and how far z is into it.
 inline Tabled linked_of(const Link& link, F z) {
-    if (link.form == 2) return tabled(link, z);
-    if (link.form == 3) {  // a: centre, b: power; see links.Gss
+    if (link.form == LinkForm::table) return tabled(link, z);
+    if (link.form == LinkForm::gss) {  // a: centre, b: power; see links.Gss
         F x = z - link.a, t = vexp(vmin(x, -x)), one = splat(1.f) / (t + 1.f);
         F value = vmax(x, F{}) + vmin(x, F{}) * link.b + link.a - vlog(t + 1.f) * (link.b - 1.f);
         return {value, link.b - pick(x < F{}, t * one, one) * (link.b - 1.f), z, I{}};
     }
-    if (link.form == 1) {
+    if (link.form == LinkForm::softcap) {
         F value = vlink(link, z), share = value / link.a;
         return {value, 1.f - share * share, z, I{}};
     }
@@ -65,7 +65,7 @@ void link_gradient_of(float* z, int64_t n, const Link& link, double lse, int64_t
         } else {
             for (int64_t j = 0; j < n - i; ++j) z[i + j] = out[j];
         }
-        if (link.form != 2) {
+        if (link.form != LinkForm::table) {
             weighted += moment;
             plain += g;
             continue;
@@ -82,9 +82,9 @@ void link_gradient_of(float* z, int64_t n, const Link& link, double lse, int64_t
     }
     const Tabled f = linked_of(link, splat(at_target));
     z[target] -= scale * f.slope[0];
-    const int64_t cell = link.form == 2 ? f.cell[0] : 0;
+    const int64_t cell = link.form == LinkForm::table ? f.cell[0] : 0;
     const bool there = at_target - at_target == 0;  // an infinite logit has no place in a cell
-    if (link.form == 2) {
+    if (link.form == LinkForm::table) {
         sums[0][cell] -= scale;
         sums[1][cell] -= there ? static_cast<double>(scale) * f.into[0] : 0;
     } else {

@@ -17,7 +17,7 @@ struct Matrix {
     int64_t vocab = 0, dim = 0, padded = 0;  // padded: vocab rounded up to whole blocks of codes
     const float* bias = nullptr;             // [vocab] or null
     double most_norm = 0;                    // of any row
-    Link link{0, 1.f, 0.f};
+    Link link{LinkForm::affine, 1.f, 0.f};
     double link_a = 1, link_b = 0;  // of a table: the steepest slope, and twice how far it is off what it stands for
     double link_start = 0, link_step = 1;
     const double* link_values = nullptr;  // [cells + 1] of a table, at its knots
@@ -30,8 +30,8 @@ struct Matrix {
         return std::isfinite(z) ? z : -kInf;
     }
     double linked(double z) const {
-        if (link.form == 2) return tabled(z);
-        return link.form == 0 ? z * link_a + link_b : link_a * std::tanh(z / link_a);
+        if (link.form == LinkForm::table) return tabled(z);
+        return link.form == LinkForm::affine ? z * link_a + link_b : link_a * std::tanh(z / link_a);
     }
     double row_bytes() const { return static_cast<double>(dim) * (kind == Kind::f32 ? 4 : 2); }
 

@@ -17,15 +17,15 @@ constexpr double kSumError = 0x1p-16;  // relative: float sums and exponentials 
 
 // What float32 arithmetic may add to lse: link, temperature and shift of terms within 64 nats of the largest one.
 double float_error(const Executor& e, double shift, double beta) {
-    const double own = e.link.form == 1 ? e.link_a * beta * 0x1p-19 : e.link.form == 2 ? e.link.slop * beta + e.link_b : 0;
-    return (std::fabs(shift) + 64) * (e.link.form == 2 ? 0x1p-21 : 0x1p-22) + own;
+    const double own = e.link.form == LinkForm::softcap ? e.link_a * beta * 0x1p-19 : e.link.form == LinkForm::table ? e.link.slop * beta + e.link_b : 0;
+    return (std::fabs(shift) + 64) * (e.link.form == LinkForm::table ? 0x1p-21 : 0x1p-22) + own;
 }
 
 // What float64 accumulation may add to an exact logit, and the link to its exponent.
 double dot_error(const Executor& e, const double* hidden) {
     double square = 0;
     for (int64_t j = 0; j < e.dim; ++j) square += hidden[j] * hidden[j];
-    const double steepest = e.link.form == 1 ? 1 : std::max(e.link_a, 1.0), own = e.link.form == 2 ? e.link_b : 0;
+    const double steepest = e.link.form == LinkForm::softcap ? 1 : std::max(e.link_a, 1.0), own = e.link.form == LinkForm::table ? e.link_b : 0;
     return static_cast<double>(e.dim + 8) * 0x1p-53 * (e.most_norm * std::sqrt(square) + 1) * steepest + own;
 }
 
@@ -53,8 +53,8 @@ Interval normaliser(const Executor& e, const Look& look, int q, const Question& 
     for (size_t i = 0; i < scored.size(); ++i) {
         const double rad = static_cast<double>(upper[i]) - est[i];
         const double f = e.linked(est[i]), wide = static_cast<double>(e.link.a) * rad;
-        low -= std::exp((e.link.form == 2 ? f - wide : e.linked(est[i] - rad)) * beta - shift) * more;
-        high -= std::exp((e.link.form == 2 ? f + wide : e.linked(est[i] + rad)) * beta - shift) * less;
+        low -= std::exp((e.link.form == LinkForm::table ? f - wide : e.linked(est[i] - rad)) * beta - shift) * more;
+        high -= std::exp((e.link.form == LinkForm::table ? f + wide : e.linked(est[i] + rad)) * beta - shift) * less;
         centre -= std::exp(f * beta - shift);
         exact += std::exp(e.linked(scored[i].z) * beta - shift);
     }

@@ -10,6 +10,9 @@ namespace headlong {
 
 // The query's half of a summand of the radius, and which row of the slack it multiplies; see plan.Term.
 enum class TermKind : int { norm, quantised, rest, peaks, hidden, one };
+constexpr const char* kTermKinds[] = {"norm", "quantised", "rest", "peaks", "hidden", "one"};  // in this order
+
+
 struct Term {
     TermKind kind;
     int64_t start, stop;
@@ -40,7 +43,7 @@ struct Source {
 
     bool rotated = false;  // reads x = (hidden - mean) @ rotation rather than the hidden vector
     const float* base = nullptr;
-    std::vector<const float*> slack;
+    std::vector<Slack> slack;
     std::vector<Term> terms;
     double bytes = 0;  // of a full pass
 };
@@ -51,7 +54,7 @@ struct Deeper {
     int64_t bytes = 0, halves = 0;  // of a row, of the query's halves
     std::vector<Segment> segments;
     const float* scale = nullptr;
-    std::vector<const float*> slack;
+    std::vector<Slack> slack;
     std::vector<Term> terms;
     bool adds = false;  // to the estimate of the level before, or replaces it
 };

@@ -5,6 +5,94 @@
 #include "runtime/pool.h"
 
 namespace headlong {
+namespace {
+
+// The codes of one query for the first level, or its float32 numbers for dense rows.
+void code_first(const Source& source, const std::vector<double>& x, int q, std::vector<double>& lost, Prepared& to) {
+    for (size_t s = 0; source.codes != nullptr && s < source.segments.size(); ++s) {
+        const Segment& seg = source.segments[s];
+        int8_t* plane = to.planes.data() + seg.first_quad * 8 * to.n + q * seg.quads * 8;
+        const Coded coded = code<2>(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
+            plane[j / 4 * 8 + j % 4] = high;
+            plane[j / 4 * 8 + j % 4 + 4] = low;
+        });
+        to.step[s * to.n + q] = coded.step;
+        std::copy_n(coded.offset, 2, &to.offset[(s * to.n + q) * 2]);
+    }
+    for (int64_t j = 0; source.codes == nullptr && j < source.width; ++j)
+        to.x[to.padded == 0 ? q * source.width + j : j * to.padded + q] = static_cast<float>(x[j]);
+}
+
+// The same for a deeper level, byte by byte of a row.
+void code_deeper(const Deeper& from, const std::vector<double>& x, std::vector<double>& lost, DeeperQuery& query) {
+    query.high.assign(from.halves + 64, 0);
+    query.low.assign(from.halves + 64, 0);
+    for (const Segment& seg : from.segments) {
+        const int shift = seg.bits == 8 ? 2 : seg.bits == 4 ? 3 : seg.bits == 2 ? 4 : 5;  // 2^shift coordinates share a word
+        const Coded coded = code<2>(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
+            const int64_t group = (j & ((int64_t{1} << shift) - 1)) / 4;
+            const int64_t at = seg.first_quad + group * seg.words + (j >> shift) * 4 + j % 4;
+            query.high[at] = high;
+            query.low[at] = low;
+        });
+        query.step.push_back(coded.step);
+        query.offset.insert(query.offset.end(), coded.offset, coded.offset + 2);
+    }
+}
+
+void prepare_one(const Executor& e, const Source& source, int q, const double* turned, Look& look) {
+    Prepared& to = look.prepared;
+    const double* h = &look.hidden[q * e.dim];
+    std::vector<double> x(h, h + e.dim);
+    Radius& radius = to.radius[q];
+    double norm = 0;
+    if (source.rotated) {
+        if (e.mean != nullptr)
+            for (int64_t j = 0; j < e.dim; ++j) x[j] -= e.mean[j];
+        norm = std::sqrt(square_sum(x.data(), 0, e.dim));
+        if (e.rotation != nullptr) x.assign(turned, turned + e.rotated_dim);
+        if (e.centre != nullptr) {
+            const double sum = sum_of(0, e.dim, [&](int64_t j) { return h[j] * e.centre[j]; });
+            to.add[q] = static_cast<float>(sum);
+            radius.constant = up(std::fabs(sum) * 0x1p-20);
+        }
+    }
+    std::vector<double> lost(x.size(), 0.0);
+    code_first(source, x, q, lost, to);
+    for (size_t level = 0; source.rotated && level < e.deeper.size(); ++level) {
+        DeeperQuery& query = to.deeper[q * e.deeper.size() + level];
+        code_deeper(e.deeper[level], x, lost, query);
+        set_radius(e.deeper[level].terms, e.deeper[level].slack, x, lost, norm, query.radius);
+    }
+    // Every product that float32 flushes towards zero is far below this.
+    const float constant = radius.constant + 0x1p-100f;
+    set_radius(source.terms, source.slack, x, lost, norm, radius, &to.likely[q]);
+    radius.constant = to.likely[q].constant = constant;
+    for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
+        to.deeper[q * e.deeper.size() + level].radius.constant = constant;
+}
+
+}  // namespace
+
+// x = (hidden - mean) @ rotation of all queries, its columns shared out among the threads; empty without a rotation.
+std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look) {
+    if (!source.rotated || e.rotation == nullptr) return {};
+    const int64_t n = static_cast<int64_t>(look.rows.size());
+    Scratch<double> x(n * e.dim);
+    std::copy_n(look.hidden.data(), n * e.dim, x.data());
+    std::vector<double> turned(n * e.rotated_dim);
+    if (e.mean != nullptr)
+        for (int64_t i = 0; i < n * e.dim; ++i) x[i] -= e.mean[i % e.dim];
+    const int64_t piece = 128, pieces = (e.rotated_dim + piece - 1) / piece;
+    std::atomic<int64_t> next{0};
+    run_parallel(n * e.rotated_dim * e.dim > 65536 ? look.threads : 1, [&](int) {
+        for (int64_t p = next++; p < pieces; p = next++)
+            e.kernels->rotate(e.rotation, e.rotation_kind, e.rotated_dim, e.dim, p * piece, std::min(piece, e.rotated_dim - p * piece),
+                            x.data(), e.dim, static_cast<int>(n), turned.data() + p * piece, e.rotated_dim);
+    });
+    return turned;
+}
+
 void prepare(const Executor& e, const Source& source, Look& look) {
     const int n = static_cast<int>(look.rows.size());
     Prepared& to = look.prepared;
@@ -36,86 +124,6 @@ void prepare(const Executor& e, const Source& source, Look& look) {
         to.strips.push_back({seg.first_word, seg.words, seg.bits, &to.planes[seg.first_quad * 8],
                              {to.offset[2 * s], to.offset[2 * s + 1]}, to.step[s], source.scale + s * e.padded});
     }
-}
-
-// x = (hidden - mean) @ rotation of all queries, its columns shared out among the threads; empty without a rotation.
-std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look) {
-    if (!source.rotated || e.rotation == nullptr) return {};
-    const int64_t n = static_cast<int64_t>(look.rows.size());
-    Scratch<double> x(n * e.dim);
-    std::copy_n(look.hidden.data(), n * e.dim, x.data());
-    std::vector<double> turned(n * e.rotated_dim);
-    if (e.mean != nullptr)
-        for (int64_t i = 0; i < n * e.dim; ++i) x[i] -= e.mean[i % e.dim];
-    const int64_t piece = 128, pieces = (e.rotated_dim + piece - 1) / piece;
-    std::atomic<int64_t> next{0};
-    run_parallel(n * e.rotated_dim * e.dim > 65536 ? look.threads : 1, [&](int) {
-        for (int64_t p = next++; p < pieces; p = next++)
-            e.kernels->rotate(e.rotation, e.rotation_kind, e.rotated_dim, e.dim, p * piece, std::min(piece, e.rotated_dim - p * piece),
-                            x.data(), e.dim, static_cast<int>(n), turned.data() + p * piece, e.rotated_dim);
-    });
-    return turned;
-}
-
-void prepare_one(const Executor& e, const Source& source, int q, const double* turned, Look& look) {
-    Prepared& to = look.prepared;
-    const double* h = &look.hidden[q * e.dim];
-    std::vector<double> x(h, h + e.dim);
-    Radius& radius = to.radius[q];
-    double norm = 0;
-    if (source.rotated) {
-        if (e.mean != nullptr)
-            for (int64_t j = 0; j < e.dim; ++j) x[j] -= e.mean[j];
-        norm = std::sqrt(square_sum(x.data(), 0, e.dim));
-        if (e.rotation != nullptr) x.assign(turned, turned + e.rotated_dim);
-        if (e.centre != nullptr) {
-            const double sum = sum_of(0, e.dim, [&](int64_t j) { return h[j] * e.centre[j]; });
-            to.add[q] = static_cast<float>(sum);
-            radius.constant = up(std::fabs(sum) * 0x1p-20);
-        }
-    }
-    std::vector<double> lost(x.size(), 0.0);
-    if (source.codes != nullptr) {
-        for (size_t s = 0; s < source.segments.size(); ++s) {
-            const Segment& seg = source.segments[s];
-            int8_t* plane = to.planes.data() + seg.first_quad * 8 * to.n + q * seg.quads * 8;
-            const Coded coded = code(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
-                plane[j / 4 * 8 + j % 4] = high;
-                plane[j / 4 * 8 + j % 4 + 4] = low;
-            });
-            to.step[s * to.n + q] = coded.step;
-            std::copy_n(coded.offset, 2, &to.offset[(s * to.n + q) * 2]);
-        }
-    } else {
-        for (int64_t j = 0; j < source.width; ++j)
-            to.x[to.padded == 0 ? q * source.width + j : j * to.padded + q] = static_cast<float>(x[j]);
-    }
-    if (source.rotated) {
-        for (size_t level = 0; level < e.deeper.size(); ++level) {
-            const Deeper& from = e.deeper[level];
-            DeeperQuery& query = to.deeper[q * e.deeper.size() + level];
-            query.high.assign(from.halves + 64, 0);
-            query.low.assign(from.halves + 64, 0);
-            for (const Segment& seg : from.segments) {
-                const int shift = seg.bits == 8 ? 2 : seg.bits == 4 ? 3 : seg.bits == 2 ? 4 : 5;  // 2^shift coordinates share a word
-                const Coded coded = code(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
-                    const int64_t group = (j & ((int64_t{1} << shift) - 1)) / 4;
-                    const int64_t at = seg.first_quad + group * seg.words + (j >> shift) * 4 + j % 4;
-                    query.high[at] = high;
-                    query.low[at] = low;
-                });
-                query.step.push_back(coded.step);
-                query.offset.insert(query.offset.end(), coded.offset, coded.offset + 2);
-            }
-            set_radius(from.terms, from.slack, x, lost, norm, query.radius);
-        }
-    }
-    // Every product that float32 flushes towards zero is far below this.
-    const float constant = radius.constant + 0x1p-100f;
-    set_radius(source.terms, source.slack, x, lost, norm, radius, &to.likely[q]);
-    radius.constant = to.likely[q].constant = constant;
-    for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
-        to.deeper[q * e.deeper.size() + level].radius.constant = constant;
 }
 
 }  // namespace headlong

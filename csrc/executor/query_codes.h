@@ -69,44 +69,30 @@ struct Coded {
     int32_t offset[2];
 };
 
-// x[start:stop] as step * (256 * high + low); adds (x - x^)^2 to `lost`. write(j, high, low) stores a coordinate.
-template <typename Write>
+// x[start:stop] as step * (256 * high + low), or step * high where there is one plane; adds (x - x^)^2 to `lost`.
+// write(j, high, low) stores a coordinate.
+template <int Planes, typename Write>
 Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
+    constexpr double kLargest = Planes == 2 ? 32512 : 127;
     const int64_t start = seg.start, stop = seg.stop;
     const double most = joined(start, stop, [&](int64_t j) { return std::fabs(x[j]); }, [](double a, double b) { return a < b ? b : a; });
-    const float step = up(most / 32512.0);
+    const float step = up(most / kLargest);
     const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
     int64_t sum[2] = {0, 0};
     for (int64_t j = start; j < stop; ++j) {
-        int whole = static_cast<int>(std::lrint(std::min(32512.0, std::max(-32512.0, x[j] * inverse))));
-        int high = (whole + 128) >> 8, low = whole - high * 256;
+        const int whole = static_cast<int>(std::lrint(std::min(kLargest, std::max(-kLargest, x[j] * inverse))));
+        const int high = Planes == 2 ? (whole + 128) >> 8 : whole, low = Planes == 2 ? whole - high * 256 : 0;
         write(j - start, static_cast<int8_t>(high), static_cast<int8_t>(low));
         sum[0] += high;
         sum[1] += low;
-        double gap = x[j] - static_cast<double>(step) * whole;
+        const double gap = x[j] - static_cast<double>(step) * whole;
         lost[j] = std::max(lost[j], gap * gap);
     }
     return {step, {static_cast<int32_t>(seg.middle() * sum[0]), static_cast<int32_t>(seg.middle() * sum[1])}};
 }
 
-// x[start:stop] as step * whole, one int8 plane.
-template <typename Write>
-float code_once(const double* x, int64_t start, int64_t stop, double* lost, const Write& write) {
-    double most = 0;
-    for (int64_t j = start; j < stop; ++j) most = std::max(most, std::fabs(x[j]));
-    const float step = up(most / 127.0);
-    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
-    for (int64_t j = start; j < stop; ++j) {
-        const int whole = static_cast<int>(std::lrint(std::min(127.0, std::max(-127.0, x[j] * inverse))));
-        write(j - start, static_cast<int8_t>(whole));
-        const double gap = x[j] - static_cast<double>(step) * whole;
-        lost[j] = std::max(lost[j], gap * gap);
-    }
-    return step;
-}
-
 // The query's half of a radius, and of the one that the bet on the normaliser takes where that is another.
-inline void set_radius(const std::vector<Term>& terms, const std::vector<const float*>& slack, const std::vector<double>& x,
+inline void set_radius(const std::vector<Term>& terms, const std::vector<Slack>& slack, const std::vector<double>& x,
                 const std::vector<double>& lost, double hidden, Radius& radius, Radius* likely = nullptr) {
     std::vector<double> sum(slack.size(), 0.0), narrow(slack.size(), 0.0);
     double rest = 0, peaks = 0;

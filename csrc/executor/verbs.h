@@ -47,7 +47,6 @@ void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, i
 // executor/prepare.cpp: a query as the levels want it
 void prepare(const Executor& e, const Source& source, Look& look);
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look);
-void prepare_one(const Executor& e, const Source& source, int q, const double* turned, Look& look);
 
 // executor/best.cpp: ids; executor/budget.cpp
 Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);

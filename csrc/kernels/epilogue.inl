@@ -17,6 +17,7 @@ inline F load(const float* p) {
     std::memcpy(&v, p, sizeof v);
     return v;
 }
+inline F load(const Slack& slack, int64_t i) { return load(slack.values + i); }
 inline void store(float* p, F v) { std::memcpy(p, &v, sizeof v); }
 inline F splat(float x) { return F{} + x; }
 inline I bits(F v) {
@@ -116,8 +117,8 @@ inline Tabled tabled(const Link& link, F z) {
 }
 
 inline F vlink(const Link& link, F z) {
-    if (link.form == 0) return z * link.a + link.b;
-    if (link.form == 2) return tabled(link, z).value;
+    if (link.form == LinkForm::affine) return z * link.a + link.b;
+    if (link.form == LinkForm::table) return tabled(link, z).value;
     F u = z / link.a;
     F t = vexp(vmax(u, -u) * -2.f);
     F h = (1.f - t) / (1.f + t);
@@ -135,7 +136,7 @@ float radius_of(const Radius& r, int64_t first, int64_t n, float* out) {
     F most = F{};
     for (int64_t i = 0; i < n; i += LANES) {
         F sum = splat(r.constant);
-        for (int t = 0; t < r.terms; ++t) sum += load(r.slack[t] + first + i) * r.term[t];
+        for (int t = 0; t < r.terms; ++t) sum += load(r.slack[t], first + i) * r.term[t];
         store(out + i, sum);
         most = vmax(sum, most);
     }
@@ -202,7 +203,7 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
         for (int64_t i = start; i < stop; i += LANES) {
             F e = load(est + i), r = load(rad + i);
             F middle = vlink(link, e) * beta, lower, upper, term = vexp(middle - shift);
-            if (link.form == 2) lower = middle - r * (link.a * beta), upper = middle + r * (link.a * beta);
+            if (link.form == LinkForm::table) lower = middle - r * (link.a * beta), upper = middle + r * (link.a * beta);
             else lower = vlink(link, e - r) * beta, upper = vlink(link, e + r) * beta;
             lows += vexp(lower - shift);
             highs += vexp(upper - shift);
@@ -223,7 +224,7 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
 void interval_sums_of(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
                       Kernels::Sums* sums) {
     const float slope = link.a * beta;
-    if (link.form == 1 || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, sums);
+    if (link.form == LinkForm::softcap || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, sums);
     double sum = 0, moved = 0;
     for (int64_t start = 0; start < n; start += kPiece) {
         int64_t stop = start + kPiece < n ? start + kPiece : n;
@@ -257,10 +258,10 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
         F all = F{};
         for (int64_t i = start; i < stop; i += LANES) {
             F e = load(est + i), r = load(rad + i), at = vlink(link, e) * beta, upper = at + r * (link.a * beta);
-            if (link.form != 0) upper = vlink(link, e + r) * beta;
+            if (link.form != LinkForm::affine) upper = vlink(link, e + r) * beta;
             F term = vexp(at - shift), high = vexp(upper - shift), wide = high - term;
-            if (link.form != 0) {
-                F lower = link.form == 1 ? vlink(link, e - r) * beta : at - r * (link.a * beta);
+            if (link.form != LinkForm::affine) {
+                F lower = link.form == LinkForm::softcap ? vlink(link, e - r) * beta : at - r * (link.a * beta);
                 wide = vmax(wide, term - vexp(lower - shift));
             }
             I there = e > splat(-kInfinity);

@@ -22,23 +22,40 @@ constexpr int kTileChunk = 128;    // coordinates accumulated in a register befo
 // A product with a row in 32 sums at the least, their sum, and the rounding of x.
 constexpr double float_unit(int64_t dim) { return (static_cast<double>(dim) / 32 + 40) * 0x1p-24; }
 
-// An increasing map on logits: 0: a * z + b ; 1: a * tanh(z / a) ; 2: a table, straight between knots, a the steepest slope.
+// What a link lowers to; gss is for losses alone. Their names, in this order, are those of links.py.
+enum class LinkForm : int { affine, softcap, table, gss };
+constexpr const char* kLinkForms[] = {"affine", "softcap", "table", "gss"};
+
+// An increasing map on logits: a * z + b ; a * tanh(z / a) ; a table, straight between knots, a the steepest slope.
 // Cell 0 of a table is what lies below the first knot, cell i what lies above knot i - 1; f = base + slope * (z - knot),
 // and the knot of cell 0 lies one step below the first. `slop`: how far float32 can be off the real f, the table's own
 // error included.
 struct Link {
-    int form;
+    LinkForm form;
     float a, b;
     const float* table = nullptr;  // base and slope of cell 0, of cell 1, ...
     float start = 0, step = 1, inverse = 1, cells = 0, slop = 0;  // cells: those between two knots
 };
 
+// The row's half of a summand of a radius, one number for each class. How it is stored is known here and in load(Slack)
+// (kernels/epilogue.inl) alone.
+struct Slack {
+    const float* values = nullptr;
+    float operator[](int64_t i) const { return values[i]; }
+};
+
 // radius[i] = constant + sum_t slack[t][i] * term[t]
 struct Radius {
-    const float* slack[kMaxTerms];
+    Slack slack[kMaxTerms];
     float term[kMaxTerms];
     float constant;
     int terms;
+
+    float at(int64_t i) const {  // of one class
+        float sum = constant;
+        for (int t = 0; t < terms; ++t) sum += slack[t][i] * term[t];
+        return sum;
+    }
 };
 
 // Coordinates of one query that have a step of their own, and where a block of codes and the classes' scales hold them.
@@ -78,7 +95,7 @@ struct LanePass {
 // radius = constant[q] + sum_t slack[t][class] * term[t][q]
 struct LaneRadius {
     int terms = 0;
-    const float* slack[kMaxTerms];
+    Slack slack[kMaxTerms];
     const float* term[kMaxTerms];
     const float* constant;
 };
@@ -221,7 +238,7 @@ struct Kernels {
     // ‖row‖ rounded up; NaN where an entry is not finite.
     float (*row_norm)(const void* row, Kind kind, int64_t dim);
 
-    // log sum exp(link(z)) of a row; link(z); and the row's gradient in its place: see executor/loss.inl. Any n; form 3 too:
+    // log sum exp(link(z)) of a row; link(z); and the row's gradient in its place: see executor/loss.inl. Any n; gss too:
     // k (z - c) + c - (k - 1) softplus(z - c), a = c, b = k.
     double (*link_lse)(const float* z, int64_t n, const Link& link);
     float (*link_at)(float z, const Link& link);
