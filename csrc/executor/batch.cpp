@@ -92,7 +92,7 @@ std::vector<int64_t> Executor::ask_lanes(const double* hidden, int64_t count, co
         pass_lanes(crowd);
         const double shared = preview.bytes + static_cast<double>(crowd.closer.load()) * static_cast<double>(deeper[0].bytes);
         std::vector<uint8_t> done(crowd.n, 0);
-        std::atomic<int> next{0};
+        Turns<int> next;
         run_parallel(std::min(crowd.threads, crowd.n), [&](int) {
             for (int q = next++; q < crowd.n; q = next++) {
                 Answer& answer = answers[first + q];
@@ -143,7 +143,7 @@ void Executor::sample_lanes(Crowd& crowd, const Question& question) const {
     crowd.floats.resize(crowd.n * dim);
     crowd.sampled.resize(crowd.n);
     crowd.most_told = static_cast<int64_t>(most_told(question));
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(crowd.threads, [&](int) {
         for (int64_t s = next++; s < crowd.sample; s = next++) {
             float* est = crowd.est.data() + s * kLanePiece * lanes;
@@ -154,7 +154,7 @@ void Executor::sample_lanes(Crowd& crowd, const Question& question) const {
             kernels->lanes_largest(est, count, crowd.lanes, largest);
         }
     });
-    std::atomic<int> turn{0};
+    Turns<int> turn;
     run_parallel(std::min(crowd.threads, crowd.n), [&](int) {
         for (int q = turn++; q < crowd.n; q = turn++) start_lane(crowd, question, q);
     });
@@ -256,7 +256,7 @@ void Executor::pass_lanes(Crowd& crowd) const {
     std::fill_n(crowd.sums.data(), crowd.sums.size(), 0.0);
     crowd.hits.resize(crowd.threads * lanes);
     crowd.told = std::vector<std::atomic<int64_t>>(lanes);
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(crowd.threads, [&](int thread) {
         // A query that is told of more classes than it may be is asked about no more of them, on this thread.
         LaneLook ask = crowd.ask;

@@ -158,7 +158,7 @@ void Executor::prepare(const Source& source, Look& look) const {
     }
     const std::vector<double> turned = turn(source, look);
     const int64_t width = turned.empty() ? 0 : static_cast<int64_t>(turned.size()) / n;
-    std::atomic<int> next{0};
+    Turns<int> next;
     run_parallel(std::min(look.threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) prepare_one(source, q, turned.data() + q * width, look);
     });
@@ -180,7 +180,7 @@ std::vector<double> Executor::turn(const Source& source, const Look& look) const
     if (mean != nullptr)
         for (int64_t i = 0; i < n * dim; ++i) x[i] -= mean[i % dim];
     const int64_t piece = 128, pieces = (rotated_dim + piece - 1) / piece;
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(n * rotated_dim * dim > 65536 ? look.threads : 1, [&](int) {
         for (int64_t p = next++; p < pieces; p = next++)
             kernels->rotate(rotation, rotation_kind, rotated_dim, dim, p * piece, std::min(piece, rotated_dim - p * piece),
@@ -291,7 +291,7 @@ void Executor::prepare_lanes(Crowd& crowd) const {
     look.prepared.add.assign(n, 0.f);
     look.prepared.deeper.resize(n * deeper.size());
     const std::vector<double> turned = turn(preview, look);
-    std::atomic<int> next{0};
+    Turns<int> next;
     run_parallel(std::min(crowd.threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) prepare_lane(crowd, q, turned.data() + q * rotated_dim);
     });

@@ -142,7 +142,7 @@ void Executor::run(const double* hidden, const std::vector<int64_t>& rows, const
         if (n == 1) {
             resolve_one(0, threads);
         } else {
-            std::atomic<int> next{0};
+            Turns<int> next;
             run_parallel(std::min(threads, n), [&](int) {
                 for (int q = next++; q < n; q = next++) resolve_one(q, 1);
             });
@@ -240,7 +240,8 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
     for (size_t s = 0; s < look.sample; look.sample_size += look.spans[s++].count) places[s] = look.sample_size;
     bool keep = !look.est.empty();
     if (!keep) look.sampled.resize(static_cast<size_t>(n) * look.sample_size);
-    std::atomic<int64_t> next{0}, read{0};
+    Turns<int64_t> next;
+    std::atomic<int64_t> read{0};
     const bool tiled = look.source->codes == nullptr && look.prepared.padded > 0;
     const auto wanted = [&] {
         for (int q = 0; q < n; ++q)
@@ -279,7 +280,7 @@ void Executor::look_at_all(Look& look, const Question& question, bool sample_alo
     const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(padded) * n;
     const int sample_threads = sample_bytes < kSmallSample ? 1 : look.threads;
     const auto each_query = [&](const auto& work) {
-        std::atomic<int> turn{0};
+        Turns<int> turn;
         run_parallel(std::min(look.threads, n), [&](int) {
             for (int q = turn++; q < n; q = turn++) work(q);
         });
@@ -463,7 +464,7 @@ void Executor::score(const double* hidden, std::vector<Scored>& rows, int thread
     constexpr int64_t kGrain = 32;
     const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 8 * kGrain ? kGrain / 4 : kGrain;
     const bool small = n * dim < 16384;
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(small ? 1 : threads, [&](int) {
         int64_t ids[kGrain];
         double z[kGrain];
@@ -478,7 +479,7 @@ void Executor::score(const double* hidden, std::vector<Scored>& rows, int thread
 
 void Executor::logits(const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads,
                       double* out) const {
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     const int64_t grain = std::max<int64_t>(1, 256 / std::max<int64_t>(1, m));
     run_parallel(count * m * dim < 65536 ? 1 : threads, [&](int) {
         for (int64_t start = next.fetch_add(grain); start < count; start = next.fetch_add(grain))
