@@ -220,7 +220,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     def fails(*_: Any) -> Any:
         raise OSError("disk full")
 
-    monkeypatch.setattr("headlong.store._pieces", fails)
+    monkeypatch.setattr("headlong.store.writing._pieces", fails)
     with pytest.raises(StoreError, match="disk full"):
         saved.save(path)
     assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["head.safetensors"]

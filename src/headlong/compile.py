@@ -178,16 +178,27 @@ def configured(name: Any, options: dict[str, Any]) -> Method:
 
 
 def load(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None = None, threads: int | None = None
+    path: str | os.PathLike[str],
+    layer: Layer | StructuredLayer | None = None,
+    threads: int | None = None,
+    *,
+    verify: bool = True,
+    mapped: bool = True,
 ) -> Engine | StructuredEngine:
-    """An engine that was saved: mapped, ready in milliseconds. ``layer`` is needed where it was left out of the file."""
-    if threads is not None:
-        kernels.threads(threads)
+    """An engine that was saved. ``layer`` is needed where it was left out of the file.
+
+    ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
+                called proved and are wrong. False: mapped and ready in milliseconds, whatever the size; for files that were
+                verified before (``headlong inspect --verify``)
+    ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
+                ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
+    """
+    how = {"verify": verify, "mapped": mapped, "threads": kernels.threads(threads)}
     if is_structured(path):
-        return _load_structured(path, layer, threads)
+        return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
-    saved = read_engine(path, layer)
+    saved = read_engine(path, layer, **how)
     try:
         method = configured(saved.method, saved.options)
         return Engine(
@@ -199,9 +210,9 @@ def load(
 
 
 def _load_structured(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
 ) -> StructuredEngine:
-    kept = read_structured(path, layer)
+    kept = read_structured(path, layer, **how)
     engine = ENGINES[kept.kind]
     try:
         options = engine.Options(**_known(kept.kind, engine.Options, kept.options))

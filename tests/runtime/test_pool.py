@@ -93,7 +93,8 @@ def test_control_groups_are_read(tmp_path: Path, line: str, files: dict[str, str
 
 @linux
 def test_the_default_is_what_the_process_may_use() -> None:
-    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nfrom headlong import kernels\nprint(kernels.threads())"
+    pinned = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code = pinned + "from headlong import kernels; print(kernels.threads())"
     plain = {name: value for name, value in os.environ.items() if name != "HEADLONG_THREADS"}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
     assert found.stdout.split() == ["1"]

@@ -73,7 +73,8 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-CALLS = [("full", "topk"), ("full", "log_prob"), ("cascade", "topk"), ("cascade", "lse"), ("cascade", "sample"), ("adaptive", "topk")]
+CASCADE = [("cascade", verb) for verb in ("topk", "lse", "sample")]
+CALLS = [("full", "topk"), ("full", "log_prob"), *CASCADE, ("adaptive", "topk")]
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
@@ -32,7 +33,7 @@ from headlong.engines.masks import check_some_left
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import UNIT, Matrix
 from headlong.engines.saved import Saved, write_engine
-from headlong.errors import OptionError
+from headlong.errors import OptionError, WrongLayerError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, lowering_error
@@ -77,7 +78,9 @@ class Engine:
         threads: int | None = None,
         seed: int = 0,
         reason: str = "asked for",
+        stamp: str | None = None,
     ) -> None:
+        self._stamp = None if layer.unchanging else stamp or layer.stamp()
         self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
         self.seed, self.reason = seed, reason
         self._threads = threads
@@ -198,13 +201,30 @@ class Engine:
         scale = real(value, "temperature", COLDEST, 1e6)
         layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
         promise = self.promise._replace(delta=0.0) if self.promise.over <= {"query"} else self.promise
-        return Engine(layer, self.method, self.plan, self.norms, promise, threads=self._threads, seed=self.seed)
+        return Engine(
+            layer, self.method, self.plan, self.norms, promise, threads=self._threads, seed=self.seed, stamp=self._stamp
+        )
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
+        self._check_unchanged()
         options = dataclasses.asdict(cast("Any", self.method))
         kept = Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
         write_engine(path, kept, layer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as layer and plan; a copy, deep or not, shares these arrays, to which nobody writes."""
+        self._check_unchanged()
+        parts = self.layer, self.method, self.plan, self.norms, self.promise
+        return partial(Engine, *parts, threads=self._threads, seed=self.seed, reason=self.reason, stamp=self._stamp), ()
+
+    def _check_unchanged(self) -> None:
+        """WrongLayerError where the layer's borrowed arrays were written to since the plan was made of them."""
+        if self.layer.stamp() != self._stamp:
+            raise WrongLayerError(
+                f"{self.layer!r} was written to after this engine was compiled, so the engine is neither the old layer's nor "
+                "the new one's; compile it again, or let the layer take a copy: Layer(..., copy=True)"
+            )
 
     def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
         """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
@@ -214,7 +234,7 @@ class Engine:
             method = dataclasses.replace(method, batch=beyond)
         return Engine(
             self.layer, method, plan, self.norms, self.promise,
-            threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason,
+            threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason, stamp=self._stamp,
         )  # fmt: skip
 
     def __repr__(self) -> str:
