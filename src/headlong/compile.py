@@ -193,7 +193,7 @@ def load(
     ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """
-    how = {"verify": verify, "mapped": mapped, "threads": kernels.threads(threads)}
+    how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": kernels.threads(threads)}
     if is_structured(path):
         return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):

@@ -38,6 +38,7 @@ def inspect(
     threads: Threads = None,
     html: HtmlFile = None,
     as_json: JsonFlag = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read the whole file and compare it with its checksum.")] = False,
 ) -> None:
     """Norms, singular values, int8 interval widths, rows left to score, and what would help; of an engine, why it is it."""
     count = settled(threads)
@@ -45,6 +46,9 @@ def inspect(
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, say_json, show, write_text
 
+    if verify:
+        typer.echo(inputs.verified(layer, count))
+        return
     given = {"-k": k, "--hidden": hidden, "--html": html, "--weight": weight, "--bias": bias}
     if (engine := inputs.engine(layer, count, {name: value is not None for name, value in given.items()})) is not None:
         said = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}

@@ -86,11 +86,18 @@ def _plain(value: Any) -> Any:
 
 
 def read_engine(
-    path: str | os.PathLike[str], layer: Layer | None, *, verify: bool = True, mapped: bool = True, threads: int = 2
+    path: str | os.PathLike[str],
+    layer: Layer | None,
+    *,
+    verify: bool = True,
+    mapped: bool = True,
+    threads: int = 2,
+    thorough: bool = False,
 ) -> Saved:
     """What :func:`write_engine` wrote. Anything else is a :class:`StoreError`.
 
-    ``verify``  compares the file with its checksum; of a file that has none, the layer in it with the layer's
+    ``verify``    compares the file with its checksum; of a file that has none, the layer in it with the layer's
+    ``thorough``  compares the layer in the file with the layer's checksum in any case
     """
     file = open_file(path, mapped)
     check_version(file.metadata, FORMAT, VERSION, file.name)
@@ -99,7 +106,7 @@ def read_engine(
     record = _Record(json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine"), file)
     try:
         found = record.engine(layer)
-        if verify and file.checksum is None and layer is None:
+        if (thorough or (verify and file.checksum is None)) and layer is None:
             record.check_own_layer(found.layer)
         return found
     except (StoreError, MemoryError):

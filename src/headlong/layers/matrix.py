@@ -152,7 +152,7 @@ class Layer:
         if self.unchanging:
             return None
         bias = b"" if self._bias is None else self._bias.tobytes()
-        return checksum(memoryview(bias), memoryview(self._weight.reshape(-1).view(np.uint8)))
+        return checksum(memoryview(bias), self._weight.reshape(-1).view(np.uint8).data)
 
     @cached_property
     def _checksum_for_good(self) -> str:

@@ -203,7 +203,7 @@ class StructuredEngine(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and options, from which the rest is derived; a copy, deep or not, shares the layer."""
-        about = {} if self.calibration is None else {"calibration": self.calibration}
+        about: dict[str, Any] = {} if self.calibration is None else {"calibration": self.calibration}
         parts = self.layer, self.options, self.promise
         return partial(type(self), *parts, threads=self._threads, seed=self.seed, reason=self.reason, **about), ()
 
