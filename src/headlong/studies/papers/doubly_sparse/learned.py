@@ -63,18 +63,34 @@ def run(context: Context) -> Iterator[Row]:
         if not wanted or not (context.data / folder / "hidden.safetensors").is_file():
             continue
         data = study.read(context.data, study.TASKS[task])
-        base = full(data)
-        for row in wanted:
-            chosen = dict(row)
-            if "seed" not in chosen or not chosen["method"].startswith("ds-"):
-                got = base if chosen["method"] == "full" else _control(context, task, chosen, data)
-                yield Row(row, compared(got, base))
+        base = _base(task, data)
         for seed in SEEDS:
             methods = {dict(row)["method"]: row for row in wanted if dict(row).get("seed") == seed}
             stages = _stages(context, task, seed, data) if any(name.startswith("ds-") for name in methods) else iter(())
             for stage, got in stages:
                 if (name := f"ds-{stage.experts}") in methods:
                     yield Row(methods[name], compared(got, base))
+        for row in wanted:
+            chosen = dict(row)
+            if not chosen["method"].startswith("ds-"):
+                got = base if chosen["method"] == "full" else _control(context, task, chosen, data)
+                yield Row(row, compared(got, base))
+
+
+def _base(task: str, data: study.Data) -> dict[str, float]:
+    """The full layer's figures, kept beside the heads: every process of a study needs them."""
+    import json
+
+    from headlong.store import replacing
+
+    file = RUNS / task / f"full-{data.layer.checksum()[:12]}.json"
+    if not file.is_file():
+        found = full(data)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as record:
+            record.write(json.dumps(found).encode())
+    kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+    return kept
 
 
 def compared(got: dict[str, float], full: dict[str, float]) -> dict[str, float]:
@@ -149,6 +165,18 @@ def expected() -> dict[Setting, dict[str, Expected]]:
     return found
 
 
+def facts() -> dict[str, str]:
+    """Where it was trained, and by which state of the sources; no state where they are no checkout."""
+    import subprocess
+
+    try:
+        asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    except OSError:
+        return {"device": "cpu"}
+    return {"device": "cpu", "commit": found.stdout.strip()} if found.returncode == 0 else {"device": "cpu"}
+
+
 TABLE = register(
     PaperTable(
         paper="liao2019",
@@ -162,6 +190,7 @@ TABLE = register(
         run=run,
         expected=expected(),
         planned=planned,
+        facts=facts,
     )
 )
 
