@@ -24,7 +24,7 @@ from headlong.studies.models.learned_experts import (
 from headlong.studies.models.mitosis import Vectors
 
 QUICK = Plan(
-    experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, rung=40, longest=40, prune=10, slack=0.1, batch=200,
+    experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, rung=40, prune=10, slack=0.1, batch=200,
     rate=0.1, gate_rate=2e-2, dropout=0.0, gamma=0.3,
 )  # fmt: skip
 
@@ -118,7 +118,7 @@ def test_the_ramp_stops_where_validation_drops_and_goes_one_back() -> None:
     data = layer_and_vectors()
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    plan = Plan(**{**QUICK.__dict__, "lasso": 1e-2, "factor": 30.0, "slack": 0.05, "rungs": 6})
+    plan = Plan(**{**QUICK.__dict__, "lasso": 1e-2, "factor": 30.0, "slack": 0.05, "rungs": 6, "last": 6})
     head = started(data, plan)
     rungs = ramp(head, data, plan, plan.lasso, generator, lambda _: None)
     *climbed, settled = rungs

@@ -40,22 +40,21 @@ PIECE = 4096
 @dataclass(frozen=True)
 class Plan:
     """``experts``  of each stage, every one twice the one before; the first starts from the whole layer
-    ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  at most in a stage
-    ``rung``     steps of a rung of two experts, twice as many of four and so on up to ``longest``, since a child sees half
-                 of its parent's vectors; as many without lasso at the end; ``prune``  steps between prunings
+    ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  at most in a stage, ``last`` in the last
+    ``rung``     steps of a rung, and of settling at the end of a stage; ``prune``  steps between prunings
     ``slack``    what validation top-1 may lose against the full softmax during a ramp
     ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
     """
 
     experts: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     load: float = 10.0
-    lasso: float = 6e-4
+    lasso: float = 3e-4
     factor: float = 3.0
-    rungs: int = 3
-    rung: int = 40
-    longest: int = 80
+    rungs: int = 2
+    last: int = 5
+    rung: int = 80
     prune: int = 20
-    slack: float = 0.004
+    slack: float = 0.006
     batch: int = 1024
     rate: float = 2e-3
     gate_rate: float = 3e-3
@@ -63,9 +62,6 @@ class Plan:
     gamma: float = 0.03
     units: str = "rms"
     noise: float = 0.3
-
-    def steps(self, experts: int) -> int:
-        return min(self.longest, self.rung * experts // 2)
 
 
 class Look(NamedTuple):
@@ -221,10 +217,10 @@ def ramp(
 ) -> list[dict[str, float]]:
     """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was."""
     rungs: list[dict[str, float]] = []
-    kept, optimiser, steps = copy.deepcopy(head.state_dict()), adam(head, plan), plan.steps(head.experts)
-    for rung in range(plan.rungs):
+    kept, optimiser = copy.deepcopy(head.state_dict()), adam(head, plan)
+    for rung in range(plan.last if head.experts == plan.experts[-1] else plan.rungs):
         head.lasso = head.expert_lasso = lasso * plan.factor**rung
-        train(head, data, plan, optimiser, steps, generator)
+        train(head, data, plan, optimiser, plan.rung, generator)
         rungs.append(_line(head, look(head, data.valid), head.lasso, data.full))
         tell(_said(rungs[-1]))
         if rungs[-1]["top1"] < data.full - plan.slack:
@@ -237,7 +233,7 @@ def ramp(
     for part in range(3):  # the rate falls in three steps
         for group in optimiser.param_groups:
             group["lr"] *= 0.4 if part else 1.0
-        train(head, data, plan, optimiser, steps // 3, generator, pruned=False)
+        train(head, data, plan, optimiser, plan.rung // 3, generator, pruned=False)
     last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
     rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
     tell(_said(rungs[-1]))

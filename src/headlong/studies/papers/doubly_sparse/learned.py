@@ -119,7 +119,7 @@ def _stages(context: Context, task: str, seed: str, data: study.Data) -> Iterato
         rows = int(stage.rungs[-1]["rows"])
         cloned += 0 if number == 0 else (cloned - removed)
         removed = cloned - rows
-        steps += plan.steps(stage.experts) * len(stage.rungs)
+        steps += plan.rung * len(stage.rungs)
         progress(number + 1, len(plan.experts))
         if stage.experts in EXPERTS:
             sparse = 1 - rows / (stage.experts * data.layer.vocab)
