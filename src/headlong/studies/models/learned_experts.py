@@ -40,7 +40,7 @@ PIECE = 4096
 @dataclass(frozen=True)
 class Plan:
     """``experts``  of each stage, every one twice the one before; the first starts from the whole layer
-    ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  at most in a stage, ``last`` in the last
+    ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  of a stage, ``last`` of the last one
     ``rung``     steps of a rung, and of settling at the end of a stage; ``prune``  steps between prunings
     ``slack``    what validation top-1 may lose against the full softmax during a ramp
     ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
