@@ -21,7 +21,7 @@ from headlong import inspection
 from headlong.bench.measure import read_run
 from headlong.cli.commands import app
 from headlong.demo import model as nextword
-from headlong.engines.base import METHODS
+from headlong.engines.method import METHODS
 from headlong.store import write_file
 from headlong.studies import papers
 

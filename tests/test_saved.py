@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -14,7 +15,8 @@ import headlong as hl
 from adversarial import DTYPES, build
 from headlong import kernels
 from headlong.compile import BUILT_IN
-from headlong.engines.base import METHODS, Engine
+from headlong.engines.base import Engine
+from headlong.engines.method import METHODS
 from headlong.errors import (
     HeadlongError,
     KernelError,
@@ -58,8 +60,16 @@ def test_round_trip(tmp_path: Path, method: str, case: str, dtype: str) -> None:
     assert (saved.sample(hidden, 2, seed=1).ids == loaded.sample(hidden, 2, seed=1).ids).all()
 
 
-@pytest.mark.parametrize("options", [{"centre": True}, {"share": 0.5, "batch": 7}, {"batch": float("inf")}])
-def test_options_and_centres_come_back(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_that_are_no_more_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file from before: what its options once said is in its plan."""
+    monkeypatch.setattr(dataclasses, "asdict", lambda method: {"share": 0.5, "widths": "sure", "few": True, "width": None})
+    saved, hidden = engine("cascade")
+    saved.save(tmp_path / "head.safetensors")
+    assert (hl.load(tmp_path / "head.safetensors").topk(hidden, 3).ids == saved.topk(hidden, 3).ids).all()
+
+
+@pytest.mark.parametrize("options", [{"width": 0}, {"bits": 4, "rotation": 7}, {"deeper": False}])
+def test_options_come_back(tmp_path: Path, options: dict[str, Any]) -> None:
     saved, hidden = engine("cascade", **options)
     saved.save(tmp_path / "head.safetensors")
     loaded = hl.load(tmp_path / "head.safetensors")
@@ -120,7 +130,7 @@ CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
     "no method": (lambda r, t, m: r.pop("method"), MalformedFileError),
     "unknown method": (lambda r, t, m: r.update(method="magic"), MalformedFileError),
     "unknown option": (lambda r, t, m: r["options"].update(speed=9), MalformedFileError),
-    "option out of range": (lambda r, t, m: r["options"].update(share=9.0), MalformedFileError),
+    "option out of range": (lambda r, t, m: r["options"].update(width=-3), MalformedFileError),
     "another vocab": (lambda r, t, m: r["layer"].update(vocab=778), MalformedFileError),
     "another dim": (lambda r, t, m: r["layer"].update(dim=64), MalformedFileError),
     "another dtype": (lambda r, t, m: r["layer"].update(dtype="float16"), MalformedFileError),

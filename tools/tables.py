@@ -21,7 +21,7 @@ import typer
 
 from headlong.bench.measure import read_run
 from headlong.cli.commands import app
-from headlong.engines.base import METHODS
+from headlong.engines.method import METHODS
 from headlong.report import readme
 from headlong.report.papers import paper_table, verdicts
 from headlong.report.tables import Table, comparison, markdown

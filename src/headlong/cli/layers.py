@@ -110,6 +110,9 @@ def compile(
     eps: Eps = 0.01,
     delta: Delta = 1e-3,
     delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
+    over: Annotated[
+        str | None, typer.Option(help="What the chances rest on, with commas: query, rotation, calibration.")
+    ] = None,
     calibration: CalibrationFile = None,
     option: MethodOption = None,
     without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
@@ -134,7 +137,10 @@ def compile(
         move = stage("compile")
         subject = inputs.layer(layer, weight, bias)
         vectors = None if calibration is None else inputs.hidden(calibration, subject.dim)
-        engine = hl.compile(subject, method, eps, delta, delta_ids, vectors, threads=count, seed=seed, **chosen)
+        engine = hl.compile(
+            subject, method, eps=eps, delta=delta, delta_ids=delta_ids, over=over.split(",") if over else None,
+            calibration=vectors, threads=count, seed=seed, **chosen,
+        )  # fmt: skip
         move(1, 2)
         engine.save(out, layer=not without_layer)
         move(2, 2)

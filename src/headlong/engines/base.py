@@ -8,7 +8,7 @@
     engine.sample(hidden, n)      -> Sample(ids, logits, score, proved, cost)
 
 An engine is a layer, a plan and an executor. Here input is checked and answers get their shape; what is read and when to
-stop is the executor's business, and what the plan holds that of the methods (one file each, registered below).
+stop is the executor's business, and what the plan holds that of the methods (one file each, in ``methods/``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import dataclasses
 import math
 import os
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_o
 from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
+from headlong.engines.method import Method
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import UNIT, Matrix
 from headlong.engines.saved import Saved, write_engine
@@ -41,27 +42,6 @@ from headlong.plan import Plan
 
 MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
-
-
-class Method(Protocol):
-    """How a plan is built: a frozen dataclass of options with their defaults."""
-
-    name: ClassVar[str]
-
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan: ...
-
-    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise: ...
-
-
-METHODS: dict[str, type[Any]] = {}
-"""Every method by name; the contract tests run over all of them."""
-
-Registered = TypeVar("Registered", bound=type[Any])
-
-
-def register(method: Registered) -> Registered:
-    METHODS[method.name] = method
-    return method
 
 
 class Engine:
@@ -94,8 +74,7 @@ class Engine:
             if level == kernels.REFERENCE
             else kernels.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
-        if plan.arrays is not None and hasattr(method, "reader"):  # a method that reads in a way of its own
-            self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
+        self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         self._path = f"{method.name}/{self._executor.isa}"
 
     @property
@@ -208,7 +187,7 @@ class Engine:
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
         self._check_unchanged()
-        options = dataclasses.asdict(cast("Any", self.method))
+        options = dataclasses.asdict(self.method)
         kept = Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
         write_engine(path, kept, layer)
 
@@ -229,11 +208,8 @@ class Engine:
     def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
         """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
         plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond))
-        method = cast("Any", self.method)
-        if hasattr(method, "batch"):
-            method = dataclasses.replace(method, batch=beyond)
         return Engine(
-            self.layer, method, plan, self.norms, self.promise,
+            self.layer, self.method, plan, self.norms, self.promise,
             threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason, stamp=self._stamp,
         )  # fmt: skip
 
