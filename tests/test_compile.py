@@ -37,7 +37,7 @@ def test_promises() -> None:
         hl.compile(SMALL_LAYER, method, **asked)
         for method, asked in (
             ("full", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1}),
-            ("cascade", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1}),
+            ("cascade", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1, "over": "query"}),
             ("cascade", {"eps": math.inf}),
             ("cascade", {"eps": 0.03, "delta": 0.0}),
         )
@@ -47,6 +47,8 @@ def test_promises() -> None:
     assert cascade.promise == hl.Promise(0.03, 0.1, 0.0, frozenset({"query"}))
     assert "ids proved, log-probabilities within 0.03 nats but for 0.1 over query" in repr(cascade)
     assert ids.promise == hl.Promise(math.inf, 0.0, 0.0)
+    may_fail = hl.compile(SMALL_LAYER, "cascade", eps=math.inf, delta_ids=0.1)
+    assert may_fail.promise == hl.Promise(math.inf, 0.0, 0.1, frozenset({"rotation"}))
 
 
 def test_svd_promises_nothing() -> None:
