@@ -94,7 +94,7 @@ def seeds(layer: Layer, calibration: Any, hidden: Any, true: Exact, threads: int
 
 def learned(layer: Layer, calibration: Any, hidden: Any, true: Exact, threads: int) -> dict[str, Any]:
     engine = hl.compile(
-        layer, "cascade", calibration=calibration, threads=threads, eps=math.inf, delta_ids=0.01, widths="calibrated"
+        layer, "cascade", calibration=calibration, threads=threads, eps=math.inf, delta_ids=0.01
     )
     wrong = int((engine.topk(hidden, K).logits[:, -1] < true.least - TIE).sum())
     return row("top-10 ids, learned widths", "calibration", 0.01, wrong, len(hidden))
@@ -108,7 +108,7 @@ def rotations(layer: Layer, hidden: Any, threads: int) -> list[dict[str, Any]]:
     wrong, turned, outside, missed = 0, 0, 0, 0
     for seed in range(ROTATIONS):
         engine = hl.compile(
-            part, "cascade", threads=threads, eps=math.inf, delta_ids=0.01, bits=4, widths="rotation", rotation=seed
+            part, "cascade", threads=threads, eps=math.inf, delta_ids=0.01, bits=4, rotation=seed
         )
         failed = int((engine.topk(hidden, K).logits[:, -1] < true.least - TIE).sum())
         wrong, turned = wrong + failed, turned + (failed > 0)
@@ -145,7 +145,7 @@ def main() -> None:
     true, rows = exact(layer, hidden), []
     for made in (
         lambda: seeds(layer, calibration, hidden, true, asked.threads),
-        lambda: seeds(layer, like_them, hidden, true, asked.threads, widths="likely"),
+        lambda: seeds(layer, like_them, hidden, true, asked.threads, over=("query", "calibration")),
         lambda: [learned(layer, like_them, hidden, true, asked.threads)],
         lambda: rotations(layer, hidden[:64], asked.threads),
     ):

@@ -121,7 +121,7 @@ def engine_target(folder: Path) -> Target:
 def levels_target(folder: Path) -> Target:
     """Saved engines of several levels: a rotation, means, segments, terms that share rows, and a promise with a delta."""
     layer, calibration = small_layer()
-    options: list[dict[str, Any]] = [{"width": 4}, {"width": 6, "share": 1.0}, {"width": 8}]
+    options: list[dict[str, Any]] = [{"width": 4}, {"width": 6}, {"width": 8}]
     made = [headlong.compile(layer, "cascade", calibration=calibration, threads=1, **chosen) for chosen in options]
     assert [len(engine.plan.levels) for engine in made] == [2, 2, 1]
     return asked("levels", made, folder)

@@ -13,7 +13,8 @@ import pytest
 
 import headlong as hl
 from headlong import kernels
-from headlong.engines.base import METHODS, Engine
+from headlong.engines.base import Engine
+from headlong.engines.method import METHODS
 
 CALLERS = 6
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import headlong as hl
@@ -20,7 +21,7 @@ from headlong import inspection
 from headlong.bench.measure import read_run
 from headlong.cli.commands import app
 from headlong.demo import model as nextword
-from headlong.engines.base import METHODS
+from headlong.engines.method import METHODS
 from headlong.store import write_file
 from headlong.studies import papers
 
@@ -357,6 +358,19 @@ def test_the_help_names_every_method() -> None:
     shown = process("compile", "--help", COLUMNS="200").stdout
     (line,) = (line for line in shown.splitlines() if "--method" in line)
     assert {"auto", *METHODS} <= set(re.findall(r"\w+", line))
+
+
+def test_inspect_verifies_a_file(files: Path) -> None:
+    engine = files / "engine.safetensors"
+    hl.compile(hl.Layer.load(files / "layer.safetensors"), "cascade").save(engine)
+    for file in (engine, files / "layer.safetensors"):
+        assert call("inspect", file, "--verify").strip().endswith("every byte is as it was written")
+        damaged = bytearray(file.read_bytes())
+        damaged[-5] ^= 1
+        (files / "damaged.safetensors").write_bytes(damaged)
+        assert "is damaged" in fails("inspect", files / "damaged.safetensors", "--verify")
+    save_file({"weight": np.zeros((3, 4), np.float32)}, files / "foreign.safetensors")
+    assert "carries no checksum" in fails("inspect", files / "foreign.safetensors", "--verify")
 
 
 def test_inspect_of_fewer_classes_than_dimensions(rng: np.random.Generator) -> None:

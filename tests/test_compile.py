@@ -37,7 +37,7 @@ def test_promises() -> None:
         hl.compile(SMALL_LAYER, method, **asked)
         for method, asked in (
             ("full", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1}),
-            ("cascade", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1}),
+            ("cascade", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1, "over": "query"}),
             ("cascade", {"eps": math.inf}),
             ("cascade", {"eps": 0.03, "delta": 0.0}),
         )
@@ -47,6 +47,8 @@ def test_promises() -> None:
     assert cascade.promise == hl.Promise(0.03, 0.1, 0.0, frozenset({"query"}))
     assert "ids proved, log-probabilities within 0.03 nats but for 0.1 over query" in repr(cascade)
     assert ids.promise == hl.Promise(math.inf, 0.0, 0.0)
+    may_fail = hl.compile(SMALL_LAYER, "cascade", eps=math.inf, delta_ids=0.1)
+    assert may_fail.promise == hl.Promise(math.inf, 0.0, 0.1, frozenset({"rotation"}))
 
 
 def test_svd_promises_nothing() -> None:
@@ -59,9 +61,9 @@ def test_svd_promises_nothing() -> None:
         ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, buckets, cascade, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
-        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has share, batch, centre, w"),
-        ({"method": "cascade", "share": 1.5}, OptionError, "share is 1.5; expected a number from 0 to 1"),
-        ({"method": "cascade", "centre": 1}, OptionError, "centre is 1; expected True or False"),
+        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has width, bits, rotation, deeper"),
+        ({"method": "cascade", "bits": 9.5}, OptionError, "bits is 9.5; expected a number from 0 to 8"),
+        ({"method": "cascade", "deeper": 1}, OptionError, "deeper is 1; expected True or False"),
         ({"method": "cascade", "batch": "all"}, OptionError, "batch is 'all'"),
         ({"eps": 0}, OptionError, "eps is 0"),
         ({"eps": "small"}, OptionError, "eps is 'small'"),

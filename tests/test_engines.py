@@ -14,7 +14,8 @@ import headlong as hl
 from adversarial import CASES, DTYPES, Case, build
 from headlong import kernels
 from headlong.compile import BUILT_IN
-from headlong.engines.base import METHODS, Engine
+from headlong.engines.base import Engine
+from headlong.engines.method import METHODS
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import Matrix, Query
 from headlong.errors import (
@@ -26,12 +27,14 @@ from headlong.errors import (
     OptionError,
     ShapeError,
 )
+from headlong.plan import Dense
 from oracle import Truth, check_draw, check_topk, check_within, truth
 
 PREFIX = "cascade, calibrated"
 READERS = [*METHODS, PREFIX]
 """Every registered method, and the cascade once more: calibration vectors give it a prefix and a second level."""
-PROVING = [name for name in READERS if METHODS[name.split(",")[0]]().promise(0.01).delta_ids == 0]
+WANTED = hl.Promise(0.01, 0.0, 0.0, frozenset({"query"}))
+PROVING = [name for name in READERS if METHODS[name.split(",")[0]]().promise(WANTED, False).delta_ids == 0]
 FLOAT64 = 2.0**-50
 assert {method.name for method in BUILT_IN} <= set(METHODS)
 FILTERS: list[dict[str, Any]] = [
@@ -288,7 +291,9 @@ def test_rows_far_from_their_estimates_hide_nothing(level: str, delta: float, sh
     hidden = np.array([[1.0, 1.0, 0.1, 0.1], [1.01, 1.0, 0.0, 0.0]])
     layer = hl.Layer(weight)
     for width in (1, 2, 3):
-        engine = hl.compile(layer, "cascade", 0.05, delta, calibration=calibration, width=width, share=share)
+        engine = hl.compile(layer, "cascade", eps=0.05, delta=delta, calibration=calibration, width=width)
+        plan = engine.plan._replace(dense=Dense(share=share))
+        engine = Engine(layer, engine.method, plan, engine.norms, engine.promise)
         for found in (engine.topk(hidden, 1), engine.lse(hidden)):
             check_within(found.lse, truth(layer, hidden).lse, found.error, 1e-12)
 
@@ -302,7 +307,7 @@ def test_rows_far_above_their_estimates_are_not_lost(level: str) -> None:
     hidden = np.array([[1.0, 1.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]])
     layer = hl.Layer(weight, np.where(np.arange(2048) < 1024, 0, -200).astype(np.float32))
     for width, eps in itertools.product((1, 2, 3), (0.05, 1.0, math.inf)):
-        engine = hl.compile(layer, "cascade", 0.05, 0.0, calibration=calibration, width=width)
+        engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=calibration, width=width)
         for found in (engine.topk(hidden, 1, eps=eps), engine.lse(hidden, eps=eps)):
             check_within(found.lse, truth(layer, hidden).lse, found.error, 1e-12)
 

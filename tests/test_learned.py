@@ -50,7 +50,7 @@ def test_the_split() -> None:
     vectors = np.arange(400.0)[:, None]
     basis, queries = split(vectors, 0.1)
     assert len(basis) == 200 and len(queries) == 18 and queries[-1] == 399 and not set(basis.ravel()) & set(queries.ravel())
-    with pytest.raises(OptionError, match=r"at a rate of 0.01 takes 198 calibration vectors.*got 150"):
+    with pytest.raises(OptionError, match=r"at a rate of 0.01 takes 198 vectors.*got 150"):
         split(vectors[:150], 0.01)
     with pytest.raises(OptionError, match="takes 2 calibration vectors"):
         split(vectors[:1], 0.5)
@@ -74,7 +74,7 @@ def test_radii_cover_simultaneously() -> None:
 
 
 def calibrated(layer: Layer, hidden: np.ndarray, **options: Any) -> Engine:
-    return hl.compile(layer, "cascade", calibration=hidden, widths="calibrated", threads=2, **options)
+    return hl.compile(layer, "cascade", calibration=hidden, over=("query", "calibration"), threads=2, **options)
 
 
 def test_the_factor_is_at_most_cauchy_schwarz() -> None:
@@ -159,7 +159,7 @@ def test_a_likely_radius_serves_the_normaliser_alone(tmp_path: Path) -> None:
     layer, hidden = decaying(6000, 64, 2.0)
     options: dict[str, Any] = {"calibration": hidden[:300], "eps": 0.05, "delta": 0.1, "threads": 2, "width": 8}
     sure = hl.compile(layer, "cascade", **options)
-    likely = hl.compile(layer, "cascade", widths="likely", **options)
+    likely = hl.compile(layer, "cascade", over=("query", "calibration"), **options)
     assert likely.promise == hl.Promise(0.05, 0.1, 0.0, frozenset({"calibration", "query"}))
     factors = {term.likely for term in likely.plan.levels[0].terms if term.row < 3}
     assert min(factors) < 0.9 and {term.likely for term in sure.plan.levels[0].terms} == {1.0}
@@ -183,8 +183,22 @@ def test_likely_shares_cover_all_classes_at_once() -> None:
     assert share < 0.9 and likely_factor(layer.weight, basis, (), hidden[:9].astype(np.float64), 0.5) == 1.0
 
 
-def test_likely_widths_are_for_normalisers_that_may_fail() -> None:
+def test_radii_are_learned_only_where_something_may_fail() -> None:
     layer, hidden = decaying(300, 30)
     for options in ({"eps": math.inf}, {"delta": 0.0}):
-        with pytest.raises(OptionError, match="widths='likely' narrows a normaliser that may fail"):
-            hl.compile(layer, "cascade", calibration=hidden, widths="likely", **options)
+        engine = hl.compile(layer, "cascade", calibration=hidden, over=("query", "calibration"), **options)
+        assert engine.promise.delta == engine.promise.delta_ids == 0 and not engine.promise.over
+
+
+def test_what_the_chances_rest_on() -> None:
+    layer, hidden = decaying(300, 30)
+    with pytest.raises(OptionError, match="no calibration vectors came"):
+        hl.compile(layer, "cascade", over="calibration", delta_ids=0.1)
+    with pytest.raises(OptionError, match=r"over is \['weather'\]; expected some of calibration, query, rotation"):
+        hl.compile(layer, "cascade", over="weather")
+    with pytest.raises(OptionError, match="takes 198 vectors"):
+        hl.compile(layer, "cascade", calibration=hidden[:100], over=("query", "calibration"), delta_ids=0.01, eps=math.inf)
+    few = hl.compile(layer, "cascade", calibration=hidden[:100], delta_ids=0.01, eps=math.inf)
+    assert few.promise.delta_ids == 0  # too few vectors for radii that fail once in a hundred: they choose the plan alone
+    fixed = hl.compile(layer, "cascade", over=(), delta=0.5)
+    assert fixed.promise == hl.Promise(0.01, 0.0, 0.0)

@@ -39,7 +39,7 @@ def winners(layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: floa
 @pytest.fixture(params=[level for level in kernels.levels() if level != kernels.REFERENCE])
 def engine(request: pytest.FixtureRequest, layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> hl.Engine:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
-    return hl.compile(layer, "cascade", 0.05, 0.01, calibration=hidden, width=16, deeper=False, threads=2)
+    return hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=16, deeper=False, threads=2)
 
 
 @pytest.mark.parametrize(("top_p", "temperature"), [(0.95, 0.8), (0.4, 1.5)])
@@ -70,7 +70,8 @@ def test_a_first_look_many_nats_wide(level: str, delta: float, monkeypatch: pyte
     energy = (1 + np.arange(96)) ** -0.25
     wide = hl.Layer((rng.standard_normal((20_000, 96)) * energy).astype(np.float32))
     hidden = 2.2 * energy * rng.standard_normal((QUERIES, 96))
-    drawn = hl.compile(wide, "cascade", 0.05, delta, bits=2, threads=2).sample(hidden, temperature=0.8, top_p=0.95, seed=9)
+    engine = hl.compile(wide, "cascade", eps=0.05, delta=delta, bits=2, threads=2)
+    drawn = engine.sample(hidden, temperature=0.8, top_p=0.95, seed=9)
     radius = 0.345 * np.linalg.norm(hidden, axis=1) * np.linalg.norm(wide.weight, axis=1).mean()
     assert radius.min() > 8, "wider than the logits of a nucleus are apart"
     failures = int((drawn.ids[:, 0] != winners(wide, hidden, 0.95, 0.8, 9)).sum())
@@ -80,7 +81,7 @@ def test_a_first_look_many_nats_wide(level: str, delta: float, monkeypatch: pyte
 
 
 def test_without_a_delta_every_draw_is_proved(layer: hl.Layer, hidden: np.ndarray) -> None:
-    engine = hl.compile(layer, "cascade", 0.05, 0.0, calibration=hidden, width=8, deeper=False)
+    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=hidden, width=8, deeper=False)
     drawn = engine.sample(hidden[:8], top_p=0.9, seed=4)
     assert drawn.proved.all() and drawn.ids[:, 0].tolist() == winners(layer, hidden[:8], 0.9, 1.0, 4)
 
@@ -91,7 +92,7 @@ def test_masks_and_ties(engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray) 
     assert (drawn.ids % 2 == 1).all()
     rows = np.repeat(layer.weight[:20], 200, axis=0)
     tied = hl.Layer(rows)
-    one = hl.compile(tied, "cascade", 0.05, 0.01, calibration=hidden, width=8, deeper=False)
+    one = hl.compile(tied, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=8, deeper=False)
     found = one.sample(hidden[:8], top_p=0.5, seed=3)
     for row, z in enumerate(hidden[:8] @ rows.astype(np.float64).T):
         inside = kept(z, z, 0, 0.5, 0.0)

@@ -164,7 +164,7 @@ def test_native_estimates_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, le
 
 def test_a_promise_over_the_rotation(tmp_path: Path) -> None:
     layer, hidden = flat(3000, 64)
-    engine = hl.compile(layer, "cascade", eps=math.inf, delta_ids=0.05, threads=2, bits=2, widths="rotation")
+    engine = hl.compile(layer, "cascade", eps=math.inf, delta_ids=0.05, threads=2, bits=2)
     assert engine.promise == hl.Promise(math.inf, 0.0, 0.05, frozenset({"rotation"}))
     exact = truth(layer, hidden)
     found = engine.topk(hidden, 5)
@@ -173,7 +173,7 @@ def test_a_promise_over_the_rotation(tmp_path: Path) -> None:
     engine.save(tmp_path / "engine.safetensors")
     loaded = hl.load(tmp_path / "engine.safetensors")
     assert (loaded.topk(hidden, 5).ids == found.ids).all() and loaded.promise == engine.promise
-    both = hl.compile(layer, "cascade", eps=0.05, delta=0.01, delta_ids=0.05, threads=2, bits=2, widths="rotation")
+    both = hl.compile(layer, "cascade", eps=0.05, delta=0.01, delta_ids=0.05, threads=2, bits=2)
     assert both.promise.over == {"rotation", "query"}
     assert (np.abs(both.lse(hidden[:20]).lse - exact.lse[:20]) <= 0.05).all()
 
@@ -182,10 +182,9 @@ def test_options_that_contradict() -> None:
     layer, _ = flat(100, 8)
     for options, match in (
         ({"bits": 9}, "bits is 9"),
-        ({"bits": 2.5, "widths": "rotation"}, "takes bits of 1, 2, 3, 4 or 8"),
-        ({"widths": "rotation"}, "takes bits of 1, 2, 3, 4 or 8"),
+        ({"few": False}, "cascade has no option 'few'; it has width, bits, rotation, deeper"),
     ):
         with pytest.raises(OptionError, match=match):
             hl.compile(layer, "cascade", delta_ids=0.1, eps=math.inf, **options)
-    with pytest.raises(OptionError, match="widths='rotation' may fail"):
-        hl.compile(layer, "cascade", bits=2, widths="rotation")
+    assert hl.compile(layer, "cascade", bits=2.5, delta_ids=0.1, eps=math.inf).promise.delta_ids == 0
+    assert hl.compile(layer, "cascade", bits=2, over="rotation", delta_ids=0.1).promise == hl.Promise(0.01, 0.0, 0.0)

@@ -227,7 +227,7 @@ def test_few_bits_where_the_energy_falls_off_slowly() -> None:
     assert top.proved.all() and not top.cost.dense.any()
     for b in range(len(top.ids)):
         check_topk(expected.logits[b], top.ids[b], top.logits[b], 2 * expected.rounding[b])
-    plain = hl.compile(layer, "cascade", calibration=hidden[:900], eps=0.05, few=False)
+    plain = hl.compile(layer, "cascade", calibration=hidden[:900], eps=0.05, width=64)
     assert all(bits == 8 for *_, bits in plain.plan.levels[0].layout)
     ours, theirs = ([one.topk(row[None], 10).cost.bytes[0] for row in hidden[900:920]] for one in (engine, plain))
     assert np.mean(ours) < np.mean(theirs)

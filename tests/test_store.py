@@ -104,7 +104,7 @@ def test_tensors_and_odd_strides_are_written(tmp_path: Path) -> None:
 
 
 def test_pieces_join_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    monkeypatch.setattr(store, "PIECE", 100)
+    monkeypatch.setattr(store.writing, "PIECE", 100)
     tensors = {f"{n}": rng.integers(0, 99, (n, 3)).astype(np.int16)[:, ::order] for n in (1, 16, 17, 50) for order in (1, -1)}
     store.write_file(tmp_path / "f", tensors)
     for name, array in safetensors.numpy.load_file(tmp_path / "f").items():
@@ -123,7 +123,7 @@ def test_data_starts_aligned_and_so_does_all_that_can(tmp_path: Path) -> None:
     assert origin % 64 == 0
     for name, size in sizes.items():
         assert not size or size % 64 or file.read(name).ctypes.data % 64 == 0, name
-        assert file.tensors[name].start % store._alignment(size) == 0, name
+        assert file.tensors[name].start % store.writing._alignment(size) == 0, name
 
 
 def test_tensors_are_views_of_the_mapped_file(tmp_path: Path) -> None:

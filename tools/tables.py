@@ -21,7 +21,7 @@ import typer
 
 from headlong.bench.measure import read_run
 from headlong.cli.commands import app
-from headlong.engines.base import METHODS
+from headlong.engines.method import METHODS
 from headlong.report import readme
 from headlong.report.papers import paper_table, verdicts
 from headlong.report.tables import Table, comparison, markdown
@@ -31,6 +31,7 @@ from headlong.studies.data import DATA_SETS
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
 import tables_device as device  # noqa: E402
+import tables_experts as experts  # noqa: E402
 import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
 import tables_synthetic as synthetic  # noqa: E402
@@ -378,6 +379,7 @@ GROWTH = {
 BLOCKS: dict[str, Callable[[], str]] = {
     **integrations.BLOCKS,
     **device.BLOCKS,
+    **experts.BLOCKS,
     **heads.BLOCKS,
     **synthetic.BLOCKS,
     "hierarchical": hierarchical,

@@ -168,10 +168,10 @@ void Prefixes::over_groups(const Arms& arms, const std::function<void(Tile&, int
     int64_t busy = 0;
     for (const uint64_t mask : arms) busy += mask != 0;
     const int threads = static_cast<int>(std::min<int64_t>(threads_, std::max<int64_t>(1, busy / kRun)));
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(threads, [&](int) {
         Tile tile;
-        for (int64_t at; (at = next.fetch_add(kRun, std::memory_order_relaxed)) < groups();)
+        for (int64_t at; (at = next.fetch_add(kRun)) < groups();)
             for (int64_t group = at, stop = std::min(groups(), at + kRun); group < stop; ++group) {
                 if (arms[group] == 0) continue;
                 tile.next = group + 1 < stop && arms[group + 1] != 0 ? group + 1 : -1;

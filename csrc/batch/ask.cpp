@@ -51,7 +51,7 @@ std::vector<uint8_t> answer_block(const Executor& e, const double* hidden, int64
     pass_over(e, batch);
     const double shared = e.preview.bytes + static_cast<double>(batch.closer.load()) * static_cast<double>(e.deeper[0].bytes);
     std::vector<uint8_t> done(batch.n, 0);
-    std::atomic<int> next{0};
+    Turns<int> next;
     run_parallel(std::min(batch.threads, batch.n), [&](int) {
         for (int q = next++; q < batch.n; q = next++) {
             Answer& answer = answers[first + q];

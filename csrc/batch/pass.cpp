@@ -106,7 +106,7 @@ void pass_over(const Executor& e, BatchState& batch) {
     std::fill_n(batch.sums.data(), batch.sums.size(), 0.0);
     batch.hits.resize(batch.threads * batch.lanes);
     batch.reported = std::vector<std::atomic<int64_t>>(batch.lanes);
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(batch.threads, [&](int thread) {
         Worker worker(e, batch, thread);
         // Pieces are taken in their own order, so that each thread's classes are told of in theirs.

@@ -93,7 +93,7 @@ void prepare_batch(const Executor& e, BatchState& batch) {
     look.prepared.add.assign(n, 0.f);
     look.prepared.deeper.resize(n * e.deeper.size());
     const std::vector<double> turned = rotate_queries(e, e.preview, look);
-    std::atomic<int> next{0};
+    Turns<int> next;
     run_parallel(std::min(batch.threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) prepare_in_lane(e, batch, q, turned.data() + q * e.rotated_dim);
     });

@@ -117,7 +117,7 @@ void set_up(const Executor& e, BatchState& batch, const Question& question) {
 void read_sample(const Executor& e, BatchState& batch, const Question& question) {
     const int64_t lanes = batch.lanes, runs = kLanePiece / kLaneRun;
     set_up(e, batch, question);
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(batch.threads, [&](int) {
         for (int64_t s = next++; s < batch.sample; s = next++) {
             float* est = batch.est.data() + s * kLanePiece * lanes;
@@ -128,7 +128,7 @@ void read_sample(const Executor& e, BatchState& batch, const Question& question)
             e.kernels->lanes_largest(est, count, batch.lanes, largest);
         }
     });
-    std::atomic<int> turn{0};
+    Turns<int> turn;
     run_parallel(std::min(batch.threads, batch.n), [&](int) {
         for (int q = turn++; q < batch.n; q = turn++) start_query(e, batch, question, q);
     });

@@ -11,6 +11,7 @@
 
 #include "adaptive/search.h"
 #include "bind/arguments.h"
+#include "bind/unlocked.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -98,17 +99,16 @@ class Columns {
         check(eps > 0 && delta > 0 && static_cast<int64_t>(widths.size()) == batch, "eps, delta > 0; one width a query");
         std::vector<PublishedAnswer> answers(batch);
         std::vector<float> kept(estimates ? batch * vocab : 0);
-        {
-            const double* width = widths.data();
-            const PublishedRules shared{eps, delta, warm, exact, arm, sum, 0, k};
-            nb::gil_scoped_release release;
+        const double* width = widths.data();
+        const PublishedRules shared{eps, delta, warm, exact, arm, sum, 0, k};
+        unlocked([&] {
             each(batch, threads, [&](int64_t b, int use) {
                 PublishedRules own = shared;
                 own.width = width[b];
                 answers[b] = reader_.published(x.data() + b * reader_.turned, hidden.data() + b * reader_.dim, row(mask, b),
                                                seed, keys.data()[b], own, use, estimates ? &kept[b * vocab] : nullptr);
             });
-        }
+        });
         const size_t B = batch, K = k;
         std::vector<double> values(B * K, -kInf), lse(B), bytes(B);
         std::vector<int64_t> ids(B * K, -1), pulls(B), full(B), rows(B);
@@ -138,13 +138,12 @@ class Columns {
         check(eps > 0 && delta >= 0 && delta < 1 && widths >= 0 && widths <= 2, "eps > 0, 0 <= delta < 1");
         const RaceRules own{k, eps, delta, widths, factor, odds, share};
         std::vector<RaceAnswer> answers(batch);
-        {
-            nb::gil_scoped_release release;
+        unlocked([&] {
             each(batch, threads, [&](int64_t b, int use) {
                 answers[b] = reader_.race(x.data() + b * reader_.turned, hidden.data() + b * reader_.dim, shared.data()[b],
                                           row(mask, b), seed, keys.data()[b], own, use);
             });
-        }
+        });
         const size_t B = batch, K = k;
         std::vector<double> logits(B * K, -kInf), log_probs(B * K, -kInf), lse(B), error(B), bytes(B);
         std::vector<int64_t> ids(B * K, -1), rows(B), entries(B);
@@ -206,11 +205,17 @@ class Columns {
     static void each(int64_t batch, int asked, const Work& work) {
         const int threads = thread_count(asked);
         if (batch < threads || threads == 1) {
-            for (int64_t b = 0; b < batch; ++b) work(b, threads);
+            for (int64_t b = 0; b < batch; ++b) {
+                check_in();
+                work(b, threads);
+            }
             return;
         }
         run_parallel(threads, [&](int t) {
-            for (int64_t b = t; b < batch; b += threads) work(b, 1);
+            for (int64_t b = t; b < batch; b += threads) {
+                check_in();
+                work(b, 1);
+            }
         });
     }
 

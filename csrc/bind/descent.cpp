@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "bind/arguments.h"
+#include "bind/unlocked.h"
 #include "structured/descent.h"
 #include "runtime/pool.h"
 
@@ -122,15 +123,16 @@ class BoundDescent {
     // One query shares its nodes among the threads; of several, each thread takes whole ones.
     template <typename Work>
     void over_queries(int64_t batch, int threads, Work work) const {
-        nb::gil_scoped_release release;
-        const int count = thread_count(threads);
-        if (batch == 1) {
-            work(0, count);
-            return;
-        }
-        std::atomic<int64_t> next{0};
-        run_parallel(static_cast<int>(std::min<int64_t>(batch, count)), [&](int) {
-            for (int64_t b = next.fetch_add(1); b < batch; b = next.fetch_add(1)) work(b, 1);
+        unlocked([&] {
+            const int count = thread_count(threads);
+            if (batch == 1) {
+                work(0, count);
+                return;
+            }
+            Turns<int64_t> next;
+            run_parallel(static_cast<int>(std::min<int64_t>(batch, count)), [&](int) {
+                for (int64_t b = next.fetch_add(1); b < batch; b = next.fetch_add(1)) work(b, 1);
+            });
         });
     }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bind/arguments.h"
+#include "bind/unlocked.h"
 #include "encode/encode.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
@@ -87,8 +88,7 @@ void encode_into(AnyArray weight, const std::string& name, std::optional<Floats>
                           place_of<uint8_t>(result[11], padded)};
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
-    nb::gil_scoped_release release;
-    encode(task, to, thread_count(threads), kernels->isa);
+    unlocked([&] { encode(task, to, thread_count(threads), kernels->isa); });
 }
 
 // <row, x_q> for all rows and a few queries, [n][vocab], in float64.
@@ -102,17 +102,18 @@ void products_into(AnyArray weight, const std::string& name, Doubles hidden, Pla
     const int64_t wide = (dim + kWide - 1) / kWide * kWide, item = dim * (kind == Kind::f32 ? 4 : 2);
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
-    nb::gil_scoped_release release;
-    Scratch<double> x(static_cast<size_t>(n * wide));
-    std::memset(x.data(), 0, sizeof(double) * n * wide);
-    for (int q = 0; q < n; ++q) std::copy_n(hidden.data() + q * dim, dim, x.data() + q * wide);
-    const int64_t at_once = std::max<int64_t>(4, std::min<int64_t>(kBlock, (1 << 14) / wide));
-    std::atomic<int64_t> next{0};
-    run_parallel(thread_count(threads), [&](int) {
-        Scratch<double> scratch(static_cast<size_t>(at_once * wide));
-        for (int64_t first = next.fetch_add(at_once); first < vocab; first = next.fetch_add(at_once))
-            kernels->dot_block(rows + first * item, kind, dim, std::min(at_once, vocab - first), x.data(), n, scratch.data(),
-                               out.data() + first, vocab);
+    unlocked([&] {
+        Scratch<double> x(static_cast<size_t>(n * wide));
+        std::memset(x.data(), 0, sizeof(double) * n * wide);
+        for (int q = 0; q < n; ++q) std::copy_n(hidden.data() + q * dim, dim, x.data() + q * wide);
+        const int64_t at_once = std::max<int64_t>(4, std::min<int64_t>(kBlock, (1 << 14) / wide));
+        Turns<int64_t> next;
+        run_parallel(thread_count(threads), [&](int) {
+            Scratch<double> scratch(static_cast<size_t>(at_once * wide));
+            for (int64_t first = next.fetch_add(at_once); first < vocab; first = next.fetch_add(at_once))
+                kernels->dot_block(rows + first * item, kind, dim, std::min(at_once, vocab - first), x.data(), n, scratch.data(),
+                                   out.data() + first, vocab);
+        });
     });
 }
 

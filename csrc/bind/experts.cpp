@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "bind/parts.h"
+#include "bind/unlocked.h"
 #include "structured/experts.h"
 #include "runtime/pool.h"
 
@@ -64,8 +65,7 @@ class BoundExperts {
         std::vector<double> logits(batch * k, -kInf), lse, error, lse_error, bytes;
         std::vector<int64_t> ids(batch * k, -1), rows, expert;
         std::vector<uint8_t> proved, dense;
-        {
-            nb::gil_scoped_release release;
+        unlocked([&] {
             const Routed routed = experts_.route(hidden.data(), batch);
             const std::vector<Answer> answers = experts_.ask(routed, question);
             for (int64_t b = 0; b < batch; ++b) {
@@ -83,7 +83,7 @@ class BoundExperts {
                 dense.push_back(answer.dense);
                 expert.push_back(routed.routes[b].expert);
             }
-        }
+        });
         const size_t B = batch, K = k;
         return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}),
                               owned(std::move(error), {B}), owned(std::move(lse_error), {B}), owned_flags(std::move(proved), {B}),
@@ -95,10 +95,7 @@ class BoundExperts {
         const int64_t batch = batch_of(hidden);
         check(classes.ndim() == 2 && static_cast<int64_t>(classes.shape(0)) == batch, "ids must be [batch, m]");
         std::vector<double> out(batch * classes.shape(1));
-        {
-            nb::gil_scoped_release release;
-            experts_.logits(experts_.route(hidden.data(), batch), classes.data(), static_cast<int64_t>(classes.shape(1)), out.data());
-        }
+        unlocked([&] { experts_.logits(experts_.route(hidden.data(), batch), classes.data(), static_cast<int64_t>(classes.shape(1)), out.data()); });
         return owned(std::move(out), {static_cast<size_t>(batch), classes.shape(1)});
     }
 
@@ -106,10 +103,7 @@ class BoundExperts {
         const int64_t batch = batch_of(hidden);
         for (size_t i = 0; i < ids_.size(); ++i) check(ids_.data()[i] >= 0 && ids_.data()[i] < vocab, "an id is out of range");
         std::vector<double> out(batch * vocab, -kInf);
-        {
-            nb::gil_scoped_release release;
-            experts_.everything(experts_.route(hidden.data(), batch), vocab, thread_count(threads), out.data());
-        }
+        unlocked([&] { experts_.everything(experts_.route(hidden.data(), batch), vocab, thread_count(threads), out.data()); });
         return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(vocab)});
     }
 
@@ -121,8 +115,7 @@ class BoundExperts {
         std::vector<int64_t> ids, expert;
         std::vector<double> z, score;
         std::vector<uint8_t> proved;
-        {
-            nb::gil_scoped_release release;
+        unlocked([&] {
             const Routed routed = experts_.route(hidden.data(), batch);
             for (const Draw& draw : experts_.sample(routed, rule, thread_count(threads))) {
                 ids.push_back(draw.id);
@@ -131,7 +124,7 @@ class BoundExperts {
                 proved.push_back(draw.proved);
             }
             for (const Route& route : routed.routes) expert.push_back(route.expert);
-        }
+        });
         const size_t B = batch, N = n;
         return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
                               owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "bind/arguments.h"
+#include "bind/unlocked.h"
 
 namespace headlong {
 namespace {
@@ -64,14 +65,15 @@ int64_t mark(Marked marked, IdsOf<T> ids, int at) {
     check(at == 0 || at == 1, "at is 0 or 1");
     const int64_t vocab = static_cast<int64_t>(marked.shape(1)), m = static_cast<int64_t>(ids.shape(1));
     check(vocab < int64_t{1} << 31, "a layer has fewer than 2^31 classes");
-    nb::gil_scoped_release release;
-    int64_t most = 0;
-    for (int64_t row = 0; row < static_cast<int64_t>(marked.shape(0)); ++row) {
-        const int64_t left = mark_row(marked.data() + row * vocab, vocab, ids.data() + row * m, m, static_cast<uint8_t>(at));
-        if (left < 0) return left;
-        most = std::max(most, left);
-    }
-    return most;
+    return unlocked([&] {
+        int64_t most = 0;
+        for (int64_t row = 0; row < static_cast<int64_t>(marked.shape(0)); ++row) {
+            const int64_t left = mark_row(marked.data() + row * vocab, vocab, ids.data() + row * m, m, static_cast<uint8_t>(at));
+            if (left < 0) return left;
+            most = std::max(most, left);
+        }
+        return most;
+    });
 }
 
 }  // namespace

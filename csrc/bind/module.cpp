@@ -13,9 +13,11 @@
 #include <stdexcept>
 
 #include "bind/arguments.h"
+#include "bind/unlocked.h"
 #include "executor/executor.h"
 #include "executor/loss.h"
 #include "runtime/pool.h"
+#include "runtime/processors.h"
 
 using namespace headlong;
 
@@ -88,10 +90,7 @@ class BoundExecutor {
         Question question = ask(mask, batch, eps, threads, delta, seed);
         question.k = k;
         std::vector<Answer> answers;
-        {
-            nb::gil_scoped_release release;
-            answers = headlong::ask(executor_, hidden.data(), batch, question, dense);
-        }
+        unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question, dense); });
         const double nan = std::nan("");
         std::vector<double> logits(batch * k, -kInf), log_probs(batch * k, -kInf);
         std::vector<int64_t> ids(batch * k, -1);
@@ -115,10 +114,7 @@ class BoundExecutor {
         const int64_t batch = batch_of(hidden);
         Question question = ask(mask, batch, eps, threads, delta, seed);
         std::vector<Answer> answers;
-        {
-            nb::gil_scoped_release release;
-            answers = headlong::ask(executor_, hidden.data(), batch, question, dense);
-        }
+        unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question, dense); });
         return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
                               column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
                               flags(answers, &Answer::dense));
@@ -131,10 +127,7 @@ class BoundExecutor {
         for (int64_t i = 0; i < batch * m; ++i)
             check(ids.data()[i] >= 0 && ids.data()[i] < executor_.vocab, "an id is out of range");
         std::vector<double> out(batch * m);
-        {
-            nb::gil_scoped_release release;
-            headlong::logits(executor_, hidden.data(), batch, ids.data(), m, thread_count(threads), out.data());
-        }
+        unlocked([&] { headlong::logits(executor_, hidden.data(), batch, ids.data(), m, thread_count(threads), out.data()); });
         return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(m)});
     }
 
@@ -149,10 +142,7 @@ class BoundExecutor {
         const Question question = ask(mask, batch, kInf, threads, delta, chance);
         std::vector<Answer> answers;
         std::vector<Draw> draws;
-        {
-            nb::gil_scoped_release release;
-            answers = headlong::sample(executor_, hidden.data(), batch, rule, question, dense, &draws);
-        }
+        unlocked([&] { answers = headlong::sample(executor_, hidden.data(), batch, rule, question, dense, &draws); });
         std::vector<int64_t> ids;
         std::vector<double> z, score;
         std::vector<uint8_t> proved;
@@ -411,7 +401,7 @@ class BoundExecutor {
 // Rows are handed out in runs, so that threads write to distant memory.
 template <typename Work>
 void over_rows(int64_t rows, int threads, const Work& work) {
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(threads, [&](int) {
         for (int64_t start = next.fetch_add(256); start < rows; start = next.fetch_add(256))
             for (int64_t r = start; r < std::min(rows, start + 256); ++r) work(r);
@@ -425,10 +415,7 @@ nb::object row_norms(AnyArray weight, const std::string& name, int threads, cons
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
     std::vector<float> out(vocab);
-    {
-        nb::gil_scoped_release release;
-        over_rows(vocab, thread_count(threads), [&](int64_t r) { out[r] = kernels->row_norm(data + r * bytes, kind, dim); });
-    }
+    unlocked([&] { over_rows(vocab, thread_count(threads), [&](int64_t r) { out[r] = kernels->row_norm(data + r * bytes, kind, dim); }); });
     return owned(std::move(out), {static_cast<size_t>(vocab)});
 }
 
@@ -441,8 +428,7 @@ nb::tuple encode_int8(AnyArray weight, const std::string& name, int threads, con
     check(kernels != nullptr, "this CPU does not have that instruction set");
     std::vector<uint8_t> codes(blocks * quads * 256, 128);
     std::vector<float> scale(padded), error(padded), peak(padded), size(padded);
-    {
-        nb::gil_scoped_release release;
+    unlocked([&] {
         over_rows(vocab, thread_count(threads), [&](int64_t r) {
             thread_local std::vector<uint8_t> row;
             row.assign(quads * 4, 128);
@@ -450,7 +436,7 @@ nb::tuple encode_int8(AnyArray weight, const std::string& name, int threads, con
             uint8_t* to = codes.data() + r / kBlock * quads * 256 + r % kBlock * 4;
             for (int64_t j = 0; j < quads; ++j) std::copy_n(row.data() + j * 4, 4, to + j * 256);
         });
-    }
+    });
     const size_t P = padded;
     return nb::make_tuple(owned(std::move(codes), {static_cast<size_t>(blocks), static_cast<size_t>(quads), 64, 4}),
                           owned(std::move(scale), {1, P}), owned(std::move(error), {P}), owned(std::move(peak), {P}),
@@ -546,11 +532,10 @@ nb::tuple link_losses_of(Rows logits, Ids target, nb::tuple link, int threads, c
     const Link rule = training_link(link, table);
     const size_t rows = target.size();
     std::vector<double> lse(rows), at(rows);
-    {
-        nb::gil_scoped_release release;
+    unlocked([&] {
         link_losses(*kernels, logits.data(), rows, logits.shape(1), target.data(), rule, thread_count(threads), lse.data(),
                     at.data());
-    }
+    });
     return nb::make_tuple(owned(std::move(lse), {rows}), owned(std::move(at), {rows}));
 }
 
@@ -563,11 +548,10 @@ nb::object link_gradients_of(Rows logits, Ids target, Doubles lse, Floats scale,
     std::vector<float> table;
     const Link rule = training_link(link, table);
     std::vector<double> sums;
-    {
-        nb::gil_scoped_release release;
+    unlocked([&] {
         sums = link_gradients(*kernels, logits.data(), target.size(), logits.shape(1), target.data(), lse.data(),
                               scale.data(), rule, thread_count(threads));
-    }
+    });
     const size_t cells = sums.size() / 2;
     return owned(std::move(sums), {2, cells});
 }
@@ -577,39 +561,44 @@ double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
     check(bytes >= 4096 && repeats >= 1, "at least 4096 bytes, at least one repeat");
-    nb::gil_scoped_release release;
-    std::vector<uint64_t> data(bytes / 8, 1);
-    const int n = thread_count(threads);
-    constexpr int64_t piece = 1 << 16;
-    std::vector<double> rates;
-    volatile uint64_t sink = 0;
-    for (int i = 0; i < repeats + 2; ++i) {
-        std::atomic<int64_t> next{0};
-        std::atomic<uint64_t> all{0};
-        const auto start = std::chrono::steady_clock::now();
-        run_parallel(n, [&](int) {
-            uint64_t own = 0;
-            for (int64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece))
-                own ^= kernels->read(reinterpret_cast<const char*>(data.data()) + at, std::min(piece, bytes - at));
-            all ^= own;
-        });
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-        sink = sink ^ all.load();
-        if (i >= 2) rates.push_back(static_cast<double>(bytes) / took.count() / 1e9);
-    }
-    std::nth_element(rates.begin(), rates.begin() + rates.size() / 2, rates.end());
-    return rates[rates.size() / 2];
+    return unlocked([&] {
+        std::vector<uint64_t> data(bytes / 8, 1);
+        const int n = thread_count(threads);
+        constexpr int64_t piece = 1 << 16;
+        std::vector<double> rates;
+        volatile uint64_t sink = 0;
+        for (int i = 0; i < repeats + 2; ++i) {
+            Turns<int64_t> next;
+            std::atomic<uint64_t> all{0};
+            const auto start = std::chrono::steady_clock::now();
+            run_parallel(n, [&](int) {
+                uint64_t own = 0;
+                for (int64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece))
+                    own ^= kernels->read(reinterpret_cast<const char*>(data.data()) + at, std::min(piece, bytes - at));
+                all ^= own;
+            });
+            const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+            sink = sink ^ all.load();
+            if (i >= 2) rates.push_back(static_cast<double>(bytes) / took.count() / 1e9);
+        }
+        std::nth_element(rates.begin(), rates.begin() + rates.size() / 2, rates.end());
+        return rates[rates.size() / 2];
+    });
 }
 
 }  // namespace
 
 NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);  // an engine that a daemon thread still reads with at the end is no leak
+    learn_main_thread();
     m.doc() = "Kernels and the plan executor; see headlong.kernels for what they compute.";
     m.def("levels", [] {
         std::vector<std::string> names;
         for (const char* const* p = levels(); *p != nullptr; ++p) names.push_back(*p);
         return names;
     });
+    m.def("processors", &processors);
+    m.def("processors_of_groups", &processors_of_groups, nb::arg("root"));
     nb::class_<BoundExecutor>(m, "Executor")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
                       std::optional<AnyArray>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,

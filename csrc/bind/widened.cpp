@@ -1,5 +1,6 @@
 // Hidden vectors as they come, in float64 and checked: one pass, where NumPy takes five, each of them dear in cold caches.
 #include "bind/arguments.h"
+#include "bind/unlocked.h"
 
 namespace headlong {
 namespace {
@@ -13,15 +14,13 @@ double widened(AnyArray rows, const std::string& name, std::optional<Places> out
     const int64_t n = static_cast<int64_t>(rows.size());
     if (!out) {
         check(name == "float64" && rows.itemsize() == 8, "rows must be float64, or have a place to be widened to");
-        nb::gil_scoped_release release;
-        return kernels->largest_double(static_cast<const double*>(rows.data()), n);
+        return unlocked([&] { return kernels->largest_double(static_cast<const double*>(rows.data()), n); });
     }
     check(out->size() == rows.size(), "out must be as large as rows");
     const Kind kind = kind_of(name);
     const void* from = weight_of(rows, kind);
     double* to = out->data();
-    nb::gil_scoped_release release;
-    return kernels->widen(from, kind, n, to);
+    return unlocked([&] { return kernels->widen(from, kind, n, to); });
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class Encoder {
     }
 
     void run(int threads) const {
-        std::atomic<int64_t> next{0};
+        Turns<int64_t> next;
         const int64_t blocks = padded_ / kBlock;
         run_parallel(static_cast<int>(std::min<int64_t>(threads, blocks)), [&](int) {
             Scratch<float> rows(kBlock * stride_), turned(kBlock * stride_), work(2 * stride_);

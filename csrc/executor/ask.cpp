@@ -43,7 +43,7 @@ void look_and_resolve(const Executor& e, const Source& source, const double* hid
         if (look.dear[q].load() == 0) status[q] = resolve(look, q, threads, answer);
     };
     if (n == 1) return resolve_one(0, threads);
-    std::atomic<int> next{0};
+    Turns<int> next;
     run_parallel(std::min(threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) resolve_one(q, 1);
     });
@@ -141,7 +141,7 @@ std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, 
 
 void logits(const Executor& e, const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads,
                       double* out) {
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     const int64_t grain = std::max<int64_t>(1, 256 / std::max<int64_t>(1, m));
     run_parallel(count * m * e.dim < 65536 ? 1 : threads, [&](int) {
         for (int64_t start = next.fetch_add(grain); start < count; start = next.fetch_add(grain))

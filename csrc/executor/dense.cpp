@@ -44,12 +44,13 @@ void every_logit(const Executor& e, const double* hidden, const std::vector<int6
     Scratch<double> x(n * wide);
     std::memset(x.data(), 0, sizeof(double) * n * wide);
     for (int q = 0; q < n; ++q) std::copy_n(hidden + rows[q] * e.dim, e.dim, x.data() + q * wide);
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(static_cast<int>(std::min<int64_t>(question.threads, all)), [&](int) {
         Scratch<double> scratch(at_once * wide), z(n * at_once);
         for (int64_t piece = next++; piece < all; piece = next++) {
             const int64_t stop = e.vocab * (piece + 1) / all;
             for (int64_t first = e.vocab * piece / all; first < stop; first += at_once) {
+                check_in();
                 const int64_t count = std::min(at_once, stop - first);
                 const char* from = static_cast<const char*>(e.weight) + first * row_size;
                 if (n == 1) e.kernels->dot_rows(from, e.kind, e.dim, nullptr, count, x.data(), z.data());
@@ -126,7 +127,7 @@ void finish_samples(const Executor& e, const double* hidden, const std::vector<i
         every_logit(e, hidden, some, question, [&](int64_t, int q, int64_t first, int64_t count, const double* z) {
             std::copy_n(z, count, logits.data() + q * e.vocab + first);
         });
-        std::atomic<int> next{0};
+        Turns<int> next;
         run_parallel(std::min(question.threads, n), [&](int) {
             for (int q = next++; q < n; q = next++) {
                 std::vector<Scored> all;

@@ -50,7 +50,10 @@ inline bool out_of_range(double exact, double sum) { return !(exact < 1e30 && su
 template <typename Work>
 void over_chunks(int64_t chunks, int threads, const Work& work) {
     run_parallel(threads, [&](int thread) {
-        for (int64_t c = chunks * thread / threads; c < chunks * (thread + 1) / threads; ++c) work(thread, c);
+        for (int64_t c = chunks * thread / threads; c < chunks * (thread + 1) / threads; ++c) {
+            check_in();
+            work(thread, c);
+        }
     });
 }
 

@@ -274,7 +274,8 @@ struct Pass {
     int64_t length = 1;           // spans of a piece
     bool keep = false;            // estimates of all classes
     std::vector<int64_t> places;  // of the sample's spans, one behind the other
-    std::atomic<int64_t> next{0}, read{0};
+    Turns<int64_t> next;
+    std::atomic<int64_t> read{0};
 
     bool wanted() const {
         for (int q = 0; q < look.prepared.n; ++q)
@@ -344,7 +345,7 @@ int64_t cut_classes(const Executor& e, Look& look, const Question& question, Pas
 template <typename Work>
 void each_query(const Look& look, const Work& work) {
     const int n = look.prepared.n;
-    std::atomic<int> turn{0};
+    Turns<int> turn;
     run_parallel(std::min(look.threads, n), [&](int) {
         for (int q = turn++; q < n; q = turn++) work(q);
     });
@@ -443,7 +444,7 @@ void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, i
     constexpr int64_t kGrain = 32;
     const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 8 * kGrain ? kGrain / 4 : kGrain;
     const bool small = n * e.dim < 16384;
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(small ? 1 : threads, [&](int) {
         int64_t ids[kGrain];
         double z[kGrain];

@@ -24,6 +24,7 @@ void link_losses(const Kernels& kernels, const float* logits, int64_t rows, int6
                  const Link& link, int threads, double* lse, double* at_target) {
     share_rows(rows, threads, [&](int, int64_t first, int64_t last) {
         for (int64_t r = first; r < last; ++r) {
+            check_in();
             lse[r] = kernels.link_lse(logits + r * vocab, vocab, link);
             at_target[r] = kernels.link_at(logits[r * vocab + target[r]], link);
         }
@@ -38,8 +39,10 @@ std::vector<double> link_gradients(const Kernels& kernels, float* logits, int64_
     share_rows(rows, threads, [&](int t, int64_t first, int64_t last) {
         each[t].assign(2 * cells, 0.0);
         double* const sums[2] = {each[t].data(), each[t].data() + cells};
-        for (int64_t r = first; r < last; ++r)
+        for (int64_t r = first; r < last; ++r) {
+            check_in();
             kernels.link_gradient(logits + r * vocab, vocab, link, lse[r], target[r], scale[r], sums);
+        }
     });
     std::vector<double> all(2 * cells, 0.0);
     for (const std::vector<double>& one : each)

@@ -84,7 +84,7 @@ std::vector<double> rotate_queries(const Executor& e, const Source& source, cons
     if (e.mean != nullptr)
         for (int64_t i = 0; i < n * e.dim; ++i) x[i] -= e.mean[i % e.dim];
     const int64_t piece = 128, pieces = (e.rotated_dim + piece - 1) / piece;
-    std::atomic<int64_t> next{0};
+    Turns<int64_t> next;
     run_parallel(n * e.rotated_dim * e.dim > 65536 ? look.threads : 1, [&](int) {
         for (int64_t p = next++; p < pieces; p = next++)
             e.kernels->rotate(e.rotation, e.rotation_kind, e.rotated_dim, e.dim, p * piece, std::min(piece, e.rotated_dim - p * piece),
@@ -114,7 +114,7 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     }
     const std::vector<double> turned = rotate_queries(e, source, look);
     const int64_t width = turned.empty() ? 0 : static_cast<int64_t>(turned.size()) / n;
-    std::atomic<int> next{0};
+    Turns<int> next;
     run_parallel(std::min(look.threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) prepare_one(e, source, q, turned.data() + q * width, look);
     });

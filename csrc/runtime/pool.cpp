@@ -1,32 +1,42 @@
 #include "runtime/pool.h"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
 #if !defined(_WIN32)
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 #endif
-
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
-#include <vector>
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "runtime/processors.h"
+
 namespace headlong {
 namespace {
 
-// A query takes a tenth of a millisecond, so a worker spins for the next one before it sleeps; not longer, because a
-// spinning thread slows down everyone else on a small machine. Who waits for a started worker soon gives way instead: on
-// a busy machine that worker may be waiting for this very processor.
-constexpr int kIdleSpins = 20000, kWaitSpins = 500;
+using Clock = std::chrono::steady_clock;
+
+// A query takes a tenth of a millisecond, so who waits looks out for a while before it sleeps: waking a thread costs as much
+// as reading a thousand rows. It gives way all the while, because whoever else wants this processor, such as another
+// library's threads that look out for their own work, would otherwise wait for it.
+constexpr auto kLookOut = std::chrono::microseconds(250);
+constexpr int kPauses = 32;
+
+constexpr int64_t kMost = 1024;  // pieces of a round
+constexpr int kMostWorkers = 1023;
 
 // A forked child has none of its parent's threads. Windows does not fork.
-inline int process() {
+int process() {
 #if defined(_WIN32)
     return 1;
 #else
@@ -34,106 +44,196 @@ inline int process() {
 #endif
 }
 
-inline void pause() {
+void breathe() {
 #if defined(__x86_64__)
-    _mm_pause();
-#else
-    std::this_thread::yield();
+    for (int i = 0; i < kPauses; ++i) _mm_pause();
 #endif
+    std::this_thread::yield();
 }
 
-// A round is a counter that hands out indices: the caller and every worker that is awake take the next one until none is
-// left. A worker that wakes late finds nothing to do and nobody waiting for it.
+// Looks out until `ready` or the time is over; says which.
+template <typename Ready>
+bool look_out(const Ready& ready) {
+    for (const auto end = Clock::now() + kLookOut; Clock::now() < end; breathe())
+        if (ready()) return true;
+    return ready();
+}
+
+// Signals go to the threads that Python knows, but for those that a fault raises in the thread itself.
+class SignalsElsewhere {
+#if defined(_WIN32)
+#else
+  public:
+    SignalsElsewhere() {
+        sigset_t all;
+        sigfillset(&all);
+        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF}) sigdelset(&all, fault);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsElsewhere() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+#endif
+};
+
+// Where one thread sleeps until another wakes it. Who wakes it has changed what it waits for first.
+class Bed {
+  public:
+    template <typename Ready>
+    void sleep(const Ready& ready) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        asleep_.store(true);  // before `ready` is looked at, as wake() looks at it after the change
+        while (!ready()) wake_.wait(lock);
+        asleep_.store(false);
+    }
+    // Sleeps for `time` at most.
+    template <typename Ready>
+    void nap(const Ready& ready, std::chrono::milliseconds time) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        asleep_.store(true);
+        wake_.wait_for(lock, time, ready);
+        asleep_.store(false);
+    }
+    void wake() {
+        if (!asleep_.load()) return;
+        std::lock_guard<std::mutex> lock(mutex_);
+        wake_.notify_one();
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::atomic<bool> asleep_{false};
+};
+
+// A round is a counter that hands out pieces: the caller and the workers that it asked for take the next one until none is
+// left. A worker that comes late finds nothing to do and nobody waiting for it.
 class Pool {
   public:
-    void run(int n, const std::function<void(int)>& work) {
-        grow(n - 1);
-        work_ = &work;
+    void run(int n, void (*work)(void*, int), void* with) {
+        const int wanted = std::min({n - 1, kMostWorkers, processors() - 1});
+        grow(wanted);
+        work_ = work;
+        with_ = with;
+        call_ = role().call;
+        failed_.store(false, std::memory_order_relaxed);
         done_.store(0, std::memory_order_relaxed);
+        wanted_.store(wanted, std::memory_order_relaxed);
         const int64_t round = (ticket_.load(std::memory_order_relaxed) / kMost / kMost + 1) * kMost + n;
-        {
-            std::lock_guard<std::mutex> lock(sleep_);
-            ticket_.store(round * kMost, std::memory_order_release);
-        }
-        wake_.notify_all();
+        ticket_.store(round * kMost);
+        for (int i = 0; i < std::min(wanted, workers_); ++i) beds_[i]->wake();
         take_part(round);
-        for (int spin = 0; done_.load(std::memory_order_acquire) < n; ++spin) {
-            if (spin < kWaitSpins) pause();
-            else std::this_thread::yield();
-        }
+        wait_for(n);
+        if (!failed_.load(std::memory_order_relaxed)) return;
+        const std::exception_ptr failure = std::move(failure_);
+        failure_ = nullptr;
+        std::rethrow_exception(failure);
     }
 
   private:
     void take_part(int64_t round) {
-        int64_t ticket = ticket_.load(std::memory_order_acquire);
+        int64_t ticket = ticket_.load();
         while (ticket / kMost == round && ticket % kMost < round % kMost) {
-            if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-            (*work_)(static_cast<int>(ticket % kMost));  // the caller waits for it, so work_ stays
-            done_.fetch_add(1, std::memory_order_release);
-            ticket = ticket_.load(std::memory_order_acquire);
+            if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
+            one(static_cast<int>(ticket % kMost));  // the caller waits for it, so what it needs stays
+            if (done_.fetch_add(1) + 1 == round % kMost) caller_.wake();
+            ticket = ticket_.load();
         }
     }
 
+    void one(int piece) noexcept {
+        if (failed_.load(std::memory_order_relaxed)) return;
+        try {
+            work_(with_, piece);
+        } catch (...) {
+            if (Call* call = call_.load()) call->stop();
+            std::lock_guard<std::mutex> lock(failing_);
+            if (failed_.load(std::memory_order_relaxed)) return;
+            failure_ = std::current_exception();
+            failed_.store(true, std::memory_order_relaxed);
+        }
+    }
+
+    // A worker that was begun may itself be waiting for this very processor: give way, and sleep soon.
+    void wait_for(int n) {
+        const auto all = [&] { return done_.load() == n; };
+        if (all() || look_out(all)) return;
+        Call* call = call_.load();
+        if (call == nullptr) return caller_.sleep(all);
+        while (!all()) {
+            caller_.nap(all, std::chrono::milliseconds(50));
+            call->ask();  // what was begun hears of it, and throws
+        }
+    }
+
+    // As many workers as are asked for and the system grants.
     void grow(int workers) {
-        while (static_cast<int>(threads_.size()) < workers) {
-            int64_t seen = ticket_.load(std::memory_order_relaxed) / kMost;
-            threads_.emplace_back([this, seen] { serve(seen); });
-            threads_.back().detach();
+        if (workers_ >= workers) return;
+        [[maybe_unused]] SignalsElsewhere quiet;
+        try {
+            while (workers_ < workers) {
+                auto bed = std::make_unique<Bed>();
+                std::thread([this, index = workers_, own = bed.get()] { serve(index, *own); }).detach();
+                beds_[workers_++] = bed.release();  // never deleted: its thread may outlive main
+            }
+        } catch (...) {  // no thread or no memory for one: those that are there have to do
         }
     }
 
-    void serve(int64_t seen) {
-        const auto fresh = [&] { return ticket_.load(std::memory_order_acquire) / kMost != seen; };
+    void serve(int index, Bed& bed) {
+        int64_t seen = 0;
+        const auto asked = [&] {
+            return ticket_.load() / kMost != seen && index < wanted_.load(std::memory_order_relaxed);
+        };
         for (;;) {
-            for (int spin = 0; spin < kIdleSpins && !fresh(); ++spin) pause();
-            if (!fresh()) {
-                std::unique_lock<std::mutex> lock(sleep_);
-                wake_.wait(lock, fresh);
-            }
-            seen = ticket_.load(std::memory_order_acquire) / kMost;
+            if (!look_out(asked)) bed.sleep(asked);
+            seen = ticket_.load() / kMost;
+            role() = {call_, false};
             take_part(seen);
         }
     }
 
-    static constexpr int64_t kMost = 1024;
-
-    std::vector<std::thread> threads_;
-    std::mutex sleep_;
-    std::condition_variable wake_;
-    std::atomic<int64_t> ticket_{0};  // (number of the round * kMost + indices it has) * kMost + the next index
-    std::atomic<int> done_{0};
-    const std::function<void(int)>* work_ = nullptr;
+    Bed* beds_[kMostWorkers] = {};
+    int workers_ = 0;
+    Bed caller_;
+    std::atomic<int64_t> ticket_{0};  // (number of the round * kMost + pieces it has) * kMost + the next piece
+    std::atomic<int> wanted_{0}, done_{0};
+    void (*work_)(void*, int) = nullptr;
+    void* with_ = nullptr;
+    std::atomic<Call*> call_{nullptr};
+    std::atomic<bool> failed_{false};
+    std::mutex failing_;
+    std::exception_ptr failure_;
 };
 
-std::mutex busy;
-Pool* pool = nullptr;  // never destroyed: its threads may outlive main
+std::atomic<int> user{0};  // the process that has the pool at work; a child of a fork is another one
+Pool* pool = nullptr;      // never destroyed: its threads may outlive main
 int owner = 0;
 
 }  // namespace
 
-void run_parallel(int n, const std::function<void(int)>& work) {
-    if (n > 1 && n < 1024) {
-        std::unique_lock<std::mutex> lock(busy, std::try_to_lock);
-        if (lock.owns_lock()) {
-            if (owner != process()) {
-                pool = new Pool;
-                owner = process();
-            }
-            pool->run(n, work);
-            return;
-        }
-    }
-    for (int i = 0; i < n; ++i) work(i);
+Role& role() {
+    thread_local Role own;
+    return own;
 }
 
-int thread_count(int asked) {
-    if (asked > 0) return asked;
-#if defined(__linux__)  // the processors that this process may run on, where the system says
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
-    unsigned n = std::thread::hardware_concurrency();
-    return n == 0 ? 1 : static_cast<int>(n);
+void run_pieces(int n, void (*work)(void*, int), void* with) {
+    const int self = process();
+    int found = user.load();
+    if (n > 1 && n < kMost && found != self && user.compare_exchange_strong(found, self)) {
+        struct Leave {
+            ~Leave() { user.store(0); }
+        } leave;
+        if (owner != self) {
+            pool = new Pool;
+            owner = self;
+        }
+        return pool->run(n, work, with);
+    }
+    for (int i = 0; i < n; ++i) work(with, i);
 }
+
+int thread_count(int asked) { return asked > 0 ? asked : processors(); }
 
 }  // namespace headlong

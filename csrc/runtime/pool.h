@@ -1,13 +1,25 @@
 // One pool of threads for the process: engines share it, so that two of them never oversubscribe the machine.
 #pragma once
 
-#include <functional>
+#include <memory>
+#include <type_traits>
+
+#include "runtime/call.h"
 
 namespace headlong {
 
-// Runs work(0) .. work(n - 1), each once, on this thread and others. If the pool is busy with another call, the caller
-// does all of it alone. Safe after fork: the child grows threads of its own. `work` must not throw.
-void run_parallel(int n, const std::function<void(int)>& work);
+// Runs work(with, 0) .. work(with, n - 1), each once, on this thread and on others that come in time: nobody waits for a piece
+// that no other thread has begun. If the pool is busy with another call, the caller does all of it alone. A piece that throws
+// ends the call: no further piece is begun, those that were are waited for, and the first exception is thrown here. Safe after
+// fork: the child grows threads of its own.
+void run_pieces(int n, void (*work)(void*, int), void* with);
+
+template <typename Work>
+void run_parallel(int n, Work&& work) {
+    using Plain = std::remove_reference_t<Work>;
+    run_pieces(n, [](void* with, int i) { (*static_cast<Plain*>(with))(i); },
+               const_cast<void*>(static_cast<const void*>(std::addressof(work))));
+}
 
 // Threads of a call: `asked`, or the processors this process may run on when it is 0.
 int thread_count(int asked);

@@ -1,11 +1,12 @@
 // Working memory that is not handed back between calls: a fresh page costs more than a query can spare.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
-#include <vector>
+#include <utility>
 
 namespace headlong {
 
@@ -31,14 +32,13 @@ class Scratch {
         give_back();
         size_ = size;
         if (size == 0) return;
-        std::vector<Block>& kept = spare();
-        size_t found = kept.size();
-        for (size_t i = 0; i < kept.size(); ++i)
-            if (kept[i].size >= size && (found == kept.size() || kept[i].size < kept[found].size)) found = i;
-        if (found < kept.size()) {
+        Spare& kept = spare();
+        size_t found = kMostBlocks;
+        for (size_t i = 0; i < kMostBlocks; ++i)
+            if (kept[i].size >= size && (found == kMostBlocks || kept[i].size < kept[found].size)) found = i;
+        if (found < kMostBlocks) {
             block_ = std::move(kept[found]);
-            kept[found] = std::move(kept.back());
-            kept.pop_back();
+            kept[found] = Block{};
         } else {
             block_ = {std::unique_ptr<T[], Free>(static_cast<T*>(::operator new(size * sizeof(T), std::align_val_t{64}))), size};
         }
@@ -61,24 +61,23 @@ class Scratch {
     };
     static constexpr size_t kMostBlocks = 4, kMostBytes = size_t{16} << 20;  // of a thread, each
 
-    static std::vector<Block>& spare() {
-        thread_local std::vector<Block> blocks;
+    // What a thread keeps: a fixed number of places, so that giving back needs no memory and cannot fail.
+    using Spare = std::array<Block, kMostBlocks>;
+
+    static Spare& spare() {
+        thread_local Spare blocks;
         return blocks;
     }
 
     void give_back() {
         size_ = 0;
         if (block_.data == nullptr) return;
-        std::vector<Block>& kept = spare();
         if (block_.size * sizeof(T) <= kMostBytes) {
-            if (kept.size() < kMostBlocks) {
-                kept.push_back(std::move(block_));
-            } else {  // the smallest is the easiest to get again
-                size_t least = 0;
-                for (size_t i = 1; i < kept.size(); ++i)
-                    if (kept[i].size < kept[least].size) least = i;
-                if (kept[least].size < block_.size) kept[least] = std::move(block_);
-            }
+            Spare& kept = spare();
+            size_t least = 0;  // an empty place, or the smallest, which is the easiest to get again
+            for (size_t i = 1; i < kMostBlocks; ++i)
+                if (kept[i].size < kept[least].size) least = i;
+            if (kept[least].size < block_.size) kept[least] = std::move(block_);
         }
         block_ = Block{};
     }

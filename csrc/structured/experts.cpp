@@ -74,7 +74,7 @@ std::vector<Answer> Experts::ask(const Routed& routed, const Question& question)
         one(busy[0], question.threads);
         return answers;
     }
-    std::atomic<size_t> next{0};
+    Turns<size_t> next;
     run_parallel(std::min<int>(question.threads, static_cast<int>(busy.size())), [&](int) {
         for (size_t i = next++; i < busy.size(); i = next++) one(busy[i], 1);
     });
@@ -108,7 +108,7 @@ void Experts::all_logits(int64_t expert, const double* x, double* out) const {
 }
 
 void Experts::everything(const Routed& routed, int64_t vocab, int threads, double* out) const {
-    std::atomic<size_t> next{0};
+    Turns<size_t> next;
     run_parallel(std::min<int>(threads, std::max<int>(1, static_cast<int>(routed.routes.size()))), [&](int) {
         std::vector<double> z;
         for (size_t q = next++; q < routed.routes.size(); q = next++) {
@@ -123,7 +123,7 @@ void Experts::everything(const Routed& routed, int64_t vocab, int threads, doubl
 std::vector<Draw> Experts::sample(const Routed& routed, const SampleRule& rule, int threads) const {
     const size_t count = routed.routes.size();
     std::vector<Draw> draws(count * rule.n);
-    std::atomic<size_t> next{0};
+    Turns<size_t> next;
     run_parallel(std::min<int>(threads, std::max<int>(1, static_cast<int>(count))), [&](int) {
         std::vector<double> z;
         for (size_t q = next++; q < count; q = next++) {

@@ -46,7 +46,10 @@ class Cost(NamedTuple):
 
 
 class TopK(NamedTuple):
-    """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``."""
+    """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
+
+    What is proved, is proved of the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
+    """
 
     log_probs: Array
     ids: Array

@@ -185,6 +185,23 @@ def stored_bias(bias: Any, vocab: int, name: str = "bias") -> NDArray[np.float32
     return _read_only(wide)
 
 
+def unchanging(array: Array) -> bool:
+    """Whether nobody can write to these numbers through NumPy: mapped read-only, or a copy that was closed to writing."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return True
+
+
+def closed_copy(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """A copy that nobody can write to."""
+    own = np.array(array, order="C")
+    own.flags.writeable = False
+    return own
+
+
 def bits(array: Array) -> Array:
     """float16 and bfloat16 as their uint16 bits, other types as they are: what the native module takes."""
     return array.view(np.uint16) if array.dtype.itemsize == 2 and array.dtype in STORED else array

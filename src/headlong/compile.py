@@ -7,8 +7,10 @@ for you.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+from collections.abc import Iterable
 from typing import Any, overload
 
 from headlong import kernels
@@ -16,14 +18,16 @@ from headlong.answers import Promise
 from headlong.checks import real, whole
 from headlong.engines.adaptive import method as bandit
 from headlong.engines.arguments import checked_eps, checked_hidden
-from headlong.engines.base import METHODS, Engine, Method
+from headlong.engines.base import Engine
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.factory import PLACED, device_choice, on_device, structured_on_device
 from headlong.engines.device.residence import place_of
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
 from headlong.engines.factory import choose, first_look, reading
+from headlong.engines.method import METHODS, Method
 from headlong.engines.methods import buckets, cascade, full, svd
+from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.saved import read_engine
 from headlong.engines.structured import bands, blocks, experts, screens, tree
@@ -33,42 +37,34 @@ from headlong.errors import InputError, MalformedFileError, OptionError, ShapeEr
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
+from headlong.previews.conformal import enough
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Buckets)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
 )  # fmt: skip
 
+RANDOMNESS = frozenset({"query", "rotation", "calibration"})
 PROVED = 8
 """Queries at once beyond which a dense pass is faster than proofs of their normalisers; ``headlong tune`` measures it."""
 
 
 @overload
-def compile(
-    layer: Layer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ..., calibration: Any = ...,
-    threads: int | None = ..., seed: int = ..., device: None = ..., **options: Any,
-) -> Engine: ...  # fmt: skip
+def compile(layer: Layer, method: str = ..., *, device: None = ..., **options: Any) -> Engine: ...
 @overload
-def compile(
-    layer: Layer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ..., calibration: Any = ...,
-    threads: int | None = ..., seed: int = ..., *, device: str, **options: Any,
-) -> DeviceEngine | SvdDevice: ...  # fmt: skip
+def compile(layer: Layer, method: str = ..., *, device: str, **options: Any) -> DeviceEngine | SvdDevice: ...
 @overload
-def compile(
-    layer: StructuredLayer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ...,
-    calibration: Any = ..., threads: int | None = ..., seed: int = ..., device: None = ..., **options: Any,
-) -> StructuredEngine: ...  # fmt: skip
+def compile(layer: StructuredLayer, method: str = ..., *, device: None = ..., **options: Any) -> StructuredEngine: ...
 @overload
-def compile(
-    layer: StructuredLayer, method: str = ..., eps: float = ..., delta: float = ..., delta_ids: float = ...,
-    calibration: Any = ..., threads: int | None = ..., seed: int = ..., *, device: str, **options: Any,
-) -> TableEngine: ...  # fmt: skip
+def compile(layer: StructuredLayer, method: str = ..., *, device: str, **options: Any) -> TableEngine: ...
 def compile(
     layer: Layer | StructuredLayer,
     method: str = "auto",
+    *,
     eps: float = 0.01,
     delta: float = 1e-3,
     delta_ids: float = 0.0,
+    over: str | Iterable[str] | None = None,
     calibration: Any = None,
     threads: int | None = None,
     seed: int = 0,
@@ -78,8 +74,11 @@ def compile(
     """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
 
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
+    ``over``         the randomness that ``delta`` and ``delta_ids`` may rest on: "query" (drawn afresh for each query),
+                     "rotation" (drawn once, at compile time), "calibration" (queries are like the calibration vectors).
+                     None: "query", and all three where ids may fail
     ``calibration``  ``[n, dim]`` hidden vectors as the engine will see them, some thousands: they decide how little has to be
-                     read (``cascade``) or what is (``svd``); what is promised holds for every vector
+                     read (``cascade``) or what is (``svd``). What is proved holds for every vector, like them or not
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, whose answers are tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the CPU, or the GPU that the layer's weight lies on
@@ -87,6 +86,7 @@ def compile(
     A structured layer has one engine, that of its kind; a mixture's takes calibration vectors, too.
     """
     wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
+    wanted = wanted._replace(over=admitted(over, wanted))
     whole(seed, "seed", 0, 2**64 - 1)
     if isinstance(layer, StructuredLayer):
         place = _place(device, layer)
@@ -104,14 +104,16 @@ def compile(
         raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
     vectors = None if calibration is None else _vectors(calibration, layer.dim)
     place = _place(device, layer)
+    if over is not None and "calibration" in wanted.over and vectors is None:
+        raise OptionError("over holds 'calibration', but no calibration vectors came; pass calibration=hidden, or leave it out")
+    if over is None and vectors is not None and not _enough(vectors, wanted):
+        wanted = wanted._replace(over=wanted.over - {"calibration"})  # radii need more; these still choose the plan
     name, reason = method, "asked for"
     if method == "auto":
         found = vectors is not None
         name, reason = choose(layer, found) if place is None else device_choice(layer, found, wanted.eps)
-    reader = configured(name, options)
-    if hasattr(reader, "aimed"):
-        reader = reader.aimed(eps, delta)
-    if place is not None and hasattr(reader, "placed"):
+    reader = configured(name, options).aimed(wanted)
+    if place is not None:
         reader = reader.placed()
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason)
     if method == "auto" and vectors is not None and engine.plan.levels:
@@ -119,6 +121,22 @@ def compile(
         if len(engine.plan.levels) > 1 and not delta and math.isfinite(eps):
             engine = engine.reading_densely(PROVED, f"{engine.reason}; dense beyond batch {PROVED}: proofs share few rows")
     return engine if place is None else on_device(engine, place)
+
+
+def admitted(over: str | Iterable[str] | None, wanted: Promise) -> frozenset[str]:
+    """The randomness that may be used: as asked for, or the default of a promise whose ids may fail or may not."""
+    if over is None:
+        return RANDOMNESS if wanted.delta_ids > 0 else frozenset({"query"})
+    found = frozenset({over} if isinstance(over, str) else over)
+    if not found <= RANDOMNESS:
+        raise OptionError(f"over is {sorted(map(str, found))}; expected some of {', '.join(sorted(RANDOMNESS))}")
+    return found
+
+
+def _enough(vectors: Doubles, wanted: Promise) -> bool:
+    """Whether half of the vectors can show that radii learned from the other half fail as rarely as was asked."""
+    rate = rate_of(wanted)
+    return rate > 0 and len(vectors) >= 2 * enough(rate)
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:
@@ -147,6 +165,7 @@ def _structured(
     if calibration is not None:
         about["calibration"] = _vectors(calibration, layer.dim)
     kernels.threads(threads)
+    promise = promise._replace(over=frozenset())  # of its parts: each says what it rests on
     chosen = engine.Options(**_known(layer.kind, engine.Options, options))
     reason = "asked for" if method == layer.kind else f"the engine of a {layer.kind} layer"
     return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason, **about)
@@ -162,7 +181,7 @@ def _vectors(calibration: Any, dim: int) -> Doubles:
 
 def _known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
     """``options``, all of them fields of ``kind``."""
-    known = [field for field in kind.__dataclass_fields__ if field != "name"]
+    known = [field.name for field in dataclasses.fields(kind)]
     for option in options:
         if option not in known:
             raise OptionError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
@@ -172,24 +191,36 @@ def _known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
 def configured(name: Any, options: dict[str, Any]) -> Method:
     """The method ``name`` with its options."""
     if not isinstance(name, str) or name not in METHODS:
-        raise OptionError(f"method is {name!r}; choose from auto, {', '.join(METHODS)}")
+        hint = "; torch's AdaptiveLogSoftmaxWithLoss is headlong.BandsLayer" if name == "bands" else ""
+        raise OptionError(f"method is {name!r}; choose from auto, {', '.join(METHODS)}{hint}")
     method: Method = METHODS[name](**_known(name, METHODS[name], options))
     return method
 
 
 def load(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None = None, threads: int | None = None
+    path: str | os.PathLike[str],
+    layer: Layer | StructuredLayer | None = None,
+    threads: int | None = None,
+    *,
+    verify: bool = True,
+    mapped: bool = True,
 ) -> Engine | StructuredEngine:
-    """An engine that was saved: mapped, ready in milliseconds. ``layer`` is needed where it was left out of the file."""
-    if threads is not None:
-        kernels.threads(threads)
+    """An engine that was saved. ``layer`` is needed where it was left out of the file.
+
+    ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
+                called proved and are wrong. False: mapped and ready in milliseconds, whatever the size; for files that were
+                verified before (``headlong inspect --verify``)
+    ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
+                ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
+    """
+    how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": kernels.threads(threads)}
     if is_structured(path):
-        return _load_structured(path, layer, threads)
+        return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
-    saved = read_engine(path, layer)
+    saved = read_engine(path, layer, **how)
     try:
-        method = configured(saved.method, saved.options)
+        method = configured(saved.method, _kept(saved.method, saved.options))
         return Engine(
             saved.layer, method, saved.plan, saved.norms, saved.promise,
             threads=threads, seed=saved.seed, reason=saved.reason,
@@ -198,10 +229,16 @@ def load(
         raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
 
 
+def _kept(name: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the method still has: a file that was saved before may hold others."""
+    retired = METHODS[name].retired if isinstance(name, str) and name in METHODS else ()
+    return {option: value for option, value in options.items() if option not in retired}
+
+
 def _load_structured(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
 ) -> StructuredEngine:
-    kept = read_structured(path, layer)
+    kept = read_structured(path, layer, **how)
     engine = ENGINES[kept.kind]
     try:
         options = engine.Options(**_known(kept.kind, engine.Options, kept.options))

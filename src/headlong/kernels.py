@@ -123,6 +123,9 @@ def threads(asked: int | None = None) -> int:
     text = os.environ.get("HEADLONG_THREADS", "")
     if text:
         return _thread_number(int(text) if text.isascii() and text.isdigit() else text, "HEADLONG_THREADS")
+    native = _native()
+    if native is not None:
+        return min(int(native.processors()), MOST_THREADS)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -173,18 +173,17 @@ def _tournament(task: Task, progress: Progress) -> _Contest:
     contest = _Contest(task, progress)
     contest.meet("int8", width=0)
     if task.layer.dim > WIDTHS[0] and task.layer.dim <= task.layer.vocab:
-        best = contest.climb("prefix", FIRST)
+        best = contest.climb("prefix", FIRST, over="query")
         width = best.options["width"]
-        contest.meet(f"prefix {width}, no int8 level", width=width, deeper=False)
-        contest.meet(f"prefix {width}, not whitened", width=width, whiten=False)
+        contest.meet(f"prefix {width}, no int8 level", width=width, deeper=False, over="query")
         contest.meet("2.5 bits where the energy is", bits=2.5)
         if _may_fail(task, learned=True):
-            contest.climb("calibrated", width, widths="calibrated")
+            contest.climb("calibrated", width, over=("query", "calibration"))
     if task.layer.dim >= WIDTHS[0]:
-        contest.meet("4 bits, random rotation", bits=4)
+        contest.meet("4 bits, random rotation", bits=4, over="query")
         if _may_fail(task):
-            contest.meet("4 bits over the rotation", bits=4, widths="rotation")
-            contest.meet("2 bits over the rotation", bits=2, widths="rotation")
+            contest.meet("4 bits over the rotation", bits=4, over=("query", "rotation"))
+            contest.meet("2 bits over the rotation", bits=2, over=("query", "rotation"))
     contest.meet("full", "full")
     progress(len(contest.trials), len(contest.trials))
     return contest

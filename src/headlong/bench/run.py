@@ -81,13 +81,13 @@ def engines(settings: Settings) -> dict[str, Entry]:
         "cascade, ids only": Entry("cascade", promise, {"eps": math.inf}),
         "calibrated, ids only": Entry("cascade", {"eps": math.inf}, {}),
         "calibrated, default promise": Entry("cascade", {}, {}),
-        "calibrated, likely normaliser": Entry("cascade", {"widths": "likely"}, {}),
+        "calibrated, likely normaliser": Entry("cascade", {"over": ("query", "calibration")}, {}),
         "calibrated, proved within 0.05": Entry("cascade", {"eps": 0.05, "delta": 0.0}, {}),
         "calibrated widths, ids but for 0.01": Entry(
-            "cascade", {"eps": math.inf, "delta_ids": 0.01, "widths": "calibrated"}, {"eps": math.inf}
+            "cascade", {"eps": math.inf, "delta_ids": 0.01}, {"eps": math.inf}
         ),
         "4 bits over the rotation, ids but for 0.01": Entry(
-            "cascade", {"eps": math.inf, "delta_ids": 0.01, "widths": "rotation", "bits": 4}, {"eps": math.inf}
+            "cascade", {"eps": math.inf, "delta_ids": 0.01, "over": "rotation", "bits": 4}, {"eps": math.inf}
         ),
         "svd": Entry("svd", {}, {}),
         "auto": Entry("auto", promise, {}),

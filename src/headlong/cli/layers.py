@@ -38,6 +38,7 @@ def inspect(
     threads: Threads = None,
     html: HtmlFile = None,
     as_json: JsonFlag = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read the whole file and compare it with its checksum.")] = False,
 ) -> None:
     """Norms, singular values, int8 interval widths, rows left to score, and what would help; of an engine, why it is it."""
     count = settled(threads)
@@ -45,6 +46,9 @@ def inspect(
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, say_json, show, write_text
 
+    if verify:
+        typer.echo(inputs.verified(layer, count))
+        return
     given = {"-k": k, "--hidden": hidden, "--html": html, "--weight": weight, "--bias": bias}
     if (engine := inputs.engine(layer, count, {name: value is not None for name, value in given.items()})) is not None:
         said = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
@@ -106,6 +110,9 @@ def compile(
     eps: Eps = 0.01,
     delta: Delta = 1e-3,
     delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
+    over: Annotated[
+        str | None, typer.Option(help="What the chances rest on, with commas: query, rotation, calibration.")
+    ] = None,
     calibration: CalibrationFile = None,
     option: MethodOption = None,
     without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
@@ -130,7 +137,10 @@ def compile(
         move = stage("compile")
         subject = inputs.layer(layer, weight, bias)
         vectors = None if calibration is None else inputs.hidden(calibration, subject.dim)
-        engine = hl.compile(subject, method, eps, delta, delta_ids, vectors, threads=count, seed=seed, **chosen)
+        engine = hl.compile(
+            subject, method, eps=eps, delta=delta, delta_ids=delta_ids, over=over.split(",") if over else None,
+            calibration=vectors, threads=count, seed=seed, **chosen,
+        )  # fmt: skip
         move(1, 2)
         engine.save(out, layer=not without_layer)
         move(2, 2)

@@ -8,7 +8,7 @@
     engine.sample(hidden, n)      -> Sample(ids, logits, score, proved, cost)
 
 An engine is a layer, a plan and an executor. Here input is checked and answers get their shape; what is read and when to
-stop is the executor's business, and what the plan holds that of the methods (one file each, registered below).
+stop is the executor's business, and what the plan holds that of the methods (one file each, in ``methods/``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +30,11 @@ from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_o
 from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
+from headlong.engines.method import Method
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import UNIT, Matrix
 from headlong.engines.saved import Saved, write_engine
-from headlong.errors import OptionError
+from headlong.errors import OptionError, WrongLayerError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, lowering_error
@@ -40,27 +42,6 @@ from headlong.plan import Plan
 
 MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
-
-
-class Method(Protocol):
-    """How a plan is built: a frozen dataclass of options with their defaults."""
-
-    name: ClassVar[str]
-
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan: ...
-
-    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise: ...
-
-
-METHODS: dict[str, type[Any]] = {}
-"""Every method by name; the contract tests run over all of them."""
-
-Registered = TypeVar("Registered", bound=type[Any])
-
-
-def register(method: Registered) -> Registered:
-    METHODS[method.name] = method
-    return method
 
 
 class Engine:
@@ -77,7 +58,9 @@ class Engine:
         threads: int | None = None,
         seed: int = 0,
         reason: str = "asked for",
+        stamp: str | None = None,
     ) -> None:
+        self._stamp = None if layer.unchanging else stamp or layer.stamp()
         self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
         self.seed, self.reason = seed, reason
         self._threads = threads
@@ -91,8 +74,7 @@ class Engine:
             if level == kernels.REFERENCE
             else kernels.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
-        if plan.arrays is not None and hasattr(method, "reader"):  # a method that reads in a way of its own
-            self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
+        self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         self._path = f"{method.name}/{self._executor.isa}"
 
     @property
@@ -198,23 +180,37 @@ class Engine:
         scale = real(value, "temperature", COLDEST, 1e6)
         layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
         promise = self.promise._replace(delta=0.0) if self.promise.over <= {"query"} else self.promise
-        return Engine(layer, self.method, self.plan, self.norms, promise, threads=self._threads, seed=self.seed)
+        return Engine(
+            layer, self.method, self.plan, self.norms, promise, threads=self._threads, seed=self.seed, stamp=self._stamp
+        )
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
-        options = dataclasses.asdict(cast("Any", self.method))
+        self._check_unchanged()
+        options = dataclasses.asdict(self.method)
         kept = Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
         write_engine(path, kept, layer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as layer and plan; a copy, deep or not, shares these arrays, to which nobody writes."""
+        self._check_unchanged()
+        parts = self.layer, self.method, self.plan, self.norms, self.promise
+        return partial(Engine, *parts, threads=self._threads, seed=self.seed, reason=self.reason, stamp=self._stamp), ()
+
+    def _check_unchanged(self) -> None:
+        """WrongLayerError where the layer's borrowed arrays were written to since the plan was made of them."""
+        if self.layer.stamp() != self._stamp:
+            raise WrongLayerError(
+                f"{self.layer!r} was written to after this engine was compiled, so the engine is neither the old layer's nor "
+                "the new one's; compile it again, or let the layer take a copy: Layer(..., copy=True)"
+            )
 
     def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
         """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
         plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond))
-        method = cast("Any", self.method)
-        if hasattr(method, "batch"):
-            method = dataclasses.replace(method, batch=beyond)
         return Engine(
-            self.layer, method, plan, self.norms, self.promise,
-            threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason,
+            self.layer, self.method, plan, self.norms, self.promise,
+            threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason, stamp=self._stamp,
         )  # fmt: skip
 
     def __repr__(self) -> str:

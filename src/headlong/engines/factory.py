@@ -9,7 +9,8 @@ import numpy as np
 
 from headlong import kernels
 from headlong.answers import Promise
-from headlong.engines.base import METHODS, Engine, Method
+from headlong.engines.base import Engine
+from headlong.engines.method import METHODS, Method
 from headlong.errors import NonFiniteError, OptionError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
@@ -51,7 +52,7 @@ def reading(
         raise NonFiniteError(
             f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
         )
-    promise = reader.promise(*wanted[:3])
+    promise = reader.promise(wanted, vectors is not None)
     plan = reader.plan(layer, vectors, count, promise)
     return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
 
@@ -61,6 +62,7 @@ def part(layer: Layer, method: str, wanted: Promise, *, threads: int | None, see
     if method not in READERS:
         raise OptionError(f"parts is {method!r}; expected one of {', '.join(READERS)}")
     name, reason = choose(layer) if method == "auto" else (method, "asked for")
+    wanted = wanted._replace(over=frozenset({"query"}))
     return reading(layer, METHODS[name](), wanted, threads=threads, seed=seed, reason=reason)
 
 

@@ -1,9 +1,10 @@
 """An engine as one safetensors file: plan arrays, norms, by default the layer, and a JSON record that ties them.
 
-Written beside the old file and renamed; mapped on load, so an engine is ready in milliseconds whatever its size. Nothing
-read is trusted: every array's type and shape is checked against the record before native code sees it, and the numbers that
-bounds are made of (norms, scales, slacks, means) have to be finite; codes and weights stay unread, and executors are safe
-whatever they hold. An engine saved without its layer records the layer's checksum, and is refused beside any other.
+Written beside the old file and renamed; mapped on load. A bit that flips in a code or a scale makes answers that are called
+proved and are wrong, so the file carries a checksum of all its bytes, and loading compares it unless it is told not to.
+Nothing read is trusted beyond that: every array's type and shape is checked against the record before native code sees it,
+the numbers that bounds are made of (norms, scales, slacks, means) have to be finite, and executors are safe whatever codes
+and weights hold. An engine saved without its layer records the layer's checksum, and is refused beside any other.
 """
 
 from __future__ import annotations
@@ -84,13 +85,30 @@ def _plain(value: Any) -> Any:
     return "inf" if value == math.inf else value
 
 
-def read_engine(path: str | os.PathLike[str], layer: Layer | None) -> Saved:
-    """What :func:`write_engine` wrote, mapped. Anything else is a :class:`StoreError`."""
-    file = open_file(path)
+def read_engine(
+    path: str | os.PathLike[str],
+    layer: Layer | None,
+    *,
+    verify: bool = True,
+    mapped: bool = True,
+    threads: int = 2,
+    thorough: bool = False,
+) -> Saved:
+    """What :func:`write_engine` wrote. Anything else is a :class:`StoreError`.
+
+    ``verify``    compares the file with its checksum; of a file that has none, the layer in it with the layer's
+    ``thorough``  compares the layer in the file with the layer's checksum in any case
+    """
+    file = open_file(path, mapped)
     check_version(file.metadata, FORMAT, VERSION, file.name)
+    if verify and file.checksum is not None:
+        file.verify(threads)
     record = _Record(json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine"), file)
     try:
-        return record.engine(layer)
+        found = record.engine(layer)
+        if (thorough or (verify and file.checksum is None)) and layer is None:
+            record.check_own_layer(found.layer)
+        return found
     except (StoreError, MemoryError):
         raise
     except (HeadlongError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
@@ -115,6 +133,14 @@ class _Record:
         norms = self._sizes("norms", (layer.vocab,))
         seed = _whole(self.data["seed"], 2**64 - 1)
         return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]))
+
+    def check_own_layer(self, layer: Layer) -> None:
+        """MalformedFileError unless the layer in the file is the one that the engine was made for; reads all of it."""
+        if layer.checksum() != self.data["layer"]["checksum"]:
+            raise MalformedFileError(
+                f"{self.file.name} is damaged: the layer in it is not the one its engine was made for; "
+                "copy the file again from where it came, or compile the layer again"
+            )
 
     def _layer(self, given: Layer | None) -> Layer:
         facts = self.data["layer"]

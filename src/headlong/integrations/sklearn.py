@@ -78,7 +78,7 @@ class _Ranking(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             )
 
     def _compiled(self, layer: Any) -> Any:
-        return headlong.compile(layer, self.method, self.eps, self.delta)
+        return headlong.compile(layer, self.method, eps=self.eps, delta=self.delta)
 
     def __getstate__(self) -> dict[str, Any]:
         """An engine is made again from the layer rather than stored."""

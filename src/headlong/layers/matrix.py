@@ -14,18 +14,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits, resident, stored_bias, stored_matrix, to_host
+from headlong.arrays import Array, bits, closed_copy, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.errors import OptionError
 from headlong.layers.checkpoint import EMBEDDINGS, HEADS, Checkpoint
 from headlong.layers.density import gaussian_kernel
 from headlong.links import IDENTITY, Link, link_from_dict
-from headlong.store import check_version, json_object, write_file
+from headlong.store import check_version, checksum, json_object, write_file
 
 FORMAT, VERSION = "headlong layer", 1
 PIECE = 1 << 24
@@ -34,15 +34,24 @@ PIECE = 1 << 24
 class Layer:
     """``weight [vocab, dim]``, ``bias [vocab]`` or None, ``link`` (None: identity); NumPy or torch on the CPU.
 
-    float32, float16 and bfloat16 weights are kept without a copy (rows that are not contiguous are copied). They are
-    shared with the caller: do not write to them while an engine reads them. A weight in a GPU's memory stays there for
-    engines on that GPU, and is copied once to the CPU's, where plans are made and rows are measured.
+    float32, float16 and bfloat16 weights are kept without a copy (rows that are not contiguous are copied): the layer borrows
+    the caller's array. An engine's plan is made of the numbers that stood there when it was compiled, and its answers read
+    some of those that stand there now. So whoever writes to the array afterwards, as a training step does, gets answers that
+    are neither the old layer's nor the new one's, with promises about neither: compile again. ``save`` and pickling notice
+    the change and refuse; the verbs do not look for it. ``copy=True`` takes a copy, which nobody else can write to. A layer
+    that was loaded from a file is mapped read-only.
+
+    A weight in a GPU's memory stays there for engines on that GPU, and is copied once to the CPU's, where plans are made and
+    rows are measured.
     """
 
-    def __init__(self, weight: Any, bias: Any = None, link: Link | None = None, *, name: str = "") -> None:
+    def __init__(self, weight: Any, bias: Any = None, link: Link | None = None, *, name: str = "", copy: bool = False) -> None:
         self._resident = resident(weight)
         self._weight = stored_matrix(to_host(weight))
         self._bias = None if bias is None else stored_bias(to_host(bias), self.vocab)
+        if copy:
+            self._weight = closed_copy(self._weight)
+            self._bias = None if self._bias is None else closed_copy(self._bias)
         if link is not None and not isinstance(link, Link):
             raise OptionError(f"link is a {type(link).__name__}; expected Affine(scale, shift), SoftCap(cap), Gss() or a Table")
         self._link = IDENTITY if link is None else link
@@ -126,10 +135,29 @@ class Layer:
         return bits(self._weight)
 
     def checksum(self) -> str:
-        """sha256 over type, shape, weights, bias and link: equal exactly where the answers are. Reads all; cached."""
-        return self._checksum
+        """sha256 over type, shape, weights, bias and link: equal exactly where the answers are.
+
+        Reads all, once where nobody can write to the arrays, and every time where they are borrowed.
+        """
+        return self._checksum_for_good if self.unchanging else self._checksum()
+
+    @property
+    def unchanging(self) -> bool:
+        """Whether nobody can write to the weights and the bias."""
+        return unchanging(self._weight) and (self._bias is None or unchanging(self._bias))
+
+    def stamp(self) -> str | None:
+        """What a borrowed layer's numbers add up to now: another stamp later says that they were written to. None for a layer
+        that nobody can write to."""
+        if self.unchanging:
+            return None
+        bias = b"" if self._bias is None else self._bias.tobytes()
+        return checksum(memoryview(bias), self._weight.reshape(-1).view(np.uint8).data)
 
     @cached_property
+    def _checksum_for_good(self) -> str:
+        return self._checksum()
+
     def _checksum(self) -> str:
         facts = {
             "dtype": self.dtype,
@@ -144,6 +172,10 @@ class Layer:
         if self._bias is not None:
             digest.update(self._bias.view(np.uint8).data)
         return digest.hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its arrays; what comes back has copies that nobody can write to."""
+        return partial(Layer, name=self._name, copy=True), (self._weight, self._bias, self._link)
 
     def __repr__(self) -> str:
         bias = "no bias" if self._bias is None else "bias"

@@ -35,8 +35,8 @@ def split(calibration: Doubles, delta: float) -> tuple[Doubles, Doubles]:
     half = len(calibration) // 2
     if len(calibration) - half < enough(delta) or half < 1:
         raise OptionError(
-            f"widths='calibrated' at a rate of {delta:g} takes {2 * enough(delta):,} calibration vectors, half of them for the "
-            f"widths; got {len(calibration):,}: pass more, allow a larger delta, or use widths='sure'"
+            f"a promise over calibration that fails at a rate of {delta:g} takes {2 * enough(delta):,} vectors, half of them "
+            f"for the radii; got {len(calibration):,}: pass more, allow a larger delta, or leave 'calibration' out of over"
         )
     return calibration[:half], calibration[half:][-PLENTY * enough(delta) :]
 

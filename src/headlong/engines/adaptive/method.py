@@ -21,8 +21,8 @@ from headlong.engines.adaptive.fit import fit_multipliers, parts_for
 from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.race import WIDTHS, tail_scores
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader
-from headlong.engines.base import register
 from headlong.engines.hand_off import EngineParts
+from headlong.engines.method import Method, register, sure
 from headlong.errors import OptionError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
@@ -32,7 +32,7 @@ from headlong.previews.conformal import conformal, split
 
 @register
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Method):
     """``published``  the paper's algorithm: measured, not trusted
     ``widths``     of the race: "sure", "calibrated", "bernstein"; None: "sure" where ids are to be proved, else "bernstein"
     ``share``      candidates beyond this share of the classes are finished densely
@@ -72,21 +72,22 @@ class Adaptive:
         if self.aim is not None:  # from a file it comes as a list
             object.__setattr__(self, "aim", tuple(real(value, "aim", 1e-300, 1e300) for value in self.aim))
 
-    def aimed(self, eps: float, delta: float) -> Adaptive:
+    def aimed(self, wanted: Promise) -> Adaptive:
         """The published search remembers what it was asked for, since it promises none of it."""
+        eps, delta = wanted[:2]
         if not self.published:
             return self
         if not (0 < delta < 1 and math.isfinite(eps)):
             raise OptionError(f"published=True takes 0 < delta < 1 and a finite eps; got delta={delta:g}, eps={eps:g}")
         return replace(self, aim=(float(eps), float(delta)))
 
-    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
+    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
         if self.published:
             return Promise(math.inf, 1.0, 1.0)
-        delta = 0.0 if math.isinf(eps) else delta
-        kind = self._kind(delta_ids)
+        eps, _, delta_ids, _ = wanted
+        kind, delta = self._kind(delta_ids), sure(wanted).delta
         if kind == "sure":
-            return Promise(eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
+            return sure(wanted)
         if not (0 < delta_ids < 1 and (math.isinf(eps) or 0 < delta < 1)):
             raise OptionError(
                 f"widths={kind!r} may fail, which delta={delta:g} and delta_ids={delta_ids:g} do not allow; "

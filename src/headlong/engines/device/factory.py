@@ -48,7 +48,7 @@ def on_device(engine: Engine, device: str) -> DeviceEngine | SvdDevice:
     if engine.name == "svd":
         return SvdDevice(Reader(*given), engine.plan, engine.promise, **about)
     if engine.name not in ("full", "cascade") or engine.promise.delta_ids > 0:
-        raise OptionError(f"method is {engine.name!r}; on a device choose 'full', 'svd', or 'cascade' with widths='sure'")
+        raise OptionError(f"method is {engine.name!r}; on a device choose 'full', 'svd', or 'cascade' with ids proved")
     reader = Reader(*given) if engine.name == "full" else CodesReader(*given, engine.plan)
     promise = engine.promise._replace(delta=0.0, over=frozenset())
     return DeviceEngine(reader, engine.name, promise, plan=engine.plan, **about)

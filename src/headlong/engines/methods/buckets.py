@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from headlong.answers import Promise
 from headlong.checks import real, whole
 from headlong.engines.adaptive.reader import Answer, keys_of
-from headlong.engines.base import register
 from headlong.engines.hand_off import EngineParts
+from headlong.engines.method import Method, register, sure
 from headlong.engines.reference.query import UNIT
 from headlong.kernels import Doubles, Mask
 from headlong.layers.matrix import Layer
@@ -39,7 +39,7 @@ STEP, LOOKS = 1024, 6
 
 @register
 @dataclass(frozen=True)
-class Buckets:
+class Buckets(Method):
     """``buckets``  how many; None: about four times the root of the classes
     ``share``    rows beyond this share of the classes: finished densely
     """
@@ -54,9 +54,8 @@ class Buckets:
             whole(self.buckets, "buckets", 1, 2**31)
         real(self.share, "share", 1e-9, 1.0)
 
-    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
-        delta = 0.0 if math.isinf(eps) else delta
-        return Promise(eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
+    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
+        return sure(wanted)
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         count = default_buckets(layer.vocab) if self.buckets is None else whole(self.buckets, "buckets", 1, layer.vocab)

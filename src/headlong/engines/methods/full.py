@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headlong.answers import Promise
-from headlong.engines.base import register
+from headlong.engines.method import Method, register
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
@@ -14,7 +14,7 @@ from headlong.plan import Dense, Plan
 
 @register
 @dataclass(frozen=True)
-class Full:
+class Full(Method):
     """No options: ids and log-probabilities are proved, up to the rounding that ``error`` states."""
 
     name: ClassVar[str] = "full"
@@ -22,5 +22,5 @@ class Full:
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         return Plan(mean=None, rotation=None, base=None, centre=None, levels=(), dense=Dense(batch=0))
 
-    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
-        return Promise(eps, 0.0, 0.0)
+    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
+        return Promise(wanted.eps, 0.0, 0.0)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from headlong.answers import Promise
 from headlong.checks import whole
-from headlong.engines.base import register
+from headlong.engines.method import Method, register
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
@@ -21,7 +21,7 @@ from headlong.previews.svd import svd_plan
 
 @register
 @dataclass(frozen=True)
-class Svd:
+class Svd(Method):
     """``width``  columns of the preview; None: ceil(dim / 8)
     ``rows``   classes scored exactly; None: ceil(vocab / 16)
     """
@@ -41,5 +41,5 @@ class Svd:
         rows = -(-layer.vocab // 16) if self.rows is None else whole(self.rows, "rows", 1, layer.vocab)
         return svd_plan(layer, width, rows, calibration)
 
-    def promise(self, eps: float, delta: float = 0.0, delta_ids: float = 0.0) -> Promise:
+    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
         return Promise(math.inf, 1.0, 1.0)

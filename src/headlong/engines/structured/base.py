@@ -16,6 +16,7 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -199,6 +200,12 @@ class StructuredEngine(ABC):
         options = dataclasses.asdict(self.options)
         kept = Kept(self.layer, self.kind, options, self.promise, self.seed, self.reason, self.calibration)
         write_structured(path, kept, layer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as layer and options, from which the rest is derived; a copy, deep or not, shares the layer."""
+        about: dict[str, Any] = {} if self.calibration is None else {"calibration": self.calibration}
+        parts = self.layer, self.options, self.promise
+        return partial(type(self), *parts, threads=self._threads, seed=self.seed, reason=self.reason, **about), ()
 
     def __repr__(self) -> str:
         layer = self.layer

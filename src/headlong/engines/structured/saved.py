@@ -61,13 +61,27 @@ def write_structured(path: str | os.PathLike[str], engine: Kept, with_layer: boo
     write_file(path, (layer.tensors() if with_layer else {}) | vectors, metadata)
 
 
-def read_structured(path: str | os.PathLike[str], layer: Layer | StructuredLayer | None) -> Kept:
-    """What :func:`write_structured` wrote, mapped. Anything else is a :class:`StoreError`."""
-    file = open_file(path)
+def read_structured(
+    path: str | os.PathLike[str],
+    layer: Layer | StructuredLayer | None,
+    *,
+    verify: bool = True,
+    mapped: bool = True,
+    threads: int = 2,
+    thorough: bool = False,
+) -> Kept:
+    """What :func:`write_structured` wrote. Anything else is a :class:`StoreError`; as in ``engines/saved.py``."""
+    file = open_file(path, mapped)
     check_version(file.metadata, FORMAT, VERSION, file.name)
+    if verify and file.checksum is not None:
+        file.verify(threads)
     record = json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine")
     try:
-        return _kept(record, file, layer)
+        found = _kept(record, file, layer)
+        sure = not thorough and (file.checksum is not None or not verify)
+        if layer is None and not sure and found.layer.checksum() != record["checksum"]:
+            raise MalformedFileError(f"{file.name} is damaged: the layer in it is not the one its engine was made for")
+        return found
     except StoreError:
         raise
     except (HeadlongError, KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:

@@ -24,7 +24,7 @@ from headlong.errors import DataError, OptionError, StoreError, cause
 
 FILES = (
     "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.cuda",
-    "monotonic_softmax.tables", "monotonic_softmax.models", "doubly_sparse.tables",
+    "monotonic_softmax.tables", "monotonic_softmax.models", "doubly_sparse.tables", "doubly_sparse.learned",
     "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",
 )  # fmt: skip
 

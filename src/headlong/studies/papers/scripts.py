@@ -37,6 +37,7 @@ SCRIPTS: dict[str, Script] = {
     "liao2019:frozen": Script("papers.doubly_sparse.frozen", "RESULTS WORK exact|time|screens TASK", "finished experts, read"),
     "liao2019:layers": Script("papers.doubly_sparse.tables", "RESULTS WORK TABLE [TASK]...", "rows and the layers behind them"),
     "liao2019:memory": Script("papers.doubly_sparse.memory", "FILE TASK", "memory of a training step"),
+    "liao2019:ramps": Script("papers.doubly_sparse.learned", "FILE", "every rung of the learned experts' trainings"),
     "links:reading": Script("papers.link_reading", "time|exact LAYER FILE", "links read beside the linear cascade"),
     "mixture:reading": Script("papers.mixture_reading", "time|exact HARVEST HEAD FILE", "mixtures read beside all components"),
     "mixture:training": Script("models.mixture_training", "HARVEST HEAD FILE", "mixtures trained with and without full memory"),

@@ -1,9 +1,8 @@
-"""safetensors files, read by mapping and written beside the old file and renamed.
+"""safetensors files, read by mapping: ``length (8 bytes) | JSON header | data``.
 
-A file is ``length (8 bytes) | JSON header | data``. Reading trusts nothing: every malformed input is one StoreError, and
-whatever is accepted here is accepted by the safetensors library. Tensors come back as read-only views of the mapped
-file, bfloat16 included; they are copied only where a foreign writer left them misaligned for their type. Writing streams
-(no second copy in memory) and aligns the data to 64 bytes. No pickle is ever read.
+Reading trusts nothing: every malformed input is one StoreError, and whatever is accepted here is accepted by the safetensors
+library. Tensors come back as read-only views of the file's bytes, bfloat16 included; they are copied only where a foreign
+writer left them misaligned for their type. No pickle is ever read.
 """
 
 from __future__ import annotations
@@ -12,23 +11,19 @@ import json
 import math
 import mmap
 import os
-import secrets
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from headlong.arrays import Array, as_numpy
-from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, StoreError, VersionError, cause
+from headlong.arrays import Array
+from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, StoreError, VersionError, cause
+from headlong.store.checksum import KEY, checksum
 
 HEADER_LIMIT = 100_000_000
-ALIGNMENT = 64
-PIECE = 1 << 24
 LARGEST = 2**63 - 1
 MOST_AXES = 64
 
@@ -52,7 +47,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 FOREIGN_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8}
 """Types of the format that NumPy has no name for: known, so that a file holding them opens, but not read."""
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class TensorInfo(NamedTuple):
@@ -70,10 +64,24 @@ class TensorFile:
     def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
         self.name = name
         header, self._origin = _header(data, name)
-        self.metadata = _metadata(header.pop("__metadata__", None), name)
+        self.metadata = dict(_metadata(header.pop("__metadata__", None), name))
+        self.checksum = self.metadata.pop(KEY, None)
+        """What the bytes add up to, as the file says; None in files of others."""
         self.tensors = {key: _tensor_info(entry, f"{name}: tensor {key!r}") for key, entry in header.items()}
         _check_cover(self.tensors, len(data) - self._origin, name)
         self._data = data
+
+    def verify(self, threads: int = 2) -> None:
+        """Read the whole file and compare it with its checksum; MalformedFileError where a byte is not what was written."""
+        if self.checksum is None:
+            raise StoreError(f"{self.name} carries no checksum, so damage cannot be told; save it again")
+        data = memoryview(self._data)
+        came = checksum(data[: self._origin], data[self._origin :], threads)
+        if came != self.checksum:
+            raise MalformedFileError(
+                f"{self.name} is damaged: its bytes have the checksum {came}, it records {self.checksum!r}; "
+                "copy it again from where it came, or save it again"
+            )
 
     def read(self, name: str) -> Array:
         """The tensor, mapped and read-only."""
@@ -97,16 +105,27 @@ class TensorFile:
         return flat.reshape(info.shape)
 
 
-def open_file(path: str | os.PathLike[str]) -> TensorFile:
-    """Map a safetensors file; nothing but its header is read."""
+def open_file(path: str | os.PathLike[str], mapped: bool = True) -> TensorFile:
+    """Map a safetensors file: nothing but its header is read. ``mapped=False`` reads it all into memory of its own.
+
+    A mapped file that somebody cuts off meanwhile ends the process with SIGBUS at the first byte that is gone, as every
+    program that maps files does. Files are replaced as a whole here, never written in place; where others write them, read
+    them with ``mapped=False``.
+    """
     name = os.fspath(path)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise StoreError(f"{name} is not a regular file; expected a safetensors file")
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
                 raise MalformedFileError(f"{name} is empty; expected a safetensors file")
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if mapped:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            else:  # on a page's border, as a mapped file is
+                data = mmap.mmap(-1, size)
+                if file.readinto(data) != size:
+                    raise MalformedFileError(f"{name} was cut off while it was read; read it again")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise StoreError(f"{name} cannot be read: {cause(error)}") from error
     return TensorFile(data, name)
@@ -226,81 +245,3 @@ def check_version(metadata: Mapping[str, str], form: str, newest: int, name: str
     if int(text) > newest:
         raise VersionError(f"{name} has version {text} of the {form} format; this headlong reads up to {newest}: upgrade")
     return int(text)
-
-
-def write_file(
-    path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Stream NumPy arrays or CPU tensors into a safetensors file; a killed write leaves the old file whole."""
-    arrays = {key: as_numpy(value, key) for key, value in tensors.items()}
-    _check_names(arrays, metadata or {})
-    # whole multiples of 64 bytes first, then of 32, ...: each tensor starts as aligned as its own size allows
-    order = sorted(arrays, key=lambda key: -_alignment(arrays[key].nbytes))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    offset = 0
-    for key in order:
-        stop = offset + arrays[key].nbytes
-        header[key] = {"dtype": _name_of(arrays[key], key), "shape": arrays[key].shape, "data_offsets": [offset, stop]}
-        offset = stop
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    with replacing(path) as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for key in order:
-            for piece in _pieces(arrays[key]):
-                file.write(piece.data)
-
-
-def _check_names(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    for text in (*arrays, *metadata, *metadata.values()):
-        if not isinstance(text, str) or text.encode(errors="replace") != text.encode(errors="surrogatepass"):
-            raise OptionError(f"{text!r} is no text that JSON can carry; tensor names and metadata have to be strings")
-    if "__metadata__" in arrays:
-        raise OptionError("a tensor cannot be called '__metadata__', which the format keeps for itself; rename it")
-
-
-def _alignment(size: int) -> int:
-    return math.gcd(size, ALIGNMENT)
-
-
-def _name_of(array: Array, key: str) -> str:
-    name = _NAMES.get(array.dtype.newbyteorder("="))
-    if name is None:
-        raise DtypeError(f"{key} is {array.dtype}, which safetensors has no name for; expected {', '.join(DTYPES)}")
-    return name
-
-
-def _pieces(array: Array) -> Iterator[Array]:
-    """The bytes of an array in C order and little-endian, about 16 MB at a time."""
-    rows = array if array.ndim else array.reshape(1)
-    step = max(1, PIECE * len(rows) // max(1, rows.nbytes))
-    for start in range(0, len(rows), step):
-        yield np.ascontiguousarray(rows[start : start + step], rows.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file written beside ``path`` and put in its place, on disk for sure, when the block ends without a fault."""
-    target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(beside, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise StoreError(f"{os.fspath(path)} cannot be written: {cause(error)}") from error
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Only then does the rename survive a power cut; Windows has no such call and needs none."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -1,0 +1,95 @@
+#include "runtime/processors.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace headlong {
+namespace {
+
+// quota / period, rounded up; 0 for no limit.
+int share(double quota, double period) {
+    return quota > 0 && period > 0 ? std::max(1, static_cast<int>(std::ceil(std::min(quota / period, 1e6)))) : 0;
+}
+
+int tighter(int a, int b) { return a == 0 ? b : b == 0 ? a : std::min(a, b); }
+
+// Version 2: "max 100000" or "150000 100000".
+int of_group(const std::string& folder) {
+    std::ifstream file(folder + "/cpu.max");
+    double quota = 0, period = 0;
+    return file >> quota >> period ? share(quota, period) : 0;
+}
+
+// Version 1: two files, a quota of -1 for no limit.
+int of_old_group(const std::string& folder) {
+    std::ifstream first(folder + "/cpu.cfs_quota_us"), second(folder + "/cpu.cfs_period_us");
+    double quota = 0, period = 0;
+    return first >> quota && second >> period ? share(quota, period) : 0;
+}
+
+// The tightest of a group and those that hold it. A container may see its own group as the root of all.
+template <typename Of>
+int of_path(const std::string& mount, std::string path, Of of) {
+    int least = of(mount);
+    while (path.size() > 1) {
+        least = tighter(least, of(mount + path));
+        path.resize(path.find_last_of('/'));
+    }
+    return least;
+}
+
+int affinity() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+    const unsigned n = std::thread::hardware_concurrency();
+    return n == 0 ? 1 : static_cast<int>(n);
+}
+
+// Which run of ten seconds this is.
+int64_t era() {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count() / 10;
+}
+
+}  // namespace
+
+int processors_of_groups(const std::string& root) {
+    std::ifstream file(root + "/proc/self/cgroup");
+    const std::string mount = root + "/sys/fs/cgroup";
+    int least = 0;
+    for (std::string line; std::getline(file, line);) {  // number:controllers:path
+        const size_t one = line.find(':'), two = line.find(':', one + 1);
+        if (one == std::string::npos || two == std::string::npos || two + 1 >= line.size() || line[two + 1] != '/') continue;
+        const std::string path = line.substr(two + 1), names = line.substr(one + 1, two - one - 1);
+        if (names.empty()) least = tighter(least, of_path(mount, path, of_group));
+        std::istringstream each(names);
+        for (std::string name; std::getline(each, name, ',');)
+            if (name == "cpu") least = tighter(least, of_path(mount + "/cpu", path, of_old_group));
+    }
+    return least;
+}
+
+int processors() {
+#if defined(__linux__)
+    static std::atomic<int> limit{0};
+    static std::atomic<int64_t> read{-1};
+    const int64_t now = era();
+    if (read.exchange(now) != now) limit.store(processors_of_groups(""));
+    return tighter(affinity(), limit.load());
+#else
+    return affinity();
+#endif
+}
+
+}  // namespace headlong

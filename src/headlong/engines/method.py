@@ -1,0 +1,69 @@
+"""How a plan is built: what every method of reading one matrix has in common.
+
+::
+
+    promise = method.promise(wanted, calibrated)            what it keeps of what was asked for
+    plan    = method.plan(layer, calibration, threads, promise)
+
+A method is a frozen dataclass of options with their defaults. It says what it promises and builds the plan; the rest has
+defaults here. Methods are registered by name, and the contract's tests run over all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from headlong import kernels
+from headlong.answers import Promise
+from headlong.engines.hand_off import EngineParts
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+from headlong.plan import Plan
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """``retired``: options of files that were saved before, which the plan in the file makes needless."""
+
+    name: ClassVar[str]
+    retired: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        """What the engine reads, in which order, to keep ``promise``; ``calibration`` [n, dim] hidden vectors, or None."""
+
+    @abstractmethod
+    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
+        """What is kept where ``wanted`` was asked for and ``wanted.over`` is the randomness that may be used."""
+
+    def aimed(self, wanted: Promise) -> Method:
+        """The method told what was asked for, where it promises less and has to remember it."""
+        return self
+
+    def placed(self) -> Method:
+        """The method as a device reads it."""
+        return self
+
+    def reader(self, engine: EngineParts) -> kernels.Executor | None:
+        """What answers instead of the plain executor; None: that one does."""
+        return None
+
+
+def sure(wanted: Promise) -> Promise:
+    """Ids proved; the normaliser estimated where that was asked for and fresh randomness may be used."""
+    delta = 0.0 if math.isinf(wanted.eps) or "query" not in wanted.over else wanted.delta
+    return Promise(wanted.eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
+
+
+METHODS: dict[str, type[Any]] = {}
+"""Every method by name."""
+
+Registered = TypeVar("Registered", bound=type[Method])
+
+
+def register(method: Registered) -> Registered:
+    METHODS[method.name] = method
+    return method

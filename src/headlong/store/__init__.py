@@ -1,0 +1,22 @@
+"""safetensors files: read by mapping, written whole or not at all, and checked against the checksum they carry."""
+
+from headlong.store.checksum import checksum
+from headlong.store.reading import (
+    DTYPES,
+    FOREIGN_BITS,
+    HEADER_LIMIT,
+    LARGEST,
+    MOST_AXES,
+    TensorFile,
+    TensorInfo,
+    check_version,
+    is_tensor_file,
+    json_object,
+    open_file,
+)  # fmt: skip
+from headlong.store.writing import ALIGNMENT, replacing, write_file
+
+__all__ = [
+    "ALIGNMENT", "DTYPES", "FOREIGN_BITS", "HEADER_LIMIT", "LARGEST", "MOST_AXES", "TensorFile", "TensorInfo", "check_version",
+    "checksum", "is_tensor_file", "json_object", "open_file", "replacing", "write_file",
+]  # fmt: skip

@@ -1,0 +1,271 @@
+"""Doubly sparse experts that learn which classes they need, at a frozen backbone (Liao et al. 2019)::
+
+    start      one expert, the whole trained layer:  W - m,  m the geometric median of its rows
+    mitosis    every expert becomes two;  gates u + e, u - e, e drawn;  W times E[g] before / E[g] after
+    rung       steps of Adam on  task + load CV^2 + lasso (sum ‖W^k_c‖ + sum_k ‖W^k‖);  rows below gamma leave
+    ramp       rungs, the lasso ``factor`` times larger at each, until validation loses more than ``slack``; back by one
+    settle     a rung without lasso or pruning, at a falling rate; and mitosis again, from 2 to 64 experts
+
+Nothing is placed by clustering: gates differ by noise at first, and what an expert holds is what the lasso left of the
+layer. The ramp is the paper's "exponential search on validation until quality drops", each rung going on from the one
+before. A softmax does not change when the same vector is taken from every row; the geometric median is the one that leaves
+the smallest sum of norms, so the penalty begins where it is least. Ours: that start, the noise cut so that children begin
+with half of the vectors each, the weights' rescaling (a child is half as sure as its parent, and g scales the logits), the
+revival of an expert that no vector picks, and what ``heads.experts`` does about targets that an expert lacks.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
+from headlong.heads.growing import mitosis, prune, revive
+from headlong.store import open_file, replacing, write_file
+from headlong.studies.models.mitosis import SAMPLE, Vectors, changed
+
+TOPS = (1, 5, 10)
+PIECE = 4096
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``experts``  of each stage, every one twice the one before; the first starts from the whole layer
+    ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  of a stage, ``last`` of the last one
+    ``rung``     steps of a rung, and of settling at the end of a stage; ``prune``  steps between prunings
+    ``slack``    what validation top-1 may lose against the full softmax during a ramp
+    ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
+    """
+
+    experts: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    load: float = 10.0
+    lasso: float = 3e-4
+    factor: float = 3.0
+    rungs: int = 2
+    last: int = 5
+    rung: int = 80
+    prune: int = 20
+    slack: float = 0.006
+    batch: int = 1024
+    rate: float = 2e-3
+    gate_rate: float = 3e-3
+    dropout: float = 0.2
+    gamma: float = 0.03
+    units: str = "rms"
+    noise: float = 0.3
+
+
+class Look(NamedTuple):
+    """What a head is worth on a set of vectors: accuracies, the FLOPs ratio by its load there, share of targets it holds."""
+
+    top: tuple[float, ...]
+    flops: float
+    hit: float
+    rows: int
+
+
+class Set(NamedTuple):
+    """Hidden vectors of a frozen backbone for training and validation, the trained layer, and its validation top-1."""
+
+    weight: Tensor
+    bias: Tensor
+    train: Vectors
+    valid: Vectors
+    full: float
+
+
+class LearningHead(ExpertsHead):
+    """Training multiplies in bfloat16 and keeps gates, norms and probabilities in float32; reading is as it was."""
+
+    def _losses(self, scaled: Tensor, target: Tensor, route: Route) -> tuple[Tensor, Tensor]:
+        if not self.training or self.weight.dtype == torch.float64:
+            return super()._losses(scaled, target, route)
+        losses, places = [], torch.full_like(target, ABSENT)
+        half = scaled.bfloat16()
+        for (weight, ids), rows in zip(self.parts(), route.rows, strict=True):
+            if len(rows):
+                place = place_of(ids, target[rows])
+                places[rows] = place
+                z = functional.linear(half[rows], weight.bfloat16()).float()
+                losses.append(functional.cross_entropy(z, place, reduction="none", ignore_index=ABSENT))
+        found = torch.cat(losses)
+        return torch.zeros_like(found).index_put((torch.cat(route.rows),), found), places == ABSENT
+
+
+def started(data: Set, plan: Plan) -> LearningHead:
+    """One expert that is the layer, less what a softmax does not see."""
+    vocab, dim = data.weight.shape
+    options: dict[str, Any] = {"load": plan.load, "gamma": plan.gamma, "units": plan.units}
+    head = LearningHead(dim, vocab, experts=1, bias=True, **options).to(data.weight.device)
+    with torch.no_grad():
+        head.gate.zero_()
+        rows = torch.cat([data.weight, data.bias[:, None]], 1)
+        head.weight.copy_(rows - geometric_median(rows))
+    return head
+
+
+def geometric_median(rows: Tensor, rounds: int = 30) -> Tensor:
+    """The vector ``m`` with the least ``sum ‖rows - m‖`` (Weiszfeld's iteration)."""
+    middle = rows.mean(0)
+    for _ in range(rounds):
+        near = 1 / (rows - middle).norm(dim=1).clamp_min(1e-9)
+        middle = near @ rows / near.sum()
+    return middle
+
+
+@torch.no_grad()
+def divided(head: ExpertsHead, x: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+    """Mitosis with gates that differ by ``noise`` logits, half of the parent's vectors for each child, and the old scale.
+
+    A random direction alone would give nearly all to one of two siblings, since hidden vectors lie to one side of the origin.
+    """
+    route = head.route(x)
+    gate = head.gate.detach().clone()
+    rows = mitosis(head, 2)
+    for parent, mine in enumerate(route.rows):
+        drawn = torch.randn(gate.shape[1], generator=generator).to(x.device)
+        score = x[mine] @ drawn if len(mine) > 1 else x @ drawn
+        drawn = noise * drawn / score.std().clamp_min(1e-6)
+        drawn[-1] -= noise * score.median() / score.std().clamp_min(1e-6)
+        head.gate[2 * parent], head.gate[2 * parent + 1] = gate[parent] + drawn, gate[parent] - drawn
+    head.weight.mul_(route.value.mean() / head.route(x).value.mean())
+    return rows
+
+
+def train(
+    head: ExpertsHead, data: Set, plan: Plan, optimiser: torch.optim.Optimizer, steps: int, generator: torch.Generator,
+    pruned: bool = True,
+) -> None:  # fmt: skip
+    """``steps`` of the head's own loss, with a pruning after every ``plan.prune`` of them."""
+    count = len(data.train.target)
+    for step in range(1, steps + 1):
+        head.train()
+        rows = torch.randint(count, (plan.batch,), generator=generator).to(data.train.target.device)
+        hidden = functional.dropout(data.train.hidden[rows].float(), plan.dropout)
+        loss = head(hidden, data.train.target[rows]).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if pruned and step % plan.prune == 0:
+            x = data.train.sample(SAMPLE // 4)
+            changed(head, optimiser, partial(revive, head, x))
+            changed(head, optimiser, partial(prune, head))
+
+
+def adam(head: ExpertsHead, plan: Plan) -> torch.optim.Adam:
+    groups: list[dict[str, Any]] = [{"params": [head.weight]}, {"params": [head.gate], "lr": plan.gate_rate}]
+    return torch.optim.Adam(groups, plan.rate, betas=(0.9, 0.99), fused=True)
+
+
+@torch.no_grad()
+def look(head: ExpertsHead, vectors: Vectors) -> Look:
+    """In pieces, in float32, on every vector that is given."""
+    head.eval()
+    hits, used, held = torch.zeros(len(TOPS)), torch.zeros(head.experts), 0
+    member = torch.zeros(head.experts, head.vocab, dtype=torch.bool, device=head.ids.device)
+    member[torch.repeat_interleave(head.sizes), head.ids] = True
+    for hidden, target in zip(torch.split(vectors.hidden, PIECE), torch.split(vectors.target, PIECE), strict=True):
+        best = head.route(head.read(hidden.float())).best
+        right = head.topk(hidden.float(), TOPS[-1]) == target[:, None]
+        hits += torch.stack([right[:, :top].any(1).sum() for top in TOPS]).cpu()
+        used += torch.bincount(best, minlength=head.experts).cpu()
+        held += int(member[best, target].sum())
+    count = len(vectors.target)
+    reads = head.experts + float((used / count * head.sizes.cpu()).sum())
+    return Look(tuple((hits / count).tolist()), head.vocab / reads, held / count, len(head.ids))
+
+
+class Stage(NamedTuple):
+    """A number of experts, its head after settling, and every rung on the way: one dictionary each."""
+
+    experts: int
+    head: LearningHead
+    rungs: list[dict[str, float]]
+
+
+def learn(data: Set, plan: Plan, seed: int, folder: Path, tell: Callable[[str], None]) -> Iterator[Stage]:
+    """All stages; one that ``folder`` holds is read and not trained again."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    head = started(data, plan)
+    lasso = plan.lasso
+    for experts in plan.experts:
+        file = folder / f"stage-{experts}.safetensors"
+        if file.is_file():
+            rungs = _restore(file, head)
+        else:
+            generator.manual_seed(seed * 1000 + experts)
+            torch.manual_seed(seed * 1000 + experts)
+            divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
+            rungs = ramp(head, data, plan, lasso, generator, tell)
+            _keep(file, head, rungs)
+        lasso = rungs[-1]["lasso"] / plan.factor  # a child has half of its parent's gradient, and noise to get over
+        yield Stage(experts, head, rungs)
+
+
+def ramp(
+    head: LearningHead, data: Set, plan: Plan, lasso: float, generator: torch.Generator, tell: Callable[[str], None]
+) -> list[dict[str, float]]:
+    """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was."""
+    rungs: list[dict[str, float]] = []
+    kept, optimiser = copy.deepcopy(head.state_dict()), adam(head, plan)
+    for rung in range(plan.last if head.experts == plan.experts[-1] else plan.rungs):
+        head.lasso = head.expert_lasso = lasso * plan.factor**rung
+        train(head, data, plan, optimiser, plan.rung, generator)
+        rungs.append(_line(head, look(head, data.valid), head.lasso, data.full))
+        tell(_said(rungs[-1]))
+        if rungs[-1]["top1"] < data.full - plan.slack:
+            rungs[-1]["dropped"] = 1.0
+            break
+        kept = copy.deepcopy(head.state_dict())
+    head.load_state_dict(kept)
+    head.lasso = head.expert_lasso = 0.0
+    optimiser = adam(head, plan)
+    for part in range(3):  # the rate falls in three steps
+        for group in optimiser.param_groups:
+            group["lr"] *= 0.4 if part else 1.0
+        train(head, data, plan, optimiser, plan.rung // 3, generator, pruned=False)
+    last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
+    rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
+    tell(_said(rungs[-1]))
+    return rungs
+
+
+def _line(head: ExpertsHead, seen: Look, lasso: float, full: float) -> dict[str, float]:
+    names = (f"top{top}" for top in TOPS)
+    found = {name: round(value, 4) for name, value in zip(names, seen.top, strict=True)}
+    sizes = head.sizes
+    found |= {"experts": head.experts, "lasso": lasso, "flops": round(seen.flops, 3), "hit": round(seen.hit, 4)}
+    return found | {"rows": seen.rows, "smallest": int(sizes.min()), "largest": int(sizes.max()), "full_top1": round(full, 4)}
+
+
+def _said(rung: dict[str, float]) -> str:
+    kind = "settled" if "settled" in rung else "dropped" if "dropped" in rung else "rung"
+    return (
+        f"{int(rung['experts'])} experts, lasso {rung['lasso']:.1e}, {kind}: top-1 {rung['top1']:.4f} "
+        f"of {rung['full_top1']:.4f}, {rung['flops']:.2f} times fewer, {int(rung['rows'])} rows, hit {rung['hit']:.3f}"
+    )
+
+
+def _keep(file: Path, head: ExpertsHead, rungs: list[dict[str, float]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file.with_suffix(".json")) as record:
+        record.write(json.dumps(rungs).encode())
+    parts = {name: value.detach().cpu().numpy() for name, value in head.state_dict().items()}
+    write_file(file, parts, {"format": "headlong stage"})
+
+
+def _restore(file: Path, head: ExpertsHead) -> list[dict[str, float]]:
+    opened = open_file(file)
+    head.load_state_dict({name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors})
+    rungs: list[dict[str, float]] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    return rungs

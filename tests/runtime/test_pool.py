@@ -1,0 +1,102 @@
+"""The pool: no more threads than processors, nothing for those that nobody needs, and what control groups allow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headlong import kernels
+
+native = pytest.importorskip("headlong._native")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc as Linux has it")
+
+COUNTED = """
+import os, sys, time
+import numpy as np
+import headlong as hl
+
+layer = hl.Layer(np.random.default_rng(0).standard_normal((20_000, 64)).astype(np.float32))
+wide, narrow = (hl.compile(layer, "cascade", threads=n) for n in (64, 2))
+rows = np.random.default_rng(1).standard_normal((64, 64))
+
+def threads():
+    return set(os.listdir("/proc/self/task"))
+
+def wakes():
+    found = {}
+    for task in threads():
+        text = open(f"/proc/self/task/{task}/status").read()
+        found[task] = int(text.split("voluntary_ctxt_switches:")[1].split()[0])
+    return found
+
+before = threads()
+wide.topk(rows, 3)
+grown = len(threads() - before)
+time.sleep(0.2)
+rest = wakes()
+for _ in range(50):
+    narrow.topk(rows, 3)
+    time.sleep(0.002)
+moved = sum(count > rest[task] for task, count in wakes().items() if task not in before)
+time.sleep(0.1)
+idle = time.process_time()
+time.sleep(0.5)
+print(grown, moved, time.process_time() - idle)
+"""
+
+
+@linux
+def test_no_more_workers_than_processors_and_only_those_wake_that_are_asked_for() -> None:
+    found = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, timeout=300, check=True)
+    grown, moved, idle = (float(word) for word in found.stdout.split())
+    assert grown <= native.processors() - 1
+    assert moved <= 1, "two threads are the caller and one worker"
+    assert idle < 0.05, "seconds of processor time in half a second in which nobody asked"
+
+
+def groups(root: Path, line: str, **files: str) -> int:
+    """What the native reader says of a made-up file system: a line of /proc/self/cgroup, files with / written as __."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(line + "\n")
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("max", "cpu.max").replace("cfs", "cpu.cfs")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return int(native.processors_of_groups(str(root)))
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "expected"),
+    [
+        ("0::/", {}, 0),
+        ("0::/", {"max": "max 100000"}, 0),
+        ("0::/", {"max": "150000 100000"}, 2),
+        ("0::/", {"max": "20000 100000"}, 1),
+        ("0::/a/b", {"a__max": "300000 100000", "a__b__max": "max 100000"}, 3),
+        ("0::/a/b", {"a__max": "300000 100000", "a__b__max": "200000 100000"}, 2),
+        ("0::/not/seen/from/here", {"max": "400000 100000"}, 4),
+        ("0::/../up", {}, 0),
+        ("4:cpu,cpuacct:/job", {"cpu__job__cfs_quota_us": "250000", "cpu__job__cfs_period_us": "100000"}, 3),
+        ("4:cpu,cpuacct:/job", {"cpu__job__cfs_quota_us": "-1", "cpu__job__cfs_period_us": "100000"}, 0),
+        ("4:memory:/job", {"cpu__job__cfs_quota_us": "250000", "cpu__job__cfs_period_us": "100000"}, 0),
+        ("nonsense", {}, 0),
+        ("0::", {"max": "nonsense"}, 0),
+    ],
+)
+def test_control_groups_are_read(tmp_path: Path, line: str, files: dict[str, str], expected: int) -> None:
+    assert groups(tmp_path, line, **files) == expected
+
+
+@linux
+def test_the_default_is_what_the_process_may_use() -> None:
+    pinned = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code = pinned + "from headlong import kernels; print(kernels.threads())"
+    plain = {name: value for name, value in os.environ.items() if name != "HEADLONG_THREADS"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
+    assert found.stdout.split() == ["1"]
+    assert 1 <= native.processors() <= len(os.sched_getaffinity(0))
+    assert kernels.threads(7) == 7

@@ -1,0 +1,69 @@
+"""The tables of the page on doubly sparse experts: what was learned, and what became of every printed number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from statistics import fmean, stdev
+from typing import Any
+
+from tables_integrations import RESULTS
+
+from headlong.report.papers import joined
+from headlong.report.records import measured_where
+from headlong.report.tables import Table, markdown
+from headlong.studies.papers.doubly_sparse.printed import cells, counts
+
+METRICS = {
+    "top1": "top-1", "gain": "less the full layer's", "top5": "top-5", "top10": "top-10", "flops": "times fewer",
+    "hit": "targets held", "rows_per_class": "rows a class", "removed": "rows pruned",
+}  # fmt: skip
+SHOWN: dict[str, Callable[[float], str]] = {
+    "gain": lambda value: f"{value:+.4f}",
+    "flops": lambda value: f"{value:.2f}",
+    "rows_per_class": lambda value: f"{value:.2f}",
+    "hit": lambda value: f"{value:.1%}",
+    "removed": lambda value: f"{value:.1%}",
+}
+
+
+def learned() -> str:
+    """Means over seeds with their standard deviation, a row for each method."""
+    file = RESULTS / "liao2019.learned.jsonl"
+    if not file.is_file():
+        return "Not run yet: `headlong reproduce liao2019:learned`."
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        (group[0]["setting"]["task"], group[0]["setting"]["method"], str(len(group)), *(_cell(group, name) for name in METRICS))
+        for group in sorted(joined(lines), key=_place)
+    ]
+    made = lines[0]["environment"]
+    where = f"Test split; {measured_where(made)}; commit {made.get('commit', 'unknown')}, device {made.get('device', 'cpu')}."
+    return markdown(Table("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), where))
+
+
+def _place(group: Any) -> tuple[str, bool, int, str]:
+    """Experts last, few before many."""
+    setting = group[0]["setting"]
+    kind, _, number = setting["method"].partition("-")
+    return setting["task"], kind == "ds", int(number) if kind == "ds" else 0, setting["method"]
+
+
+def _cell(group: Any, metric: str) -> str:
+    values = [line["got"][metric] for line in group if metric in line["got"]]
+    if not values:
+        return ""
+    show = SHOWN.get(metric, lambda value: f"{value:.4f}")
+    spread = f" ± {show(stdev(values)).lstrip('+')}" if len(values) > 1 else ""
+    return show(fmean(values)) + spread
+
+
+def printed() -> str:
+    """Every number that the poster prints."""
+    found = list(cells(RESULTS))
+    told = ", ".join(f"{number} {status}" for status, number in sorted(counts(found).items()))
+    rows = tuple((cell.what, cell.printed, cell.ours, cell.status, cell.note) for cell in found)
+    return markdown(Table("", ("cell", "printed", "ours", "status", "what ours is"), rows, f"{len(found)} cells: {told}."))
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"learned-experts": learned, "printed-experts": printed}
