@@ -27,7 +27,7 @@ docs:
 
 # A million damaged files for the readers
 fuzz INPUTS="1000000" SEED="1":
-    {{python}} tests/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json results/fuzz.json
+    {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json results/fuzz.json
 
 # Kernels with the address and undefined-behaviour sanitizers, and the tests over them
 sanitize:

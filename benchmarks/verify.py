@@ -33,7 +33,7 @@ from headlong.engines.base import Engine
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
 from oracle import check_draw, logsumexp
 
 Doubles = NDArray[np.float64]

@@ -17,7 +17,7 @@ from headlong.cli.commands import app
 from headlong.errors import OptionError, ShapeError
 from headlong.tune import Crossing, crossover
 from oracle import truth
-from test_prefix import decaying
+from plans import decaying
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ case $kind in
   *) echo "$kind is no sanitizer; choose address or thread" >&2; exit 2 ;;
 esac
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(tests/test_{kernels,encode,masks,engines,promise,callers,saved,fuzz}.py)
+[ ${#tests[@]} -gt 0 ] || tests=(tests/kernels tests/previews/test_encode.py tests/engines/test_{masks,engines,promise,callers,saved}.py tests/cli/test_fuzz.py)
 
 python=${PYTHON:-python3}
 work=$(mktemp -d)

@@ -18,7 +18,7 @@ import headlong as hl
 from compiled import variant
 from devices import GPU, PLACE, recorded, tensor, torch
 from headlong.engines.device import residence
-from test_structured import made
+from structured_layers import made
 
 DIM, VOCAB = 16, 67
 ENGINES = ("full", "cascade", "svd", "experts", "moc", "mos", "tree", "two-level")
@@ -91,7 +91,7 @@ def machine_code() -> list[dict[str, Any]]:
                 form = [launch[2].get(key) for key in ("SAMPLE", "BLOCK_B")]
                 variants.setdefault(f"{launch[0].__name__} {form}", variant(*launch))
     plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script, text = Path(__file__).parent / "compiled.py", json.dumps(list(variants.values()))
+    script, text = Path(__file__).resolve().parents[2] / "helpers" / "compiled.py", json.dumps(list(variants.values()))
     done = subprocess.run([sys.executable, script, "90"], input=text, capture_output=True, text=True, check=False, env=plain)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -129,7 +129,7 @@ def _kernels(source: str) -> list[tuple[str, bool]]:
     return [(one.name, one.name not in returns and one.name not in CALLED) for one in functions]
 
 
-@pytest.mark.skipif(not GPU, reason="a CUDA graph takes a GPU: python -m pytest tests/test_device_launches.py there")
+@pytest.mark.skipif(not GPU, reason="a CUDA graph takes a GPU: run this file where there is one")
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_captured_graph_answers_new_vectors(name: str) -> None:
     engine, rng = engine_of(name), np.random.default_rng(5)

@@ -29,7 +29,7 @@ from headlong.studies.papers.svd_hierarchical import cuda as vlasova_cuda
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's inf - inf is NumPy's, which warns
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TINY = Settings(k=2, batches=(1, 2), queries=2, rounds=1, calls=1)
 
 

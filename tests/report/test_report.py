@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from copy import deepcopy
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
+from bench_record import RECORD
 from headlong.report import readme
 from headlong.report.axes import Axis
 from headlong.report.page import bench_page, page, speed_and_misses
@@ -31,47 +31,6 @@ from headlong.report.tables import (
     topk_table,
     worst_gap,
 )
-
-RECORD: dict[str, Any] = {
-    "environment": {
-        "cpu": "A <CPU> & more",
-        "threads": 2,
-        "isa": ["avx2"],
-        "isa_used": ["avx2"],
-        "python": "3.12.0",
-        "versions": {"numpy": "2.0"},
-        "date": "2026-01-02",
-    },
-    "layer": {"vocab": 1000, "dim": 10, "dtype": "float32"},
-    "settings": {"k": 2, "queries": 2, "baseline": ""},
-    "truth": {"ids": [[3, 4], [5, 6]], "log_probs": [[-0.5, -1.0], [-0.25, -2.0]]},
-    "answers": [
-        {"contestant": "torch fp32", "about": {"reads": "all rows"}, "gap": [[0.0, 1e-6], [-2e-6, 0.0]]},
-        {"contestant": "torch bf16", "about": {}, "gap": [[0.5, None], [0.1, 0.0]]},
-        {
-            "contestant": "cascade",
-            "about": {"promise": "ids proved", "engine": "Engine(cascade)"},
-            "gap": [[0.0, 0.0], [0.0, 0.0]],
-            "error": [0.1, 0.1],
-            "proved": [1, 1],
-        },
-        {
-            "contestant": "hnswlib",
-            "about": {"reads": "a graph"},
-            "ids": [[3, 9], [5, 6]],
-            "true": [[-0.5, -1.5], [-0.25, -2.0]],
-        },
-    ],
-    "runs": [
-        {"contestant": "torch fp32", "batch": 1, "bytes": 40000, "seconds": [8e-3, 12e-3, 10e-3]},
-        {"contestant": "torch bf16", "batch": 1, "bytes": 20000, "seconds": [5e-3]},
-        {"contestant": "cascade", "batch": 1, "bytes": 10000, "seconds": [1e-3, 3e-3]},
-        {"contestant": "hnswlib", "batch": 1, "seconds": [1e-3]},
-        {"contestant": "torch fp32", "batch": 4, "bytes": 10000, "seconds": [8e-3]},
-        {"contestant": "torch bf16", "batch": 4, "bytes": 5000, "seconds": [4e-3]},
-        {"contestant": "cascade", "batch": 4, "bytes": 4000, "seconds": [16e-3]},
-    ],
-}
 
 
 def test_a_summary_is_what_the_definitions_say() -> None:

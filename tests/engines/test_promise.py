@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +12,7 @@ from headlong import kernels
 from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
+from rates import check_rate, tail
 
 STAKES = {0.98: 0.5, 0.7: 0.2, 0.45: 0.12, 0.25: 0.08, 0.12: 0.06, 0.05: 0.04}
 """Of csrc/executor/bet.cpp: the shares of its capital that a bet puts on every draw,
@@ -20,22 +20,8 @@ and how much of the first capital goes to each."""
 SEEDS = 7
 
 
-def tail(failures: int, trials: int, rate: float) -> float:
-    """``P(Binomial(trials, rate) >= failures)``: what Clopper and Pearson compare with the level."""
-    logs = [
-        math.lgamma(trials + 1)
-        - math.lgamma(i + 1)
-        - math.lgamma(trials - i + 1)
-        + i * math.log(rate)
-        + (trials - i) * math.log1p(-rate)
-        for i in range(failures)
-    ]
-    return 1.0 - sum(map(math.exp, logs))
 
 
-def check_rate(failures: int, trials: int, rate: float) -> None:
-    """The failures do not prove, at 99.9 %, that they come more often than ``rate``."""
-    assert tail(failures, trials, rate) > 1e-3, f"{failures} of {trials} failed, promised were {rate:g}"
 
 
 def test_the_tail_of_a_binomial() -> None:

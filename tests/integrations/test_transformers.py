@@ -20,21 +20,20 @@ from transformers import (
     GPT2LMHeadModel,
     GraniteConfig,
     GraniteForCausalLM,
-    LogitsProcessor,
     LogitsProcessorList,
     T5Config,
     T5ForConditionalGeneration,
     WatermarkingConfig,
 )
 
+from dense_noise import Noise, dense_with_noise
 from headlong import Affine, SoftCap
-from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
 from headlong.integrations.fingerprint import Fingerprint
 from headlong.integrations.transformers import FastHead, accelerate, headlong_generate, restore
 
 VOCAB, SHARP = 3000, 25.0
-DOCS = Path(__file__).resolve().parents[1] / "docs/transformers.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/transformers.md"
 PROMPTS = torch.randint(3, VOCAB, (3, 6), generator=torch.Generator().manual_seed(1))
 SHORT = {"max_new_tokens": 8, "pad_token_id": 0}
 
@@ -75,32 +74,8 @@ def plain() -> Any:
     return gpt2()
 
 
-class Noise(LogitsProcessor):  # type: ignore[misc]
-    """Adds the Gumbel of each (step, row, token): the argmax of what comes out is a sample."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.step = seed, 0
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        classes = np.arange(scores.shape[1], dtype=np.int64)
-        rows = [gumbels(self.seed, self.step * len(scores) + row, 0, classes) for row in range(len(scores))]
-        self.step += 1
-        return scores.double() + torch.from_numpy(np.stack(rows))
 
 
-def dense_with_noise(seed: int) -> Callable[..., Any]:
-    """transformers' own loop and processors over the dense layer, with noise that is known."""
-
-    def decode(
-        model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **rest: Any
-    ) -> Any:
-        config = copy.copy(generation_config)
-        noise = [Noise(seed)] if config.do_sample else []
-        config.do_sample = False
-        processors = LogitsProcessorList([*logits_processor, *noise])
-        return model._sample(input_ids, processors, stopping_criteria, config, **rest)
-
-    return decode
 
 
 EXACT: dict[str, dict[str, Any]] = {

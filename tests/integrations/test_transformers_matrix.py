@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers as hf
 
+from dense_noise import dense_with_noise
 from headlong.integrations.transformers import accelerate, generate, headlong_generate, restore
-from test_transformers import dense_with_noise
 
 VOCAB = 1200
 IDS = torch.randint(5, VOCAB, (2, 6), generator=torch.Generator().manual_seed(3))

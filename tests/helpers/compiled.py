@@ -1,4 +1,4 @@
-"""Compiles recorded launches for a GPU that need not be there: ``python tests/compiled.py 90 < launches.json``.
+"""Compiles recorded launches for a GPU that need not be there: ``python tests/helpers/compiled.py 90 < launches.json``.
 
 Each line of the answer is one kernel: its name, the bytes of each thread's stack (registers that did not suffice), and the
 instructions of :data:`WANTED` that it uses. What does not compile ends in an error. Triton's interpreter has to be off, so

@@ -14,8 +14,8 @@ from headlong import kernels
 from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
-from test_prefix import decaying
-from test_promise import check_rate
+from plans import decaying
+from rates import check_rate
 
 LEVELS = kernels.levels()[1:]
 VOCAB = 9001

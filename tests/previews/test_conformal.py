@@ -18,8 +18,8 @@ from headlong.previews.conformal import conformal, enough, likely_factor, split,
 from headlong.previews.prefix import tail_of
 from headlong.previews.whitening import whiten
 from oracle import truth
-from test_prefix import decaying, state, strangers
-from test_promise import check_rate
+from plans import decaying, state, strangers
+from rates import check_rate
 
 
 @pytest.mark.parametrize(("delta", "count"), [(0.5, 1), (0.1, 9), (0.01, 99), (5e-4, 1999), (0.03, 33)])
@@ -52,7 +52,7 @@ def test_the_split() -> None:
     assert len(basis) == 200 and len(queries) == 18 and queries[-1] == 399 and not set(basis.ravel()) & set(queries.ravel())
     with pytest.raises(OptionError, match=r"at a rate of 0.01 takes 198 vectors.*got 150"):
         split(vectors[:150], 0.01)
-    with pytest.raises(OptionError, match="takes 2 calibration vectors"):
+    with pytest.raises(OptionError, match="takes 2 vectors"):
         split(vectors[:1], 0.5)
 
 
@@ -124,20 +124,20 @@ def test_narrower_reads_less(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "promise"),
     [
-        ({"delta_ids": 0.0}, "may fail, which delta=0.001 and delta_ids=0 do not allow"),
-        ({"delta_ids": 0.1, "delta": 0.0}, "pass both between 0 and 1"),
-        ({"delta_ids": 0.1, "delta": 0.1, "width": 0}, "takes calibration vectors and a prefix"),
-        ({"delta_ids": 0.1, "delta": 0.1, "calibration": None}, "takes calibration vectors and a prefix"),
-        ({"delta_ids": 0.1, "delta": 0.001}, r"takes 3,998 calibration vectors.*got 400"),
-        ({"widths": "narrow"}, "widths is 'narrow'; expected 'sure', 'calibrated', 'likely' or 'rotation'"),
+        ({"delta_ids": 0.1, "delta": 0.0}, hl.Promise(0.01, 0.0, 0.0)),
+        ({"delta_ids": 0.1, "delta": 0.1, "width": 0}, hl.Promise(0.01, 0.1, 0.0, frozenset({"query"}))),
+        ({"delta_ids": 0.1, "delta": 0.1, "calibration": None}, hl.Promise(0.01, 0.1, 0.0, frozenset({"query"}))),
+        ({"delta_ids": 0.1, "delta": 0.1}, hl.Promise(0.01, 0.1, 0.1, frozenset({"query", "calibration"}))),
+        ({"delta_ids": 0.1, "eps": math.inf}, hl.Promise(math.inf, 0.0, 0.1, frozenset({"query", "calibration"}))),
     ],
 )
-def test_refusals(options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_learned_is_proved(options: dict[str, Any], promise: hl.Promise) -> None:
+    """Radii are learned where both chances leave room, vectors came and a prefix is read; else the engine keeps more."""
     layer, hidden = decaying(500, 40)
-    with pytest.raises(OptionError, match=message):
-        hl.compile(layer, "cascade", **({"calibration": hidden, "widths": "calibrated"} | options))
+    over = ("query",) if options.get("calibration", hidden) is None else ("query", "calibration")
+    assert hl.compile(layer, "cascade", **({"calibration": hidden, "over": over} | options)).promise == promise
 
 
 def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:

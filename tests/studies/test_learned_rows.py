@@ -18,7 +18,7 @@ from headlong.studies.models import learned_experts
 from headlong.studies.papers.doubly_sparse import controls, learned, printed
 from headlong.studies.papers.doubly_sparse import tasks as study
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 VOCAB, DIM = 40, 16
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from bench_record import RECORD
 from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
 from headlong.report.sections import Source, report
-from test_report import RECORD
 
 INSPECTED = {
     "vocab": 900, "dim": 32, "dtype": "float32", "percentiles": [0, 5, 50, 95, 100], "row_norms": [1, 2, 3, 4, 5],

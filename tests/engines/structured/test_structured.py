@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 import headlong as hl
 from headlong.engines.structured.base import ENGINES, StructuredEngine
@@ -24,45 +22,22 @@ from headlong.errors import (
     StoreError,
     WrongLayerError,
 )
-from headlong.heads import HEADS, Head, build_head
+from headlong.heads import HEADS, build_head
 from headlong.layers.structured import FILES, KINDS, StructuredLayer, load_layer
 from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, logsumexp
-
-Doubles = NDArray[np.float64]
+from structured_layers import TOLERANCE, Case, Doubles, made
 
 STRUCTURED = [kind for kind in sorted(HEADS) if isinstance(build_head(kind, 4, 9).freeze(), StructuredLayer)]
 SHARING = ("moc", "mos")
 """Heads whose rows may be the embedding's."""
 SHAPES = [(1, 2), (3, 7), (16, 65), (33, 257)]
-TOLERANCE = 1e-10
-"""Several float64 roundings of numbers below a hundred."""
 
 
-class Case(NamedTuple):
-    """A head with random weights of some size, its finished layer, hidden vectors, and their log-probabilities in float64."""
-
-    head: Head
-    layer: Any
-    hidden: NDArray[np.float32]
-    log_probs: Doubles
 
 
-def made(kind: str, dim: int, vocab: int, rows: int = 6, **options: Any) -> Case:
-    torch.manual_seed(7)
-    head = build_head(kind, dim, vocab, **options)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.copy_(torch.randn_like(parameter))
-    hidden = torch.randn(rows, dim)
-    hidden[0] = 0.0
-    return Case(head, head.freeze(), hidden.numpy(), dense(head, hidden))
 
 
-def dense(head: Head, hidden: Any) -> Doubles:
-    with torch.no_grad():
-        wide = copy.deepcopy(head).double().log_prob(torch.as_tensor(hidden).double())
-    return np.asarray(wide.numpy(), np.float64)
 
 
 def compiled(case: Case, **options: Any) -> StructuredEngine:

@@ -18,7 +18,7 @@ import pytest
 
 import headlong as hl
 from adversarial import DTYPES, build
-from headlong.engines.base import METHODS
+from headlong.engines.method import METHODS
 from headlong.errors import MalformedFileError, OptionError, StoreError, WrongLayerError
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.tree import TreeLayer

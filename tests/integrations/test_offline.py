@@ -17,7 +17,7 @@ import headlong as hl
 from headlong.errors import InputError
 from headlong.integrations.offline import Scorer, in_pandas, spark_schema
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HIDDEN = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)
 
 

@@ -14,7 +14,7 @@ from headlong.errors import OptionError
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.tree import TreeLayer
 from oracle import check_topk, check_within, logsumexp, truth
-from test_structured import Case, made
+from structured_layers import Case, made
 
 # a GPU's inf - inf is silent; the interpreter's is NumPy's, which warns
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("plain_interpreter")]

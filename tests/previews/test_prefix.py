@@ -13,55 +13,25 @@ import headlong as hl
 from adversarial import CASES, DTYPES, build
 from headlong import kernels
 from headlong.engines.base import Engine
-from headlong.engines.reference.query import Matrix, Query
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.plan import Dense, Plan
+from headlong.plan import Dense
 from headlong.previews import prefix
 from headlong.previews.first_look import CANDIDATES, best_look, rows_to_bet
 from headlong.previews.prefix import prefix_plan, spread
 from headlong.previews.whitening import stored, whiten
 from oracle import check_topk, check_within, truth
+from plans import check_radii, decaying, state, strangers
 
 SURE, IDS = hl.Promise(0.05, 0.0, 0.0), hl.Promise(math.inf, 0.0, 0.0)
 
 
-def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[Layer, np.ndarray]:
-    """A layer whose logits' energy falls as ``j ** -power`` in a hidden basis, and vectors with an offset to match."""
-    rng = np.random.default_rng(seed)
-    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
-    energy = np.arange(1, dim + 1.0) ** (-power / 2)
-    weight = (rng.standard_normal((vocab, dim)) * energy) @ turn.T * 2
-    hidden = (rng.standard_normal((400, dim)) * energy) @ turn.T + rng.standard_normal(dim)
-    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
 
 
-def state(layer: Layer, plan: Plan, hidden: np.ndarray) -> Query:
-    norms = np.minimum(kernels.row_norms(layer.weight), np.finfo(np.float32).max)
-    matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)
-    return Query(matrix, hidden.astype(np.float64), np.ones(layer.vocab, bool))
 
 
-def check_radii(layer: Layer, plan: Plan, vectors: np.ndarray) -> int:
-    """No estimate of any level is farther from the float64 logit than its radius; returns the pairs that were checked."""
-    everything = np.arange(layer.vocab)
-    for hidden in vectors:
-        query = state(layer, plan, hidden)
-        looks = []
-        for _ in plan.levels:
-            query.look(everything)
-            looks.append((query.estimate.copy(), query.radius.copy()))
-        query.score(everything)
-        for estimate, radius in looks:
-            assert np.isfinite(estimate).all()
-            assert (np.abs(query.estimate - estimate) <= radius + query.rounding).all()
-    return len(vectors) * layer.vocab * len(plan.levels)
 
 
-def strangers(dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Vectors unlike any that calibrates: none, axes, heavy tails, far and near ones."""
-    vectors = [np.zeros((1, dim)), np.eye(dim)[:4], rng.standard_cauchy((4, dim)), rng.standard_normal((4, dim)) * 1e4]
-    return np.concatenate([*vectors, rng.standard_normal((4, dim)) * 1e-5, rng.standard_normal((8, dim))]).astype(np.float32)
 
 
 CALIBRATIONS: dict[str, Any] = {
@@ -280,8 +250,9 @@ def test_options() -> None:
     layer, hidden = decaying(900, 70, 2.0)
     assert engine_of(layer, hidden, width=0).plan.rotation is None
     assert hl.compile(layer, "cascade").plan.rotation is None, "nothing calibrates"
-    with pytest.raises(OptionError, match="width is 8, but no calibration vectors came; pass calibration=hidden"):
-        hl.compile(layer, "cascade", width=8)
+    own = hl.compile(layer, "cascade", width=8)
+    assert own.plan.levels[0].layout[0][:2] == (0, 8), "the layer's own directions"
+    assert (own.topk(hidden[:9], 5).ids == truth(layer, hidden[:9]).logits.argsort(axis=1)[:, ::-1][:, :5]).all()
     with pytest.raises(OptionError, match="width is 71; expected a whole number from 0 to 70"):
         engine_of(layer, hidden, width=71)
     with pytest.raises(NonFiniteError, match="calibration reaches 1e\\+200, beyond float32's range"):

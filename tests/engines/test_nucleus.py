@@ -9,7 +9,7 @@ import headlong as hl
 from headlong import kernels
 from headlong.engines.reference.gumbel import gumbels
 from oracle import kept
-from test_promise import check_rate
+from rates import check_rate
 
 VOCAB, DIM, QUERIES = 6000, 48, 40
 

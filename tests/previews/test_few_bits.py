@@ -24,8 +24,8 @@ from headlong.previews.int8 import mean_row
 from headlong.previews.sphere import quantile, random_basis, tail
 from headlong.previews.whitening import whiten
 from oracle import truth
-from test_prefix import check_radii, decaying, state, strangers
-from test_promise import check_rate
+from plans import check_radii, decaying, state, strangers
+from rates import check_rate
 
 BITS = (1, 2, 3, 4, 8)
 

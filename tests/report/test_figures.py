@@ -23,7 +23,7 @@ from headlong.studies.papers.drawing import draw
 from headlong.studies.papers.monotonic_softmax import figures as ganea2019_figures
 from headlong.studies.papers.svd_hierarchical import figures as vlasova_figures
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_ranges_and_heat_are_svg() -> None:

@@ -1,0 +1,48 @@
+"""Layers with a known spectrum, and the radii of a plan held against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headlong import kernels
+from headlong.engines.reference.query import Matrix, Query
+from headlong.layers.matrix import Layer
+from headlong.plan import Plan
+
+
+def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[Layer, np.ndarray]:
+    """A layer whose logits' energy falls as ``j ** -power`` in a hidden basis, and vectors with an offset to match."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    energy = np.arange(1, dim + 1.0) ** (-power / 2)
+    weight = (rng.standard_normal((vocab, dim)) * energy) @ turn.T * 2
+    hidden = (rng.standard_normal((400, dim)) * energy) @ turn.T + rng.standard_normal(dim)
+    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
+
+
+def state(layer: Layer, plan: Plan, hidden: np.ndarray) -> Query:
+    norms = np.minimum(kernels.row_norms(layer.weight), np.finfo(np.float32).max)
+    matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)
+    return Query(matrix, hidden.astype(np.float64), np.ones(layer.vocab, bool))
+
+
+def check_radii(layer: Layer, plan: Plan, vectors: np.ndarray) -> int:
+    """No estimate of any level is farther from the float64 logit than its radius; returns the pairs that were checked."""
+    everything = np.arange(layer.vocab)
+    for hidden in vectors:
+        query = state(layer, plan, hidden)
+        looks = []
+        for _ in plan.levels:
+            query.look(everything)
+            looks.append((query.estimate.copy(), query.radius.copy()))
+        query.score(everything)
+        for estimate, radius in looks:
+            assert np.isfinite(estimate).all()
+            assert (np.abs(query.estimate - estimate) <= radius + query.rounding).all()
+    return len(vectors) * layer.vocab * len(plan.levels)
+
+
+def strangers(dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Vectors unlike any that calibrates: none, axes, heavy tails, far and near ones."""
+    vectors = [np.zeros((1, dim)), np.eye(dim)[:4], rng.standard_cauchy((4, dim)), rng.standard_normal((4, dim)) * 1e4]
+    return np.concatenate([*vectors, rng.standard_normal((4, dim)) * 1e-5, rng.standard_normal((8, dim))]).astype(np.float32)
