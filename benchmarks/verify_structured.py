@@ -29,7 +29,7 @@ HEADS = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tre
 
 def checked(name: str, head: Any, data: study.Data) -> dict[str, Any]:
     """Counts of what differs, and by how much at most."""
-    engine = hl.compile(head.freeze(), delta=0.0, eps=1e-6)
+    engine = hl.compile(head.to_layer(), delta=0.0, eps=1e-6)
     wide = copy.deepcopy(head).double().eval()
     rows = np.linspace(0, len(data.test_target) - 1, QUERIES).astype(np.int64)
     hidden, target = data.test_hidden[rows].astype(np.float32), data.test_target[rows]

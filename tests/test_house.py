@@ -45,6 +45,7 @@ LAW: dict[str, set[str]] = {
     "bench": {*MEASURING},
     "bench/rivals": {*CORE, "bench", "torch", "faiss", "hnswlib", "usearch", "scann"},
     "report": {"errors", "numpy", "matplotlib"},
+    "torch": {"integrations"},
     "integrations": {
         *READING, DOOR, "compile", "heads", "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
     },

@@ -35,6 +35,12 @@ def kind_of(value: object) -> Kind:
     return "torch" if tensor is not None and isinstance(value, tensor) else "numpy"
 
 
+def is_linear(value: object) -> bool:
+    """Whether ``value`` is a ``torch.nn.Linear``; never imports torch."""
+    linear = getattr(getattr(sys.modules.get("torch"), "nn", None), "Linear", None)
+    return linear is not None and isinstance(value, linear)
+
+
 def as_numpy(value: Any, name: str) -> Array:
     """``value`` as a NumPy array, without a copy where it is one already or a torch tensor on the CPU."""
     if type(value) is np.ndarray and not value.dtype.hasobject:

@@ -11,10 +11,11 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from headlong import kernels
 from headlong.answers import Promise
+from headlong.arrays import is_linear
 from headlong.checks import real, whole
 from headlong.engines.adaptive import method as bandit
 from headlong.engines.arguments import checked_eps, checked_hidden
@@ -49,16 +50,23 @@ PROVED = 8
 """Queries at once beyond which a dense pass is faster than proofs of their normalisers; ``headlong tune`` measures it."""
 
 
+class Linear(Protocol):
+    """What a ``torch.nn.Linear`` has; named here without importing torch."""
+
+    weight: Any
+    bias: Any
+
+
 @overload
-def compile(layer: Layer, method: str = ..., *, device: None = ..., **options: Any) -> Engine: ...
+def compile(layer: Layer | Linear, method: str = ..., *, device: None = ..., **options: Any) -> Engine: ...
 @overload
-def compile(layer: Layer, method: str = ..., *, device: str, **options: Any) -> DeviceEngine | SvdDevice: ...
+def compile(layer: Layer | Linear, method: str = ..., *, device: str, **options: Any) -> DeviceEngine | SvdDevice: ...
 @overload
 def compile(layer: StructuredLayer, method: str = ..., *, device: None = ..., **options: Any) -> StructuredEngine: ...
 @overload
 def compile(layer: StructuredLayer, method: str = ..., *, device: str, **options: Any) -> TableEngine: ...
 def compile(
-    layer: Layer | StructuredLayer,
+    layer: Layer | StructuredLayer | Linear,
     method: str = "auto",
     *,
     eps: float = 0.01,
@@ -82,12 +90,15 @@ def compile(
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, whose answers are tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the CPU, or the GPU that the layer's weight lies on
+    ``layer``        a layer, or a ``torch.nn.Linear``, whose numbers are read where they are
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
     A structured layer has one engine, that of its kind; a mixture's takes calibration vectors, too.
     """
     wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
     wanted = wanted._replace(over=admitted(over, wanted))
     whole(seed, "seed", 0, 2**64 - 1)
+    if is_linear(layer):
+        layer = Layer(layer)
     if isinstance(layer, StructuredLayer):
         place = _place(device, layer)
         if place is None:
@@ -101,7 +112,7 @@ def compile(
             _structured(layer, method, wanted, calibration, threads, seed, whole_parts | options), place
         )
     if not isinstance(layer, Layer):
-        raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias)")
+        raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias), or a torch.nn.Linear")
     vectors = None if calibration is None else _vectors(calibration, layer.dim)
     place = _place(device, layer)
     if over is not None and "calibration" in wanted.over and vectors is None:

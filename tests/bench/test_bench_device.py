@@ -236,7 +236,7 @@ def test_a_recording_that_is_killed_goes_on(interpreter: str, tmp_path: Path, mo
 def test_the_study_times_every_layer(interpreter: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vlasova_cuda, "SCHEDULE", bench.Schedule(1, 0, 1, 0.0))
     monkeypatch.setattr(vlasova_cuda, "FLAT", ("torch bf16", "svd"))  # the others take the interpreter longer
-    flat, tree = hl.Layer(rng.standard_normal((70, 8), np.float32)), build_head("tree", 8, 70, counts=np.ones(70)).freeze()
+    flat, tree = hl.Layer(rng.standard_normal((70, 8), np.float32)), build_head("tree", 8, 70, counts=np.ones(70)).to_layer()
     subject = vlasova_cuda.Subject([("full", flat), ("a tree", tree)], rng.standard_normal((1, 8)).astype(np.float32))
     found = vlasova_cuda.timed(subject, gpu_clock.place(interpreter), papers.Context(Path(), silent))
     assert set(found) == {"torch bf16", "svd", "a tree"}

@@ -178,7 +178,7 @@ def _loss(rank: int) -> Any:
     torch.testing.assert_close(head.weight.grad, w.grad[part], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(head.bias.grad, b.grad[part], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(head.log_prob(rows.detach()), logits.detach().log_softmax(-1), rtol=1e-10, atol=1e-12)
-    engine = distributed.compile(head.float().freeze())
+    engine = distributed.compile(head.float().to_layer())
     return engine.topk(rows.detach(), 1).ids[:, 0].tolist() == logits.argmax(1).tolist()
 
 

@@ -251,7 +251,7 @@ def test_sparse_experts_answer_for_their_own_classes(parts: str, bias: bool) -> 
     with torch.no_grad():
         exact = head.double().log_prob(hidden.double()).numpy()
         head.float()
-    layer = head.freeze()
+    layer = head.to_layer()
     engine = hl.compile(layer, delta=0.0, threads=1, parts=parts)
     assert (engine.route(hidden.numpy()) == head.route(head.read(hidden)).best.numpy()).all()
     k = int(layer.sizes.max())
@@ -278,7 +278,7 @@ def _renamed(
 
 
 def test_native_and_reference_agree() -> None:
-    layer = sparse(experts=3, vocab=200, dim=9).freeze()
+    layer = sparse(experts=3, vocab=200, dim=9).to_layer()
     hidden = np.random.default_rng(3).normal(size=(30, 9))
     engine, reference = hl.compile(layer, delta=0.0, threads=2), Reference(layer)
     found, wanted = engine._reader.topk(hidden, 20, 1e-9, 2, 0.0, 0), reference.topk(hidden, 20, 1e-9, 1, 0.0, 0)

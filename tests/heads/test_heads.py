@@ -147,9 +147,9 @@ def test_a_tied_weight_is_the_embedding_itself() -> None:
         DenseHead(15, 65, embedding.weight)
 
 
-def test_freeze_is_a_copy_that_gives_the_same_logits() -> None:
+def test_a_layer_is_a_copy_that_gives_the_same_logits() -> None:
     head, (hidden, _) = DenseHead(16, 65), asked((9, 16, 65))
-    layer = head.freeze()
+    layer = head.to_layer()
     assert isinstance(layer, Layer) and (layer.vocab, layer.dim) == (65, 16)
     assert layer.bias is not None
     logits = hidden.numpy() @ layer.weight.T + layer.bias
@@ -157,7 +157,7 @@ def test_freeze_is_a_copy_that_gives_the_same_logits() -> None:
     checksum = layer.checksum()
     with torch.no_grad():
         head.weight.add_(1)
-    assert Layer(layer.weight, layer.bias).checksum() == checksum != head.freeze().checksum()
+    assert Layer(layer.weight, layer.bias).checksum() == checksum != head.to_layer().checksum()
 
 
 def test_pieces_keep_logits_under_the_limit() -> None:

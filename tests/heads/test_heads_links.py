@@ -197,18 +197,18 @@ def test_curves_are_frozen_as_they_are(rng: np.random.Generator) -> None:
             for parameter in curve.parameters():
                 parameter.normal_()
         wide = curve.double()
-        link = wide.freeze()
+        link = wide.to_layer()
         error = link.error if isinstance(link, Table) else 0.0
         found, expected = link(z), wide(torch.from_numpy(z)).detach().numpy()
         assert np.abs(found - expected).max() <= error + 1e-8 * np.abs(expected).max(), name
-    assert isinstance(Monotone().freeze(), Table)
+    assert isinstance(Monotone().to_layer(), Table)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["plif", "sigsoftmax", "monotone"])
 def test_a_frozen_head_is_read_with_proof(kind: str, dtype: torch.dtype) -> None:
     head = shaken(kind, {}, 24, 700)
-    layer = head.to(dtype).freeze()
+    layer = head.to(dtype).to_layer()
     assert layer.dtype == str(dtype).removeprefix("torch.")
     hidden = np.random.default_rng(0).standard_normal((12, 24)).astype(np.float32)
     exact = truth(layer, hidden)
@@ -223,7 +223,7 @@ def test_a_frozen_head_is_read_with_proof(kind: str, dtype: torch.dtype) -> None
 
 def test_a_mixture_survives_a_round_trip_through_a_layer() -> None:
     head = shaken("mos", {"curve": "plif", "components": 3, "latent": 9})
-    layer = head.freeze()
+    layer = head.to_layer()
     assert isinstance(layer, MixtureLayer) and (layer.components, layer.latent, layer.dim, layer.vocab) == (3, 9, 12, 41)
     hidden, _ = asked(6)
     exact = copy.deepcopy(head).double().log_prob(hidden.double()).detach().numpy()

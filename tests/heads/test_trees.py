@@ -226,7 +226,7 @@ def test_bands_are_torchs_own_with_the_same_weights() -> None:
     hidden, target = torch.randn(50, 32), torch.randint(60, (50,))
     torch.testing.assert_close(ours(hidden, target).loss, theirs(hidden, target).loss)
     torch.testing.assert_close(ours.log_prob(hidden), theirs.log_prob(hidden))
-    top = hl.compile(ours.freeze()).topk(hidden.numpy(), k=7)
+    top = hl.compile(ours.to_layer()).topk(hidden.numpy(), k=7)
     values, ids = theirs.log_prob(hidden).topk(7)
     assert (top.ids == ids.numpy()).mean() > 0.99
     np.testing.assert_allclose(top.log_probs, values.detach().numpy(), atol=1e-5)
@@ -240,7 +240,7 @@ def test_the_native_descent_is_its_numpy_twin(kind: str, level: str) -> None:
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.mul_(20)
-    engine = hl.compile(head.freeze())
+    engine = hl.compile(head.to_layer())
     reference = Reference(engine.steps)  # type: ignore[attr-defined]
     twin, hidden = native(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
     for k in (1, 10, 300):
@@ -259,12 +259,12 @@ def test_ties_go_by_class_and_a_search_opens_no_more_than_it_must() -> None:
     head = TreeHead(4, 64, tree="balanced")
     with torch.no_grad():
         head.weight.zero_()
-    flat = hl.compile(head.freeze()).topk(np.ones((1, 4), np.float32), k=9)
+    flat = hl.compile(head.to_layer()).topk(np.ones((1, 4), np.float32), k=9)
     assert flat.ids.tolist() == [list(range(9))] and flat.cost.rows[0] == 63
     with torch.no_grad():
         path = head.nodes[17], head.signs[17]
         head.bias[path[0]] = 30 * path[1]
-    peaked = hl.compile(head.freeze()).topk(np.ones((1, 4), np.float32), k=1)
+    peaked = hl.compile(head.to_layer()).topk(np.ones((1, 4), np.float32), k=1)
     assert peaked.ids[0, 0] == 17 and peaked.cost.rows[0] == 6
 
 
@@ -273,7 +273,7 @@ def test_a_closed_band_is_not_read() -> None:
     with torch.no_grad():
         head.head_bias[20:] = -20
         head.head_bias[:20] = torch.arange(20) * 1.0
-    engine = hl.compile(head.freeze())
+    engine = hl.compile(head.to_layer())
     hidden = np.zeros((1, 16), np.float32)
     top = engine.topk(hidden, k=10)
     assert top.ids[0].tolist() == list(range(19, 9, -1)) and top.cost.rows[0] == 22

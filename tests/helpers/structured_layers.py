@@ -35,7 +35,7 @@ def made(kind: str, dim: int, vocab: int, rows: int = 6, **options: Any) -> Case
             parameter.copy_(torch.randn_like(parameter))
     hidden = torch.randn(rows, dim)
     hidden[0] = 0.0
-    return Case(head, head.freeze(), hidden.numpy(), dense(head, hidden))
+    return Case(head, head.to_layer(), hidden.numpy(), dense(head, hidden))
 
 
 def dense(head: Head, hidden: Any) -> Doubles:

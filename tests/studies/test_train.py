@@ -58,7 +58,7 @@ def recipe(text: Path, **training: Any) -> Recipe:
 
 
 def checksum(folder: Path) -> str:
-    return str(trained(folder).model.head.freeze().checksum())
+    return str(trained(folder).model.head.to_layer().checksum())
 
 
 def python(code: str) -> subprocess.Popen[str]:
@@ -370,7 +370,7 @@ def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
     two = json.loads((tmp_path / "two" / "run.json").read_text())
     assert two["environment"]["processes"] == 2
     assert two["test"]["perplexity"] == pytest.approx(alone["test"]["perplexity"], rel=1e-4)
-    one, other = (trained(tmp_path / name).model.head.freeze().weight for name in ("alone", "two"))
+    one, other = (trained(tmp_path / name).model.head.to_layer().weight for name in ("alone", "two"))
     np.testing.assert_allclose(one, other, atol=2e-4)
     with pytest.raises(OptionError, match="start as many again"):
         train(read_recipe(str(file)), tmp_path / "two")

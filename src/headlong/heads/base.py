@@ -1,20 +1,24 @@
 """What every trainable output layer does::
 
-    out = head(hidden, target)      # hidden [N, dim], target [N] -> out.output [N] target log-probabilities, out.loss
-    head.log_prob(hidden)           # [N, vocab]
-    head.predict(hidden)            # [N], the most probable class
-    head.freeze()                   # the finished layer: data only, what engines read
+    output, loss = head(hidden, target)     # hidden [N, dim], target [N] -> target log-probabilities [N], a scalar
+    head(hidden)                            # [N, vocab] log-probabilities, as head.log_prob(hidden)
+    head.predict(hidden)                    # [N], the most probable class
+    head.to_layer()                         # the finished layer: data only, what engines read
 
-``loss`` is what training minimises (a scalar; for a plain softmax ``-output.mean()``). ``output`` costs a pass of its own
-and is computed when it is first asked for, so a training step that never looks at it pays nothing. A head is a
-constructor ``Kind(dim, vocab, weight=None, **options)``; ``weight`` is the embedding that a tied model shares with it.
+    n_i  = -w[target_i] log p[target_i]                                 w = class_weight, or 1
+    s_i  = -sum_c w[c] log p[c] / vocab                                 e = label_smoothing
+    loss = sum_i ((1 - e) n_i + e s_i) / sum_i w[target_i]              over the rows whose target is not ignore_index
+
+``loss`` is what training minimises, as ``torch.nn.functional.cross_entropy`` has it. ``output`` costs a pass of its own and
+is computed when it is first asked for, so a training step that only takes ``.loss`` pays nothing. A head is a constructor
+``Kind(dim, vocab, weight=None, **options)``; ``weight`` is the embedding that a tied model shares with it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +27,7 @@ from headlong.errors import DtypeError, IdError, OptionError, ShapeError
 
 
 class HeadOutput:
-    """``loss``, a scalar with a gradient; ``output [N]``, the targets' log-probabilities, or what computes them."""
+    """The pair ``(output, loss)``: ``output [N]`` the targets' log-probabilities, or what computes them; ``loss`` a scalar."""
 
     def __init__(self, loss: Tensor, output: Tensor | Callable[[], Tensor]) -> None:
         self.loss = loss
@@ -35,9 +39,22 @@ class HeadOutput:
             self._output = self._output()
         return self._output
 
+    def __iter__(self) -> Iterator[Tensor]:
+        yield self.output
+        yield self.loss
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> Tensor:
+        return (self.output, self.loss)[place]
+
 
 class Head(nn.Module, ABC):
     """A module from ``hidden [N, dim]`` and ``target [N]`` to a :class:`HeadOutput`."""
+
+    opaque: ClassVar[bool] = False
+    """The loss is made by native calls or of data-dependent shapes: torch.compile leaves it as it is."""
 
     def __init__(self, dim: int, vocab: int) -> None:
         super().__init__()
@@ -45,14 +62,62 @@ class Head(nn.Module, ABC):
             raise OptionError(f"a head of dim {dim} and vocab {vocab}; expected dim of 1 or more and two classes or more")
         self.dim, self.vocab = dim, vocab
 
-    def forward(self, hidden: Tensor, target: Tensor) -> HeadOutput:
+    def forward(
+        self,
+        hidden: Tensor,
+        target: Tensor | None = None,
+        *,
+        ignore_index: int | None = -100,
+        label_smoothing: float = 0.0,
+        class_weight: Tensor | None = None,
+    ) -> HeadOutput | Tensor:
+        """``ignore_index`` None: no target is passed over, and a compiled graph is in one piece where it can be."""
+        kind = next((part.dtype for part in self.parameters()), hidden.dtype)
+        if hidden.dtype == torch.float64 and kind != torch.float64:  # answered in float64, gradients in the parameters' type
+            parts = [*self.named_parameters(), *self.named_buffers()]
+            wide = {name: part.double() for name, part in parts if part.is_floating_point()}
+            options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "class_weight": class_weight}
+            answer: HeadOutput | Tensor = torch.func.functional_call(self, wide, (hidden, target), options)
+            return answer
+        if target is None:
+            return self.log_prob(hidden)
+        if self.opaque and torch.compiler.is_compiling():
+            whole: HeadOutput = _in_one_piece(self, hidden, target, ignore_index, label_smoothing, class_weight)
+            return whole
+        found = self._called(hidden, target, ignore_index, label_smoothing, class_weight)
+        if hidden.dtype == torch.float64:
+            found.output  # noqa: B018  # now: the parameters may be others after this call
+        return found
+
+    def _called(
+        self, hidden: Tensor, target: Tensor, ignore_index: int | None, label_smoothing: float, class_weight: Tensor | None
+    ) -> HeadOutput:
+        kept = None if ignore_index is None or target.dtype != torch.int64 else _kept(target, ignore_index)
         if not torch.compiler.is_compiling():  # ids are data: looking at them would break the graph
-            self.check(hidden, target)
-        return self.score(hidden, target)
+            self.check(hidden, target, target if kept is None else target[kept])
+        rows, ids = (hidden, target) if kept is None else (hidden[kept], target[kept])
+        if label_smoothing or class_weight is not None:
+            found = self.weighted(rows, ids, *_checked(self.vocab, label_smoothing, class_weight))
+        else:
+            found = self.score(rows, ids)
+        if kept is None:
+            return found
+        return HeadOutput(found.loss, lambda: found.output.new_zeros(len(hidden)).index_put((kept,), found.output))
 
     @abstractmethod
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
-        """``forward`` on checked input."""
+        """``forward`` on checked input, every row counted once."""
+
+    def weighted(self, hidden: Tensor, target: Tensor, smoothing: float, weight: Tensor | None) -> HeadOutput:
+        """``forward`` on checked input with label smoothing, class weights, or both; costs ``[N, vocab]`` to smooth."""
+        output = self.score(hidden, target).output
+        share = torch.ones_like(output) if weight is None else weight.to(output)[target]
+        losses = -(1 - smoothing) * share * output
+        if smoothing:
+            every = self.log_prob(hidden)
+            spread = every.mean(-1) if weight is None else every @ weight.to(every) / self.vocab
+            losses = losses - smoothing * spread
+        return HeadOutput(losses.sum() / share.sum(), output)
 
     @abstractmethod
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -63,19 +128,20 @@ class Head(nn.Module, ABC):
         return self.log_prob(hidden).argmax(-1)
 
     @abstractmethod
-    def freeze(self) -> Any:
+    def to_layer(self) -> Any:
         """The finished layer, a copy that later training does not change."""
 
-    def check(self, hidden: Tensor, target: Tensor) -> None:
-        """ShapeError, DtypeError or IdError where the two do not fit this head or each other."""
+    def check(self, hidden: Tensor, target: Tensor, counted: Tensor | None = None) -> None:
+        """ShapeError, DtypeError or IdError where the two, or the targets that are counted, do not fit this head."""
         if hidden.ndim != 2 or hidden.shape[1] != self.dim:
             raise ShapeError(f"hidden has shape {list(hidden.shape)}; expected [N, {self.dim}]: flatten batch and time")
         if target.shape != hidden.shape[:1]:
             raise ShapeError(f"target has shape {list(target.shape)}; expected [{hidden.shape[0]}], one class per row")
         if target.dtype != torch.int64:
             raise DtypeError(f"target is {target.dtype}; expected int64 class ids: pass target.long()")
-        if target.numel() and (int(target.min()) < 0 or int(target.max()) >= self.vocab):
-            raise IdError(f"target holds {int(target.min())}..{int(target.max())}; class ids run from 0 to {self.vocab - 1}")
+        ids = target if counted is None else counted
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= self.vocab):
+            raise IdError(f"target holds {int(ids.min())}..{int(ids.max())}; class ids run from 0 to {self.vocab - 1}")
 
     def refuse_tied(self, weight: Tensor | None) -> None:
         """OptionError for a weight that this head cannot share with an embedding."""
@@ -84,3 +150,23 @@ class Head(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, vocab={self.vocab}"
+
+
+def _kept(target: Tensor, ignored: int) -> Tensor | None:
+    """The rows that count; None: all of them."""
+    counts = target != ignored
+    return None if bool(counts.all()) else counts.nonzero()[:, 0]
+
+
+def _checked(vocab: int, smoothing: float, weight: Tensor | None) -> tuple[float, Tensor | None]:
+    if not 0 <= smoothing <= 1:
+        raise OptionError(f"label_smoothing={smoothing!r}; expected a number from 0 to 1")
+    if weight is not None and tuple(weight.shape) != (vocab,):
+        raise ShapeError(f"class_weight has shape {list(weight.shape)}; expected [{vocab}], one number per class")
+    return float(smoothing), weight
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _in_one_piece(head: Head, *given: Any) -> HeadOutput:
+    """One break in a compiled graph, where the loss is a loop over native calls that would break it many times."""
+    return head._called(*given)  # noqa: SLF001

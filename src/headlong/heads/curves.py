@@ -51,7 +51,7 @@ class Curve(nn.Module, ABC):
         return ()
 
     @abstractmethod
-    def freeze(self) -> Link:
+    def to_link(self) -> Link:
         """The finished link: data only."""
 
 
@@ -64,7 +64,7 @@ class Identity(Curve):
     def lowered(self) -> tuple[Any, ...]:
         return ("affine", 1.0, 0.0)
 
-    def freeze(self) -> Link:
+    def to_link(self) -> Link:
         return IDENTITY
 
 
@@ -88,7 +88,7 @@ class Temperature(Curve):
     def gradients(self, sums: Tensor) -> tuple[Tensor, ...]:
         return (sums[0, 0] * self.scale * self.gain,)
 
-    def freeze(self) -> Link:
+    def to_link(self) -> Link:
         return Affine(self.scale)
 
 
@@ -105,7 +105,7 @@ class Cap(Curve):
     def lowered(self) -> tuple[Any, ...]:
         return ("softcap", self.link.cap, 0.0)
 
-    def freeze(self) -> Link:
+    def to_link(self) -> Link:
         return self.link
 
 
@@ -123,7 +123,7 @@ class Sigmoidal(Curve):
     def lowered(self) -> tuple[Any, ...]:
         return ("gss", self.link.centre, self.link.power)
 
-    def freeze(self) -> Link:
+    def to_link(self) -> Link:
         return self.link
 
 
@@ -192,7 +192,7 @@ class Monotone(Curve):
             total = (at * values).sum() + (b[0] - step * a[0] + b[-1]) * slope
             return tuple(grad.double() for grad in torch.autograd.grad(total, tuple(self.parameters())))
 
-    def freeze(self) -> Link:
+    def to_link(self) -> Link:
         """Chords of 16,384 cells. What chords and tails leave out is the table's ``error``."""
         slope, height, steep, shift = (part.detach().double().numpy() for part in self.parts())
         reach = float(np.max((np.abs(shift) + 20.0) / steep).clip(20.0, 2000.0))
@@ -257,7 +257,7 @@ class Plif(Curve):
         b[-1] += sums[1, -1] + self.delta * sums[0, -1]
         return (_slope_gradient(a, b, self.delta) * torch.sigmoid(self._free().detach().double()) * self.gain,)
 
-    def freeze(self) -> Link:
+    def to_link(self) -> Link:
         slopes = functional.softplus(self._free().detach().double()).cpu().numpy()
         slopes = np.maximum(slopes, LEAST_RISE * slopes.sum())
         values = np.concatenate([[0.0], np.cumsum(slopes) * self.delta])

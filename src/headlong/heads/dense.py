@@ -10,6 +10,8 @@ it multiplies in float32 whatever it is given, so there ``autocast.py`` takes it
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -49,6 +51,12 @@ class DenseHead(Head):
         loss = self._loss(hidden, target)
         return HeadOutput(loss, lambda: -self._cross_entropy(hidden, target, "none"))
 
+    def weighted(self, hidden: Tensor, target: Tensor, smoothing: float, weight: Tensor | None) -> HeadOutput:
+        """In pieces: smoothing needs no ``[N, vocab]`` here."""
+        options = {"weight": weight, "label_smoothing": smoothing}
+        loss = self._cross_entropy(hidden, target, "mean", **options)
+        return HeadOutput(loss, lambda: -self._cross_entropy(hidden, target, "none"))
+
     def _loss(self, hidden: Tensor, target: Tensor) -> Tensor:
         if hidden.device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled() and len(target):
             rows, kind = self._rows() or len(target), torch.get_autocast_dtype("cpu")
@@ -57,7 +65,7 @@ class DenseHead(Head):
             return loss
         return self._cross_entropy(hidden, target, "mean")
 
-    def _cross_entropy(self, hidden: Tensor, target: Tensor, reduction: str) -> Tensor:
+    def _cross_entropy(self, hidden: Tensor, target: Tensor, reduction: str, **more: Any) -> Tensor:
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
         device = hidden.device.type
@@ -71,9 +79,9 @@ class DenseHead(Head):
         if 0 < rows < hidden.shape[0]:
             options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
         loss: Tensor = functional.linear_cross_entropy(
-            hidden, weight, target, linear_bias=bias, reduction=reduction, options=options
+            hidden, weight, target, linear_bias=bias, reduction=reduction, options=options, **more
         )
-        return loss.float()
+        return loss.to(torch.promote_types(loss.dtype, torch.float32))
 
     def _rows(self) -> int:
         if self.chunk is not None:
@@ -86,13 +94,14 @@ class DenseHead(Head):
         return functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        return self.logits(hidden).float().log_softmax(-1)
+        z = self.logits(hidden)
+        return z.to(torch.promote_types(z.dtype, torch.float32)).log_softmax(-1)
 
     def predict(self, hidden: Tensor) -> Tensor:
         rows = self._rows() or max(1, hidden.shape[0])
         return torch.cat([self.logits(piece).argmax(-1) for piece in torch.split(hidden, rows)])
 
-    def freeze(self) -> Layer:
+    def to_layer(self) -> Layer:
         bias = None if self.bias is None else self.bias.detach().cpu().clone()
         return Layer(self.weight.detach().cpu().clone(), bias)
 

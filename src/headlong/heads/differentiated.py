@@ -88,7 +88,7 @@ class DifferentiatedHead(Head):
     def predict(self, hidden: Tensor) -> Tensor:
         return self.order[self.logits(hidden).argmax(-1)]
 
-    def freeze(self) -> BlocksLayer:
+    def to_layer(self) -> BlocksLayer:
         offsets: Sequence[Tensor | None] = [None] * len(self.sizes)
         if self.bias is not None:
             offsets = torch.split(self.bias.detach().cpu().clone(), self.sizes)

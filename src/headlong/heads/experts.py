@@ -17,7 +17,7 @@ bias, too: it is a temperature and never changes an expert's ranking.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class ExpertsHead(Head):
     ``gamma``    rows shorter than this are pruned, in ``units`` of "l2" (‖w‖) or "rms" (‖w‖ / sqrt(width))
     ``noise``    training adds N(0, 1) (softplus(V h) + 0.01) to the gate's logits
     """
+
+    opaque: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -110,6 +112,12 @@ class ExpertsHead(Head):
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         with torch.autocast(hidden.device.type, enabled=False):  # a gate in bfloat16 would route otherwise than the layer
             return self._score(hidden, target)
+
+    def weighted(self, hidden: Tensor, target: Tensor, smoothing: float, weight: Tensor | None) -> HeadOutput:
+        raise OptionError(
+            "label_smoothing or class_weight for an experts head; expected neither: a class that an expert lacks has "
+            "probability 0, and there the gate is taught instead"
+        )
 
     def _score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         x = self.read(hidden)
@@ -202,7 +210,7 @@ class ExpertsHead(Head):
         if gate is not None:
             self.gate = nn.Parameter(gate.detach().clone())
 
-    def freeze(self) -> ExpertsLayer:
+    def to_layer(self) -> ExpertsLayer:
         starts = torch.cat([self.sizes.new_zeros(1), self.sizes.cumsum(0)])
         gate, weight, ids, starts = (part.detach().cpu().clone() for part in (self.gate, self.weight, self.ids, starts))
         return ExpertsLayer(gate.float(), weight, ids, starts, self.vocab, constant=self.constant)

@@ -89,7 +89,7 @@ class TwoLevelHead(Head):
         above = self._classes(hidden).log_softmax(-1) - most - mass.log()
         return (z + above[:, owner])[:, self.place]
 
-    def freeze(self) -> TreeLayer:
+    def to_layer(self) -> TreeLayer:
         """The root has a branch for each class; node ``1 + c`` has those of class ``c``."""
         count = len(self.class_weight)
         weight = torch.cat([self.class_weight, self.word_weight]).detach().cpu()
@@ -154,7 +154,7 @@ class TreeHead(Head):
         first, *rest = (self._along(scores[:, nodes], signs) for nodes, signs in steps)
         return sum(rest, first)
 
-    def freeze(self) -> TreeLayer:
+    def to_layer(self) -> TreeLayer:
         bias = self.bias.detach().cpu().clone() if self.has_bias else None
         return TreeLayer(self.weight.detach().cpu().clone(), bias, self.branches.cpu().numpy())
 

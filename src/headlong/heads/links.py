@@ -3,7 +3,7 @@
     log_prob = log_softmax(f(hidden @ weight.T + bias))            one scalar f for all classes and contexts
 
 Ranking is that of the raw logits, always; the loss is :mod:`headlong.heads.lean`'s: a step holds no more than the dense
-head's. ``freeze()`` gives a plain layer whose link is the finished curve, which every engine reads with its proofs.
+head's. ``to_layer()`` gives a plain layer whose link is the finished curve, which every engine reads with its proofs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headlong.heads.base import HeadOutput
+from headlong.heads.base import Head, HeadOutput
 from headlong.heads.curves import build_curve
 from headlong.heads.dense import DenseHead
 from headlong.heads.lean import Problem, mean_loss, row_losses
@@ -24,6 +24,7 @@ class LinkHead(DenseHead):
     """``weight [vocab, dim]`` (its own or the embedding's), ``bias [vocab]``, and the curve ``name``; ``options`` are its."""
 
     name: ClassVar[str] = "identity"
+    opaque: ClassVar[bool] = True
 
     def __init__(
         self, dim: int, vocab: int, weight: Tensor | None = None, *, bias: bool = True, chunk: int | None = None, **options: Any
@@ -37,13 +38,17 @@ class LinkHead(DenseHead):
         )
         return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
 
+    def weighted(self, hidden: Tensor, target: Tensor, smoothing: float, weight: Tensor | None) -> HeadOutput:
+        return Head.weighted(self, hidden, target, smoothing, weight)  # the dense head's loss knows no curve
+
     def log_prob(self, hidden: Tensor) -> Tensor:
-        found: Tensor = self.curve(self.logits(hidden).float() if self.weight.dtype != torch.float64 else self.logits(hidden))
+        z = self.logits(hidden)
+        found: Tensor = self.curve(z.to(torch.promote_types(z.dtype, torch.float32)))
         return found.log_softmax(-1)
 
-    def freeze(self) -> Layer:
+    def to_layer(self) -> Layer:
         bias = None if self.bias is None else self.bias.detach().cpu().clone()
-        return Layer(self.weight.detach().cpu().clone(), bias, self.curve.freeze())
+        return Layer(self.weight.detach().cpu().clone(), bias, self.curve.to_link())
 
 
 def product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:

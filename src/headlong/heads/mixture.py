@@ -10,7 +10,7 @@ space from one cross-entropy per component (``lean.py``): memory grows with ``N 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from headlong.layers.mixture import MixtureLayer
 
 class _Components(Head):
     """What both have: ``weight [vocab, latent]``, ``bias``, the projections ``U_k, c_k`` and the prior ``Q``."""
+
+    opaque: ClassVar[bool] = True
 
     def __init__(
         self, dim: int, vocab: int, weight: Tensor | None = None, *, components: int = 5, latent: int | None = None,
@@ -116,8 +118,8 @@ class MixtureHead(_Components):
         assert total is not None
         return total
 
-    def freeze(self) -> MixtureLayer:
-        return self._frozen(self._matrix(self.curve.freeze()), pooled=False)
+    def to_layer(self) -> MixtureLayer:
+        return self._frozen(self._matrix(self.curve.to_link()), pooled=False)
 
 
 class MixedContextsHead(_Components):
@@ -136,5 +138,5 @@ class MixedContextsHead(_Components):
     def log_prob(self, hidden: Tensor) -> Tensor:
         return self.logits(self.pooled(hidden)).log_softmax(-1)
 
-    def freeze(self) -> MixtureLayer:
+    def to_layer(self) -> MixtureLayer:
         return self._frozen(self._matrix(), pooled=True)

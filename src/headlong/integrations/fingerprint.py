@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headlong.errors import InputError
+
 PIECE = 2**24
 """Bytes summed at once."""
 
@@ -32,6 +34,22 @@ class Fingerprint:
         if _counted(parameters) != self.counted:
             return True
         return any(not torch.equal(_sums(part), seen) for part, seen in zip(parameters, self.sums, strict=True))
+
+
+class KeptEngine:
+    """An engine beside parameters that may change: handed out only for the numbers it was made of.
+
+    ``suspect``  an optimiser may have written since: all rows are looked at, once
+    """
+
+    def __init__(self, engine: Any, parameters: tuple[Tensor, ...]) -> None:
+        self.engine, self.seen, self.suspect = engine, Fingerprint(*parameters), False
+
+    def of(self, parameters: tuple[Tensor, ...]) -> Any:
+        if self.seen.counted != _counted(parameters) or (self.suspect and self.seen.differs(parameters)):
+            raise InputError("the weights have changed since the engine was made; call refresh()")
+        self.suspect = False
+        return self.engine
 
 
 def _counted(parameters: tuple[Tensor, ...]) -> tuple[Any, ...]:

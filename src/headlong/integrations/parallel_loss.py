@@ -53,7 +53,7 @@ class ShardedHead(Head):
             mine = [part[:, : one.stop - one.start] for part, one in zip(parts, shares, strict=True)]
             return torch.cat(mine, 1).log_softmax(-1)
 
-    def freeze(self) -> Layer:
+    def to_layer(self) -> Layer:
         """This rank's rows: what :func:`headlong.integrations.distributed.compile` takes."""
         bias = None if self.bias is None else self.bias.detach().cpu().clone()
         return Layer(self.weight.detach().cpu().clone(), bias)

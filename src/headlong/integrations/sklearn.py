@@ -216,7 +216,7 @@ class HeadClassifier(_Ranking):
         self.method, self.eps, self.delta = method, eps, delta
 
     def fit(self, X: Any, y: Any) -> HeadClassifier:  # noqa: N803
-        """Standardise the features, train, freeze, compile."""
+        """Standardise the features, train, finish, compile."""
         from headlong.integrations.training import trained
 
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])  # noqa: N806

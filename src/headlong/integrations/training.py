@@ -13,7 +13,7 @@ from headlong.heads import build_head
 
 
 def trained(rows: NDArray[np.float32], target: NDArray[np.int64], vocab: int, settings: Mapping[str, Any]) -> Any:
-    """``head.freeze()`` after Adam over shuffled batches of ``rows [n, dim]`` and ``target [n]``."""
+    """``head.to_layer()`` after Adam over shuffled batches of ``rows [n, dim]`` and ``target [n]``."""
     state = settings["random_state"]
     seed = int(np.random.default_rng(state).integers(2**31)) if isinstance(state, (int, type(None))) else _drawn(state)
     with torch.random.fork_rng(devices=[]):
@@ -26,7 +26,7 @@ def trained(rows: NDArray[np.float32], target: NDArray[np.int64], vocab: int, se
                 optimiser.zero_grad(set_to_none=True)
                 head(features[batch], classes[batch]).loss.backward()
                 optimiser.step()
-    return head.eval().freeze()
+    return head.eval().to_layer()
 
 
 def _drawn(state: np.random.RandomState) -> int:

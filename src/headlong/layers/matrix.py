@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits, closed_copy, resident, stored_bias, stored_matrix, to_host, unchanging
+from headlong.arrays import Array, bits, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.errors import OptionError
 from headlong.layers.checkpoint import EMBEDDINGS, HEADS, Checkpoint
 from headlong.layers.density import gaussian_kernel
@@ -34,6 +34,8 @@ PIECE = 1 << 24
 class Layer:
     """``weight [vocab, dim]``, ``bias [vocab]`` or None, ``link`` (None: identity); NumPy or torch on the CPU.
 
+    A ``torch.nn.Linear`` in the place of ``weight`` brings its bias.
+
     float32, float16 and bfloat16 weights are kept without a copy (rows that are not contiguous are copied): the layer borrows
     the caller's array. An engine's plan is made of the numbers that stood there when it was compiled, and its answers read
     some of those that stand there now. So whoever writes to the array afterwards, as a training step does, gets answers that
@@ -46,6 +48,10 @@ class Layer:
     """
 
     def __init__(self, weight: Any, bias: Any = None, link: Link | None = None, *, name: str = "", copy: bool = False) -> None:
+        if is_linear(weight):
+            if bias is not None:
+                raise OptionError("a Linear and a bias were given; expected one of them: a Linear brings its own")
+            weight, bias = weight.weight, weight.bias
         self._resident = resident(weight)
         self._weight = stored_matrix(to_host(weight))
         self._bias = None if bias is None else stored_bias(to_host(bias), self.vocab)

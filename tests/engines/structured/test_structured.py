@@ -28,7 +28,7 @@ from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, logsumexp
 from structured_layers import TOLERANCE, Case, Doubles, made
 
-STRUCTURED = [kind for kind in sorted(HEADS) if isinstance(build_head(kind, 4, 9).freeze(), StructuredLayer)]
+STRUCTURED = [kind for kind in sorted(HEADS) if isinstance(build_head(kind, 4, 9).to_layer(), StructuredLayer)]
 SHARING = ("moc", "mos")
 """Heads whose rows may be the embedding's."""
 SHAPES = [(1, 2), (3, 7), (16, 65), (33, 257)]
@@ -252,7 +252,7 @@ def test_bad_calls_are_named(kind: str) -> None:
 
 
 def test_every_kind_has_a_layer_an_engine_and_a_head() -> None:
-    frozen = {build_head(kind, 4, 9).freeze().kind for kind in STRUCTURED}
+    frozen = {build_head(kind, 4, 9).to_layer().kind for kind in STRUCTURED}
     screened = {"screens"}  # made of a trained layer, not trained
     assert set(FILES) == set(KINDS) == set(ENGINES) == frozen | screened
 

@@ -66,9 +66,9 @@ def harvest(
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file; give another folder with --out")
     job = trained(source, data)
-    layer = job.model.head.freeze()
+    layer = job.model.head.to_layer()
     if not isinstance(layer, Layer):
-        raise OptionError(f"the head {job.recipe.head} freezes to a {type(layer).__name__}; harvest writes one matrix")
+        raise OptionError(f"the head {job.recipe.head} becomes a {type(layer).__name__}; harvest writes one matrix")
     tensors: dict[str, Vectors] = {}
     for split in wish.splits:
         feed = harvested_feed(job.data.content, split, job.recipe.training, wish.rows)

@@ -160,7 +160,7 @@ def _divergence(a: Tensor, b: Tensor) -> Tensor:
 
 def train(data: Data, head_path: str) -> dict[str, Any]:
     head, losses = fit(data)
-    frozen = head.freeze()
+    frozen = head.to_layer()
     matrix = Layer(frozen.matrix.weight.astype(np.float16), frozen.matrix.bias)
     MixtureLayer(matrix, frozen.project, frozen.offset, frozen.prior).save(head_path)
     recipe: dict[str, Any] = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "vectors": len(data.train)}

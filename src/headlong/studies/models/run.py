@@ -73,7 +73,7 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
     test: dict[str, Any] = {"loss": figures.loss, job.metric: figures.value(job.metric), "targets": figures.targets}
     if job.data.kind == "pairs":
         test |= score_translations(job)
-    layer = job.model.head.freeze()
+    layer = job.model.head.to_layer()
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -91,7 +91,7 @@ def answered(pair: Pair, hidden: Any, threads: int, schedule: Schedule) -> dict[
     """Times of the ten likeliest classes at batch 1 and 64, and how far the answers agree."""
     import torch
 
-    engine = compile_layer(pair.ours.freeze(), threads=threads)
+    engine = compile_layer(pair.ours.to_layer(), threads=threads)
     order = pair.ours.order
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]

@@ -77,7 +77,7 @@ def rows(context: Context, name: str, work: Path, done: frozenset[str]) -> Itera
         else:
             got, head = study.experts(data, task, int(number), work / f"{name}-{number}", progress)
             work.mkdir(parents=True, exist_ok=True)
-            head.freeze().save(work / f"{name}-{number}.safetensors")
+            head.to_layer().save(work / f"{name}-{number}.safetensors")
         run = context.data / RUNS / task.folder.split("/")[-1]
         if task.translates and run.is_dir() and (head is not None or kind == "full"):
             got["bleu"] = study.bleu(run, None if head is None else head.predict)

@@ -165,7 +165,7 @@ def grown(data: Data, task: Task, count: int, work: Path | None = None, progress
 
 def measured(head: ExpertsHead, data: Data) -> dict[str, float]:
     """Accuracies by the frozen engine, the FLOPs ratio by the load on the reported vectors, and what is kept."""
-    layer = head.freeze()
+    layer = head.to_layer()
     engine = compile_layer(layer, eps=np.inf)
     assert isinstance(engine, ExpertsEngine)
     chosen = np.concatenate([engine.route(part) for part in pieces(data.hidden)])

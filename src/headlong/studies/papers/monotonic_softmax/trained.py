@@ -63,7 +63,7 @@ def trained(runs: Path) -> Iterator[dict[str, Any]]:
         job = load(folder)
         feed = harvested_feed(job.data.content, "test", job.recipe.training, QUERIES)
         hidden = np.concatenate([part.numpy() for part, _ in vectors(job.model, feed)])[:QUERIES]
-        layer = job.model.head.freeze()
+        layer = job.model.head.to_layer()
         link = layer.link if isinstance(layer, Layer) else layer.matrix.link
         row = {"what": runs.name, "head": head, **ranked(layer, hidden)}
         yield row if link == IDENTITY else row | {"link": drawn(link)}

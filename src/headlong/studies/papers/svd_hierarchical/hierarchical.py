@@ -150,7 +150,7 @@ def measured(name: str, factory: Factory, data: Data, best: Vectors | None, cont
     head = factory()
     start(head)
     train(head, data, context.stage(f"train {name}"))
-    engine = compile_layer(head.freeze(), delta=0.0, threads=1)
+    engine = compile_layer(head.to_layer(), delta=0.0, threads=1)
     compared = spread(data.test_hidden, COMPARED).astype(np.float32)
     top = engine.topk(compared, k=10)
     truth = top.ids if best is None else best

@@ -42,7 +42,7 @@ def prepare(folder: Path, names: Sequence[str] = HEADS) -> None:
         head = factories[name]()
         study.start(head)
         study.train(head, data, study.said(f"train {name}"), 1)
-        head.freeze().save(folder / f"{name.replace(', ', '-').replace(' ', '-')}.safetensors")
+        head.to_layer().save(folder / f"{name.replace(', ', '-').replace(' ', '-')}.safetensors")
 
 
 def synthetic() -> Iterator[tuple[str, Layer | StructuredLayer]]:

@@ -1,0 +1,106 @@
+"""An output layer for any PyTorch model: trained as ``nn.Linear``, asked through an engine.
+
+::
+
+    model.lm_head = OutputLayer.of(model.lm_head)     # the same parameters, names and forward
+    model.lm_head(hidden)                             # hidden @ weight.T + bias: training, losses, torch.compile, DDP
+    model.lm_head.topk(hidden, k=10)                  # TopK, with its proof; also log_prob, sample, lse
+    model.lm_head.refresh()                           # after the weights have changed
+
+The engine is made when it is first asked for, belongs to the weights of that moment, and is no part of ``state_dict``, of a
+pickle or of a copy. Under FSDP give ``of`` the gathered weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import headlong
+from headlong.errors import InputError
+from headlong.integrations.fingerprint import KeptEngine
+
+
+class OutputLayer(nn.Linear):
+    """``nn.Linear`` with ``topk``, ``log_prob``, ``sample`` and ``lse`` over ``hidden [batch, dim]``.
+
+    ``link``  what the model does to the scores before its softmax; ``options`` go to :func:`headlong.compile`
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        link: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.link, self.options = link, options
+        self._kept: KeptEngine | None = None
+
+    @classmethod
+    def of(cls, linear: nn.Linear, *, link: Any = None, **options: Any) -> OutputLayer:
+        """Over the parameters of ``linear``, which stay its own, too."""
+        if not isinstance(linear, nn.Linear):
+            raise InputError(f"a {type(linear).__name__} was given; expected torch.nn.Linear over all classes")
+        sizes = (linear.in_features, linear.out_features, linear.bias is not None, "meta")  # nothing is allocated or drawn
+        made = cls(*sizes, link=link, **options)
+        made.weight, made.bias = linear.weight, linear.bias
+        return made.train(linear.training)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def refresh(self, calibration: Any = None) -> OutputLayer:
+        """Compile for the weights of now; ``calibration [n, dim]`` hidden vectors make a question read less."""
+        if calibration is not None:
+            self.options["calibration"] = calibration
+        bias = None if self.bias is None else self.bias.detach()
+        layer = headlong.Layer(self.weight.detach(), bias, self.link)
+        self._kept = KeptEngine(headlong.compile(layer, **self.options), tuple(self.parameters()))
+        return self
+
+    @property
+    def engine(self) -> Any:
+        """The engine over the weights of now; InputError where they have changed since it was made."""
+        if self._kept is None:
+            self.refresh()
+        assert self._kept is not None
+        return self._kept.of(tuple(self.parameters()))
+
+    def topk(self, hidden: Tensor, k: int = 10, **options: Any) -> headlong.TopK:
+        """The ``k`` likeliest classes; see ``headlong.engines.base.Engine.topk``."""
+        return _asked(self, "topk", hidden, k, **options)  # type: ignore[no-any-return]
+
+    def log_prob(self, hidden: Tensor, ids: Tensor, **options: Any) -> headlong.LogProb:
+        """The log-probabilities of ``ids [batch, m]``."""
+        return _asked(self, "log_prob", hidden, ids, **options)  # type: ignore[no-any-return]
+
+    def lse(self, hidden: Tensor, **options: Any) -> headlong.Lse:
+        """The log-normaliser."""
+        return _asked(self, "lse", hidden, **options)  # type: ignore[no-any-return]
+
+    def sample(self, hidden: Tensor, n: int = 1, **options: Any) -> headlong.Sample:
+        """``n`` exact draws; ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``seed``."""
+        return _asked(self, "sample", hidden, n, **options)  # type: ignore[no-any-return]
+
+    def train(self, mode: bool = True) -> OutputLayer:
+        if mode and self._kept is not None:  # an optimiser may write without being counted
+            self._kept.suspect = True
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {'no engine yet' if self._kept is None else self._kept.engine!r}"
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _asked(layer: OutputLayer, verb: str, hidden: Tensor, *given: Any, **options: Any) -> Any:
+    """One break in a compiled graph: what is read depends on the numbers."""
+    return getattr(layer.engine, verb)(hidden.detach(), *given, **options)

@@ -1,0 +1,9 @@
+"""Modules for PyTorch models: ``headlong.torch.OutputLayer`` in place of ``nn.Linear``, and torch's adaptive softmax.
+
+Importing this imports torch; ``import headlong`` does not.
+"""
+
+from headlong.integrations.adaptive_softmax import AdaptiveLogSoftmaxWithLoss as AdaptiveLogSoftmaxWithLoss
+from headlong.integrations.output_layer import OutputLayer as OutputLayer
+
+__all__ = ["AdaptiveLogSoftmaxWithLoss", "OutputLayer"]

@@ -1,0 +1,166 @@
+"""An output layer for any torch model: nn.Linear to whoever trains it, an engine to whoever asks."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import multiprocessing, nn
+
+import headlong
+from headlong.errors import InputError, OptionError
+from headlong.torch import AdaptiveLogSoftmaxWithLoss, OutputLayer
+
+DIM, VOCAB = 24, 900
+
+
+def linear(bias: bool = True) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(DIM, VOCAB, bias)
+
+
+def hidden(rows: int = 5) -> torch.Tensor:
+    return torch.randn(rows, DIM, generator=torch.Generator().manual_seed(2)) * 4
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_four_questions_are_those_of_the_dense_layer(bias: bool) -> None:
+    plain, x = linear(bias), hidden()
+    layer = OutputLayer.of(plain, delta=0.0)
+    log_probs = plain(x).detach().double().log_softmax(-1)
+    top = layer.topk(x, k=7)
+    assert torch.equal(top.ids, log_probs.topk(7).indices) and top.proved.all()
+    assert (top.log_probs - log_probs.gather(1, top.ids)).abs().max() < 0.0101
+    assert (layer.lse(x).lse - plain(x).double().logsumexp(-1)).abs().max() < 0.0101
+    ids = torch.arange(10).reshape(5, 2)
+    assert (layer.log_prob(x, ids).log_probs - log_probs.gather(1, ids)).abs().max() < 0.0101
+    assert torch.equal(layer.sample(x, 3, seed=4).ids, headlong.compile(plain, delta=0.0).sample(x, 3, seed=4).ids)
+
+
+def test_it_is_an_nn_linear_in_training_and_in_files(tmp_path: Path) -> None:
+    plain = linear()
+    layer = OutputLayer.of(plain)
+    assert layer.weight is plain.weight and torch.equal(layer(hidden()), plain(hidden()))
+    layer.topk(hidden())
+    assert set(layer.state_dict()) == set(plain.state_dict())
+    nn.Linear(DIM, VOCAB).load_state_dict(layer.state_dict())
+    other = OutputLayer(DIM, VOCAB)
+    other.topk(hidden())
+    other.load_state_dict(plain.state_dict())
+    with pytest.raises(InputError, match=r"call refresh\(\)"):
+        other.topk(hidden())
+    assert torch.equal(other.refresh().topk(hidden()).ids, layer.topk(hidden()).ids)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_old_engine_is_never_asked(fused: bool) -> None:
+    layer, x = OutputLayer.of(linear(), method="cascade"), hidden()
+    layer.eval().topk(x)
+    layer.train()
+    optimiser = torch.optim.AdamW(layer.parameters(), 0.1, fused=fused)
+    nn.functional.cross_entropy(layer(x), torch.arange(5)).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    layer.eval()
+    for _ in range(2):
+        with pytest.raises(InputError, match="have changed since the engine was made"):
+            layer.topk(x)
+    assert torch.equal(layer.refresh().topk(x, k=3).ids, layer(x).topk(3).indices)
+
+
+def test_copies_pickles_and_files_carry_no_engine() -> None:
+    layer, x = OutputLayer.of(linear(), link=headlong.SoftCap(20.0), delta=0.0), hidden()
+    expected = layer.topk(x)
+    stored = io.BytesIO()
+    torch.save(layer, stored)
+    stored.seek(0)
+    for made in (copy.deepcopy(layer), torch.load(stored, weights_only=False)):
+        assert "no engine yet" in repr(made)
+        assert torch.equal(made.topk(x).ids, expected.ids) and torch.equal(made.topk(x).lse, expected.lse)
+        assert made.weight.data_ptr() != layer.weight.data_ptr()
+
+
+def test_compiled_it_is_one_graph_and_a_question_one_break() -> None:
+    layer, x = OutputLayer.of(linear()), hidden()
+    layer.topk(x)
+    torch._dynamo.reset()
+    found = torch.compile(layer, backend="eager", fullgraph=True)(x)
+    torch.testing.assert_close(found, layer(x))
+
+    def ids(x: torch.Tensor) -> torch.Tensor:
+        return torch.add(layer.topk(x * 2).ids, 1)
+
+    assert torch._dynamo.explain(ids)(x).graph_break_count == 1
+
+
+def _trained(rank: int, folder: str) -> None:
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    os.environ |= {"MASTER_ADDR": "localhost"}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    layer = OutputLayer.of(linear())
+    spread = DistributedDataParallel(layer)
+    optimiser = torch.optim.SGD(spread.parameters(), 0.5)
+    x = torch.randn(6, DIM, generator=torch.Generator().manual_seed(rank))
+    nn.functional.cross_entropy(spread(x), torch.arange(6)).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    top = layer.eval().refresh().topk(hidden())
+    torch.save((top.ids, layer(hidden()).topk(10).indices), f"{folder}/{rank}")
+    dist.destroy_process_group()
+
+
+def test_it_lives_under_distributed_data_parallel(tmp_path: Path) -> None:
+    multiprocessing.spawn(_trained, (str(tmp_path),), nprocs=2)  # type: ignore[attr-defined,no-untyped-call]
+    answers = [torch.load(tmp_path / str(rank)) for rank in range(2)]
+    assert torch.equal(answers[0][0], answers[1][0])
+    assert all(torch.equal(*answer) for answer in answers)
+
+
+def test_a_linear_is_a_layer() -> None:
+    plain, x = linear(), hidden()
+    layer = headlong.Layer(plain)
+    assert layer.vocab == VOCAB and layer.weight.ctypes.data == plain.weight.data_ptr()
+    assert torch.equal(headlong.compile(plain).topk(x, k=4).ids, plain(x).topk(4).indices)
+    assert torch.equal(headlong.compile(layer).topk(x, k=4).ids, plain(x).topk(4).indices)
+    with pytest.raises(OptionError, match="brings its own"):
+        headlong.Layer(plain, plain.bias)
+    with pytest.raises(InputError, match="expected torch.nn.Linear"):
+        OutputLayer.of(nn.ReLU())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{}, {"head_bias": True}, {"div_value": 2.0}])
+def test_torchs_adaptive_softmax_is_the_same_model(options: Any) -> None:
+    torch.manual_seed(1)
+    theirs = nn.AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300], **options)
+    ours = AdaptiveLogSoftmaxWithLoss.of(theirs)
+    x, target = hidden(20), torch.randint(VOCAB, (20,))
+    output, loss = ours(x, target)
+    expected = theirs(x, target)
+    torch.testing.assert_close(output, expected.output)
+    torch.testing.assert_close(loss, expected.loss)
+    torch.testing.assert_close(ours.log_prob(x), theirs.log_prob(x))
+    assert torch.equal(ours.predict(x), theirs.predict(x))
+    top = ours.topk(x, k=3)
+    assert torch.equal(top.ids, theirs.log_prob(x).topk(3).indices) and top.proved.all()
+    loss.backward()
+    torch.optim.SGD(ours.parameters(), 1.0).step()
+    with pytest.raises(InputError, match=r"call refresh\(\)"):
+        ours.topk(x)
+    assert torch.equal(ours.refresh().topk(x, k=3).ids, ours.log_prob(x).topk(3).indices)
+
+
+def test_adaptive_softmax_is_made_as_torchs_is() -> None:
+    ours, theirs = (
+        kind(DIM, VOCAB, [50, 300], div_value=3.0, head_bias=True)
+        for kind in (AdaptiveLogSoftmaxWithLoss, nn.AdaptiveLogSoftmaxWithLoss)
+    )
+    assert sum(part.numel() for part in ours.parameters() if part.requires_grad and part.dim() == 2) == sum(
+        part.numel() for part in theirs.parameters() if part.dim() == 2
+    )
+    with pytest.raises(OptionError, match="lower it"):
+        AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300], div_value=100.0)
