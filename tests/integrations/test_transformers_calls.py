@@ -169,10 +169,10 @@ def test_a_compiled_model_is_one_graph(model: Any) -> None:
         expected = model(ids).logits
         accelerate(model, method="cascade")
         torch._dynamo.reset()
-        counter = CompileCounter()  # type: ignore[no-untyped-call]
+        counter = CompileCounter()
         compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=False)
         for _ in range(3):
-            assert torch.allclose(compiled(ids).logits, expected, atol=1e-4)
+            assert torch.allclose(compiled(ids).logits, expected, atol=1e-4)  # type: ignore[no-untyped-call]
     assert counter.frame_count == 1
 
 
