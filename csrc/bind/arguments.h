@@ -53,6 +53,11 @@ inline const void* weight_of(const AnyArray& array, Kind kind) {
 void bind_descent(nb::module_& m);
 void bind_widened(nb::module_& m);
 
+// The executor; kernels by themselves; losses of heads.
+void bind_executor(nb::module_& m);
+void bind_kernels(nb::module_& m);
+void bind_losses(nb::module_& m);
+
 // Adds what encodes a layer.
 void bind_encode(nb::module_& m);
 

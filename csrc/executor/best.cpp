@@ -133,4 +133,21 @@ void look_deeper(const Executor& e, const Look& look, int q, int level, const in
     }
 }
 
+void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads) {
+    constexpr int64_t kGrain = 32;
+    const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 8 * kGrain ? kGrain / 4 : kGrain;
+    const bool small = n * e.dim < 16384;
+    Turns<int64_t> next;
+    run_parallel(small ? 1 : threads, [&](int) {
+        int64_t ids[kGrain];
+        double z[kGrain];
+        for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
+            const int64_t count = std::min(grain, n - start);
+            for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;
+            e.kernels->dot_rows(e.weight, e.kind, e.dim, ids, count, hidden, z);
+            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], ids[i]);
+        }
+    });
+}
+
 }  // namespace headlong

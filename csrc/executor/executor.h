@@ -1,6 +1,6 @@
 // Runs a plan over a matrix: one native call answers a batch of queries.
 //
-// The arrays are borrowed (bind/module.cpp keeps their owners alive) and never changed; an executor may serve many threads. Data is
+// The arrays are borrowed (bind/executor.cpp keeps their owners alive) and never changed; an executor may serve many threads. Data is
 // plain: the matrix, the plan, a block of queries that look at it together (executor/look.h), what is believed of each
 // class of one of them (executor/beliefs.h). What is done with it are functions, a file for each: executor/verbs.h.
 #pragma once

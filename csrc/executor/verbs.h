@@ -36,19 +36,21 @@ void score_from_the_top(size_t first, size_t stop, const Some& some, const Upper
     }
 }
 
-// executor/look.cpp: looking at all classes; exact rows
+// executor/look.cpp, executor/threshold.cpp: looking at all classes
+void raise_to(std::atomic<float>& threshold, float value);
+void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge);
 Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads);
 void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers);
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone = false);
 double worth_scoring(const Executor& e, const Look& look);
-void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
 
 // executor/prepare.cpp: a query as the levels want it
 void prepare(const Executor& e, const Source& source, Look& look);
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look);
 
-// executor/best.cpp: ids; executor/budget.cpp
+// executor/best.cpp: ids and exact rows; executor/budget.cpp
+void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
 Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
                        std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
@@ -78,7 +80,7 @@ uint64_t key_of(const Executor& e, const Look& look, int q, const Question& ques
 std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before, uint64_t key,
                                            uint32_t round, int64_t count, int threads, const TermOf& term, Answer& answer);
 
-// executor/nucleus.cpp: the nucleus
+// sampling/nucleus.cpp: the nucleus
 double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
                             float* gap);
 void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
@@ -90,7 +92,7 @@ void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const
 Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
                                uint64_t key, int threads, Known& known, Answer& answer);
 
-// executor/sample.cpp, executor/keys.cpp: samples
+// sampling/sample.cpp, sampling/keys.cpp: samples
 Status resolve_sample(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                 Draw* draws, Answer& answer);
 void start_knowing(const Executor& e, Look& look, int q, int threads, Known& known);

@@ -1,5 +1,5 @@
 // Rows of logits shared out over threads, always the same rows to the same thread: sums do not depend on who was first.
-#include "executor/loss.h"
+#include "losses/losses.h"
 
 #include <algorithm>
 

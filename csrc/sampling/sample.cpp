@@ -3,7 +3,7 @@
 // and what can still reach it is read on, level by level.
 //
 // Filters never sort V classes: the classes are taken in the order of their keys and the first that passes is the
-// sample. Whether one is in the nucleus depends on the mass of the classes better than it: see executor/nucleus.cpp.
+// sample. Whether one is in the nucleus depends on the mass of the classes better than it: see sampling/nucleus.cpp.
 #include <algorithm>
 #include <cstring>
 #include <numeric>

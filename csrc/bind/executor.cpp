@@ -1,0 +1,415 @@
+// The Python face of the executor: checks once what kernels and resolvers take for granted, lets go of the
+// interpreter's lock, and hands NumPy arrays back.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "bind/arguments.h"
+#include "bind/unlocked.h"
+#include "executor/executor.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+class BoundExecutor {
+  public:
+    BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
+                  std::optional<Doubles> mean, std::optional<AnyArray> rotation, std::optional<Doubles> centre,
+                  std::optional<Floats> base, nb::sequence levels, int64_t budget, double share,
+                  const std::string& isa) {
+        Executor& e = executor_;
+        e.kernels = kernels_for(isa.c_str());
+        check(e.kernels != nullptr, "this CPU does not have that instruction set");
+        e.kind = kind_of(kind);
+        e.weight = weight_of(weight, e.kind);
+        e.vocab = static_cast<int64_t>(weight.shape(0));
+        e.dim = static_cast<int64_t>(weight.shape(1));
+        check(e.vocab > 0 && e.dim > 0, "a layer has at least one class and one coordinate");
+        check(e.vocab < (int64_t{1} << 31) - kBlock, "a layer has fewer than 2^31 classes");
+        e.padded = (e.vocab + kBlock - 1) / kBlock * kBlock;
+        e.budget = budget;
+        e.share = share;
+        keep(weight);
+        if (bias) {
+            check(static_cast<int64_t>(bias->size()) == e.vocab, "bias must be [vocab]");
+            e.bias = bias->data();
+            keep(*bias);
+        }
+        check(static_cast<int64_t>(norms.size()) == e.vocab, "norms must be [vocab]");
+        set_link(link);
+        set_dense(norms);
+        if (nb::len(levels) == 0) return;
+        e.has_preview = true;
+        if (mean) {
+            check(static_cast<int64_t>(mean->size()) == e.dim, "mean must be [dim]");
+            e.mean = mean->data();
+            keep(*mean);
+        }
+        int64_t width = e.dim;
+        if (rotation) {
+            check(rotation->ndim() == 2 && static_cast<int64_t>(rotation->shape(0)) == e.dim, "rotation must be [dim, rotated]");
+            check(rotation->itemsize() == 2 || rotation->itemsize() == 4, "rotation must be float16 or float32");
+            e.rotation = rotation->data();
+            e.rotation_kind = rotation->itemsize() == 2 ? Kind::f16 : Kind::f32;
+            e.rotated_dim = width = static_cast<int64_t>(rotation->shape(1));
+            keep(*rotation);
+        }
+        if (centre) {
+            check(static_cast<int64_t>(centre->size()) == e.dim, "centre must be [dim]");
+            e.centre = centre->data();
+            keep(*centre);
+        }
+        check(base.has_value() && static_cast<int64_t>(base->size()) == e.padded, "base must be [padded vocab]");
+        e.preview.base = base->data();
+        e.preview.rotated = true;
+        keep(*base);
+        set_level(nb::cast<nb::sequence>(levels[0]), width);
+        for (size_t i = 1; i < nb::len(levels); ++i) add_deeper(nb::cast<nb::sequence>(levels[i]), width);
+    }
+
+    nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
+                   uint64_t seed) const {
+        const int64_t batch = batch_of(hidden);
+        check(k >= 1 && k <= executor_.vocab, "k must be in 1..vocab");
+        Question question = ask(mask, batch, eps, threads, delta, seed);
+        question.k = k;
+        std::vector<Answer> answers;
+        unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question, dense); });
+        const double nan = std::nan("");
+        std::vector<double> logits(batch * k, -kInf), log_probs(batch * k, -kInf);
+        std::vector<int64_t> ids(batch * k, -1);
+        for (int64_t b = 0; b < batch; ++b)
+            for (size_t i = 0; i < answers[b].best.size(); ++i) {
+                const Scored& s = answers[b].best[i];
+                ids[b * k + i] = s.id;
+                logits[b * k + i] = s.z;
+                log_probs[b * k + i] = std::isnan(answers[b].lse) ? nan : executor_.linked(s.z) - answers[b].lse;
+            }
+        const size_t B = batch, K = k;
+        return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}),
+                              owned(std::move(log_probs), {B, K}), column<double>(answers, &Answer::lse),
+                              column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
+                              column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
+                              flags(answers, &Answer::dense));
+    }
+
+    nb::tuple lse(Doubles hidden, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
+                  uint64_t seed) const {
+        const int64_t batch = batch_of(hidden);
+        Question question = ask(mask, batch, eps, threads, delta, seed);
+        std::vector<Answer> answers;
+        unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question, dense); });
+        return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
+                              column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
+                              flags(answers, &Answer::dense));
+    }
+
+    nb::object logits(Doubles hidden, Ids ids, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(ids.ndim() == 2 && static_cast<int64_t>(ids.shape(0)) == batch, "ids must be [batch, m]");
+        const int64_t m = static_cast<int64_t>(ids.shape(1));
+        for (int64_t i = 0; i < batch * m; ++i)
+            check(ids.data()[i] >= 0 && ids.data()[i] < executor_.vocab, "an id is out of range");
+        std::vector<double> out(batch * m);
+        unlocked([&] { headlong::logits(executor_, hidden.data(), batch, ids.data(), m, thread_count(threads), out.data()); });
+        return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(m)});
+    }
+
+    nb::tuple sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
+                     uint64_t row0, std::optional<Bytes> mask, bool dense, int threads, int64_t class0, double delta,
+                     uint64_t chance) const {
+        const int64_t batch = batch_of(hidden);
+        check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1,
+              "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
+        check(class0 >= 0, "class0 >= 0");
+        SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0, class0};
+        const Question question = ask(mask, batch, kInf, threads, delta, chance);
+        std::vector<Answer> answers;
+        std::vector<Draw> draws;
+        unlocked([&] { answers = headlong::sample(executor_, hidden.data(), batch, rule, question, dense, &draws); });
+        std::vector<int64_t> ids;
+        std::vector<double> z, score;
+        std::vector<uint8_t> proved;
+        for (const Draw& d : draws) {
+            ids.push_back(d.id);
+            z.push_back(d.z);
+            score.push_back(d.score);
+            proved.push_back(d.proved);
+        }
+        const size_t B = batch, N = n;
+        return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
+                              owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows),
+                              column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+    }
+
+    std::string isa() const { return executor_.kernels->isa; }
+    nb::capsule capsule() const { return nb::capsule(&executor_, kExecutorCapsule); }
+
+  private:
+    template <typename A>
+    void keep(const A& array) {
+        kept_.push_back(nb::cast(array));
+    }
+
+    void set_link(const nb::tuple& link) {
+        check(nb::len(link) == 3 || nb::len(link) == 7, "link must be (form, a, b) or a table's seven parts");
+        const std::string form = nb::cast<std::string>(link[0]);
+        if (form == "table") return set_table(link);
+        check(nb::len(link) == 3, "link must be (form, a, b)");
+        executor_.link_a = nb::cast<double>(link[1]);
+        executor_.link_b = nb::cast<double>(link[2]);
+        check(form == "affine" || form == "softcap", "link must be affine, softcap or table");
+        check(executor_.link_a > 0 && std::isfinite(executor_.link_a) && std::isfinite(executor_.link_b),
+              "a link is increasing: its first number is positive");
+        executor_.link = {link_form(form), static_cast<float>(executor_.link_a),
+                          static_cast<float>(executor_.link_b)};
+    }
+
+    // ("table", start, step, values, left, right, error); see links.Table.
+    void set_table(const nb::tuple& link) {
+        check(nb::len(link) == 7, "a table link has seven parts");
+        Executor& e = executor_;
+        e.link_start = nb::cast<double>(link[1]);
+        e.link_step = nb::cast<double>(link[2]);
+        const Doubles values = nb::cast<Doubles>(link[3]);
+        e.link_left = nb::cast<double>(link[4]);
+        e.link_right = nb::cast<double>(link[5]);
+        e.link_b = 2 * nb::cast<double>(link[6]);
+        keep(values);
+        e.link_values = values.data();
+        check(values.ndim() == 1 && values.size() >= 2 && values.size() < (1 << 22), "a table has 2 to 2^22 values");
+        const int64_t cells = static_cast<int64_t>(values.size()) - 1;
+        double most = 0, steepest = std::max(e.link_left, e.link_right);
+        std::vector<float> table(2 * (cells + 2));
+        table[0] = static_cast<float>(e.link_values[0] - e.link_left * e.link_step);
+        table[1] = static_cast<float>(e.link_left);
+        for (int64_t i = 0; i <= cells; ++i) {
+            const double rise = i < cells ? (e.link_values[i + 1] - e.link_values[i]) / e.link_step : e.link_right;
+            check(rise > 0 && std::isfinite(rise) && std::isfinite(e.link_values[i]), "a table increases");
+            table[2 * i + 2] = static_cast<float>(e.link_values[i]);
+            table[2 * i + 3] = static_cast<float>(rise);
+            most = std::max(most, std::fabs(e.link_values[i]));
+            steepest = std::max(steepest, rise);
+        }
+        const double end = e.link_start + e.link_step * static_cast<double>(cells);
+        const double reach = std::max(std::fabs(e.link_start), std::fabs(end)) + e.link_step;
+        // Rounded bases and knots, a cell that rounding may have moved by one (f is continuous), the product and the sum.
+        const double slop = 0x1p-20 * (most + steepest * reach) + e.link_b;
+        check(e.link_left > 0 && e.link_step > 0 && e.link_b >= 0 && slop < 1e30, "a table increases within float32's range");
+        e.link_a = steepest;
+        arrays_.push_back(std::move(table));
+        e.link = {LinkForm::table, static_cast<float>(steepest * (1 + 0x1p-22)), 0.f};
+        e.link.table = arrays_.back().data();
+        e.link.start = static_cast<float>(e.link_start);
+        e.link.step = static_cast<float>(e.link_step);
+        e.link.inverse = static_cast<float>(1 / e.link_step);
+        e.link.cells = static_cast<float>(cells);
+        e.link.slop = static_cast<float>(slop * (1 + 0x1p-22));
+    }
+
+    // The dense rows as a source: float32 dot products, off by a rounding for every 16th or 128th coordinate.
+    void set_dense(const Floats& norms) {
+        Executor& e = executor_;
+        for (int64_t i = 0; i < e.vocab; ++i) {
+            check(std::isfinite(norms.data()[i]), "a row of the weight is not finite");
+            e.most_norm = std::max(e.most_norm, static_cast<double>(norms.data()[i]));
+        }
+        arrays_.emplace_back(e.padded, 0.f);
+        std::copy(norms.data(), norms.data() + e.vocab, arrays_.back().begin());
+        const float* slack = arrays_.back().data();
+        arrays_.emplace_back(e.padded, 0.f);
+        if (e.bias != nullptr) std::copy(e.bias, e.bias + e.vocab, arrays_.back().begin());
+        e.dense.base = arrays_.back().data();
+        e.dense.rows = e.weight;
+        e.dense.kind = e.kind;
+        e.dense.width = e.dim;
+        e.dense.slack = {Slack{slack}};
+        e.dense.terms = {{TermKind::norm, 0, e.dim, (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24, 0}};
+        if (e.bias != nullptr) {
+            arrays_.emplace_back(e.padded, 0.f);
+            for (int64_t i = 0; i < e.vocab; ++i) arrays_.back()[i] = std::fabs(e.bias[i]);
+            e.dense.slack.push_back({arrays_.back().data()});
+            e.dense.terms.push_back({TermKind::one, 0, 0, 0x1p-22, 1});
+        }
+        e.dense.bytes = static_cast<double>(e.vocab) * e.dim * (e.kind == Kind::f32 ? 4 : 2) +
+                        static_cast<double>(e.padded) * 4 * (1 + e.dense.slack.size());
+    }
+
+    void set_level(const nb::sequence& level, int64_t width) {
+        check(nb::len(level) == 6, "a level is (codes, layout, scale, slack, terms, adds)");
+        Executor& e = executor_;
+        Source& to = e.preview;
+        const nb::sequence layout = nb::cast<nb::sequence>(level[1]);
+        AnyArray codes = nb::cast<AnyArray>(level[0]);
+        keep(codes);
+        int64_t words = 0;
+        for (nb::handle item : layout) {
+            const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
+            check(0 <= start && start < stop && stop <= width, "a segment lies outside the coordinates");
+            check(stop - start <= 65536, "a segment has at most 65536 coordinates");
+            check(codes.ndim() != 4 || bits == 1 || bits == 2 || bits == 4 || bits == 8, "codes have 1, 2, 4 or 8 bits");
+            const int width = codes.ndim() == 4 ? static_cast<int>(bits) : 8;
+            const int64_t count = ((stop - start) * width + 31) / 32;
+            to.segments.push_back({start, stop, width, count, words, count * (8 / width), to.quads});
+            words += count;
+            to.quads += count * (8 / width);
+        }
+        check(!to.segments.empty(), "a level reads at least one segment");
+        if (codes.ndim() == 4) {
+            check(codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.padded / kBlock &&
+                      static_cast<int64_t>(codes.shape(1)) == words && codes.shape(2) == 64 && codes.shape(3) == 4,
+                  "codes must be [blocks, words, 64, 4] uint8");
+            to.codes = static_cast<const uint8_t*>(codes.data());
+            to.words = words;
+            Floats scale = nb::cast<Floats>(level[2]);
+            check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() &&
+                      static_cast<int64_t>(scale.shape(1)) == e.padded,
+                  "scale must be [segments, padded vocab]");
+            to.scale = scale.data();
+            keep(scale);
+            to.bytes = static_cast<double>(codes.nbytes()) + static_cast<double>(scale.nbytes());
+        } else {
+            check(codes.ndim() == 2 && codes.dtype() == nb::dtype<float>() && to.segments.size() == 1 &&
+                      to.segments[0].start == 0 && static_cast<int64_t>(codes.shape(0)) == e.vocab &&
+                      static_cast<int64_t>(codes.shape(1)) == to.segments[0].stop,
+                  "a matrix level is [vocab, width] float32 over the first width coordinates");
+            to.rows = codes.data();
+            to.kind = Kind::f32;
+            to.width = to.segments[0].stop;
+            to.bytes = static_cast<double>(codes.nbytes());
+        }
+        to.bytes += set_slack(level, width, to.slack, to.terms);
+        check(!to.terms.empty() || e.budget > 0, "a level without a radius needs a budget");
+        to.bytes += static_cast<double>(e.padded) * 4 + static_cast<double>(e.rotated_dim * e.dim) * (e.rotation_kind == Kind::f32 ? 4 : 2);
+    }
+
+    // Reads a level's slack and terms; returns the bytes of the slack.
+    double set_slack(const nb::sequence& level, int64_t width, std::vector<Slack>& slack_rows,
+                     std::vector<Term>& terms) {
+        if (level[3].is_none()) return 0;
+        Floats slack = nb::cast<Floats>(level[3]);
+        check(slack.ndim() == 2 && slack.shape(0) <= kMaxTerms && static_cast<int64_t>(slack.shape(1)) == executor_.padded,
+              "slack must be [rows, padded vocab], at most 8 rows");
+        keep(slack);
+        const int64_t rows = static_cast<int64_t>(slack.shape(0));
+        for (int64_t r = 0; r < rows; ++r) slack_rows.push_back({slack.data() + r * executor_.padded});
+        for (nb::handle item : nb::cast<nb::sequence>(level[4])) {
+            const nb::sequence term = nb::cast<nb::sequence>(item);
+            const auto name = nb::cast<std::string>(term[0]);
+            const auto start = nb::cast<int64_t>(term[1]), stop = nb::cast<int64_t>(term[2]);
+            const auto factor = nb::cast<double>(term[3]);
+            const int64_t named = nb::len(term) > 4 ? nb::cast<int64_t>(term[4]) : -1;
+            const int64_t row = named < 0 ? static_cast<int64_t>(terms.size()) : named;
+            check(name == "one" || (0 <= start && start <= stop && stop <= width), "a term lies outside the coordinates");
+            check(0 <= row && row < rows, "a term names a row of the slack that is not there");
+            const double likely = nb::len(term) > 5 ? nb::cast<double>(term[5]) : 1;
+            check(likely >= 0 && likely <= 1, "a term's likely part is at most all of it");
+            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks, hidden or one"), start, stop, factor, static_cast<int>(row), likely});
+        }
+        return static_cast<double>(slack.nbytes());
+    }
+
+    void add_deeper(const nb::sequence& level, int64_t width) {
+        check(nb::len(level) == 6, "a level is (codes, layout, scale, slack, terms, adds)");
+        Executor& e = executor_;
+        Deeper to;
+        for (nb::handle item : nb::cast<nb::sequence>(level[1])) {
+            const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
+            check(0 <= start && start < stop && stop <= width && stop - start <= 65536 &&
+                      (bits == 1 || bits == 2 || bits == 4 || bits == 8),
+                  "a segment of a deeper level has 1, 2, 4 or 8 bits and at most 65536 coordinates of x");
+            const int64_t count = bits == 8 ? stop - start : ((stop - start) * bits + 31) / 32 * 4;
+            to.segments.push_back({start, stop, static_cast<int>(bits), count, to.bytes, count * (8 / bits), to.halves});
+            to.bytes += count;
+            to.halves += count * (8 / bits);
+        }
+        AnyArray codes = nb::cast<AnyArray>(level[0]);
+        check(codes.ndim() == 2 && codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.vocab &&
+                  static_cast<int64_t>(codes.shape(1)) == to.bytes,
+              "a deeper level's codes are [vocab, bytes] uint8");
+        to.codes = static_cast<const uint8_t*>(codes.data());
+        keep(codes);
+        Floats scale = nb::cast<Floats>(level[2]);
+        check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() &&
+                  static_cast<int64_t>(scale.shape(1)) == e.padded,
+              "scale must be [segments, padded vocab]");
+        to.scale = scale.data();
+        keep(scale);
+        to.adds = nb::cast<bool>(level[5]);
+        set_slack(level, width, to.slack, to.terms);
+        check(!to.terms.empty(), "a deeper level has a radius");
+        e.deeper.push_back(std::move(to));
+    }
+
+    int64_t batch_of(const Doubles& hidden) const {
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == executor_.dim, "hidden must be [batch, dim]");
+        return static_cast<int64_t>(hidden.shape(0));
+    }
+
+    Question ask(const std::optional<Bytes>& mask, int64_t batch, double eps, int threads, double delta,
+                 uint64_t seed) const {
+        check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
+        Question question;
+        question.eps = eps;
+        question.delta = delta;
+        question.seed = seed;
+        question.threads = thread_count(threads);
+        if (mask) {
+            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == executor_.vocab &&
+                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch),
+                  "mask must be [1 or batch, vocab]");
+            question.mask = mask->data();
+            question.mask_per_row = mask->shape(0) != 1;
+        }
+        return question;
+    }
+
+    template <typename T>
+    static nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
+        std::vector<T> values;
+        for (const Answer& a : answers) values.push_back(a.*member);
+        return owned(std::move(values), {answers.size()});
+    }
+
+    static nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
+        std::vector<uint8_t> values;
+        for (const Answer& a : answers) values.push_back(a.*member);
+        return owned_flags(std::move(values), {answers.size()});
+    }
+
+    Executor executor_;
+    std::vector<nb::object> kept_;
+    std::vector<std::vector<float>> arrays_;
+};
+
+}  // namespace
+
+void bind_executor(nb::module_& m) {
+    nb::class_<BoundExecutor>(m, "Executor")
+        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
+                      std::optional<AnyArray>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
+                      double, const std::string&>(),
+             nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
+             nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
+             nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("isa") = "")
+        .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),
+             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
+        .def("lse", &BoundExecutor::lse, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(),
+             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
+        .def("logits", &BoundExecutor::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
+        .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
+             nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(),
+             nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("class0") = 0,
+             nb::arg("delta") = 0.0, nb::arg("chance") = 0)
+        .def_prop_ro("isa", &BoundExecutor::isa)
+        .def_prop_ro("capsule", &BoundExecutor::capsule);
+}
+
+}  // namespace headlong

@@ -1,0 +1,129 @@
+// Kernels by themselves: norms and codes of rows, noise, and how fast this machine reads.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+#include "bind/arguments.h"
+#include "bind/unlocked.h"
+#include "executor/executor.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+// Rows are handed out in runs, so that threads write to distant memory.
+template <typename Work>
+void over_rows(int64_t rows, int threads, const Work& work) {
+    Turns<int64_t> next;
+    run_parallel(threads, [&](int) {
+        for (int64_t start = next.fetch_add(256); start < rows; start = next.fetch_add(256))
+            for (int64_t r = start; r < std::min(rows, start + 256); ++r) work(r);
+    });
+}
+
+nb::object row_norms(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
+    const Kind kind = kind_of(name);
+    const char* data = static_cast<const char*>(weight_of(weight, kind));
+    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    std::vector<float> out(vocab);
+    unlocked([&] { over_rows(vocab, thread_count(threads), [&](int64_t r) { out[r] = kernels->row_norm(data + r * bytes, kind, dim); }); });
+    return owned(std::move(out), {static_cast<size_t>(vocab)});
+}
+
+nb::tuple encode_int8(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
+    const Kind kind = kind_of(name);
+    const char* data = static_cast<const char*>(weight_of(weight, kind));
+    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
+    const int64_t blocks = (vocab + kBlock - 1) / kBlock, padded = blocks * kBlock, quads = (dim + 3) / 4;
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    std::vector<uint8_t> codes(blocks * quads * 256, 128);
+    std::vector<float> scale(padded), error(padded), peak(padded), size(padded);
+    unlocked([&] {
+        over_rows(vocab, thread_count(threads), [&](int64_t r) {
+            thread_local std::vector<uint8_t> row;
+            row.assign(quads * 4, 128);
+            kernels->encode_row(data + r * bytes, kind, dim, row.data(), &scale[r], &error[r], &peak[r], &size[r]);
+            uint8_t* to = codes.data() + r / kBlock * quads * 256 + r % kBlock * 4;
+            for (int64_t j = 0; j < quads; ++j) std::copy_n(row.data() + j * 4, 4, to + j * 256);
+        });
+    });
+    const size_t P = padded;
+    return nb::make_tuple(owned(std::move(codes), {static_cast<size_t>(blocks), static_cast<size_t>(quads), 64, 4}),
+                          owned(std::move(scale), {1, P}), owned(std::move(error), {P}), owned(std::move(peak), {P}),
+                          owned(std::move(size), {P}));
+}
+
+nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
+    const Kernels* kernels = kernels_for("");
+    std::vector<double> out;
+    for (size_t i = 0; i < ids.size(); ++i) out.push_back(gumbel(*kernels, seed, row, draw, ids.data()[i]));
+    const size_t n = out.size();
+    return owned(std::move(out), {n});
+}
+
+using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+// The keys of logits 0 at temperature 1 that the noise's high words allow at most, by the level `isa`.
+nb::object most_keys(const std::string& isa, Words words) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    if (kernels == nullptr) throw nb::value_error("no such level here");
+    const size_t n = words.size(), whole = (n + kBlock - 1) / kBlock * kBlock;
+    std::vector<uint32_t> padded(whole);
+    std::copy_n(words.data(), n, padded.data());
+    std::vector<float> zero(whole), upper(whole);
+    kernels->gumbel_keys(zero.data(), zero.data(), padded.data(), static_cast<int64_t>(whole), Link{LinkForm::affine, 1.f, 0.f}, 1.f, upper.data());
+    upper.resize(n);
+    return owned(std::move(upper), {n});
+}
+
+// GB/s of plain reads of `bytes` bytes by all threads at once: the median of `repeats`.
+double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    check(bytes >= 4096 && repeats >= 1, "at least 4096 bytes, at least one repeat");
+    return unlocked([&] {
+        std::vector<uint64_t> data(bytes / 8, 1);
+        const int n = thread_count(threads);
+        constexpr int64_t piece = 1 << 16;
+        std::vector<double> rates;
+        volatile uint64_t sink = 0;
+        for (int i = 0; i < repeats + 2; ++i) {
+            Turns<int64_t> next;
+            std::atomic<uint64_t> all{0};
+            const auto start = std::chrono::steady_clock::now();
+            run_parallel(n, [&](int) {
+                uint64_t own = 0;
+                for (int64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece))
+                    own ^= kernels->read(reinterpret_cast<const char*>(data.data()) + at, std::min(piece, bytes - at));
+                all ^= own;
+            });
+            const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+            sink = sink ^ all.load();
+            if (i >= 2) rates.push_back(static_cast<double>(bytes) / took.count() / 1e9);
+        }
+        std::nth_element(rates.begin(), rates.begin() + rates.size() / 2, rates.end());
+        return rates[rates.size() / 2];
+    });
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& m) {
+    m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
+    m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
+    m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
+    m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
+    m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
+}
+
+}  // namespace headlong

@@ -1,0 +1,141 @@
+// The threshold that a class has to reach, from the best estimates so far, and whether a query is better read densely.
+#include <algorithm>
+
+#include "executor/verbs.h"
+
+namespace headlong {
+namespace {
+
+// k of the values are no worse than the k-th best maximum of 64 columns of them, and few more are.
+float kth_largest(const float* values, size_t n, size_t k) {
+    constexpr size_t kColumns = 64;
+    float best[kColumns];
+    std::vector<float> few;
+    if (n >= 16 * kColumns && 2 * k <= kColumns) {
+        std::copy_n(values, kColumns, best);
+        size_t i = kColumns;
+        for (; i + kColumns <= n; i += kColumns)
+            for (size_t j = 0; j < kColumns; ++j) best[j] = best[j] < values[i + j] ? values[i + j] : best[j];
+        std::nth_element(best, best + (k - 1), best + kColumns, std::greater<float>());
+        few.resize(n);
+        size_t kept = 0;
+        for (i = 0; i < n; ++i) {
+            few[kept] = values[i];
+            kept += values[i] >= best[k - 1];
+        }
+        few.resize(kept);
+    } else {
+        few.assign(values, values + n);
+    }
+    std::nth_element(few.begin(), few.begin() + static_cast<int64_t>(k - 1), few.end(), std::greater<float>());
+    return few[k - 1];
+}
+
+// Candidates among `seen` classes beyond which a query is better read densely. Where a deeper level sorts them out, many
+// more than would be scored: its codes take a quarter to a half of the bytes of a row.
+double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k) {
+    const bool sorted_out = look.source == &e.preview && !e.deeper.empty();
+    return (sorted_out ? std::max(e.share, 0.7) : e.share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
+}
+
+// Whether a query has so many rivals for the k-th best that it is better read densely, judged by the estimates of the sample.
+bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, int64_t k, const float* est, size_t n) {
+    const Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
+    // The k-th best of all will be about the `rank`-th best of the sample. Ties, and intervals as wide as all logits are
+    // apart, reach it as often here as everywhere.
+    const double seen_share = static_cast<double>(seen) / static_cast<double>(e.vocab);
+    const size_t rank = std::min<size_t>(k, 1 + static_cast<size_t>(seen_share * static_cast<double>(k)));
+    const float likely = kth_largest(est, n, rank);
+    size_t rivals = 0;
+    for (int t = 0; t < look.threads; ++t)
+        for (float upper : parts[t].upper) rivals += upper >= likely;
+    // Once the look is read, candidates cost their rows; before that, the look can still be saved.
+    const double spared = look.source == &e.preview ? 1 - e.preview.bytes / e.dense.bytes : 1;
+    const double most = spared * e.share * static_cast<double>(seen);
+    return static_cast<double>(rivals) > most + 3 * std::sqrt(most) + 2.0 * static_cast<double>(rank) + 8;
+}
+
+// The k best of n estimates, those with the smallest ids among equals.
+std::vector<Scored> best_estimates(const float* est, const int32_t* ids, size_t n, size_t k) {
+    const float least = kth_largest(est, n, k);
+    std::vector<Scored> rows;
+    std::vector<int64_t> equal;  // to the k-th: the smallest ids of them
+    for (size_t i = 0; i < n; ++i) {
+        if (est[i] < least) continue;
+        if (est[i] > least) rows.push_back({ids[i], 0});
+        else equal.push_back(ids[i]);
+    }
+    const size_t more = k - rows.size();
+    std::nth_element(equal.begin(), equal.begin() + (more - 1), equal.end());
+    for (size_t i = 0; i < more; ++i) rows.push_back({equal[i], 0});
+    return rows;
+}
+
+// Drops what cannot reach tau; returns how many are left.
+size_t drop_below(Part* parts, int threads, float tau) {
+    size_t open = 0;
+    for (int t = 0; t < threads; ++t) {
+        Part& part = parts[t];
+        size_t kept = 0;
+        for (size_t i = 0; i < part.ids.size(); ++i) {
+            const float upper = part.upper[i];
+            part.ids[kept] = part.ids[i];
+            part.est[kept] = part.est[i];
+            part.upper[kept] = upper;
+            kept += upper >= tau;
+        }
+        part.ids.resize(kept);
+        part.est.resize(kept);
+        part.upper.resize(kept);
+        open += kept;
+    }
+    return open;
+}
+
+}  // namespace
+
+void raise_to(std::atomic<float>& threshold, float value) {
+    float now = threshold.load(std::memory_order_relaxed);
+    while (value > now && !threshold.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
+    }
+}
+
+// Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
+// What counts is what reaches the threshold now: which thread came when decides nothing.
+// `judge`: a query with too many rivals is left to a dense pass.
+void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge) {
+    if (look.dear[q].load() != 0) return;
+    std::atomic<float>& threshold = look.threshold[q];
+    const float so_far = threshold.load();
+    Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
+    const size_t k = static_cast<size_t>(question.k);
+    int64_t seen = 0;
+    size_t total = 0, n = 0;
+    for (int t = 0; t < look.threads; ++t) {
+        seen += parts[t].seen;
+        total += parts[t].ids.size();
+    }
+    Scratch<float> est(total);
+    Scratch<int32_t> ids(total);
+    for (int t = 0; t < look.threads; ++t)
+        for (size_t i = 0; i < parts[t].ids.size(); ++i) {
+            est[n] = parts[t].est[i];
+            ids[n] = parts[t].ids[i];
+            n += parts[t].upper[i] >= so_far;
+        }
+    if (n < k) return;
+    if ((look.source == &e.dense || e.deeper.empty()) && too_many_rivals(e, look, q, seen, question.k, est.data(), n)) {
+        look.dear[q].store(1);
+        return;
+    }
+    std::vector<Scored> rows = best_estimates(est.data(), ids.data(), n, k);
+    score(e, &look.hidden[q * e.dim], rows, 1);
+    double worst = kInf;
+    for (const Scored& s : rows) worst = std::min(worst, s.z);
+    const float below = static_cast<float>(worst);
+    raise_to(threshold, below > worst ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below);
+    const size_t open = drop_below(parts, look.threads, threshold.load());
+    if (judge && static_cast<double>(open) > bearable(e, look, seen, question.k)) look.dear[q].store(1);
+}
+
+}  // namespace headlong
