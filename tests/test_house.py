@@ -60,7 +60,7 @@ LAW: dict[str, set[str]] = {
     **{f"studies/papers/{paper}": STUDYING | {"studies/papers/svd_hierarchical", "studies/papers/doubly_sparse"}
        for paper in ("adaptive_softmax", "doubly_sparse", "monotonic_softmax", "svd_hierarchical")},
     "cli": {*STUDYING, "tune", "typer", "rich"},
-    "__init__": {*LEFTWARD, "compile"},
+    "__init__": {*LEFTWARD, "compile", "tune", "engines"},
     "__main__": {"cli"},
 }
 FILES = {

@@ -21,16 +21,21 @@ if TYPE_CHECKING:
     from headlong.answers import TopK as TopK
     from headlong.compile import compile as compile
     from headlong.compile import load as load
+    from headlong.engines.base import Engine as Engine
     from headlong.errors import HeadlongError as HeadlongError
     from headlong.layers.bands import BandsLayer as BandsLayer
     from headlong.layers.blocks import BlocksLayer as BlocksLayer
     from headlong.layers.experts import ExpertsLayer as ExpertsLayer
     from headlong.layers.matrix import Layer as Layer
+    from headlong.layers.mixture import MixtureLayer as MixtureLayer
+    from headlong.layers.screens import ScreenLayer as ScreenLayer
+    from headlong.layers.structured import load_layer as load_layer
     from headlong.layers.tree import TreeLayer as TreeLayer
     from headlong.links import Affine as Affine
     from headlong.links import Gss as Gss
     from headlong.links import SoftCap as SoftCap
     from headlong.links import Table as Table
+    from headlong.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -39,20 +44,25 @@ _HOMES = {
     "BandsLayer": "layers.bands",
     "BlocksLayer": "layers.blocks",
     "Cost": "answers",
+    "Engine": "engines.base",
     "ExpertsLayer": "layers.experts",
     "Gss": "links",
     "HeadlongError": "errors",
     "Layer": "layers.matrix",
     "LogProb": "answers",
     "Lse": "answers",
+    "MixtureLayer": "layers.mixture",
     "Promise": "answers",
     "Sample": "answers",
+    "ScreenLayer": "layers.screens",
     "SoftCap": "links",
     "Table": "links",
     "TopK": "answers",
     "TreeLayer": "layers.tree",
     "compile": "compile",
     "load": "compile",
+    "load_layer": "layers.structured",
+    "tune": "tune",
 }
 
 __all__ = [
@@ -60,14 +70,17 @@ __all__ = [
     "BandsLayer",
     "BlocksLayer",
     "Cost",
+    "Engine",
     "ExpertsLayer",
     "Gss",
     "HeadlongError",
     "Layer",
     "LogProb",
     "Lse",
+    "MixtureLayer",
     "Promise",
     "Sample",
+    "ScreenLayer",
     "SoftCap",
     "Table",
     "TopK",
@@ -75,6 +88,8 @@ __all__ = [
     "compile",
     "errors",
     "load",
+    "load_layer",
+    "tune",
 ]
 
 
@@ -93,10 +108,11 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps ``headlong.compile`` the function when Python binds the file of that name to the package."""
+    """Keeps ``headlong.compile`` and ``headlong.tune`` the functions when Python binds files of those names to the package."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value.compile if name == "compile" and isinstance(value, ModuleType) else value)
+        named = name in ("compile", "tune") and isinstance(value, ModuleType)
+        super().__setattr__(name, getattr(value, name) if named else value)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -12,6 +12,7 @@
     │   ├── VersionError        written by a newer headlong
     │   ├── WrongLayerError     an engine saved for other weights
     │   └── MissingTensorError  the named tensor is not there (also a KeyError)
+    ├── UnsupportedError        a verb or argument that this kind of engine has not (also a NotImplementedError)
     ├── DataError               a corpus or data set that is absent or not what it should be
     ├── PeerError               a process of a group died, is late, or asked for something else
     ├── KernelError             the native module is absent, or the CPU lacks the level that was asked for
@@ -71,6 +72,10 @@ class MissingTensorError(StoreError, KeyError):
     """A file without the tensor that was named."""
 
     __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+class UnsupportedError(HeadlongError, NotImplementedError):
+    """A verb or an argument that this kind of engine does not have; the message names the kind that has it."""
 
 
 class DataError(HeadlongError):

@@ -98,6 +98,7 @@ class Task(NamedTuple):
 def tune(
     layer: Layer,
     hidden: Any,
+    *,
     k: int = 10,
     eps: float = 0.01,
     delta: float = 1e-3,

@@ -165,25 +165,28 @@ def tune(
 ) -> None:
     """Try the plausible plans on hidden vectors, keep the fastest that keeps the promise, and say why."""
     count = settled(threads)
-    from headlong import tune
     from headlong.bench.measure import write_run
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, show
+    from headlong.tune import as_record, crossing_table, table
+    from headlong.tune import tune as tuned
 
     if out is not None:
         inputs.target(out, layer, hidden, replaced=inputs.ENGINES)
     with bars() as stage:
         subject = inputs.layer(layer, weight, bias)
         vectors = inputs.hidden(hidden, subject.dim)
-        engine, report = tune.tune(subject, vectors, k, eps, delta, delta_ids, count, seed, stage("plans"))
+        engine, report = tuned(
+            subject, vectors, k=k, eps=eps, delta=delta, delta_ids=delta_ids, threads=count, seed=seed, progress=stage("plans")
+        )
         if out is not None:
             engine.save(out, layer=not without_layer)
-    show(tune.table(report))
+    show(table(report))
     if len(report.crossings):
-        show(tune.crossing_table(report))
+        show(crossing_table(report))
     typer.echo(repr(engine))
     if raw is not None:
-        write_run(raw, tune.as_record(report, engine))
+        write_run(raw, as_record(report, engine))
 
 
 def shortlist(

@@ -27,6 +27,7 @@ from headlong.engines.allowed import Filters
 from headlong.engines.arguments import Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.base import Engine
 from headlong.engines.candidates import Best, Sieve, kept
+from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left, classes_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
@@ -69,12 +70,25 @@ def facts(engine: Engine, starts: tuple[int, ...]) -> Facts:
     return Facts(starts, engine.layer.dim, engine.layer.link, whole, engine.method.name)
 
 
-class Shards:
+class Shards(Bounded):
     """The verbs of :class:`headlong.engines.base.Engine` over all shards."""
 
     def __init__(self, everyone: Everyone, facts: Facts) -> None:
         self._everyone, self.facts = everyone, facts
         self.promise = facts.promise
+
+    @property
+    def layer(self) -> Facts:
+        """What is known of the whole layer: ``vocab``, ``dim``, ``link``."""
+        return self.facts
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    @property
+    def reason(self) -> str:
+        return f"{len(self.facts.starts) - 1} shards, each compiled for its part"
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of the whole layer."""
@@ -145,10 +159,12 @@ class Shards:
         seed: int | None = None,
         row0: int = 0,
         *,
+        class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
     ) -> Sample:
         """``n`` exact draws, the same as one engine over all classes would draw with this seed."""
+        self._refuse_class0(class0)
         call = asked(hidden, allowed, exclude, self.facts.dim, self.facts.vocab)
         seed = self._agreed_seed() if seed is None else seed
         filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.facts.vocab)

@@ -17,6 +17,7 @@ from headlong.answers import Promise
 from headlong.arrays import Answer, Kind, ids64, kind_of
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_eps
+from headlong.engines.contract import Bounded
 from headlong.engines.device.residence import Call, Reader, Tensor, tensor_of
 from headlong.engines.masks import check_some_left, class_mask
 from headlong.errors import DtypeError, ShapeError
@@ -24,7 +25,7 @@ from headlong.errors import DtypeError, ShapeError
 WORD = 0xFFFFFFFF
 
 
-class DeviceCalls:
+class DeviceCalls(Bounded):
     """What an engine on a device knows of itself, and how it takes its arguments."""
 
     def __init__(

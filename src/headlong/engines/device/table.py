@@ -158,6 +158,7 @@ class TableEngine(DeviceCalls, ABC):
         seed: int | None = None,
         row0: int = 0,
         *,
+        class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
     ) -> Sample:
@@ -165,6 +166,7 @@ class TableEngine(DeviceCalls, ABC):
 
         A row in which no class of positive probability is left gets id -1 and ``proved`` False.
         """
+        self._refuse_class0(class0)
         wish = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab)
         call, kind = self._call(hidden, allowed, exclude, wish)
         free = call.mask is None or self.masks

@@ -27,6 +27,7 @@ from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.engines.allowed import Few, Filters, kept_count, listed, lse_of, sample_of, topk_of
 from headlong.engines.arguments import Asked, asked, checked_eps, checked_filters, checked_k
+from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.saved import Kept, write_structured
@@ -83,7 +84,7 @@ class Drawn(NamedTuple):
     spent: Spent
 
 
-class StructuredEngine(ABC):
+class StructuredEngine(Bounded, ABC):
     """Reads one structured layer. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
 
     kind: ClassVar[str]
@@ -176,10 +177,12 @@ class StructuredEngine(ABC):
         seed: int | None = None,
         row0: int = 0,
         *,
+        class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
     ) -> Sample:
         """``n`` exact draws from each row's distribution: as :meth:`headlong.engines.base.Engine.sample`."""
+        self._refuse_class0(class0)
         call = self._asked(hidden, allowed, exclude)
         filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab)
         check_some_left(call.mask)

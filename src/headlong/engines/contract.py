@@ -1,0 +1,91 @@
+"""What every engine has, whatever it reads: a matrix, a structured layer, shards, or either in a GPU's memory.
+
+::
+
+    engine.topk(hidden, k)   engine.log_prob(hidden, ids)   engine.lse(hidden)   engine.sample(hidden, n)
+    engine.at_temperature(2.0)   engine.save(path)
+    engine.layer   engine.name   engine.promise   engine.reason
+
+``tests/engines/test_contract.py`` runs one suite over all kinds. What a kind cannot do is an UnsupportedError that names
+what can.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol, runtime_checkable
+
+from headlong.answers import LogProb, Lse, Promise, Sample, TopK
+from headlong.errors import UnsupportedError
+
+
+@runtime_checkable
+class AnyEngine(Protocol):
+    """The contract; :class:`headlong.Engine` documents each verb."""
+
+    promise: Promise
+
+    @property
+    def layer(self) -> Any:
+        """What is read: it has ``vocab`` and ``dim``."""
+
+    @property
+    def name(self) -> str:
+        """How the layer is read, in one word."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is read in this way."""
+
+    def topk(
+        self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> TopK: ...
+
+    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb: ...
+
+    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse: ...
+
+    def sample(
+        self,
+        hidden: Any,
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        row0: int = 0,
+        *,
+        class0: int = 0,
+        allowed: Any = None,
+        exclude: Any = None,
+    ) -> Sample: ...
+
+    def at_temperature(self, value: float) -> Any: ...
+
+    def save(self, path: str | os.PathLike[str], layer: bool = True) -> None: ...
+
+
+class Bounded:
+    """For kinds without some verbs: each says that it has none, and who has."""
+
+    def at_temperature(self, value: float) -> Any:
+        """Only an engine over one matrix shares its plan with another temperature."""
+        raise UnsupportedError(
+            f"{type(self).__name__} has no at_temperature; pass temperature= to sample, or compile a layer whose link is "
+            f"headlong.Affine(1 / {value!r})"
+        )
+
+    def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
+        """Only engines on one CPU are files."""
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot be saved; save the engine that it is made of, compiled without device= or shards"
+        )
+
+    def _refuse_class0(self, class0: int) -> None:
+        """Noise by the number of a class in a larger layer: shards of one matrix ask for it."""
+        if class0:
+            raise UnsupportedError(
+                f"class0 is {class0}; {type(self).__name__} numbers its classes from 0: only an engine over one matrix can be "
+                "a shard of a larger layer"
+            )

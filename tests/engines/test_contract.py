@@ -1,0 +1,105 @@
+"""One suite over every kind of engine: the same verbs, the same parameters, and a clear word where a kind has none."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong.compile import BUILT_IN, STRUCTURED
+from headlong.engines.contract import AnyEngine
+from headlong.engines.shards import here
+from headlong.errors import UnsupportedError
+from structured_layers import made
+
+VOCAB, DIM = 300, 16
+VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save")
+HEADS = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mos"}
+
+
+def matrix() -> hl.Layer:
+    return hl.Layer(np.random.default_rng(3).standard_normal((VOCAB, DIM)).astype(np.float32))
+
+
+def shards() -> Any:
+    whole = matrix()
+    return here([hl.compile(hl.Layer(whole.weight[part]), "cascade") for part in (slice(0, 130), slice(130, VOCAB))])
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    **{method.name: lambda name=method.name: hl.compile(matrix(), name) for method in BUILT_IN},  # type: ignore[misc]
+    **{kind: lambda head=head: hl.compile(made(head, DIM, VOCAB).layer) for kind, head in HEADS.items()},  # type: ignore[misc]
+    "shards": shards,
+    "device": lambda: hl.compile(matrix(), "full", device="interpreter"),
+    "device tree": lambda: hl.compile(made("tree", DIM, VOCAB).layer, device="interpreter"),
+}
+ON_ONE_MATRIX = {method.name for method in BUILT_IN}
+
+
+@pytest.fixture(params=MAKERS)
+def engine(request: pytest.FixtureRequest) -> Any:
+    if request.param.startswith("device"):
+        request.getfixturevalue("interpreter")
+    return MAKERS[request.param]()
+
+
+@pytest.fixture
+def hidden() -> np.ndarray:
+    return np.random.default_rng(4).standard_normal((2, DIM)).astype(np.float32)
+
+
+def test_the_suite_covers_every_kind() -> None:
+    assert {kind.kind for kind in STRUCTURED} - {"screens", "screen"} <= set(MAKERS)
+
+
+def test_every_verb_has_the_same_parameters(engine: Any) -> None:
+    for verb in VERBS:
+        expected = inspect.signature(getattr(AnyEngine, verb)).parameters
+        found = inspect.signature(getattr(type(engine), verb)).parameters
+        assert [(name, one.kind, one.default) for name, one in found.items()][: len(expected)] == [
+            (name, one.kind, one.default) for name, one in expected.items()
+        ], verb
+
+
+def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarray) -> None:
+    assert isinstance(engine, AnyEngine)
+    assert engine.name in repr(engine) and engine.reason and isinstance(engine.promise, hl.Promise)
+    assert str(engine.promise) in repr(engine)
+    assert (engine.layer.vocab, engine.layer.dim) == (VOCAB, DIM)
+    top = engine.topk(hidden, 3)
+    assert top.ids.shape == (2, 3) and top.cost.path
+    given = engine.log_prob(hidden, top.ids)
+    slack = np.asarray(given.error + top.error)[:, None] + 1e-9
+    if engine.promise.delta == 0:
+        assert (np.abs(given.log_probs - top.log_probs) <= slack).all()
+    assert np.isfinite(np.asarray(engine.lse(hidden).lse)).all()
+    drawn = engine.sample(hidden, 2, seed=5)
+    assert drawn.ids.shape == (2, 2) and (drawn.ids == engine.sample(hidden, 2, seed=5).ids).all()
+    assert engine.topk(hidden[:0], 3).ids.shape == (0, 3)
+
+
+def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: Path) -> None:
+    if engine.name in ON_ONE_MATRIX and hasattr(engine, "plan") and not hasattr(engine, "place"):
+        assert engine.sample(hidden, seed=1, class0=7).ids.shape == (2, 1)
+        assert engine.at_temperature(2.0).layer.vocab == VOCAB
+    else:
+        with pytest.raises(UnsupportedError, match="has no at_temperature; pass temperature= to sample"):
+            engine.at_temperature(2.0)
+        if not hasattr(engine, "plan"):
+            with pytest.raises(UnsupportedError, match="class0 is 7; .* only an engine over one matrix"):
+                engine.sample(hidden, seed=1, class0=7)
+    if hasattr(engine, "place") or engine.reason.startswith("2 shards"):
+        with pytest.raises(UnsupportedError, match="cannot be saved; save the engine that it is made of"):
+            engine.save(tmp_path / "engine.safetensors")
+        return
+    engine.save(tmp_path / "engine.safetensors")
+    for same in (hl.load(tmp_path / "engine.safetensors"), pickle.loads(pickle.dumps(engine)), copy.deepcopy(engine)):  # noqa: S301
+        assert same.promise == engine.promise
+        assert (same.topk(hidden, 3).ids == engine.topk(hidden, 3).ids).all()
