@@ -24,6 +24,7 @@ from headlong.demo import model as nextword
 from headlong.engines.method import METHODS
 from headlong.store import write_file
 from headlong.studies import papers
+from structured_layers import made
 
 
 @pytest.fixture(autouse=True)
@@ -397,3 +398,19 @@ def test_numbers_near_the_end_of_float32_pass_without_a_warning(files: Path) -> 
 def test_the_version_is_told() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"headlong {hl.__version__}\n")
+
+
+def test_structured_layers_are_compiled_and_asked_as_what_they_are(tmp_path: Path) -> None:
+    """A bands layer's file has a tensor called weight, which is no layer by itself."""
+    case = made("bands", 16, 200)
+    layer, hidden, engine = tmp_path / "bands.safetensors", tmp_path / "hidden.npy", tmp_path / "engine.safetensors"
+    case.layer.save(layer)
+    np.save(hidden, case.hidden)
+    expected = hl.compile(case.layer, delta=0.0).topk(case.hidden, 3).ids
+    assert "bands: the engine of a bands layer" in call("compile", layer, "-o", engine, "--delta", 0)
+    for source in (layer, engine):
+        lines = [json.loads(line) for line in call("topk", source, hidden, "-k", 3, "--json").splitlines()]
+        assert [line["ids"] for line in lines] == expected.tolist()
+    for command in (("tune", layer, hidden), ("inspect", layer), ("bench", layer), ("shortlist", layer, hidden, "-o", "x")):
+        assert "expected a layer of one matrix" in fails(*command)
+    assert "whose tensors have fixed names: leave weight out" in fails("compile", f"{layer}:weight", "-o", engine)

@@ -143,7 +143,7 @@ def asked(name: str, engines: list[headlong.Engine], folder: Path) -> Target:
     hidden = small_layer()[1][:2]
 
     def read(path: Path) -> None:
-        engine = headlong.load(path, threads=1)
+        engine = headlong.load(path, threads=1, verify=False)  # the checksum would refuse all alike
         engine.topk(hidden, k=3)
         engine.lse(hidden, eps=1e-3)
         engine.log_prob(hidden, [[0], [69]])

@@ -25,6 +25,7 @@ from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, 
 from headlong.layers import structured
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
+from headlong.layers.structured import StructuredLayer
 from headlong.store import is_tensor_file, open_file
 
 PLAIN = "weight"
@@ -88,6 +89,10 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
     path, *names = split(text, 2)
     if form(path) in ENGINES:
         raise OptionError(f"{path} is an engine, compiled already; expected a layer: ask it with topk, or name its layer")
+    if form(path) == structured.FORMAT:
+        raise OptionError(
+            f"{path} holds {structured.load_layer(path)!r}; expected a layer of one matrix: compile and topk read all kinds"
+        )
     weight = weight or (names[0] if names else None)
     bias = bias if bias is not None else (names[1] if len(names) > 1 else None)
     kept: str | Literal[False] | None = False if bias == "" else bias
@@ -99,6 +104,17 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
         if Path(path).is_file() and path.endswith(".safetensors") and PLAIN in open_file(path).tensors:
             return Layer.load(path, weight=PLAIN, bias=kept)
         raise
+
+
+def any_layer(text: str, weight: str | None = None, bias: str | None = None) -> Layer | StructuredLayer:
+    """As :func:`layer`, or the structured layer that was saved there, which needs no names of tensors."""
+    path, *names = split(text, 2)
+    if form(path) != structured.FORMAT:
+        return layer(text, weight, bias)
+    if weight or bias or names:
+        named = weight or bias or names[0]
+        raise OptionError(f"{path} holds a structured layer, whose tensors have fixed names: leave {named} out")
+    return structured.load_layer(path)
 
 
 def mixture(text: str) -> MixtureLayer | None:

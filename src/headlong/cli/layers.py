@@ -135,7 +135,7 @@ def compile(
     inputs.target(out, layer, calibration, replaced=inputs.ENGINES)
     with bars() as stage:
         move = stage("compile")
-        subject = inputs.layer(layer, weight, bias)
+        subject = inputs.any_layer(layer, weight, bias)
         vectors = None if calibration is None else inputs.hidden(calibration, subject.dim)
         engine = hl.compile(
             subject, method, eps=eps, delta=delta, delta_ids=delta_ids, over=over.split(",") if over else None,
@@ -145,7 +145,7 @@ def compile(
         engine.save(out, layer=not without_layer)
         move(2, 2)
     typer.echo(repr(engine))
-    typer.echo(f"{engine.method.name}: {engine.reason}")
+    typer.echo(f"{engine.name}: {engine.reason}")
 
 
 def tune(

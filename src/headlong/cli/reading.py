@@ -82,7 +82,7 @@ def topk(
     given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None}
     engine = inputs.engine(source, count, given)
     if engine is None:
-        engine = hl.compile(inputs.layer(source, weight, bias), method, delta=0.0, threads=count)
+        engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count)
     rows = inputs.hidden(hidden, engine.layer.dim)
     shown = rows if as_json else rows[:SHOWN]
     lines: list[dict[str, Any]] = []
