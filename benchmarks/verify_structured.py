@@ -22,6 +22,7 @@ import torch
 import headlong as hl
 from headlong.bench.measure import environment
 from headlong.studies.papers.svd_hierarchical import hierarchical as study
+from headlong.studies.papers.svd_hierarchical import steps
 
 QUERIES, STEPS, BLOCK = 5_120, 60, 256
 HEADS = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tree, learned", "bands", "differentiated")
@@ -51,12 +52,12 @@ def checked(name: str, head: Any, data: study.Data) -> dict[str, Any]:
 
 
 def main(path: Path) -> None:
-    data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * study.BATCH)
+    data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * steps.BATCH)
     factories, found = study.heads(data), []
     for name in HEADS:
         head = factories[name]()
-        study.start(head)
-        study.train(head, data, lambda done, total: None, 1)
+        steps.start(head)
+        steps.train(head, data, lambda done, total: None)
         found.append(checked(name, head, data))
         sys.stderr.write(f"{found[-1]}\n")
         record = {"environment": environment(torch.get_num_threads()), "steps": STEPS, "heads": found}

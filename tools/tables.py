@@ -220,27 +220,6 @@ def model_speeds(models: dict[str, Any]) -> Table:
     return Table("", ("model", "headlong", "plain PyTorch", "speed, of plain"), tuple(rows))
 
 
-def hierarchical() -> str:
-    """Every head that was trained on one frozen backbone."""
-    file = ROOT / "results/vlasova-softmax.hierarchical.jsonl"
-    if not file.is_file():
-        return "No committed run yet."
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    rows = [
-        (
-            line["setting"]["head"],
-            f"{line['got']['perplexity']:.1f}",
-            f"{line['got']['top1']:.3f}",
-            f"{line['got']['top10']:.2f}",
-            f"{line['got']['rows']:,.0f}",
-            f"{line['got']['read']:.1%}",
-        )
-        for line in lines
-    ]
-    titles = ("head", "perplexity", "same best class", "of the best ten", "exact rows", "read")
-    return markdown(Table("", titles, tuple(rows)))
-
-
 def band_costs() -> str:
     """Our bands beside torch's: medians of one run."""
     file = ROOT / "results/band-costs.json"
@@ -382,7 +361,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **experts.BLOCKS,
     **heads.BLOCKS,
     **synthetic.BLOCKS,
-    "hierarchical": hierarchical,
     "band-costs": band_costs,
     "headline": headline,
     "which-one": which_one,
@@ -402,6 +380,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "bandwidth": runs("bandwidth", BANDWIDTH),
     "flat": runs("flat", FLAT),
     "svd": one_paper_table("vlasova-softmax:svd"),
+    "svd-lstm": one_paper_table("vlasova-softmax:svd-lstm"),
+    "svd-ptb": one_paper_table("vlasova-softmax:svd-ptb"),
+    "finished": one_paper_table("ganea2019:finished"),
     "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
     "adaptive-questions": plain("adaptive-questions", QUESTIONS),
     "adaptive-rates": adaptive_rates,

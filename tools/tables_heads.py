@@ -4,35 +4,62 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 
 from tables_integrations import RESULTS, missing, record
 
 from headlong.report.records import measured_where
 from headlong.report.tables import Table, markdown
+from headlong.studies.papers.cells import Cell, counts
 from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
+from headlong.studies.papers.monotonic_softmax.printed import cells as heads_cells
+from headlong.studies.papers.svd_hierarchical.printed import cells as svd_cells
 
 
-def order(corpus: str) -> str:
+def order(table: str) -> str:
     """Heads inside one recipe, beside the softmax."""
-    file = RESULTS / f"ganea2019.{corpus}.jsonl"
-    if not file.is_file():
-        return f"No committed run yet: results/{file.name} is not there."
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    file = RESULTS / f"ganea2019.{table}.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    found = places(table, lines)
+    if not found:
+        return f"Not run yet: `headlong reproduce ganea2019:{table}`."
     rows = [
         (
             place.head, f"{place.parameters:,}", str(place.seeds), _with_spread(*place.valid), _with_spread(*place.test),
-            f"{place.seconds:.2f}", "" if place.head == SOFTMAX else f"{place.gain:+.1f}",
-            "" if place.published is None else f"{place.published.value:+.2f}", place.verdict if place.published else "",
+            "" if place.head == SOFTMAX else f"{place.share:.3f}", "" if place.printed is None else f"{place.printed:.3f}",
+            f"{place.seconds:.2f}", "" if place.verdict == "no figure" else place.verdict,
         )
-        for place in places(corpus, lines)
+        for place in found
     ]  # fmt: skip
-    titles = (
-        "head", "parameters", "seeds", "valid", "test", "time", "below the softmax", "published", "order",
-    )  # fmt: skip
+    titles = ("head", "parameters", "seeds", "valid", "test", "of the softmax's", "printed", "time", "side")
     where = f"{measured_where(lines[0]['environment'])}; time: processor seconds of the softmax's, beside other work."
     return markdown(Table("", titles, tuple(rows), where))
+
+
+def printed(cells: Callable[[Path], Iterable[Cell]]) -> str:
+    """Every cell that a study prints."""
+    found = list(cells(RESULTS))
+    rows = tuple((cell.what, cell.printed, cell.ours, cell.status, cell.note) for cell in found)
+    told = ", ".join(f"{number} {status}" for status, number in counts(found).items())
+    return markdown(Table("", ("cell", "printed", "ours", "status", "what ours is"), rows, f"{len(found)} cells: {told}."))
+
+
+def hierarchical(part: str = "") -> str:
+    """Every head that was trained on one frozen backbone."""
+    file = RESULTS / f"vlasova-softmax.hierarchical{part}.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    if not lines:
+        return f"Not run yet: `headlong reproduce vlasova-softmax:hierarchical{part}`."
+    rows = []
+    for line in lines:
+        got = line["got"]
+        moved = f"{got['moved']:+.1f}%" if "moved" in got else "–"
+        shown = (f"{got['top1']:.3f}", f"{got['top10']:.2f}", f"{got['rows']:,.0f}", f"{got['read']:.1%}")
+        rows.append((line["setting"]["head"], f"{got['perplexity']:.1f}", moved, *shown))
+    titles = ("head", "perplexity", "two passes more", "same best class", "of the best ten", "exact rows", "read")
+    return markdown(Table("", titles, tuple(rows), f"{measured_where(lines[0]['environment'])}."))
 
 
 def _with_spread(mean: float, spread: float) -> str:
@@ -171,7 +198,11 @@ def capacity_of() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "heads-ptb": partial(order, "ptb"), "heads-wikitext2": partial(order, "wikitext2"), "head-costs": costs,
+    "heads-ptb": partial(order, "ptb"), "heads-ptb-early": partial(order, "ptb-early"),
+    "heads-wikitext2-early": partial(order, "wikitext2-early"),
+    "printed-heads": partial(printed, heads_cells), "printed-svd": partial(printed, svd_cells),
+    "hierarchical": hierarchical,
+    "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"), "head-costs": costs,
     "link-reading": reading, "capacity": capacity, "frozen-experts": frozen_experts,
     "capacity-wikitext2": capacity_of, "expert-contents": expert_contents, "softmax-share": softmax_share, "spectra": spectra,
 }  # fmt: skip

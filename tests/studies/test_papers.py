@@ -73,6 +73,13 @@ def test_results_are_lines_of_json(tmp_path: Path) -> None:
         papers.write(tmp_path / "file" / "t.jsonl", [], {})
 
 
+def test_rows_say_which_headlong_made_them() -> None:
+    found = papers.made_by()
+    assert found["headlong"] == hl.__version__
+    if "commit" in found:
+        assert len(found["commit"]) >= 7 and int(found["commit"], 16) >= 0
+
+
 @pytest.fixture
 def layer(rng: np.random.Generator) -> hl.Layer:
     return hl.Layer(rng.standard_normal((1100, 32), np.float32), rng.standard_normal(1100).astype(np.float32))
@@ -80,7 +87,8 @@ def layer(rng: np.random.Generator) -> hl.Layer:
 
 def test_the_table_is_what_its_docstring_says(layer: hl.Layer, rng: np.random.Generator) -> None:
     hidden, calibration = rng.standard_normal((20, 32)), rng.standard_normal((200, 32)) * np.linspace(0.1, 2, 32)
-    found = {row.setting: row.got for row in evaluate(layer, hidden, calibration, Context(Path(), silent))}
+    target = rng.integers(0, 1100, 20)
+    found = {row.setting: row.got for row in evaluate(layer, hidden, calibration, Context(Path(), silent), target)}
     assert len(found) == 2 * len(WIDTHS) * len(ROWS)
     weight = layer.weight.astype(np.float64)
     z = hidden @ weight.T + layer.bias
@@ -88,25 +96,27 @@ def test_the_table_is_what_its_docstring_says(layer: hl.Layer, rng: np.random.Ge
         plan = svd_plan(layer, 4, 1, vectors)
         assert plan.rotation is not None
         preview = hidden @ plan.rotation.astype(np.float64) @ plan.levels[0].codes.T + layer.bias
-        kl, ratio, covered = [], [], []
-        for exact, look in zip(z, preview, strict=True):
+        kl, ratio, covered, lost = [], [], [], []
+        for exact, look, wanted in zip(z, preview, target, strict=True):
             chosen = set(np.argsort(-look)[:110].tolist())  # V / 10
             mixed = np.array([exact[i] if i in chosen else look[i] for i in range(1100)])
             p, q = np.exp(exact) / np.exp(exact).sum(), np.exp(mixed) / np.exp(mixed).sum()
             kl.append((p * np.log(p / q)).sum())
             ratio.append(np.exp(mixed).sum() / np.exp(exact).sum())
             covered.append(len(chosen & set(np.argsort(-exact)[:10].tolist())))
+            lost.append((-np.log(q[wanted]), -np.log(p[wanted])))
         got = found[setting(name, 8, 10)]
         assert got["kl"] == pytest.approx(np.mean(kl), rel=1e-4)
         assert got["z_ratio"] == pytest.approx(np.mean(ratio), rel=1e-4)
         assert got["top10"] == pytest.approx(np.mean(covered))
+        assert (got["loss"], got["full_loss"]) == pytest.approx(np.mean(lost, 0), rel=1e-4)
 
 
 def test_the_engine_answers_what_the_table_measures(layer: hl.Layer, rng: np.random.Generator) -> None:
     hidden = rng.standard_normal((12, 32)).astype(np.float32).astype(np.float64)
     engine = hl.compile(layer, method="svd", width=4, rows=-(-1100 // 16), threads=1)
     top = engine.topk(hidden, k=10)
-    exact = Exact.of(layer, hidden)
+    exact = Exact.of(layer.weight.astype(np.float64), layer.bias, hidden)
     plan = svd_plan(layer, 4, 1)
     assert plan.rotation is not None
     preview = (hidden @ plan.rotation).astype(np.float32) @ plan.levels[0].codes.T + layer.bias
@@ -118,7 +128,7 @@ def test_the_engine_answers_what_the_table_measures(layer: hl.Layer, rng: np.ran
 
 
 def test_a_full_preview_has_no_error(layer: hl.Layer, rng: np.random.Generator) -> None:
-    exact = Exact.of(layer, rng.standard_normal((5, 32)))
+    exact = Exact.of(layer.weight.astype(np.float64), layer.bias, rng.standard_normal((5, 32)))
     for _, values in compare(exact, exact.z.astype(np.float32)):
         assert values[0] == 5 * 10
         assert abs(values[3]) < 1e-4
@@ -170,37 +180,100 @@ def test_the_synthetic_study_is_its_docstring() -> None:
     assert got["cross_entropy"] > got["kl"] > 0 and 0 <= got["mode_match"] <= 100
 
 
-def test_model_rows_differ_in_the_head_alone() -> None:
+def test_model_rows_differ_in_the_head_and_in_what_makes_up_for_it() -> None:
     from headlong.studies.papers.monotonic_softmax import models as study
 
-    recipes = {head: study.recipe_of("penn-treebank", head, 2) for head in study.HEADS}
-    assert len({recipe.training for recipe in recipes.values()}) == 1
-    wide = [recipe.model_options["dim"] for recipe in recipes.values()]
-    assert sorted(set(wide)) == [study.DIM, study.WIDER] and wide.count(study.WIDER) == 1
-    assert set(study.ON_WIKITEXT) <= set(study.HEADS)
+    for name, table in study.STUDIES.items():
+        recipes = {head: study.recipe_of(name, head, 2) for head in table.heads}
+        assert len({recipe.training for recipe in recipes.values()}) == 1
+        assert {recipe.training.epochs for recipe in recipes.values()} == {table.epochs}
+        if table.equal:
+            whole = study.parameters("softmax", study.DIM, study.VOCABS[table.corpus])
+            for head, recipe in recipes.items():
+                mine = study.parameters(head, recipe.model_options["dim"], study.VOCABS[table.corpus])
+                assert abs(mine / whole - 1) < 3e-3, head
+    assert study.width_of("MoS, K = 15", 10_000) < study.width_of("MoS, K = 3", 10_000) < study.DIM
+    early = study.STUDIES["ptb-early"].heads
+    assert {study.recipe_of("ptb-early", head, 1).model_options["dim"] for head in early} == {study.DIM, study.WIDER}
 
 
-def test_the_order_of_heads_is_told_beside_the_published_one() -> None:
+@pytest.mark.parametrize("head", ["softmax", "MoS, K = 3", "MoC, K = 3"])
+def test_parameters_are_those_of_the_model(head: str) -> None:
+    from headlong.heads import build_head
+    from headlong.studies.models.lstm import Lstm, LstmOptions
     from headlong.studies.papers.monotonic_softmax import models as study
-    from headlong.studies.papers.monotonic_softmax.order import PUBLISHED, places
 
-    assert all(set(gains) <= set(study.HEADS) for gains in PUBLISHED.values())
+    backbone = Lstm(LstmOptions(dim=12), 50)
+    options = dict(study.HEADS[head])
+    built = build_head(options.pop("kind"), 12, 50, backbone.tied(), **options)
+    own = {id(one): one.numel() for part in (backbone, built) for one in part.parameters()}
+    assert study.parameters(head, 12, 50) == sum(own.values())
+
+
+def test_rows_are_told_beside_the_printed_ones() -> None:
+    from headlong.studies.papers.monotonic_softmax.order import places, printed_share
 
     def line(head: str, seed: int, test: float, seconds: float = 2.0) -> dict[str, Any]:
         got = {"parameters": 10.0, "valid": test + 1, "test": test, "cpu_seconds_per_epoch": seconds}
         return {"setting": {"head": head, "seed": str(seed)}, "got": got}
 
-    lines = [line("softmax", 1, 100), line("softmax", 2, 102), line("PLIF, ours", 1, 96, 3.0), line("PLIF, ours", 2, 98)]
-    lines += [line("SigSoftmax", 1, 99.5), line("MoS, K = 3", 2, 110), line("temperature", 3, 90)]
+    lines = [line("softmax", 1, 100), line("softmax", 2, 102), line("PLIF, ours", 1, 95, 3.0), line("PLIF, ours", 2, 96.9)]
+    lines += [line("SigSoftmax", seed, 100.5) for seed in (1, 2)] + [line("MoS, K = 15", seed, 110) for seed in (1, 2)]
+    lines += [line("temperature", 3, 90), line("PLIF, published", 2, 90)]
     found = {place.head: place for place in places("ptb", lines)}
-    assert found["softmax"].gain == 0 and found["softmax"].verdict == "no figure"
+    assert found["softmax"].share == 1 and found["softmax"].verdict == "no figure"
     plif = found["PLIF, ours"]
-    assert (plif.seeds, plif.gain, plif.seconds, plif.verdict) == (2, 4.0, 1.25, "matched")
-    assert plif.test == (97.0, pytest.approx(2**0.5)) and plif.valid[0] == 98.0
-    assert found["SigSoftmax"].verdict == "matched", "half a point lies within the seeds"
-    assert found["MoS, K = 3"].gain == -8.0 and found["MoS, K = 3"].verdict == "differs"
-    assert found["temperature"].verdict == "no figure" and np.isnan(found["temperature"].gain)
+    assert (plif.seeds, plif.share, plif.seconds, plif.verdict) == (2, pytest.approx(0.95), 1.25, "matched")
+    assert plif.printed == printed_share("ptb", "PLIF, published") == pytest.approx(57.25 / 58.37)
+    assert found["SigSoftmax"].verdict == "matched", "half a point lies within the seeds, as it was printed"
+    assert found["MoS, K = 15"].verdict == "differs" and found["MoS, K = 15"].printed == pytest.approx(56.43 / 58.37)
+    assert found["temperature"].verdict == "no figure" and np.isnan(found["temperature"].share)
+    assert found["PLIF, published"].verdict == "stand-in", "one seed says nothing about a spread"
+    assert {place.verdict for place in places("ptb-early", lines)} == {"no figure", "stand-in"}
     assert places("ptb", lines[2:]) == []
+
+
+def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
+    from headlong.studies.models.awd import Awd, AwdOptions
+    from headlong.studies.papers.cells import STATUSES, counts
+    from headlong.studies.papers.monotonic_softmax.printed import COLUMNS, TABLE, awd_parameters, cells
+    from headlong.studies.papers.svd_hierarchical.printed import cells as svd_cells
+
+    root = Path(__file__).parents[2] / "results"
+    found = list(cells(root))
+    assert len(found) == 4 * sum(len(rows) for rows in TABLE.values()) + 3
+    found += svd_cells(root)
+    assert sum(counts(found).values()) == len(found) and {cell.status for cell in found} <= set(STATUSES)
+    assert {cell.status for cell in svd_cells(tmp_path)} == {"not run"}
+    assert all(cell.note for cell in found if cell.status in ("stand-in", "not run"))
+    for name in ("head-steps.json", "head-memory.json"):
+        (tmp_path / name).write_text((root / name).read_text())
+    bare = [cell for cell in cells(tmp_path) if any(cell.what.endswith(column) for column in COLUMNS[1:])]
+    assert {cell.status for cell in bare} == {"not run"}, "no figure without a run"
+    own = {id(one): one.numel() for one in Awd(AwdOptions(), 30).parameters()}
+    assert awd_parameters(30, "softmax") == sum(own.values()) + 30, "and a bias for each class"
+
+
+def test_the_temperature_walks_no_faster_than_the_slopes_of_a_plif() -> None:
+    """One step of SGD on the same logits: the largest change of f over the logits' range is of the same size."""
+    import torch
+
+    from headlong.heads.curves import build_curve
+
+    rng = torch.Generator().manual_seed(0)
+    logits, target = 2.5 * torch.randn(200, 300, generator=rng), torch.randint(300, (200,), generator=rng)
+    moved = {}
+    for name in ("temperature", "plif"):
+        curve = build_curve(name)
+        torch.nn.functional.cross_entropy(curve(logits), target).backward()
+        (parameter,) = curve.parameters()
+        at = torch.linspace(-10, 10, 50)
+        before = curve(at).detach()
+        with torch.no_grad():
+            parameter -= 20.0 * parameter.grad
+        change = (curve(at) - before).detach()
+        moved[name] = float((change - change.mean()).abs().max())
+    assert 0.2 < moved["temperature"] / moved["plif"] < 5
 
 
 def test_a_hidden_hierarchy_is_found_from_either_start() -> None:

@@ -44,7 +44,6 @@ SCRIPTS: dict[str, Script] = {
     "training:costs": Script("models.costs", "FILE", "seconds and memory of a step of each recipe"),
     "training:heads": Script("models.head_costs", "steps|memory FILE", "seconds and memory of a step of each head"),
     "vlasova-softmax:figures": Script("papers.svd_hierarchical.figures", "RESULTS OUT", "draws SVD-softmax's figures"),
-    "vlasova-softmax:heads": Script("papers.svd_hierarchical.hierarchical", "FILE", "hierarchical heads, row by row"),
     "vlasova-softmax:spectra": Script("papers.svd_hierarchical.spectra", "FILE", "singular values of the layers at hand"),
     "vlasova-softmax:times": Script("papers.svd_hierarchical.times", "prepare|time FOLDER [FILE]", "times of the heads"),
 }

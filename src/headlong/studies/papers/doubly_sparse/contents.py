@@ -31,7 +31,7 @@ from headlong.studies.papers import Expected
 from headlong.studies.papers.doubly_sparse import synthetic as liao2019_synthetic
 from headlong.studies.papers.doubly_sparse import tasks as study
 from headlong.studies.papers.doubly_sparse.compute import compute
-from headlong.studies.papers.svd_hierarchical.hierarchical import said
+from headlong.studies.papers.svd_hierarchical.steps import said
 
 SMALLEST, SHOWN = 6, 24
 """Experts that are listed, and words of each."""

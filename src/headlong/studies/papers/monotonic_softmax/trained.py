@@ -2,7 +2,7 @@
 
     headlong reproduce ganea2019:trained RUNS results/ganea2019-trained.json
 
-``RUNS`` is a folder of runs of the language-model table, one for each head (``runs/ganea2019/penn-treebank``); those of its
+``RUNS`` is a folder of runs of the language-model table, one for each head (``runs/ganea2019/ptb-early``); those of its
 first seed are read, on ``QUERIES`` hidden vectors of the test text. "made" rows need no run: layers of random rows, d = 8,
 whose softmax cannot exceed rank 9 and whose links and mixtures do. Links are kept as ``f(z) - f(0)`` at ``REACH * [-1, 1]``.
 """

@@ -5,13 +5,15 @@
 spectra, spectra-weighted   singular values of several models' layers        RESULTS/vlasova-softmax.spectra.json
 kl                          divergence over the preview's width              RESULTS/vlasova-softmax.svd.jsonl
 missed-10, missed-1000      of the top K, what is not scored exactly         the same
+loss-LAYER                  loss over the preview's width, each layer        RESULTS/vlasova-softmax.svd*.jsonl
 time-10000, time-793471     time per token on the CPU, by class count        RESULTS/hierarchical-times.json
 time-cuda, ...-synthetic    the same on a GPU, where they were run           RESULTS/vlasova-softmax.cuda*.jsonl
-perplexity, agreement       every head beside the full softmax               RESULTS/vlasova-softmax.hierarchical.jsonl
+perplexity, agreement       every head beside the full softmax               RESULTS/vlasova-softmax.hierarchical*.jsonl
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +29,8 @@ from headlong.studies.papers.drawing import draw
 DRAWN = 24
 """Singular values drawn for each layer, evenly spread on a logarithmic axis."""
 FOUND = {"top10": 10, "top1000": 1000}
+LAYERS = {"": "wikitext2-gpt512", "-lstm": "wikitext2-lstm", "-ptb": "ptb-lstm"}
+CORPORA = {"": "Penn Treebank", "-wikitext2": "WikiText-2"}
 
 
 def spectra(runs: Sequence[dict[str, Any]], kind: str, title: str) -> str:
@@ -100,16 +104,22 @@ def figures(results: Path) -> Iterator[tuple[str, str]]:
         for key, top in FOUND.items():
             title = f"Of the top {top:,}, classes that are not scored exactly"
             yield f"missed-{top}", over_widths(rows, lambda got, k=key, t=top: t - got[k], title, f"missed of {top:,}")  # type: ignore[misc]
+    for part, layer in LAYERS.items():
+        if rows := [row for row in read(results / f"vlasova-softmax.svd{part}.jsonl") if "loss" in row["got"]]:
+            full = math.exp(rows[0]["got"]["full_loss"])
+            title = f"Loss above the full softmax's (perplexity {full:.1f}), {layer}"
+            yield f"loss-{layer}", over_widths(rows, lambda got: got["loss"] - got["full_loss"], title, "nats a word")
     if (file := results / "hierarchical-times.json").is_file():
         yield from _on_the_cpu(read_run(file), results)
     for part in ("cuda", "cuda-synthetic"):
         if rows := read(results / f"vlasova-softmax.{part}.jsonl"):
             yield f"time-{part}", times_on_a_gpu(rows)
-    if rows := read(results / "vlasova-softmax.hierarchical.jsonl"):
-        title, names = "Heads on one backbone", ("share of a float32 matrix read", "perplexity")
-        yield "perplexity", heads(rows, "read", "perplexity", names, f"{title}: what is read, and perplexity")
-        names = ("perplexity", "of the full softmax's best ten")
-        yield "agreement", heads(rows, "perplexity", "top10", names, f"{title}: perplexity, and the same best ten")
+    for part, corpus in CORPORA.items():
+        if rows := read(results / f"vlasova-softmax.hierarchical{part}.jsonl"):
+            title, names = f"Heads on one backbone, {corpus}", ("share of a float32 matrix read", "perplexity")
+            yield f"perplexity{part}", heads(rows, "read", "perplexity", names, f"{title}: what is read, and perplexity")
+            names = ("perplexity", "of the full softmax's best ten")
+            yield f"agreement{part}", heads(rows, "perplexity", "top10", names, f"{title}: perplexity, and the same best ten")
 
 
 def _on_the_cpu(record: dict[str, Any], results: Path) -> Iterator[tuple[str, str]]:

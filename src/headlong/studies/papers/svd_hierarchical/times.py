@@ -27,6 +27,7 @@ from headlong.layers.structured import StructuredLayer, load_layer
 from headlong.layers.tree import TreeLayer
 from headlong.store import open_file
 from headlong.studies.papers.svd_hierarchical import hierarchical as study
+from headlong.studies.papers.svd_hierarchical import steps
 
 STEPS, VOCAB, DIM = 120, 793_471, 256
 HEADS = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tree, learned", "bands", "differentiated")
@@ -35,13 +36,13 @@ QUERIES = 64
 
 def prepare(folder: Path, names: Sequence[str] = HEADS) -> None:
     """Each of those heads after ``STEPS`` steps, as a saved layer."""
-    data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * study.BATCH)
+    data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * steps.BATCH)
     factories = study.heads(data)
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         head = factories[name]()
-        study.start(head)
-        study.train(head, data, study.said(f"train {name}"), 1)
+        steps.start(head)
+        steps.train(head, data, steps.said(f"train {name}"))
         head.to_layer().save(folder / f"{name.replace(', ', '-').replace(' ', '-')}.safetensors")
 
 
