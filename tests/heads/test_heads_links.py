@@ -197,11 +197,11 @@ def test_curves_are_frozen_as_they_are(rng: np.random.Generator) -> None:
             for parameter in curve.parameters():
                 parameter.normal_()
         wide = curve.double()
-        link = wide.to_layer()
+        link = wide.to_link()
         error = link.error if isinstance(link, Table) else 0.0
         found, expected = link(z), wide(torch.from_numpy(z)).detach().numpy()
         assert np.abs(found - expected).max() <= error + 1e-8 * np.abs(expected).max(), name
-    assert isinstance(Monotone().to_layer(), Table)
+    assert isinstance(Monotone().to_link(), Table)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
