@@ -71,7 +71,8 @@ def test_the_first_screen_is_one() -> None:
 
 
 def test_files_in_reading_order_are_there() -> None:
-    named = re.findall(r"`((?:src/headlong/|csrc/|tests/)[\w./]+)`", README)
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:src/headlong/|csrc/|tests/)[\w./]+)`", text)
     assert len(named) >= 8
     for name in named:
         assert (ROOT / name).exists(), name

@@ -128,6 +128,19 @@ def paper_tables() -> str:
     return _left(Table("", ("table", "claim", "rows run", "figures matched"), tuple(rows)))
 
 
+def studies() -> str:
+    """A line for each study: rows run, published figures matched and not, tables that wait for data or a GPU."""
+    rows = []
+    for paper in dict.fromkeys(table.paper for table in papers.tables()):
+        mine = [(table, _paper_lines(table)) for table in papers.tables(paper)]
+        counts = verdicts([line for _, lines in mine for line in lines])
+        matched, waiting = counts["matched"], sum(not lines for _, lines in mine)
+        run = sum(len(lines) for _, lines in mine)
+        rows.append((f"`{paper}`", STUDIES[paper], f"{run:,}", str(matched), str(sum(counts.values()) - matched), str(waiting)))
+    columns = ("study", "about", "rows run", "figures matched", "differ", "tables not run")
+    return _left(Table("", columns, tuple(rows)))
+
+
 def paper_rows() -> str:
     """Every row of every table that was run, with and without a published figure."""
     parts = []
@@ -370,6 +383,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "reference": reference,
     "papers": paper_tables,
+    "studies": studies,
     "paper-rows": paper_rows,
     "step-costs": step_costs,
     "trainings": trainings,
@@ -393,6 +407,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
+}
+
+
+STUDIES = {
+    "baharav2024": "AdaptiveSoftmax",
+    "ganea2019": "learnable monotonic functions",
+    "liao2019": "doubly sparse softmax",
+    "vlasova-softmax": "SVD-softmax and hierarchical softmax",
 }
 
 

@@ -40,7 +40,7 @@ def inspect(
     as_json: JsonFlag = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read the whole file and compare it with its checksum.")] = False,
 ) -> None:
-    """Norms, singular values, int8 interval widths, rows left to score, and what would help; of an engine, why it is it."""
+    """Norms, singular values, int8 interval widths, rows left to score, and what would help; of an engine, what it is and why."""
     count = settled(threads)
     from headlong import inspection
     from headlong.cli import inputs
