@@ -142,3 +142,23 @@ def test_six_bits_of_what_four_leave_are_closer_than_eight_of_the_whole() -> Non
     for name, planes in (("eight", (EIGHT,)), ("ten", ((4, "gaussian"), *DEEPER[6]))):
         lost[name] = np.median(lost_by(rows, planes) / np.linalg.norm(rows, axis=1))
     assert lost["ten"] < lost["eight"] < 0.009
+
+
+@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("plane", [EIGHT, (4, "upper"), (2, "upper"), (1, "upper")])
+def test_codes_are_those_of_numpy_bit_for_bit(monkeypatch: pytest.MonkeyPatch, level: str, plane: tuple[int, str]) -> None:
+    """Where no sum is rounded: in the layer's own basis. Halves between two codes are among the values."""
+    dim = 67
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((130, dim)).astype(np.float32)
+    weight[:40] = rng.integers(-254, 255, (40, dim)) / 2  # eight bits: steps of one, and halves of them
+    weight[:40, 5] = 127.0
+    own, zeros = np.eye(dim), np.zeros(dim)
+    basis = Basis(zeros, zeros, own.astype(np.float32), own, 0.0, 1.0)
+    groups = Groups((Group(0, dim, (plane,)),), ())
+    made = []
+    for isa in (level, kernels.REFERENCE):
+        monkeypatch.setenv("HEADLONG_ISA", isa)
+        made.append(encode(Layer(weight), basis, groups))
+    for name in ("codes", "scale"):  # what they leave is a fused difference
+        np.testing.assert_array_equal(getattr(made[0], name), getattr(made[1], name), err_msg=name)

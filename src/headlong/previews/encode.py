@@ -22,7 +22,7 @@ from headlong import kernels
 from headlong.arrays import Array
 from headlong.kernels import Doubles, Floats
 from headlong.layers.matrix import Layer
-from headlong.plan import CLASS_BLOCK, deinterleave, interleave, pack, padded, row_bytes
+from headlong.plan import CLASS_BLOCK, interleave, pack, padded, row_bytes
 from headlong.previews.int8 import LARGEST, LARGEST_BASE
 from headlong.previews.whitening import Basis, parts
 
@@ -128,9 +128,7 @@ def _units(layer: Layer, basis: Basis, groups: Groups) -> list[float]:
 class _Reference:
     """The encoder in NumPy, some blocks of rows at a time."""
 
-    def __init__(
-        self, layer: Layer, basis: Basis, groups: Groups, units: list[float], unbiased: bool, to: Encoded
-    ) -> None:
+    def __init__(self, layer: Layer, basis: Basis, groups: Groups, units: list[float], unbiased: bool, to: Encoded) -> None:
         self.layer, self.basis, self.groups, self.units, self.unbiased, self.to = layer, basis, groups, units, unbiased, to
         self.forth = np.ascontiguousarray(basis.back, np.float32)
 
@@ -236,9 +234,15 @@ def take_plane(left: Floats, plane: Plane, before: Floats) -> tuple[NDArray[np.u
 
 
 def eight_bits(values: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """Symmetric absmax, as everywhere."""
-    found = kernels.encode_int8(np.ascontiguousarray(values))
-    return deinterleave(found.codes, len(values))[:, : values.shape[1]], found.scale[: len(values)]
+    """``u`` of ``scale * (u - 128)``: the nearest step, halves to even, as native code has it bit for bit."""
+    scale = np.asarray(largest_of(values) / np.float32(127), np.float32)
+    scale = np.where(scale >= np.finfo(np.float32).tiny, scale, np.float32(0))  # a subnormal step would lose its precision
+    codes = np.rint(np.clip(values * _inverse(scale)[:, None], -127, 127)) + 128
+    return codes.astype(np.uint8), scale
+
+
+def _inverse(scale: Floats) -> Floats:
+    return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
 
 
 def few_bits(values: Floats, bits: int, step: str, before: Floats) -> tuple[NDArray[np.uint8], Floats]:
@@ -254,7 +258,7 @@ def few_bits(values: Floats, bits: int, step: str, before: Floats) -> tuple[NDAr
         wide = 2 * scale
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         codes = values * np.where(usable, 1 / wide, 0).astype(np.float32)[:, None]
-    codes = np.clip(np.floor(codes, out=codes) + half, 0, 2 * half - 1).astype(np.uint8)
+    codes = np.minimum(np.maximum(codes, -half) + half, 2 * half - np.float32(0.5)).astype(np.uint8)
     if step == "gaussian":
         whole = 2 * codes.astype(np.float32) - (2 * half - 1)
         scale = np.einsum("ij,ij->i", values, whole) / np.einsum("ij,ij->i", whole, whole)
