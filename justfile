@@ -21,6 +21,10 @@ check:
 test *ARGS:
     OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}
 
+# The exhaustive matrix: every instruction set of this machine, as CI runs it
+test-all *ARGS:
+    HEADLONG_TEST_ALL=1 OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}
+
 # Fill the generated blocks of README.md and docs/ from results/ and the program itself
 docs:
     {{python}} tools/tables.py

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
+from headlong import kernels
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
@@ -26,6 +27,27 @@ settings.load_profile("headlong")
 def pytest_report_header() -> str:
     isa, data = os.environ.get("HEADLONG_ISA", "best"), os.environ.get("HEADLONG_DATA", "not set")
     return f"headlong: seed {SEED}, HEADLONG_ISA {isa}, HEADLONG_DATA {data}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Engines are tested with the reference and the best instruction set; HEADLONG_TEST_ALL=1 takes every level.
+
+    Kernels and encoders are always compared with float64 on every level, so a fault in one of them shows in either case.
+    """
+    if os.environ.get("HEADLONG_TEST_ALL") or len(kernels.levels()) < 3:
+        return
+    between = set(kernels.levels()[1:-1])
+    left_out = [item for item in items if "kernels" not in item.path.parts and _levels(item) & between]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
+
+
+def _levels(item: pytest.Item) -> set[str]:
+    """The instruction set that a test is run for, where it is run for one."""
+    call = getattr(item, "callspec", None)
+    return {str(value) for name, value in (call.params if call else {}).items() if name in ("level", "isa")}
 
 
 @pytest.fixture
