@@ -40,7 +40,7 @@ def inspect(
     as_json: JsonFlag = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read the whole file and compare it with its checksum.")] = False,
 ) -> None:
-    """Norms, singular values, widths of int8 intervals, rows left to score, what would help; of an engine, why it was chosen."""
+    """Norms, singular values, widths of int8 intervals, rows left to score, what would help; why an engine was chosen."""
     count = settled(threads)
     from headlong import inspection
     from headlong.cli import inputs
