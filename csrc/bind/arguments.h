@@ -61,6 +61,9 @@ void bind_losses(nb::module_& m);
 // Adds what encodes a layer.
 void bind_encode(nb::module_& m);
 
+// Adds the search over blocks of classes.
+void bind_blocks(nb::module_& m);
+
 // Adds what turns ids into class masks.
 void bind_marks(nb::module_& m);
 

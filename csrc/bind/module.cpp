@@ -33,5 +33,6 @@ NB_MODULE(_native, m) {
     bind_marks(m);
     bind_widened(m);
     bind_encode(m);
+    bind_blocks(m);
     bind_adaptive(m);
 }

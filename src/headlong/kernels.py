@@ -139,7 +139,7 @@ def executor(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
 ) -> Executor:
     """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
-    mean, rotation, base, centre, looks, budget, dense, _ = plan
+    mean, rotation, base, centre, looks, budget, dense, *_ = plan
     if base is None:
         base = np.zeros(padded(len(weight)), np.float32)
     native: Executor = _loaded().Executor(
@@ -147,6 +147,28 @@ def executor(
         [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level,
     )  # fmt: skip
     return native
+
+
+def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str) -> Any:
+    """The native search over the blocks of a ``headlong.plan.Blocks``."""
+    others = (None,) if plan.back is None else (bits(plan.back), plan.rest, plan.rest_scale, plan.rest_lost)
+    turns = (bits(plan.head), *others)
+    levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
+    closer = None
+    if plan.closer is not None:
+        width = plan.head.shape[1]
+        first = plan.edges.index(width)
+        closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
+    return _loaded().Blocks(
+        bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
+        closer, (plan.shared, plan.closer_shared), plan.factor, share, level,
+    )  # fmt: skip
+
+
+def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:
+    """An order of the rows of ``features [n, width]`` in which neighbours are alike: see ``csrc/blocks/order.cpp``."""
+    order: NDArray[np.int32] = _loaded().neighbours(features, thread_count)
+    return order
 
 
 def experts(gate: Floats, ids: Array, starts: Array, executors: list[Executor], constant: bool, scaled: bool) -> Any:

@@ -89,6 +89,59 @@ class Dense(NamedTuple):
     share: float = 0.25
 
 
+class BoxLevel(NamedTuple):
+    """Sixteen neighbours to a record, classes or boxes around sixteen nodes of the level below.
+
+    ``records``  ``[groups, (codes + lengths + 12) * 16]`` uint8: int8 codes ``[codes][16]``, lengths ``[lengths][16]``, and
+                 float32 scale, unit of the lengths, and base, 16 each; base -inf: there is no such node
+    ``codes``    of a neighbour: those of its coordinates, or the upper and then the lower ends of a box
+    ``lengths``  one for every segment, and one for all that is lost by rounding
+    """
+
+    records: NDArray[np.uint8]
+    codes: int
+    lengths: int
+
+
+class Blocks(NamedTuple):
+    """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``previews/blocks.py``.
+
+    ``mean, centre``  ``[dim]`` float64, those of the basis
+    ``head``          ``[dim, width]``: the first coordinates, ``x = (hidden - mean) @ head``
+    ``back``          ``[width, dim]`` or None where width is dim: ``x @ back`` is most of ``hidden - mean``, ``left`` the rest
+    ``rest``          ``[dim, n]`` int8: the other coordinates are ``left @ rest * rest_scale``, for their lengths alone;
+    ``rest_lost``     ``[segments behind width, 3]``: lengths are off by that times ``‖left‖, ‖hidden - mean‖, ‖x‖`` at most
+    ``look``          coordinates of x in a box; those up to ``width`` come with the closer look
+    ``edges``         ``look = edges[0] < edges[1] < ... = dim``: the segments of x whose lengths every bound takes
+    ``order``         ``[16 * groups]`` int32: the class at each place, -1 where there is none
+    ``levels``        coarse to fine, the last one's nodes being classes: node n's children are record n of the next one
+    ``closer``        ``[places, bytes]`` uint8 or None: int8 codes, lengths, scale and unit of single classes
+    ``shared``        factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in what a record's last length multiplies;
+    ``closer_shared`` the same of the closer look
+    ``factor``        of the lengths of the segments: 1, or less where that was learned
+    ``batch``         queries at once that are searched for one by one; more of them look at all classes together
+    ``most``          classes that may be asked for at once: more of them open more blocks
+    """
+
+    mean: Array
+    centre: Array
+    head: Halves | Floats
+    back: Halves | Floats | None
+    rest: NDArray[np.int8] | None
+    rest_scale: Floats | None
+    rest_lost: Array | None
+    look: int
+    edges: tuple[int, ...]
+    order: NDArray[np.int32]
+    levels: tuple[BoxLevel, ...]
+    closer: NDArray[np.uint8] | None
+    shared: tuple[float, ...]
+    closer_shared: tuple[float, ...]
+    factor: float = 1.0
+    batch: int = 8
+    most: int = 64
+
+
 class Plan(NamedTuple):
     """How to read one matrix: ``mean``, ``rotation``, ``base``, ``centre``, levels coarse to fine, then exact rows.
 
@@ -98,6 +151,7 @@ class Plan(NamedTuple):
     ``centre``    ``[dim]`` float64 or None: <centre, hidden> joins every estimate before any link
     ``levels``    coarse to fine; none: every query is read densely
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
+    ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
     """
 
@@ -109,6 +163,7 @@ class Plan(NamedTuple):
     budget: int | None = None
     dense: Dense = Dense()
     arrays: Mapping[str, Array] | None = None
+    blocks: Blocks | None = None
 
 
 def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
 from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_of
 from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
+from headlong.engines.blocks import BlockReader
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
 from headlong.engines.method import Method
@@ -75,6 +76,8 @@ class Engine:
             else kernels.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
+        if plan.blocks is not None:
+            self._executor = BlockReader(layer, plan.blocks, plan.dense.share, self._executor)
         self._path = f"{method.name}/{self._executor.isa}"
 
     @property

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from headlong.answers import Promise
 from headlong.arrays import Array
+from headlong.engines.saved_blocks import read_blocks, record_of, tensors_of
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
-from headlong.plan import CLASS_BLOCK, Dense, Level, Plan, Term, padded, row_bytes, slack_rows
+from headlong.plan import CLASS_BLOCK, Blocks, Dense, Level, Plan, Term, padded, row_bytes, slack_rows
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
@@ -56,6 +57,8 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         for name in ("codes", "scale", "slack"):
             tensors[f"plan.levels.{depth}.{name}"] = getattr(level, name)
     tensors |= {f"plan.arrays.{name}": array for name, array in (plan.arrays or {}).items()}
+    if plan.blocks is not None:
+        tensors |= tensors_of(plan.blocks)
     if with_layer:
         tensors |= {"layer.weight": layer.weight, "layer.bias": layer.bias}
     record = {
@@ -65,6 +68,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "seed": engine.seed,
         "reason": engine.reason,
         "levels": [{"layout": level.layout, "terms": level.terms, "adds": level.adds} for level in plan.levels],
+        "blocks": None if plan.blocks is None else record_of(plan.blocks),
         "budget": plan.budget,
         "dense": [_plain(value) for value in plan.dense],
         "layer": {
@@ -179,7 +183,15 @@ class _Record:
             None if budget is None else _whole(budget, LARGEST),
             Dense(_number(batch), _number(share)),
             {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
+            self._blocks(layer),
         )
+
+    def _blocks(self, layer: Layer) -> Blocks | None:
+        record = self.data.get("blocks")  # files from before there were any have no word of them
+        if record is None:
+            return None
+        head = self.file.tensors.get("plan.blocks.head")
+        return read_blocks(record, self._tensor, head is not None and head.dtype == "F16", layer.vocab, layer.dim)
 
     def _level(self, depth: int, entry: dict[str, Any], vocab: int, width: int) -> Level:
         layout = tuple((_whole(a, width), _whole(b, width), _whole(bits, 32)) for a, b, bits in entry["layout"])

@@ -62,6 +62,12 @@ def likely_factor(
     """The share of ``sum_s ‖B_i[s]‖ ‖x'[s]‖`` over the segments of the tail that no class exceeds, but for ``delta``."""
     if not tail:
         return 1.0
+    largest = largest_shares(weight, basis, tail, queries)
+    return float(min(1.0, conformal(largest, delta) + (2 * len(basis.back) + 16) * 2.0**-23))
+
+
+def largest_shares(weight: Array, basis: Basis, tail: tuple[tuple[int, int], ...], queries: Doubles) -> Array:
+    """``max_i |<B_i[tail], x'[tail]>| / sum_s ‖B_i[s]‖ ‖x'[s]‖`` for every query."""
     width = tail[0][0]
     vectors = ((queries - basis.mean) @ basis.rotation[:, width:].astype(np.float64)).astype(np.float32)
     lengths = np.stack([np.linalg.norm(vectors[:, start - width : stop - width], axis=1) for start, stop in tail])
@@ -74,7 +80,7 @@ def likely_factor(
             sure = sizes @ lengths[:, part]
             share = np.divide(np.abs(lines @ vectors[part].T), sure, out=np.zeros_like(sure), where=sure > 0)
             largest[part] = np.maximum(largest[part], share.max(axis=0))
-    return float(min(1.0, conformal(largest, delta) + (2 * len(back) + 16) * 2.0**-23))
+    return largest
 
 
 def conformal(scores: Array, delta: float) -> float:

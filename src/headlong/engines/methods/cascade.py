@@ -28,13 +28,15 @@ from headlong.engines.method import Method, register, sure
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
+from headlong.previews.block_choice import learned_share, most_asked, stand_ins
+from headlong.previews.blocks import blocks_of
 from headlong.previews.conformal import likely_factor, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
 from headlong.previews.first_look import CANDIDATES, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
 from headlong.previews.prefix import prefix_plan, tail_of
 from headlong.previews.sphere import random_basis
-from headlong.previews.whitening import whiten
+from headlong.previews.whitening import Basis, whiten
 
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
@@ -43,6 +45,8 @@ SHARE = 0.25
 """A query with more than this share of the classes as candidates is finished densely."""
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
+MANY = 4096
+"""Classes below which a look at all of them is short."""
 FEW = 4
 """Bits of every coordinate where radii over the rotation are allowed and no vectors say where the energy is."""
 
@@ -56,12 +60,15 @@ class Cascade(Method):
                   many on average in the whitened basis, where the energy is; None: a prefix, or int8 as the rows are
     ``rotation``  the seed of the random rotation
     ``deeper``    keep finer codes for the classes that the first pass leaves undecided
+    ``blocks``    bound sixteen neighbouring classes at once where ids alone are asked for (``eps=inf``; top_k, min_p samples);
+                  None: where calibration vectors show that it reads less. True without any: rows of the layer stand in
     """
 
     width: int | None = None
     bits: float | None = None
     rotation: int = 0
     deeper: bool = True
+    blocks: bool | None = None
 
     name: ClassVar[str] = "cascade"
     retired: ClassVar[frozenset[str]] = frozenset({"share", "batch", "centre", "widths", "whiten", "few"})
@@ -70,6 +77,8 @@ class Cascade(Method):
 
     def __post_init__(self) -> None:
         flag(self.deeper, "deeper")
+        if self.blocks is not None:
+            flag(self.blocks, "blocks")
         if self.width is not None:
             whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
         if self.bits is not None:
@@ -80,10 +89,33 @@ class Cascade(Method):
         return PlacedCascade(**vars(self))
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        plan, basis = self._levels(layer, calibration, threads, promise)
+        return self._with_blocks(layer, plan, basis, calibration, threads, promise)
+
+    def _with_blocks(
+        self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise
+    ) -> Plan:
+        """The plan with blocks, where that was asked for or calibration vectors show that they read less."""
+        tried = self.blocks if self.blocks is not None else calibration is not None and layer.vocab >= MANY
+        if not tried or radii_of(promise) == "rotation":
+            return plan
+        vectors, queries = stand_ins(layer) if calibration is None else calibration, None
+        if calibration is not None and radii_of(promise) == "calibrated":
+            vectors, queries = split(calibration, rate_of(promise))
+        if basis is None or calibration is None:
+            basis = whiten(layer.weight, vectors)
+        blocks = blocks_of(layer, basis, threads, learned_share(layer, basis, queries, rate_of(promise)))
+        most = layer.vocab if self.blocks else most_asked(layer, plan, blocks, vectors, SHARE)
+        return plan._replace(blocks=blocks._replace(most=most)) if self.blocks or most > 1 else plan
+
+    def _levels(
+        self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise
+    ) -> tuple[Plan, Basis | None]:
+        """The look at all classes and what follows it, and the whitened basis where there is one."""
         dense = Dense(share=SHARE)
-        radii = radii_of(promise)
+        radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
-            return self._planes(layer, calibration, dense, threads, promise)
+            return self._planes(layer, calibration, dense, threads, promise), None
         if self._may_prefix(layer, calibration):
             vectors, rate, queries = calibration, rate_of(promise), None
             if vectors is not None and radii in LEARNED:
@@ -97,16 +129,16 @@ class Cascade(Method):
                 width, bits = best_look(layer, basis, vectors, promise, SHARE, few, threads)
             if bits is not None:
                 planes = Planes(filled(energy_of(basis, layer), bits), 6)
-                return planes_plan(layer, balanced(basis, layer), planes, dense, threads)
+                return planes_plan(layer, balanced(basis, layer), planes, dense, threads), basis
             if width is not None:
                 factor, likely = None, 1.0
                 if queries is not None and radii == "likely":
                     likely = likely_factor(layer.weight, basis, tail_of(width, layer.dim), queries, rate)
                 elif queries is not None:
                     factor = tail_factor(layer.weight, basis, width, queries, rate)
-                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely)
+                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely), basis
         centred = calibration is not None and better_centred(layer, calibration)
-        return int8_plan(layer, dense, mean_row(layer.weight) if centred else None, threads)
+        return int8_plan(layer, dense, mean_row(layer.weight) if centred else None, threads), basis
 
     def _planes(
         self, layer: Layer, calibration: Doubles | None, dense: Dense, threads: int, promise: Promise
@@ -152,6 +184,11 @@ class PlacedCascade(Cascade):
     """As a device reads it: int8 codes."""
 
     few_bits: ClassVar[bool] = False
+
+    def _with_blocks(
+        self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise
+    ) -> Plan:
+        return plan
 
 
 def radii_of(promise: Promise) -> str:

@@ -1,0 +1,199 @@
+// The search over blocks for Python. Arrays are borrowed: what is bound keeps their owners.
+#include <cstring>
+#include <limits>
+
+#include "bind/arguments.h"
+#include "bind/unlocked.h"
+#include "blocks/order.h"
+#include "blocks/search.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+RecordShape shape_of(nb::handle pair) {
+    const auto tuple = nb::cast<nb::tuple>(pair);
+    RecordShape shape{nb::cast<int64_t>(tuple[0]), nb::cast<int64_t>(tuple[1])};
+    check(shape.count >= 1 && shape.count <= 4096 && shape.tails >= 1 && shape.tails <= kMostTails, "a record has codes and lengths");
+    return shape;
+}
+
+class BoundBlocks {
+  public:
+    // weight [vocab][dim]; turns: head [dim][width], and back, rest, scale, lost, or None; look; edges; order; levels: (records, count,
+    // tails) coarse to fine; closer: (records, count, tails, from) or None; shared: two times four factors.
+    BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
+                nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
+                nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double factor, double most,
+                const std::string& isa) {
+        b_.kernels = kernels_for(isa.c_str());
+        check(b_.kernels != nullptr, "this CPU does not have that instruction set");
+        b_.looks = looks_for(b_.kernels->isa);
+        b_.kind = kind_of(name);
+        b_.weight = weight_of(weight, b_.kind);
+        b_.vocab = static_cast<int64_t>(weight.shape(0));
+        b_.dim = static_cast<int64_t>(weight.shape(1));
+        check(!bias || static_cast<int64_t>(bias->size()) == b_.vocab, "bias [vocab]");
+        check(static_cast<int64_t>(mean.size()) == b_.dim && (!centre || centre->size() == mean.size()), "mean, centre [dim]");
+        b_.bias = bias ? bias->data() : nullptr;
+        b_.mean = mean.data();
+        b_.centre = centre ? centre->data() : nullptr;
+        b_.look = look;
+        b_.factor = factor;
+        b_.most = most;
+        take_turns(turns);
+        for (nb::handle edge : edges) b_.edges.push_back(nb::cast<int64_t>(edge));
+        check(!b_.edges.empty() && b_.edges.front() == look && b_.edges.back() == b_.dim, "edges go from look to the last coordinate");
+        for (size_t s = 0; s + 1 < b_.edges.size(); ++s) check(b_.edges[s] < b_.edges[s + 1], "edges ascend");
+        size_t behind = 0;
+        for (size_t s = 0; s + 1 < b_.edges.size(); ++s) {
+            check(b_.edges[s] >= b_.width || b_.edges[s + 1] <= b_.width, "a segment lies on one side of the head's last coordinate");
+            behind += b_.edges[s] >= b_.width;
+        }
+        check(b_.rest_lost.size() == 3 * behind, "three losses for every segment behind the head");
+        for (nb::handle level : levels) take_level(level);
+        check(!b_.levels.empty(), "there is a level");
+        check(static_cast<int64_t>(order.size()) == b_.levels.back().groups * kNeighbours, "order: sixteen for every block");
+        for (size_t i = 0; i < order.size(); ++i) check(order.data()[i] >= -1 && order.data()[i] < b_.vocab, "order holds ids");
+        b_.order = order.data();
+        check_levels();
+        if (closer) take_closer(*closer);
+        take_shared(shared[0], b_.shared);
+        take_shared(shared[1], b_.closer_shared);
+        keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer);
+    }
+
+    // ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
+    nb::tuple topk(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads) const {
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
+        const auto count = static_cast<int64_t>(hidden.shape(0));
+        check(k >= 1 && k <= b_.vocab, "1 <= k <= vocab");
+        if (mask)
+            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == b_.vocab &&
+                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
+        const uint8_t* marks = mask ? mask->data() : nullptr;
+        const auto found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads)); });
+        std::vector<int64_t> ids(count * k, -1), rows(count);
+        std::vector<double> logits(count * k, -std::numeric_limits<double>::infinity()), bytes(count), opened(count);
+        std::vector<uint8_t> done(count);
+        for (int64_t q = 0; q < count; ++q) {
+            for (size_t i = 0; i < found[q].best.size(); ++i) {
+                ids[q * k + i] = found[q].best[i].id;
+                logits[q * k + i] = found[q].best[i].z;
+            }
+            rows[q] = found[q].rows;
+            bytes[q] = found[q].bytes;
+            opened[q] = found[q].opened;
+            done[q] = found[q].done;
+        }
+        const auto n = static_cast<size_t>(count), wide = static_cast<size_t>(k);
+        return nb::make_tuple(owned(std::move(ids), {n, wide}), owned(std::move(logits), {n, wide}), owned(std::move(rows), {n}),
+                              owned(std::move(bytes), {n}), owned(std::move(opened), {n}), owned_flags(std::move(done), {n}));
+    }
+
+    const char* isa() const { return b_.looks->isa; }
+
+  private:
+    void take_turns(const nb::tuple& turns) {
+        const auto head = nb::cast<AnyArray>(turns[0]);
+        check(head.ndim() == 2 && static_cast<int64_t>(head.shape(0)) == b_.dim, "head [dim, width]");
+        check(head.itemsize() == 4 || head.itemsize() == 2, "rotations are float32 or float16");
+        b_.head = head.data();
+        b_.width = static_cast<int64_t>(head.shape(1));
+        b_.turn_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
+        check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
+        if (turns[1].is_none()) {
+            check(b_.width == b_.dim, "a narrower head has a rest");
+            return;
+        }
+        const auto back = nb::cast<AnyArray>(turns[1]);
+        check(back.ndim() == 2 && static_cast<int64_t>(back.shape(0)) == b_.width && static_cast<int64_t>(back.shape(1)) == b_.dim &&
+                  back.itemsize() == head.itemsize(), "back [width, dim], of the head's type");
+        b_.back = back.data();
+        const auto rest = nb::cast<nb::ndarray<const int8_t, nb::numpy, nb::c_contig, nb::device::cpu>>(turns[2]);
+        const auto scale = nb::cast<Floats>(turns[3]);
+        b_.rest_width = (b_.dim - b_.width + kNeighbours - 1) / kNeighbours * kNeighbours;
+        check(rest.ndim() == 2 && static_cast<int64_t>(rest.shape(0)) == b_.dim && static_cast<int64_t>(rest.shape(1)) == b_.rest_width &&
+                  static_cast<int64_t>(scale.size()) == b_.rest_width, "rest [dim, a multiple of 16] and its scales");
+        b_.rest = rest.data();
+        b_.rest_scale = scale.data();
+        const auto lost = nb::cast<Doubles>(turns[4]);
+        b_.rest_lost.assign(lost.data(), lost.data() + lost.size());
+    }
+
+    void take_level(nb::handle entry) {
+        const auto level = nb::cast<nb::tuple>(entry);
+        const auto records = nb::cast<Bytes>(level[0]);
+        BlockLevel one{records.data(), 0, shape_of(level[1])};
+        check(records.ndim() == 2 && static_cast<int64_t>(records.shape(1)) == one.shape.group_bytes(), "records [groups, bytes]");
+        one.groups = static_cast<int64_t>(records.shape(0));
+        b_.levels.push_back(one);
+    }
+
+    // Every node has its children, the last level's nodes are places, and every record has the lengths of a query.
+    void check_levels() const {
+        const auto tails = static_cast<int64_t>(b_.edges.size());
+        for (size_t l = 0; l < b_.levels.size(); ++l) {
+            const BlockLevel& level = b_.levels[l];
+            const bool last = l + 1 == b_.levels.size();
+            check(level.groups >= 1 && level.shape.tails == tails, "a record has a length for every segment, and one more");
+            check(level.shape.count == (last ? b_.look : 2 * b_.look), "a box has two codes for every coordinate of a class");
+            if (last) continue;
+            const int64_t below = b_.levels[l + 1].groups;
+            check(level.groups == (below + kNeighbours - 1) / kNeighbours, "a record for every sixteen below");
+            for (int64_t n = below; n < level.groups * kNeighbours; ++n) {
+                float base;
+                const uint8_t* record = level.records + n / kNeighbours * level.shape.group_bytes();
+                const int64_t at = (level.shape.count + level.shape.tails) * kNeighbours + 128 + n % kNeighbours * 4;
+                std::memcpy(&base, record + at, 4);
+                check(base == -std::numeric_limits<float>::infinity(), "what pads a record lies below every bound");
+            }
+        }
+    }
+
+    void take_closer(const nb::tuple& closer) {
+        const auto records = nb::cast<Bytes>(closer[0]);
+        b_.closer_shape = shape_of(closer[1]);
+        b_.closer_from = nb::cast<int64_t>(closer[2]);
+        check(records.ndim() == 2 && static_cast<int64_t>(records.shape(1)) == b_.closer_shape.class_bytes() &&
+                  records.shape(0) == static_cast<size_t>(b_.levels.back().groups * kNeighbours), "closer [places, bytes]");
+        check(b_.closer_shape.count == b_.width - b_.look, "a closer look has the coordinates behind those of a block");
+        const auto segments = static_cast<int64_t>(b_.edges.size()) - 1;
+        check(b_.closer_from >= 0 && b_.closer_from <= segments && b_.closer_shape.tails == segments - b_.closer_from + 1, "lengths of a closer look");
+        b_.closer = records.data();
+    }
+
+    static void take_shared(nb::handle list, double* to) {
+        const auto numbers = nb::cast<nb::tuple>(list);
+        check(numbers.size() == 4, "four factors");
+        for (int i = 0; i < 4; ++i) to[i] = nb::cast<double>(numbers[i]);
+    }
+
+    Blocks b_;
+    nb::object keep_;
+};
+
+nb::object neighbours_of(Floats features, int threads) {
+    check(features.ndim() == 2 && features.shape(1) >= 1, "features [classes, numbers]");
+    std::vector<int32_t> order(features.shape(0));
+    unlocked([&] { neighbours(features.data(), features.shape(0), features.shape(1), thread_count(threads), order.data()); });
+    const size_t count = order.size();
+    return owned(std::move(order), {count});
+}
+
+}  // namespace
+
+void bind_blocks(nb::module_& m) {
+    nb::class_<BoundBlocks>(m, "Blocks")
+        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
+                      nb::sequence, nb::ndarray<const int32_t, nb::numpy, nb::c_contig>, nb::sequence, std::optional<nb::tuple>,
+                      nb::tuple, double, double, const std::string&>(),
+             nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
+             nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
+             nb::arg("factor"), nb::arg("most"), nb::arg("isa"))
+        .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
+        .def_prop_ro("isa", &BoundBlocks::isa);
+    m.def("neighbours", &neighbours_of, nb::arg("features"), nb::arg("threads"));
+}
+
+}  // namespace headlong

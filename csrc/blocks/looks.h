@@ -1,0 +1,46 @@
+// Looks at sixteen neighbours at once, and at single classes: what the search over blocks reads. See previews/blocks.py.
+//
+// Kernels take plain pointers and never allocate; one translation unit per instruction set, as in kernels/.
+#pragma once
+
+#include <cstdint>
+
+namespace headlong {
+
+constexpr int kNeighbours = 16;  // classes of a block, blocks of a larger one, ...
+constexpr int kMostTails = 16;   // lengths of a record
+
+// Sixteen neighbours, all of one record's bytes together:
+//     int8 codes [count][16], uint8 lengths [tails][16], float32 scale [16], unit [16], base [16]
+// and one class by itself:
+//     int8 codes [count], uint8 lengths [tails], float32 scale, unit
+struct RecordShape {
+    int64_t count = 0, tails = 0;
+    int64_t group_bytes() const { return (count + tails + 12) * kNeighbours; }
+    int64_t class_bytes() const { return count + tails + 8; }
+};
+
+// The query's side of a record: its coordinates, the lengths of its segments (rounded up), and what every bound gets on top.
+struct LookQuery {
+    const float *x, *lengths;
+    float add, slack;
+};
+
+struct Looks {
+    const char* isa;
+    // est[c] = base[c] + scale[c] <codes c, x> + add;  upper[c] = est[c] + unit[c] <lengths c, lengths> + slack.
+    // Returns a bit for every neighbour whose upper end reaches tau.
+    uint32_t (*sixteen)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper);
+    // The same of one class on top of `est`, which it had from before; its upper end is returned.
+    float (*closer)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est);
+    // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16.
+    void (*spread)(const int8_t* codes, int64_t rows, int64_t n, const float* x, float* out);
+};
+
+const Looks* portable_looks();
+const Looks* avx2_looks();
+const Looks* avx512_looks();
+// That of a level of kernels/: the best one that the level's processor is known to have.
+const Looks* looks_for(const char* isa);
+
+}  // namespace headlong

@@ -1,0 +1,68 @@
+// The k largest logits from bounds on sixteen neighbours at once: blocks first, classes of open blocks, then exact rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "blocks/looks.h"
+#include "kernels/kernels.h"
+
+namespace headlong {
+
+// A level of the tree: nodes in the plan's order, sixteen to a record. Node n's children are the record n of the level below,
+// the last one's the classes at places 16 n ... 16 n + 15.
+struct BlockLevel {
+    const uint8_t* records = nullptr;
+    int64_t groups = 0;
+    RecordShape shape;
+};
+
+// What is read, all of it borrowed; see previews/blocks.py, which makes it.
+struct Blocks {
+    const void* weight = nullptr;
+    Kind kind = Kind::f32;
+    int64_t vocab = 0, dim = 0;
+    const float* bias = nullptr;                         // or null
+    const double *mean = nullptr, *centre = nullptr;     // [dim] each; centre or null
+    const void* head = nullptr;                          // [dim][width]: x = (hidden - mean) head
+    const void* back = nullptr;                          // [width][dim]: x back gives most of hidden - mean again
+    Kind turn_kind = Kind::f16;                          // of both
+    int64_t width = 0, look = 0;                         // coordinates of x that are read; those of boxes and blocks
+    // The other coordinates, of which only lengths are taken: int8 codes [dim][rest] of the rotation's columns and their scales,
+    // and per segment behind `width` what a length may be more: times ‖what x back leaves‖, ‖hidden - mean‖, ‖x‖.
+    const int8_t* rest = nullptr;
+    const float* rest_scale = nullptr;
+    int64_t rest_width = 0;
+    std::vector<double> rest_lost;
+    std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `look` on
+    const int32_t* order = nullptr;                      // [16 * groups]: the class at each place, -1 where there is none
+    std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
+    const uint8_t* closer = nullptr;                     // [vocab] records of single classes, by place, or null
+    RecordShape closer_shape;
+    int64_t closer_from = 0;                             // the first segment whose length a closer look takes
+    // What joins the lengths: factors of ‖x[:look]‖, ‖x[look:width]‖, 1 and ‖hidden - mean‖ in the last length of a record.
+    double shared[4] = {0, 0, 0, 0}, closer_shared[4] = {0, 0, 0, 0};
+    double factor = 1;  // of the lengths of segments, as learned
+    double most = 0.25;  // the share of classes beyond which reading row by row is given up
+    const Kernels* kernels = nullptr;
+    const Looks* looks = nullptr;
+};
+
+struct Found {
+    int64_t id;
+    double z;
+};
+
+// What was found for one query: `done` is false where a search would have been dearer than a look at all classes.
+struct Search {
+    std::vector<Found> best;
+    int64_t rows = 0;
+    double bytes = 0, opened = 0;  // opened: the share of the finest blocks
+    bool done = false;
+};
+
+// hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null.
+std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
+                           bool mask_per_row, int threads);
+
+}  // namespace headlong

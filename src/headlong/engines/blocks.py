@@ -1,0 +1,114 @@
+"""An executor whose ids come from bounds on blocks of classes, and all else from a look at every class.
+
+    topk(eps=inf), sample(top_k=...), sample(min_p=...)      need no normaliser: blocks first
+    everything else, large batches, and queries that would open nearly everything      the executor beneath
+
+The normaliser of such a top-k is that of the scored classes alone: a lower bound, with an ``error`` of infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import kernels
+from headlong.engines.allowed import Filters, few, lse_of, sample_of
+from headlong.engines.reference.blocks import Search
+from headlong.kernels import Doubles, Mask
+from headlong.layers.matrix import Layer
+from headlong.links import Link
+from headlong.plan import Blocks
+
+Answer = tuple[NDArray[Any], ...]
+Ids = NDArray[np.int64]
+
+FIRST = 16
+"""Classes that a min-p filter asks for first; four times as many each time that they are not enough."""
+
+
+class BlockReader:
+    """The verbs of an executor, ``beneath`` answering what blocks do not.
+
+    ``sure``  whether bounds hold for every query; where they were learned, a query that is given up is read densely
+    """
+
+    def __init__(self, layer: Layer, blocks: Blocks, share: float, beneath: kernels.Executor) -> None:
+        self.beneath, self.batch, self.most, self.vocab = beneath, blocks.batch, blocks.most, layer.vocab
+        self.link: Link = layer.link
+        self.sure = blocks.factor == 1.0
+        level = kernels.isa()
+        self.search: Any = (
+            Search(layer.weight, layer.bias, blocks, share)
+            if level == kernels.REFERENCE
+            else kernels.blocks(layer.weight, layer.bias, blocks, share, level)
+        )
+        self.isa, self.logits, self.lse = beneath.isa, beneath.logits, beneath.lse
+
+    @property
+    def capsule(self) -> Any:
+        """For engines that read several matrices in one native call."""
+        return self.beneath.capsule  # type: ignore[attr-defined]
+
+    def topk(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
+        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+        if not math.isinf(eps) or dense or not self.takes(len(hidden), k):
+            return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+        ids, logits, rows, read, _, done = self.search.topk(hidden, k, mask, threads)
+        exponents = self.link(logits) if k else logits
+        lse = lse_of(exponents)
+        log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
+        count = len(hidden)
+        answer = (logits, ids, log_probs, lse, np.full(count, np.inf), done, rows, read, np.zeros(count, bool))
+        if not done.all():
+            left = np.flatnonzero(~done)
+            own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
+            part = self.beneath.topk(np.ascontiguousarray(hidden[left]), k, eps, own, not self.sure, threads, delta, seed)
+            for whole, more in zip(answer, part, strict=True):
+                whole[left] = more
+        return answer
+
+    def sample(
+        self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
+        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
+    ) -> Answer:  # fmt: skip
+        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
+        count = top_k or FIRST * (min_p > 0 and top_p == 1)
+        if count and not dense and self.takes(len(hidden), count):
+            filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
+            found = self._kept(hidden, filters, count, mask, threads)
+            if found is not None:
+                ids, logits, rows, read = found
+                order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
+                ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
+                drawn = sample_of(few(ids, logits, self.link), filters)
+                return (*drawn, np.ones(drawn[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
+        return self.beneath.sample(
+            hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
+        )
+
+    def takes(self, batch: int, k: int) -> bool:
+        """Whether blocks are worth their while."""
+        return batch <= self.batch and 0 < k <= self.most
+
+    def _kept(
+        self, hidden: Doubles, filters: Filters, count: int, mask: Mask, threads: int
+    ) -> tuple[Ids, Doubles, NDArray[Any], NDArray[Any]] | None:
+        """The classes that top_k and min_p keep, and some more; None where blocks do not find them."""
+        rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
+        while self.takes(len(hidden), count):
+            ids, logits, more, bytes_, _, done = self.search.topk(hidden, count, mask, threads)
+            rows, read = rows + more, read + bytes_
+            if not done.all():
+                return None
+            if filters.top_k:
+                return ids, logits, rows, read
+            exponents = np.where(ids < 0, -np.inf, self.link(logits)) / filters.temperature
+            if (exponents[:, -1] < exponents[:, 0] + math.log(filters.min_p)).all():
+                return ids, logits, rows, read
+            count *= 4
+        return None

@@ -1,0 +1,130 @@
+"""The blocks of a plan in an engine's file: arrays by name, numbers in the JSON record, all of it checked on the way back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from headlong.arrays import Array
+from headlong.plan import Blocks, BoxLevel
+
+SIDE = 16
+MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
+NAME = "plan.blocks."
+ARRAYS = ("mean", "centre", "head", "back", "rest", "rest_scale", "rest_lost", "order", "closer")
+
+
+class Reader(Protocol):
+    """What reads one tensor: its name, type and shape; None where it is absent and may be."""
+
+    def __call__(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any: ...
+
+
+def tensors_of(blocks: Blocks) -> dict[str, Array | None]:
+    """Every array by its name in the file."""
+    named: dict[str, Array | None] = {NAME + name: getattr(blocks, name) for name in ARRAYS}
+    return named | {f"{NAME}levels.{depth}": level.records for depth, level in enumerate(blocks.levels)}
+
+
+def record_of(blocks: Blocks) -> dict[str, Any]:
+    """The numbers."""
+    return {
+        "look": blocks.look,
+        "edges": list(blocks.edges),
+        "levels": [[level.codes, level.lengths] for level in blocks.levels],
+        "shared": list(blocks.shared),
+        "closer_shared": list(blocks.closer_shared),
+        "factor": blocks.factor,
+        "batch": blocks.batch,
+        "most": blocks.most,
+    }
+
+
+def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -> Blocks:
+    """What :func:`tensors_of` and :func:`record_of` said. ``half``: whether the rotation is float16. Else a ValueError."""
+    look, edges = _count(record["look"], dim), tuple(_count(edge, dim) for edge in record["edges"])
+    if not 1 <= len(edges) <= MOST_EDGES or edges[0] != look or edges[-1] != dim or list(edges) != sorted(set(edges)):
+        raise ValueError(f"blocks have the edges {edges}")
+    turn = np.float16 if half else np.float32
+    head = _sound(tensor(NAME + "head", turn, (dim, None)), "head")
+    width = head.shape[1]
+    behind = sum(edge >= width for edge in edges[:-1])
+    rest = -(-(dim - width) // SIDE) * SIDE
+    more: dict[str, Any] = dict.fromkeys(("back", "rest", "rest_scale", "rest_lost"))
+    if width < dim:
+        more = {
+            "back": _sound(tensor(NAME + "back", turn, (width, dim)), "back"),
+            "rest": tensor(NAME + "rest", np.int8, (dim, rest)),
+            "rest_scale": _sound(tensor(NAME + "rest_scale", np.float32, (rest,)), "rest_scale", least=0.0),
+            "rest_lost": _sound(tensor(NAME + "rest_lost", np.float64, (behind, 3)), "rest_lost", least=0.0),
+        }
+    groups = -(-vocab // SIDE)
+    order = tensor(NAME + "order", np.int32, (groups * SIDE,))
+    _check_order(order, vocab)
+    levels = _levels(record["levels"], tensor, groups)
+    lengths = None if width == look else sum(edge >= width for edge in edges)
+    closer = None
+    if lengths is not None:
+        closer = tensor(NAME + "closer", np.uint8, (groups * SIDE, width - look + lengths + 8))
+        _check_numbers(closer[:, -8:], "closer")
+    mean, centre = (_sound(tensor(NAME + name, np.float64, (dim,)), name) for name in ("mean", "centre"))
+    return Blocks(
+        mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
+        shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
+        batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab), **more,
+    )  # fmt: skip
+
+
+def _levels(entries: Any, tensor: Reader, groups: int) -> tuple[BoxLevel, ...]:
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_LEVELS:
+        raise ValueError(f"blocks have from 1 to {MOST_LEVELS} levels")
+    levels: list[BoxLevel] = []
+    for depth in reversed(range(len(entries))):
+        count, lengths = (_count(value, 2**16) for value in entries[depth])
+        records = tensor(f"{NAME}levels.{depth}", np.uint8, (groups, (count + lengths + 12) * SIDE))
+        _check_numbers(records[:, -12 * SIDE : -4 * SIDE], f"level {depth}")
+        levels.insert(0, BoxLevel(records, count, lengths))
+        groups = -(-groups // SIDE)
+    return tuple(levels)
+
+
+def _check_order(order: Array, vocab: int) -> None:
+    """Every class once; only the end is padded."""
+    if not (np.all(order[vocab:] == -1) and np.all(order[:vocab] >= 0) and np.all(order[:vocab] < vocab)):
+        raise ValueError("the order of blocks holds ids that are none")
+    if not np.all(np.bincount(order[:vocab], minlength=vocab) == 1):
+        raise ValueError("the order of blocks leaves a class out")
+
+
+def _check_numbers(part: Array, name: str) -> None:
+    """Scales and units: finite, none below 0."""
+    numbers = np.ascontiguousarray(part).view(np.float32)
+    if not (np.all(numbers >= 0) and np.all(numbers < np.inf)):
+        raise ValueError(f"{name} of blocks holds a negative scale, infinity or NaN")
+
+
+def _sound(array: Array, name: str, least: float = -math.inf) -> Array:
+    if array.size and not (np.isfinite(array).all() and array.min() >= least):
+        raise ValueError(f"{name} of blocks holds infinity, NaN or a negative length")
+    return array
+
+
+def _factors(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list) or len(values) != 4:
+        raise ValueError("blocks share four factors")
+    return tuple(_size(value) for value in values)
+
+
+def _size(value: Any) -> float:
+    if type(value) in (int, float) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise ValueError(f"{value!r} is not a number from 0")
+
+
+def _count(value: Any, high: int) -> int:
+    if type(value) is int and 0 <= value <= high:
+        return value
+    raise ValueError(f"{value!r} is not a whole number from 0 to {high}")
+

@@ -1,0 +1,319 @@
+"""Blocks: bounds that hold for every class, ids that are float64's, the same from every executor, and damaged files refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headlong as hl
+from adversarial import CASES, build
+from headlong import kernels
+from headlong.engines.base import Engine
+from headlong.engines.reference.blocks import SIDE, Search, _State, bounds, closer, halves_of
+from headlong.errors import HeadlongError, OptionError
+from headlong.layers.matrix import Layer
+from headlong.plan import Blocks
+from headlong.previews.block_choice import learned_share
+from headlong.previews.blocks import blocks_of, lengths_up, shape_of, spectral
+from headlong.previews.whitening import Basis, whiten
+from headlong.store import open_file, write_file
+from oracle import check_topk, truth
+
+LEVELS = kernels.levels()
+IDS = {"method": "cascade", "eps": math.inf, "blocks": True}
+
+
+def clustered(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
+    """Classes around a few centres, of falling energy, with a bias; and hidden vectors to match."""
+    rng = np.random.default_rng(seed)
+    energy = np.arange(1, dim + 1.0) ** -0.7
+    centres = rng.standard_normal((max(2, vocab // 40), dim)) * energy
+    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
+    hidden = (rng.standard_normal((60, dim)) * energy + 0.3) * 4
+    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
+
+
+def made(layer: Layer, hidden: np.ndarray, **more: Any) -> tuple[Blocks, Basis]:
+    basis = whiten(layer.weight, hidden.astype(np.float64))
+    return blocks_of(layer, basis, **more), basis
+
+
+def check(top: hl.TopK, layer: Layer, hidden: np.ndarray, exact: bool = False) -> None:
+    """Every row is that of float64, and proved."""
+    expected = truth(layer, hidden)
+    assert top.proved.all()
+    for row in range(len(hidden)):
+        check_topk(expected.logits[row], top.ids[row], top.logits[row], 0.0 if exact else expected.rounding[row])
+
+
+def check_bounds(layer: Layer, blocks: Blocks, hidden: np.ndarray) -> int:
+    """No logit lies above the bound of its class, of its closer look, or of any box around it; returns what was compared."""
+    search = Search(layer.weight, layer.bias, blocks, 0.25)
+    there = blocks.order >= 0
+    assert sorted(blocks.order[there]) == list(range(layer.vocab))
+    checked = 0
+    for row in hidden.astype(np.float64):
+        state, query = _State(search, row, 1), halves_of(blocks, row)
+        logits = np.full(len(there), -np.inf)
+        exact = truth(layer, row[None])
+        logits[there] = exact.logits[0, blocks.order[there]]
+        for depth in reversed(range(len(blocks.levels))):
+            level = blocks.levels[depth]
+            box, groups = depth < len(blocks.levels) - 1, np.arange(len(level.records))
+            estimate, upper = (side.ravel() for side in bounds(level, box, query, groups, state))
+            logits = np.concatenate([logits, np.full(len(upper) - len(logits), -np.inf)])
+            assert (logits <= upper + exact.rounding[0]).all()
+            checked += len(logits)
+            if depth == len(blocks.levels) - 1 and blocks.closer is not None:
+                places = np.arange(len(there))
+                _, narrow = closer(blocks, query, places, estimate)
+                assert (logits[: len(there)] <= narrow + exact.rounding[0]).all()
+            logits = np.concatenate([logits, np.full(-len(logits) % SIDE, -np.inf)]).reshape(-1, SIDE).max(axis=1)
+    return checked
+
+
+@pytest.mark.parametrize("dim", [1, 3, 16, 17, 64, 65, 100, 200])
+@pytest.mark.parametrize("vocab", [1, 15, 16, 17, 257, 700])
+def test_bounds_hold_for_every_class_of_every_block(vocab: int, dim: int) -> None:
+    layer, hidden = clustered(vocab, dim)
+    blocks, _ = made(layer, hidden)
+    odd = np.concatenate([hidden[:4], 1e4 * hidden[4:5], np.zeros((1, dim), np.float32), -hidden[5:7]])
+    assert check_bounds(layer, blocks, odd) >= len(odd) * vocab
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90), st.sampled_from([1e-20, 1e-3, 1.0, 1e6]))
+def test_bounds_hold_at_any_scale(seed: int, vocab: int, dim: int, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.standard_normal((vocab, dim)) * np.exp(rng.normal(0, 2, (vocab, 1)))
+    weight[:, rng.random(dim) < 0.2] = 1.0  # constant coordinates
+    layer = Layer((weight * scale).astype(np.float32), rng.standard_normal(vocab).astype(np.float32))
+    hidden = (rng.standard_normal((3, dim)) * np.exp(rng.normal(0, 2, dim))).astype(np.float32)
+    blocks, _ = made(layer, hidden)
+    check_bounds(layer, blocks, np.concatenate([hidden, rng.standard_normal((2, dim)).astype(np.float32)]))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_ids_are_those_of_float64_on_layers_that_break_careless_bounds(
+    name: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    case = build(name, "float32")
+    engine = hl.compile(case.layer, calibration=case.hidden, **IDS)
+    assert engine.plan.blocks is not None
+    for k in {1, min(10, case.layer.vocab), case.layer.vocab}:
+        top = engine.topk(case.hidden, k)
+        check(top, case.layer, case.hidden, case.exact)
+
+
+def outliers(rng: np.random.Generator) -> np.ndarray:
+    weight = np.tile(rng.standard_normal((1, 40)), (640, 1)) + 0.01 * rng.standard_normal((640, 40))
+    weight[::16] *= 50
+    return weight
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_outlier_in_every_sixteen(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    rng = np.random.default_rng(2)
+    layer = Layer(outliers(rng).astype(np.float32))
+    hidden = rng.standard_normal((20, 40)).astype(np.float32)
+    engine = hl.compile(layer, calibration=hidden, **IDS)
+    for row in hidden:
+        top = engine.topk(row[None], 10)
+        check(top, layer, row[None])
+
+
+def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = clustered(3000, 100)
+    blocks, _ = made(layer, hidden)
+    wide = hidden.astype(np.float64)
+    found = []
+    for level in LEVELS:
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        search = (
+            Search(layer.weight, layer.bias, blocks, 0.25)
+            if level == kernels.REFERENCE
+            else kernels.blocks(layer.weight, layer.bias, blocks, 0.25, level)
+        )
+        assert search.isa in (level, "portable")
+        found.append(search.topk(wide, 10, None, 2))
+        assert found[-1][5].all()
+        assert (found[-1][4] < 1).mean() > 0.9  # not everything is opened
+    for other in found[1:]:
+        np.testing.assert_array_equal(other[0], found[0][0])
+        np.testing.assert_allclose(other[1], found[0][1], rtol=1e-12, atol=1e-12)
+
+
+def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headlong.previews.blocks.ROOT", 16)
+    layer, hidden = clustered(9001, 24)
+    blocks, _ = made(layer, hidden)
+    assert len(blocks.levels) == 4
+    check_bounds(layer, blocks, hidden[:3])
+    expected = truth(layer, hidden)
+    wide = hidden.astype(np.float64)
+    parts = layer.weight, layer.bias, blocks, 0.25
+    for search in (kernels.blocks(*parts, kernels.isa()), Search(*parts)):
+        ids = search.topk(wide, 7, None, 1)[0]
+        np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
+
+
+def plain(layer: Layer, hidden: np.ndarray) -> tuple[Engine, Engine]:
+    return hl.compile(layer, calibration=hidden, **IDS), hl.compile(layer, calibration=hidden, **{**IDS, "blocks": False})
+
+
+def test_masks_are_as_exact_as_ever() -> None:
+    layer, hidden = clustered(3000, 48)
+    engine, other = plain(layer, hidden)
+    rng = np.random.default_rng(0)
+    allowed = rng.choice(3000, 1500, replace=False)
+    for about in ({"allowed": allowed}, {"exclude": allowed[:700]}, {"exclude": rng.integers(0, 3000, (4, 900))}):
+        mine, theirs = engine.topk(hidden[:4], 12, **about), other.topk(hidden[:4], 12, **about)
+        np.testing.assert_array_equal(mine.ids, theirs.ids)
+        np.testing.assert_allclose(mine.logits, theirs.logits, rtol=1e-12)
+        assert mine.proved.all()
+
+
+def test_samples_are_the_same_with_blocks_and_without() -> None:
+    layer, hidden = clustered(5000, 48)
+    engine, other = plain(layer, hidden)
+    for filters in ({"top_k": 5}, {"top_k": 40, "top_p": 0.9, "temperature": 0.7}, {"min_p": 0.1}, {"min_p": 1e-9}, {}):
+        mine = engine.sample(hidden[:6], n=7, seed=3, row0=5, **filters)
+        theirs = other.sample(hidden[:6], n=7, seed=3, row0=5, **filters)
+        np.testing.assert_array_equal(mine.ids, theirs.ids)
+        np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
+        assert mine.proved.all()
+
+
+def test_links_and_the_normaliser_of_the_scored_alone() -> None:
+    layer, hidden = clustered(2000, 40)
+    capped = Layer(layer.weight, layer.bias, hl.SoftCap(3.0))
+    top = hl.compile(capped, calibration=hidden, **IDS).topk(hidden[:5], 9)
+    check(top, capped, hidden[:5])
+    assert np.isinf(top.error).all()
+    assert (top.lse <= truth(capped, hidden[:5]).lse + 1e-9).all()
+
+
+def test_a_large_batch_and_a_normaliser_look_at_all_classes() -> None:
+    layer, hidden = clustered(2000, 40)
+    engine = hl.compile(layer, calibration=hidden, method="cascade", blocks=True, eps=0.01)
+    assert np.isfinite(engine.topk(hidden[:5], 9).error).all()
+    many = np.tile(hidden, (2, 1))
+    assert np.isfinite(engine.topk(many, 3, eps=math.inf).error).any()
+    check(engine.topk(many, 3, eps=math.inf), layer, many)
+
+
+def test_vectors_far_from_the_calibration_are_answered_too() -> None:
+    layer, hidden = clustered(4000, 64)
+    engine = hl.compile(layer, calibration=hidden, **IDS)
+    far = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32) * np.float32(1e8)
+    far[0] = 1e37
+    top = engine.topk(far, 5)
+    check(top, layer, far)
+
+
+def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
+    layer, hidden = clustered(8000, 96)
+    assert hl.compile(layer, method="cascade", calibration=hidden).plan.blocks is not None
+    rng = np.random.default_rng(0)
+    flat = Layer(rng.standard_normal((8000, 96), np.float32))
+    assert hl.compile(flat, method="cascade", calibration=rng.standard_normal((500, 96), np.float32)).plan.blocks is None
+    assert hl.compile(layer, method="cascade").plan.blocks is None
+    assert hl.compile(layer, method="cascade", blocks=True).topk(hidden[:3], 4, eps=math.inf).proved.all()
+    with pytest.raises(OptionError, match="blocks"):
+        hl.compile(layer, method="cascade", blocks=1)
+
+
+def test_learned_bounds_promise_what_they_keep() -> None:
+    layer, _ = clustered(3000, 64, seed=4)
+    rng = np.random.default_rng(9)
+    energy = np.arange(1, 65.0) ** -0.7
+    more = ((rng.standard_normal((3400, 64)) * energy + 0.3) * 4).astype(np.float32)
+    engine = hl.compile(
+        layer, "cascade", eps=math.inf, delta_ids=0.02, over={"query", "calibration"}, calibration=more[:400], blocks=True
+    )
+    assert engine.plan.blocks is not None
+    assert engine.plan.blocks.factor < 1
+    asked = more[400:]
+    expected = np.argsort(-truth(layer, asked).logits, axis=1, kind="stable")[:, :10]
+    missed = 0
+    for row, best in zip(asked, expected, strict=True):
+        top = engine.topk(row[None], 10)
+        assert not top.proved.any()
+        missed += set(top.ids[0]) != set(best)
+    assert missed <= 0.02 * len(asked) + 3 * math.sqrt(0.02 * len(asked))
+    basis = whiten(layer.weight, more[:200].astype(np.float64))
+    wide, narrow = (learned_share(layer, basis, more[200:400].astype(np.float64), rate) for rate in (0.5, 0.01))
+    assert 0 < wide < narrow <= 1
+
+
+def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:
+    layer, hidden = clustered(3000, 100)
+    engine = hl.compile(layer, calibration=hidden, **IDS)
+    engine.save(tmp_path / "engine.safetensors")
+    loaded = hl.load(tmp_path / "engine.safetensors")
+    assert isinstance(loaded, Engine)
+    mine, theirs = engine.topk(hidden[:8], 10), loaded.topk(hidden[:8], 10)
+    np.testing.assert_array_equal(mine.ids, theirs.ids)
+    np.testing.assert_array_equal(mine.cost.bytes, theirs.cost.bytes)
+
+
+def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
+    array = tensors[f"plan.blocks.{name}"]
+    match name:
+        case "order":
+            array[3] = array[2]
+        case "rest_lost" | "mean" | "head":
+            array.flat[0] = np.nan
+        case "rest_scale":
+            array[0] = -1
+        case "closer":
+            array[5, -8:] = 255
+        case "levels.0":
+            array[:, -100:-96] = 255
+        case "levels.1":
+            tensors["plan.blocks.levels.1"] = array[:-1]
+
+
+@pytest.mark.parametrize("name", ["order", "rest_lost", "mean", "head", "rest_scale", "closer", "levels.0", "levels.1"])
+def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
+    layer, hidden = clustered(1000, 100)
+    path = tmp_path / "engine.safetensors"
+    hl.compile(layer, calibration=hidden, **IDS).save(path)
+    file = open_file(path)
+    tensors = {key: np.array(file.read(key)) for key in file.tensors}
+    damage(name, tensors)
+    broken = tmp_path / "broken.safetensors"
+    write_file(broken, tensors, dict(file.metadata))
+    with pytest.raises(HeadlongError):
+        hl.load(broken)
+
+
+def test_lengths_are_rounded_up_and_norms_bounded() -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.abs(rng.standard_normal((5, 200))).astype(np.float32)
+    lengths[:, 7] = 0
+    coded, unit = lengths_up(lengths)
+    assert (coded * unit.astype(np.float64) >= lengths).all()
+    assert (coded * unit.astype(np.float64) <= lengths + unit * 1.01).all()
+    for shape in ((30, 80), (80, 30), (1, 1)):
+        matrix = rng.standard_normal(shape)
+        true = np.linalg.norm(matrix, 2)
+        assert true <= spectral(matrix) <= 1.5 * true
+    assert spectral(np.zeros((3, 4))) == 0
+
+
+@pytest.mark.parametrize("dim", [1, 16, 17, 63, 64, 65, 128, 8192])
+def test_segments_end_where_the_closer_look_does(dim: int) -> None:
+    look, width, edges = shape_of(dim)
+    assert edges[0] == look
+    assert edges[-1] == dim
+    assert width in edges
+    assert list(edges) == sorted(set(edges))
