@@ -64,7 +64,7 @@ def test_svd_promises_nothing() -> None:
         ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has width, bits, rotation, deeper"),
         ({"method": "cascade", "bits": 9.5}, OptionError, "bits is 9.5; expected a number from 0 to 8"),
         ({"method": "cascade", "deeper": 1}, OptionError, "deeper is 1; expected True or False"),
-        ({"method": "cascade", "batch": "all"}, OptionError, "batch is 'all'"),
+        ({"method": "cascade", "rotation": "all"}, OptionError, "rotation is 'all'"),
         ({"eps": 0}, OptionError, "eps is 0"),
         ({"eps": "small"}, OptionError, "eps is 'small'"),
         ({"delta": 2}, OptionError, "delta is 2"),

@@ -1,4 +1,5 @@
 // The search over blocks for Python. Arrays are borrowed: what is bound keeps their owners.
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -65,6 +66,43 @@ class BoundBlocks {
 
     // ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
     nb::tuple topk(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads) const {
+        Arrays a = arrays(hidden, k, mask, threads);
+        const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
+        return nb::make_tuple(owned(std::move(a.ids), {n, wide}), owned(std::move(a.logits), {n, wide}), owned(std::move(a.rows), {n}),
+                              owned(std::move(a.bytes), {n}), owned(std::move(a.opened), {n}), owned_flags(std::move(a.done), {n}));
+    }
+
+    // The whole answer of an executor's top-k without a normaliser, under an affine link: logits, ids, log_probs [count][k] relative
+    // to the scored classes alone, their lse, its error (infinite), proved, rows, bytes, dense [count], and whether all are done.
+    nb::tuple answer(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads, double scale, double shift) const {
+        Arrays a = arrays(hidden, k, mask, threads);
+        const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
+        std::vector<double> log_probs(n * wide), lse(n), error(n, std::numeric_limits<double>::infinity());
+        bool all = true;
+        for (size_t q = 0; q < n; ++q) {
+            const double* z = a.logits.data() + q * wide;
+            const double best = z[0] * scale + shift;  // -inf where nothing was found
+            double sum = 0;
+            for (size_t i = 0; i < wide && std::isfinite(z[i]); ++i) sum += std::exp(z[i] * scale + shift - best);
+            lse[q] = sum > 0 ? best + std::log(sum) : -std::numeric_limits<double>::infinity();
+            for (size_t i = 0; i < wide; ++i) log_probs[q * wide + i] = std::isfinite(z[i]) ? z[i] * scale + shift - lse[q] : z[i];
+            all = all && a.done[q] != 0;
+        }
+        return nb::make_tuple(owned(std::move(a.logits), {n, wide}), owned(std::move(a.ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
+                              owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(a.done), {n}),
+                              owned(std::move(a.rows), {n}), owned(std::move(a.bytes), {n}), owned_flags(std::vector<uint8_t>(n), {n}), all);
+    }
+
+    const char* isa() const { return b_.looks->isa; }
+
+  private:
+    struct Arrays {
+        std::vector<int64_t> ids, rows;
+        std::vector<double> logits, bytes, opened;
+        std::vector<uint8_t> done;
+    };
+
+    Arrays arrays(Doubles hidden, int64_t k, const std::optional<Bytes>& mask, int threads) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
         const auto count = static_cast<int64_t>(hidden.shape(0));
         check(k >= 1 && k <= b_.vocab, "1 <= k <= vocab");
@@ -73,27 +111,26 @@ class BoundBlocks {
                       (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
         const uint8_t* marks = mask ? mask->data() : nullptr;
         const auto found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads)); });
-        std::vector<int64_t> ids(count * k, -1), rows(count);
-        std::vector<double> logits(count * k, -std::numeric_limits<double>::infinity()), bytes(count), opened(count);
-        std::vector<uint8_t> done(count);
+        Arrays a;
+        a.ids.assign(count * k, -1);
+        a.logits.assign(count * k, -std::numeric_limits<double>::infinity());
+        a.rows.resize(count);
+        a.bytes.resize(count);
+        a.opened.resize(count);
+        a.done.resize(count);
         for (int64_t q = 0; q < count; ++q) {
             for (size_t i = 0; i < found[q].best.size(); ++i) {
-                ids[q * k + i] = found[q].best[i].id;
-                logits[q * k + i] = found[q].best[i].z;
+                a.ids[q * k + i] = found[q].best[i].id;
+                a.logits[q * k + i] = found[q].best[i].z;
             }
-            rows[q] = found[q].rows;
-            bytes[q] = found[q].bytes;
-            opened[q] = found[q].opened;
-            done[q] = found[q].done;
+            a.rows[q] = found[q].rows;
+            a.bytes[q] = found[q].bytes;
+            a.opened[q] = found[q].opened;
+            a.done[q] = found[q].done;
         }
-        const auto n = static_cast<size_t>(count), wide = static_cast<size_t>(k);
-        return nb::make_tuple(owned(std::move(ids), {n, wide}), owned(std::move(logits), {n, wide}), owned(std::move(rows), {n}),
-                              owned(std::move(bytes), {n}), owned(std::move(opened), {n}), owned_flags(std::move(done), {n}));
+        return a;
     }
 
-    const char* isa() const { return b_.looks->isa; }
-
-  private:
     void take_turns(const nb::tuple& turns) {
         const auto head = nb::cast<AnyArray>(turns[0]);
         check(head.ndim() == 2 && static_cast<int64_t>(head.shape(0)) == b_.dim, "head [dim, width]");
@@ -192,6 +229,8 @@ void bind_blocks(nb::module_& m) {
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
              nb::arg("factor"), nb::arg("most"), nb::arg("isa"))
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
+        .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
+             nb::arg("shift"))
         .def_prop_ro("isa", &BoundBlocks::isa);
     m.def("neighbours", &neighbours_of, nb::arg("features"), nb::arg("threads"));
 }

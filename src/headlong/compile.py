@@ -203,7 +203,7 @@ def configured(name: Any, options: dict[str, Any]) -> Method:
     """The method ``name`` with its options."""
     if not isinstance(name, str) or name not in METHODS:
         hint = "; torch's AdaptiveLogSoftmaxWithLoss is headlong.BandsLayer" if name == "bands" else ""
-        raise OptionError(f"method is {name!r}; choose from auto, {', '.join(METHODS)}{hint}")
+        raise OptionError(f"method is {name!r}; choose from auto, {', '.join(sorted(METHODS))}{hint}")
     method: Method = METHODS[name](**_known(name, METHODS[name], options))
     return method
 

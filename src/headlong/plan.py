@@ -138,7 +138,7 @@ class Blocks(NamedTuple):
     shared: tuple[float, ...]
     closer_shared: tuple[float, ...]
     factor: float = 1.0
-    batch: int = 8
+    batch: int = 2
     most: int = 64
 
 

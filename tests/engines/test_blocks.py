@@ -195,10 +195,10 @@ def test_samples_are_the_same_with_blocks_and_without() -> None:
 def test_links_and_the_normaliser_of_the_scored_alone() -> None:
     layer, hidden = clustered(2000, 40)
     capped = Layer(layer.weight, layer.bias, hl.SoftCap(3.0))
-    top = hl.compile(capped, calibration=hidden, **IDS).topk(hidden[:5], 9)
-    check(top, capped, hidden[:5])
+    top = hl.compile(capped, calibration=hidden, **IDS).topk(hidden[:2], 9)
+    check(top, capped, hidden[:2])
     assert np.isinf(top.error).all()
-    assert (top.lse <= truth(capped, hidden[:5]).lse + 1e-9).all()
+    assert (top.lse <= truth(capped, hidden[:2]).lse + 1e-9).all()
 
 
 def test_a_large_batch_and_a_normaliser_look_at_all_classes() -> None:

@@ -45,6 +45,8 @@ class BlockReader:
             if level == kernels.REFERENCE
             else kernels.blocks(layer.weight, layer.bias, blocks, share, level)
         )
+        kind, *numbers = self.link.lowered()
+        self.affine = tuple(numbers) if kind == "affine" and level != kernels.REFERENCE else None
         self.isa, self.logits, self.lse = beneath.isa, beneath.logits, beneath.lse
 
     @property
@@ -58,18 +60,26 @@ class BlockReader:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
         if not math.isinf(eps) or dense or not self.takes(len(hidden), k):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+        if self.affine is not None:  # one native call from the vectors to the answer
+            *answer, all_done = self.search.answer(hidden, k, mask, threads, *self.affine)
+            return tuple(answer) if all_done else self._finished(tuple(answer), hidden, k, eps, mask, threads, delta, seed)
         ids, logits, rows, read, _, done = self.search.topk(hidden, k, mask, threads)
         exponents = self.link(logits) if k else logits
         lse = lse_of(exponents)
         log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
         count = len(hidden)
         answer = (logits, ids, log_probs, lse, np.full(count, np.inf), done, rows, read, np.zeros(count, bool))
-        if not done.all():
-            left = np.flatnonzero(~done)
-            own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
-            part = self.beneath.topk(np.ascontiguousarray(hidden[left]), k, eps, own, not self.sure, threads, delta, seed)
-            for whole, more in zip(answer, part, strict=True):
-                whole[left] = more
+        return answer if done.all() else self._finished(answer, hidden, k, eps, mask, threads, delta, seed)
+
+    def _finished(
+        self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int
+    ) -> Answer:
+        """The queries that the search gave up, by the executor beneath."""
+        left = np.flatnonzero(~answer[5])
+        own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
+        part = self.beneath.topk(np.ascontiguousarray(hidden[left]), k, eps, own, not self.sure, threads, delta, seed)
+        for whole, more in zip(answer, part, strict=True):
+            whole[left] = more
         return answer
 
     def sample(

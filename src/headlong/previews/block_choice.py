@@ -23,7 +23,7 @@ JUDGES = 16
 """Calibration vectors that are searched for."""
 ASKED = (1, 16, 64, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
-LESS = 0.75
+LESS = 0.5
 """Of the bytes of a look at all classes: what blocks may read to be worth their while."""
 STAND_INS = 4096
 """Rows of the layer that stand in for hidden vectors: one that predicts a class leans towards its row."""
