@@ -254,6 +254,17 @@ def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
     assert awd_parameters(30, "softmax") == sum(own.values()) + 30, "and a bias for each class"
 
 
+@pytest.mark.parametrize("units", [1, 16, 1000])
+def test_a_monotone_network_starts_near_the_identity(units: int) -> None:
+    import torch
+
+    from headlong.heads.curves import build_curve
+
+    at = torch.linspace(-15, 15, 200)
+    f = build_curve("monotone", units=units)(at).detach()
+    assert float((f - at).max() - (f - at).min()) < 0.8
+
+
 def test_the_temperature_walks_no_faster_than_the_slopes_of_a_plif() -> None:
     """One step of SGD on the same logits: the largest change of f over the logits' range is of the same size."""
     import torch

@@ -135,7 +135,7 @@ def test_the_table_of_heads_goes_row_by_row(harvested: Path, tmp_path: Path, mon
     for name in ("tree, huffman", "svd of", "full"):
         found = papers.study(table, file, {}, silent, f"head={name}")
     rows = {line["setting"]["head"]: line["got"] for line in found}
-    assert list(rows) == ["tree, huffman", study.SVD, study.FULL]
+    assert list(rows) == ["tree, huffman", study.SVD, study.FULL, study.TUNED]
     layer, data = Layer.load(harvested / study.LAYER), study.read(harvested)
     z = data.test_hidden.astype(np.float64) @ np.asarray(layer.weight, np.float64).T + np.asarray(layer.bias, np.float64)
     lse = np.log(np.exp(z).sum(1))
@@ -143,10 +143,11 @@ def test_the_table_of_heads_goes_row_by_row(harvested: Path, tmp_path: Path, mon
     full, svd, tree = rows[study.FULL], rows[study.SVD], rows["tree, huffman"]
     assert full["perplexity"] == pytest.approx(exact, rel=1e-4)
     assert (full["top1"], full["top10"]) == (1.0, 10.0)
+    assert rows[study.TUNED]["perplexity"] < 1.1 * full["perplexity"]
     assert svd["rows"] == VOCAB // 10 and 0 < svd["top10"] <= 10 and svd["perplexity"] > 1
     assert tree["perplexity"] < 2 * exact
     assert tree["moved"] == pytest.approx(100 * (tree["longer"] / tree["perplexity"] - 1), abs=1e-2)
-    assert len(papers.study(table, file, {}, silent, "head=full")) == 3, "nothing is run twice"
+    assert len(papers.study(table, file, {}, silent, "head=full")) == 4, "nothing is run twice"
 
 
 def test_a_preview_of_all_dimensions_is_the_full_softmax(harvested: Path) -> None:

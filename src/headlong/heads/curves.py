@@ -35,6 +35,8 @@ PIECE = 1 << 20
 MOST_KNOTS = 1 << 20
 CELLS = 4096
 """Chords that a monotone network is read by while it is trained."""
+HEIGHT = 0.78
+"""What a monotone network's units add up to at first."""
 LEAST_RISE = 2.0**-44
 """A frozen cell rises by at least this part of the whole: float64 has to see the table rise at every knot."""
 
@@ -152,7 +154,8 @@ class Monotone(Curve):
         if units < 1:
             raise OptionError(f"units={units}; expected 1 or more")
         self.gain = _gain(gain)
-        start = torch.stack([torch.full((units,), -3.0), torch.full((units,), 0.5), torch.linspace(-reach, reach, units)])
+        height = math.log(math.expm1(HEIGHT / units))  # together as high whatever their number, or f would start far off
+        start = torch.stack([torch.full((units,), height), torch.full((units,), 0.5), torch.linspace(-reach, reach, units)])
         self.register_buffer("start", start)
         self.slope = nn.Parameter(torch.zeros(()))
         self.units = nn.Parameter(torch.zeros(3, units))
