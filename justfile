@@ -42,3 +42,7 @@ sanitize:
 # Time every engine and the rivals that are installed; raw runs go to results/
 bench *ARGS:
     headlong bench {{ARGS}}
+
+# AArch64 under emulation, from nothing: tool chain, interpreter, the tests on neon, dotprod and i8mm, the wheel (or: slice, check, ...)
+arm *WHAT="all":
+    PYTHON={{python}} tools/arm.sh {{WHAT}}

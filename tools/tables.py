@@ -36,7 +36,10 @@ import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
 import tables_synthetic as synthetic  # noqa: E402
 
-PAGES = ("cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune")
+PAGES = (
+    "cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune",
+    "processors",
+)  # fmt: skip
 MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES)
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in MADE))
 BENCH = "results/bench-wikitext2.json"
@@ -306,6 +309,22 @@ def adaptive_rates() -> str:
     return markdown(Table("", titles, tuple(rows)))
 
 
+def instructions() -> str:
+    """The int8 scan's inner loops, counted: a row for each level, a column for each number of queries."""
+    file = ROOT / "results" / "instructions.json"
+    if not file.is_file():
+        return "No committed run yet: results/instructions.json is not there."
+    record = json.loads(file.read_text(encoding="utf-8"))
+    counts = sorted({row["queries"] for row in record["rows"]})
+    rows = []
+    for level in dict.fromkeys(row["level"] for row in record["rows"]):
+        mine = {row["queries"]: row for row in record["rows"] if row["level"] == level}
+        rows.append((level, *(f"{mine[n]['per_class_and_query']:.0f} ({mine[n]['of_sdot']:.2f})" for n in counts)))
+    titles = ("level", *(f"{n} {'query' if n == 1 else 'queries'}" for n in counts))
+    compilers = "; ".join(dict.fromkeys(record["compilers"].values()))
+    return markdown(Table("", titles, tuple(rows), f"{record['dim']} coordinates. {compilers}."))
+
+
 def _field(value: Any) -> str:
     if value is None:
         return "–"
@@ -407,6 +426,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
+    "instructions": instructions,
 }
 
 

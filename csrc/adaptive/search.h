@@ -46,6 +46,8 @@ struct ColumnKernels {
 };
 
 const ColumnKernels* portable_columns();
+const ColumnKernels* generic_columns();
+const ColumnKernels* neon_columns();
 const ColumnKernels* avx2_columns();
 const ColumnKernels* avx512_columns();
 

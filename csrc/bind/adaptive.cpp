@@ -20,13 +20,15 @@ namespace {
 using Words = nb::ndarray<const uint64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
 
 const ColumnKernels* columns_for(const char* isa) {
-    for (const ColumnKernels* table : {portable_columns(),
+    const auto is = [&](const char* name) { return std::strcmp(isa, name) == 0; };
 #ifdef HEADLONG_X86
-                                       avx2_columns(), avx512_columns(),
+    if (is("avx512vnni")) return avx512_columns();
+    if (is("avx2") || is("avxvnni")) return avx2_columns();
 #endif
-         })
-        if (std::strcmp(table->isa, isa) == 0) return table;
-    return portable_columns();
+#ifdef HEADLONG_ARM64
+    if (is("neon") || is("dotprod") || is("i8mm")) return neon_columns();
+#endif
+    return is("generic") ? generic_columns() : portable_columns();
 }
 
 class Columns {

@@ -38,6 +38,8 @@ struct Looks {
 };
 
 const Looks* portable_looks();
+const Looks* generic_looks();
+const Looks* neon_looks();
 const Looks* avx2_looks();
 const Looks* avx512_looks();
 // That of a level of kernels/: the best one that the level's processor is known to have.

@@ -399,12 +399,15 @@ std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t c
 }
 
 const Looks* looks_for(const char* isa) {
+    const auto is = [&](const char* name) { return std::strcmp(isa, name) == 0; };
 #ifdef HEADLONG_X86
-    for (const Looks* one : {avx512_looks(), avx2_looks()})
-        if (std::strcmp(one->isa, isa) == 0) return one;
+    if (is("avx512vnni")) return avx512_looks();
+    if (is("avx2") || is("avxvnni")) return avx2_looks();
 #endif
-    (void)isa;
-    return portable_looks();
+#ifdef HEADLONG_ARM64
+    if (is("neon") || is("dotprod") || is("i8mm")) return neon_looks();
+#endif
+    return is("generic") ? generic_looks() : portable_looks();
 }
 
 }  // namespace headlong

@@ -69,6 +69,8 @@ struct EncodeKernels {
 };
 
 const EncodeKernels* portable_encoder();
+const EncodeKernels* generic_encoder();
+const EncodeKernels* neon_encoder();
 const EncodeKernels* avx2_encoder();
 const EncodeKernels* avx512_encoder();
 const EncodeKernels* encoder_for(const char* isa);

@@ -14,6 +14,13 @@ inline F get(const float* p) {
 }
 inline void put(float* p, F v) { std::memcpy(p, &v, sizeof v); }
 inline F splat(float x) { return x - F{}; }  // not x + 0, which is an addition: it turns -0 into 0
+inline F fused(F a, F b, F c) {  // a * b + c
+#ifdef FUSED
+    return FUSED(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
 inline F pick(I mask, F yes, F no) { return reinterpret_cast<F>((mask & reinterpret_cast<I>(yes)) | (~mask & reinterpret_cast<I>(no))); }
 inline F vmax(F a, F b) { return pick(a > b, a, b); }
 inline F vmin(F a, F b) { return pick(a < b, a, b); }
@@ -80,7 +87,7 @@ inline void tile(const float* rows, int64_t stride, int64_t chunk, const float* 
         for (int r = 0; r < ROWS; ++r) {
             const F a = splat(rows[r * stride + k]);
             #pragma GCC unroll 4
-            for (int c = 0; c < C; ++c) sum[r][c] += a * b[c];
+            for (int c = 0; c < C; ++c) sum[r][c] = fused(a, b[c], sum[r][c]);
         }
     }
     #pragma GCC unroll 8

@@ -179,14 +179,15 @@ class Encoder {
 }  // namespace
 
 const EncodeKernels* encoder_for(const char* isa) {
-    const EncodeKernels* all[] = {
+    const auto is = [&](const char* name) { return std::strcmp(isa, name) == 0; };
 #ifdef HEADLONG_X86
-        avx512_encoder(), avx2_encoder(),
+    if (is("avx512vnni")) return avx512_encoder();
+    if (is("avx2") || is("avxvnni")) return avx2_encoder();
 #endif
-        portable_encoder()};
-    for (const EncodeKernels* one : all)
-        if (std::strcmp(one->isa, isa) == 0) return one;
-    return nullptr;
+#ifdef HEADLONG_ARM64
+    if (is("neon") || is("dotprod") || is("i8mm")) return neon_encoder();
+#endif
+    return is("generic") ? generic_encoder() : portable_encoder();
 }
 
 void encode(const EncodeTask& task, const EncodeResult& to, int threads, const char* isa) {

@@ -510,6 +510,7 @@ struct LaneOps;
 
 template <>
 struct LaneOps<16> {
+    static constexpr bool centred = false;
     typedef float F __attribute__((vector_size(64)));
     typedef int32_t I __attribute__((vector_size(64)));
     using X = __m512i;
@@ -534,6 +535,7 @@ struct LaneOps<16> {
 
 template <>
 struct LaneOps<8> {
+    static constexpr bool centred = false;
     typedef float F __attribute__((vector_size(32)));
     typedef int32_t I __attribute__((vector_size(32)));
     using X = __m256i;

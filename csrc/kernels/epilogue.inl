@@ -39,6 +39,9 @@ inline F vmax(F a, F b) { return a > b ? a : b; }
 inline F vmin(F a, F b) { return a < b ? a : b; }
 #endif
 inline bool any(I mask) {
+#ifdef ANY
+    return ANY(mask);
+#endif
     int32_t all = 0;
     for (int i = 0; i < LANES; ++i) all |= mask[i];
     return all != 0;
@@ -423,12 +426,21 @@ float gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, 
 
 typedef double D __attribute__((vector_size(LANES * 4)));
 typedef int64_t L __attribute__((vector_size(LANES * 4)));
-constexpr int kHalf = LANES / 2, kSums = LANES == 16 ? 4 : 2;
+constexpr int kHalf = LANES / 2, kSums = LANES == 8 ? 2 : 4;
 
 inline D load(const double* p) {
     D v;
     std::memcpy(&v, p, sizeof v);
     return v;
+}
+
+// a * b + c: in one rounding where FUSED is that, or where a translation unit is compiled with contraction.
+inline D fused(D a, D b, D c) {
+#ifdef FUSED
+    return FUSED(a, b, c);
+#else
+    return a * b + c;
+#endif
 }
 
 // The sum of all lanes, halves onto halves.
@@ -454,7 +466,7 @@ void block_some(const double* rows, int64_t wide, const double* x, double* out, 
             for (int q = 0; q < N; ++q) {
                 D v = load(x + q * wide + j + s * kHalf);
 #pragma GCC unroll 4
-                for (int r = 0; r < R; ++r) sum[r][q][s] += row[r] * v;
+                for (int r = 0; r < R; ++r) sum[r][q][s] = fused(row[r], v, sum[r][q][s]);
             }
         }
     for (int q = 0; q < N; ++q)
@@ -651,7 +663,7 @@ void rotate_some(const void* matrix, int64_t stride, int64_t dim, int64_t first,
 #pragma GCC unroll 16
             for (int q = 0; q < Q; ++q)
 #pragma GCC unroll 16
-                for (int s = 0; s < kParts; ++s) sum[q][s] += column[s] * x[q * x_stride + j];
+                for (int s = 0; s < kParts; ++s) sum[q][s] = fused(column[s], x[q * x_stride + j] - D{}, sum[q][s]);
         }
         for (int q = 0; q < Q; ++q) std::memcpy(out + q * out_stride + i, sum[q], sizeof sum[q]);
     }

@@ -1,7 +1,7 @@
 // The grid of kernels: operation x instruction set.
 //
 // Kernels take plain pointers; they never allocate, start threads or throw. One translation unit per instruction
-// set (kernels/portable.cpp, kernels/avx2.cpp, kernels/avx512.cpp) fills one Kernels table; kernels/dispatch.cpp hands out the table, once.
+// set (kernels/portable.cpp, kernels/generic.cpp, kernels/avx2.cpp, kernels/neon.cpp, ...) fills one Kernels table; kernels/dispatch.cpp hands out the table, once.
 // Per-class arrays are padded to a multiple of 64 classes, so every `n` below is a multiple of 64.
 #pragma once
 
@@ -83,7 +83,7 @@ struct LaneRows {
 };
 
 // A run of coordinates in one int8 plane: est[r][q] += scale[class] * step[q] * (start[q] + <codes at `at`, planes of q>), codes as
-// those of scan_u8: fewer than 8 bits count twice.
+// those of scan_u8: fewer than 8 bits count twice; start is the negative offset. Planes within +-127.
 struct LanePass {
     int64_t at, words;
     int bits;
@@ -134,6 +134,7 @@ struct Kernels {
     // est[q * stride + c] = start + scale[c] * step[q] * (256 * (<codes, high> - offset[2q]) + <codes, low> - offset[2q + 1])
     // with start = base[c] + add[q], or what est holds where base is null. A word holds 8 / bits quads, quad g in the bits
     // from g * bits on of its four bytes; codes of fewer than 8 bits count twice (their values are odd: 2 u - 2^bits + 1).
+    // An offset is 128 times its plane's sum for 8 bits, and 2^bits - 1 times that for fewer.
     void (*scan_u8)(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
                     const float* step, const float* scale, const float* base, const float* add, int n, float* est,
                     int64_t stride);
@@ -265,17 +266,22 @@ struct Kernels {
                      const float* base, float add, float* est) = nullptr;
 };
 
-// The table of a level by name ("portable", "avx2", "avx512vnni"); "" is the best this CPU has; nullptr if it lacks it.
+// The table of a level by name ("portable", "generic", "avx2", ...); "" is the best this CPU has; nullptr if it lacks it.
 const Kernels* kernels_for(const char* isa);
 
 // Names of the levels this CPU has, the best last; ends with nullptr.
 const char* const* levels();
 
-const Kernels* portable_kernels();
+const Kernels* portable_kernels();  // the reference
+const Kernels* generic_kernels();   // the baseline of any processor
 const Kernels* avx2_kernels();
+const Kernels* avxvnni_kernels();
 const Kernels* avx512_kernels();
+const Kernels* neon_kernels();  // every AArch64
+const Kernels* dotprod_kernels();
+const Kernels* i8mm_kernels();
 
 // What the CPU must offer for each, as kernels/cpu.h names it: whatever the file was compiled with.
-extern const uint64_t avx2_features, avx512_features;
+extern const uint64_t avx2_features, avxvnni_features, avx512_features, dotprod_features, i8mm_features;
 
 }  // namespace headlong

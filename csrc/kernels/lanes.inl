@@ -1,7 +1,8 @@
 // A batch of queries side by side, one in each lane: what a class costs all of them is read once, and what is summed for a
 // query never leaves its lane. Included inside the anonymous namespace of a translation unit that defines
 //
-//   LaneOps<L>: F, I (L floats, L integers), X with take(codes of L queries), dots(sum, four codes of a class, X),
+//   LaneOps<L>: F, I (L floats, L integers), X with take(codes of L queries), dots(sum, four codes of a class, X), `centred` where
+//               it wants codes of eight bits less 128,
 //               least, most (the second where the first is no number), not_below(a, b): a bit where not a < b,
 //               negative(a): a bit where a < 0, sum, and power(y) = 2^max(y, -100) within 2^-13 relatively.
 
@@ -54,7 +55,7 @@ inline void lanes_tile(const LaneRows& rows, int64_t r0, const LanePass* passes,
                 uint32_t code;
                 std::memcpy(&code, Listed ? from[r] + j * 4 : from[0] + j * kLaneQuad + r * kLaneStep, 4);
 #pragma GCC unroll 16
-                for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], code, x[v]);
+                for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], Ops::centred ? code ^ 0x80808080u : code, x[v]);
             }
         }
         const bool fresh = p == 0 && base != nullptr;
@@ -68,7 +69,7 @@ inline void lanes_tile(const LaneRows& rows, int64_t r0, const LanePass* passes,
                 const int64_t id = Listed ? rows.ids[r0 + r] : rows.first + r0 + r;
                 float* to = est + (Listed ? rows.place[r0 + r] : r0 + r) * lanes + lane + v * L;
                 const F before = fresh ? more + base[id] : lane_load<L>(to);
-                const I dot = (whole ? sum[r][v] : sum[r][v] + sum[r][v]) + start;
+                const I dot = (whole ? sum[r][v] : sum[r][v] + sum[r][v]) + (Ops::centred && whole ? I{} : start);
                 const F after = before + __builtin_convertvector(dot, F) * (step * pass.scale[id]);
                 std::memcpy(to, &after, sizeof after);
             }

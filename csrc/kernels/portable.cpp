@@ -97,16 +97,22 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
     for (int q = 0; q < n; ++q) dot_rows(rows, kind, dim, nullptr, count, x + q * wide, out + q * stride);
 }
 
+inline uint32_t lane_bits(I mask) {
+    uint32_t bits = 0;
+    for (int i = 0; i < 4; ++i) bits |= static_cast<uint32_t>(mask[i] != 0) << i;
+    return bits;
+}
+
+#include "kernels/lane_maths_by_4.inl"
+
 template <int L>
 struct LaneOps;
 
 template <>
-struct LaneOps<8> {
-    static constexpr int L = 8;
-    typedef float F __attribute__((vector_size(32)));
-    typedef int32_t I __attribute__((vector_size(32)));
+struct LaneOps<4> : LaneMaths {
+    static constexpr bool centred = false;
     struct X {
-        int8_t codes[L * 4];
+        int8_t codes[16];
     };
     static X take(const int8_t* from) {
         X x;
@@ -114,42 +120,14 @@ struct LaneOps<8> {
         return x;
     }
     static I dots(I sum, uint32_t code, const X& x) {
-        for (int i = 0; i < L; ++i)
+        for (int i = 0; i < 4; ++i)
             for (int c = 0; c < 4; ++c) sum[i] += static_cast<int32_t>(code >> 8 * c & 255) * x.codes[i * 4 + c];
         return sum;
-    }
-    static F least(F a, F b) { return a < b ? a : b; }
-    static F most(F a, F b) { return a > b ? a : b; }
-    static uint32_t not_below(F a, F b) {
-        uint32_t bits = 0;
-        for (int i = 0; i < L; ++i) bits |= static_cast<uint32_t>(!(a[i] < b[i])) << i;
-        return bits;
-    }
-    static uint32_t negative(F a) {
-        uint32_t bits = 0;
-        for (int i = 0; i < L; ++i) bits |= static_cast<uint32_t>(a[i] < 0) << i;
-        return bits;
-    }
-    static float sum(F a) {
-        float s = 0;
-        for (int i = 0; i < 8; ++i) s += a[i];
-        return s;
-    }
-    static F power(F y) {  // no number stays none
-        const F x = least(F{} + 126.f, most(F{} - 100.f, y)), shifted = x + 12582912.f, f = x - (shifted - 12582912.f);
-        const F p = ((f * 0.0551716946f + 0.242611378f) * f + 0.693261027f) * f + 0.999928057f;
-        I raw, octave;
-        std::memcpy(&raw, &p, sizeof raw);
-        std::memcpy(&octave, &shifted, sizeof octave);
-        raw += octave << 23;  // the integer sits in the low mantissa bits
-        F out;
-        std::memcpy(&out, &raw, sizeof out);
-        return out;
     }
 };
 
 #include "kernels/lanes.inl"
-#include "kernels/lanes_by_8.inl"
+#include "kernels/lanes_by_4.inl"
 
 }  // namespace
 

@@ -1,0 +1,35 @@
+// The column sums of adaptive/search.h for one instruction set; see adaptive/columns.inl.
+#include <cstdint>
+#include <cstring>
+
+#include "adaptive/search.h"
+
+namespace headlong {
+namespace {
+
+#define LANES 4
+typedef float F __attribute__((vector_size(LANES * 4)));
+
+#include "kernels/load_by_4.inl"
+
+template <Kind K>
+inline F load(const char* from) {
+    return four_entries<K>(from);
+}
+
+inline unsigned bits_above(F a, F b) {
+    unsigned bits = 0;
+    for (int i = 0; i < LANES; ++i) bits |= static_cast<unsigned>(a[i] > b[i]) << i;
+    return bits;
+}
+
+#include "adaptive/columns.inl"
+
+}  // namespace
+
+const ColumnKernels* generic_columns() {
+    static const ColumnKernels table = {"generic", moments, block, widths, largest, above};
+    return &table;
+}
+
+}  // namespace headlong

@@ -1,0 +1,153 @@
+// AVX2 with VNNI in VEX: what client processors without AVX-512 have.
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu.h"
+#include "kernels/kernels.h"
+
+namespace headlong {
+namespace {
+
+#include "kernels/avx2.inl"
+
+// sum += <four codes, four signed bytes> in each lane, as an instruction: GCC 12 copies and spills the sums around the intrinsic.
+// A test on a processor that has it in AVX-512's encoding alone is compiled for that.
+inline void add_dots(__m256i& sum, __m256i codes, __m256i x) {
+#ifdef __clang__
+    sum = _mm256_dpbusd_avx_epi32(sum, codes, x);
+#elif defined(__AVXVNNI__)
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(codes), "x"(x));
+#else
+    __asm__("vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(codes), "x"(x));
+#endif
+}
+
+// Half a block (32 classes) of one query.
+template <int Bits>
+void scan_half(const uint8_t* half, int64_t words, const int8_t* planes, const int32_t* offset, float step, const float* scale,
+               const float* base, float add, float* est) {
+    constexpr int kGroups = 8 / Bits;
+    const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << Bits) - 1));
+    __m256i high[4], low[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm256_setzero_si256();
+    for (int64_t j = 0; j < words; ++j) {
+        __m256i code[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) code[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(half + j * 256 + v * 32));
+#pragma GCC unroll 8
+        for (int g = 0; g < kGroups; ++g) {
+            int32_t x[2];
+            std::memcpy(x, planes + (j * kGroups + g) * 8, 8);
+            const __m256i x0 = _mm256_set1_epi32(x[0]), x1 = _mm256_set1_epi32(x[1]);
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; ++v) {
+                const __m256i u = Bits == 8 ? code[v] : _mm256_and_si256(_mm256_srli_epi32(code[v], g * Bits), mask);
+                add_dots(high[v], u, x0);
+                add_dots(low[v], u, x1);
+            }
+        }
+    }
+    const __m256i o0 = _mm256_set1_epi32(offset[0]), o1 = _mm256_set1_epi32(offset[1]);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+        if (Bits < 8) high[v] = _mm256_slli_epi32(high[v], 1), low[v] = _mm256_slli_epi32(low[v], 1);
+        const __m256 a = _mm256_cvtepi32_ps(_mm256_sub_epi32(high[v], o0)), b = _mm256_cvtepi32_ps(_mm256_sub_epi32(low[v], o1));
+        const __m256 dot = _mm256_fmadd_ps(a, _mm256_set1_ps(256.f), b);
+        const __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
+        const __m256 start = base == nullptr ? _mm256_loadu_ps(est + 8 * v)
+                                             : _mm256_add_ps(_mm256_loadu_ps(base + 8 * v), _mm256_set1_ps(add));
+        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, start));
+    }
+}
+
+void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
+             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
+             int64_t stride) {
+    const auto scan = bits == 8 ? scan_half<8> : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
+    for (int q = 0; q < n; ++q)
+        for (int half = 0; half < 2; ++half)
+            scan(block + half * 128, words, planes + q * words * (8 / bits) * 8, offset + 2 * q, step[q], scale + half * 32,
+                 base == nullptr ? nullptr : base + half * 32, add[q], est + q * stride + half * 32);
+}
+
+template <int Bits>
+void dot_bits(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, const int8_t* high,
+              const int8_t* low, int32_t* dots) {
+    constexpr int kTimes = Bits == 8 ? 1 : 2;
+    const __m256i few = _mm256_set1_epi8(static_cast<char>((1 << Bits) - 1));
+    const auto taken = [](const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); };
+    for (int64_t j = 0; j < n; ++j) {
+        if (j + 4 < n)
+            for (int64_t i = 0; i < count; i += 64)
+                _mm_prefetch(reinterpret_cast<const char*>(codes + ids[j + 4] * stride + i), _MM_HINT_T0);
+        const uint8_t* row = codes + ids[j] * stride;
+        __m256i a = _mm256_setzero_si256(), b = a;
+        int64_t i = 0;
+        for (; i + 32 <= count; i += 32) {
+            const __m256i code = taken(row + i);
+#pragma GCC unroll 8
+            for (int g = 0; g < 8 / Bits; ++g) {
+                const __m256i u = Bits == 8 ? code : _mm256_and_si256(_mm256_srli_epi32(code, g * Bits), few);
+                add_dots(a, u, taken(high + g * count + i));
+                add_dots(b, u, taken(low + g * count + i));
+            }
+        }
+        int32_t sums[2][8], x = 0, y = 0;
+        std::memcpy(sums[0], &a, sizeof a);
+        std::memcpy(sums[1], &b, sizeof b);
+        for (int l = 0; l < 8; ++l) x += sums[0][l], y += sums[1][l];
+        for (; i < count; ++i)
+            for (int g = 0; g < 8 / Bits; ++g) {
+                const int32_t code = row[i] >> g * Bits & ((1 << Bits) - 1);
+                x += code * high[g * count + i];
+                y += code * low[g * count + i];
+            }
+        dots[2 * j] = kTimes * x;
+        dots[2 * j + 1] = kTimes * y;
+    }
+}
+
+void dot_codes(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits, const int8_t* high,
+               const int8_t* low, int32_t* dots) {
+    const auto dot = bits == 8 ? dot_bits<8> : bits == 4 ? dot_bits<4> : bits == 2 ? dot_bits<2> : dot_bits<1>;
+    dot(codes, stride, ids, n, count, high, low, dots);
+}
+
+// ---- queries side by side ----
+
+// 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
+template <int L>
+struct LaneOps;
+
+template <>
+struct LaneOps<8> : LaneMaths {
+    static constexpr bool centred = false;
+    using X = __m256i;
+    static X take(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+    static I dots(I sum, uint32_t code, X x) {
+        __m256i all = (__m256i)sum;
+        add_dots(all, _mm256_set1_epi32(static_cast<int>(code)), x);
+        return (I)all;
+    }
+};
+
+#include "kernels/lanes.inl"
+#include "kernels/lanes_by_8.inl"
+
+}  // namespace
+
+const uint64_t avxvnni_features = compiled_features();
+
+const Kernels* avxvnni_kernels() {
+    static const Kernels table = {
+        "avxvnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
+        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
+        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
+        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of};
+    return &table;
+}
+
+}  // namespace headlong

@@ -1,0 +1,142 @@
+// The vector types of the compiler for whatever baseline it was told of: no processor is left with plain loops.
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu.h"
+#include "kernels/kernels.h"
+
+namespace headlong {
+namespace {
+
+#define LANES 4
+#include "kernels/epilogue.inl"
+#include "executor/loss.inl"
+
+typedef int16_t Shorts __attribute__((vector_size(16)));
+typedef uint16_t Words __attribute__((vector_size(16)));
+
+#include "kernels/load_by_4.inl"
+
+template <Kind K>
+inline F load4(const void* row, int64_t j) {
+    return four_entries<K>(static_cast<const char*>(row) + j * (K == Kind::f32 ? 4 : 2));
+}
+inline D low_half(F v) { return D{v[0], v[1]}; }
+inline D high_half(F v) { return D{v[2], v[3]}; }
+inline F fused(F a, F b, F c) { return a * b + c; }
+
+#include "kernels/rows_by_4.inl"
+
+inline uint32_t lane_bits(I mask) {
+    uint32_t bits = 0;
+    for (int i = 0; i < 4; ++i) bits |= static_cast<uint32_t>(mask[i] != 0) << i;
+    return bits;
+}
+
+#include "kernels/lane_maths_by_4.inl"
+
+template <typename To, typename From>
+inline To as(From from) {
+    To to;
+    static_assert(sizeof to == sizeof from, "the same bytes");
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// a[0] b[0] + a[1] b[1] in each sum; a product of a code and a number fits 16 bits.
+inline I pair_sums(Shorts a, Shorts b) {
+#ifdef __SSE2__
+    return as<I>(_mm_madd_epi16(as<__m128i>(a), as<__m128i>(b)));
+#else
+    const I both = as<I>(static_cast<Shorts>(a * b));
+    return (both << 16 >> 16) + (both >> 16);
+#endif
+}
+
+// Four bytes in each sum, the first and third of which are taken apart from the others.
+struct Signed {
+    Shorts even, odd;
+};
+inline Signed apart(I bytes) {
+    const Shorts all = as<Shorts>(bytes);
+    return {as<Shorts>(as<Words>(all) << 8) >> 8, all >> 8};
+}
+inline I dots_of(I sum, I codes, const Signed& x) {
+    const Words all = as<Words>(codes);
+    return sum + pair_sums(as<Shorts>(static_cast<Words>(all & 255)), x.even) + pair_sums(as<Shorts>(static_cast<Words>(all >> 8)), x.odd);
+}
+
+struct Dots {
+    using Codes = I;
+    using X = I;
+    using Sum = I;
+    static constexpr int registers = 2;  // few: of other processors, many have sixteen
+    static constexpr bool centred = false;
+
+    static X load(const int8_t* planes) {
+        X x;
+        std::memcpy(&x, planes, sizeof x);
+        return x;
+    }
+    static X half(const int8_t* planes) {
+        X x{};
+        std::memcpy(&x, planes, sizeof x / 2);
+        return x;
+    }
+    template <int Bits, int Group>
+    static Codes take(Codes word) {
+        typedef uint32_t W __attribute__((vector_size(16)));
+        if constexpr (Bits == 8) return word;
+        return as<I>(as<W>(word) >> (Bits * Group)) & static_cast<int32_t>(0x01010101u * ((1u << Bits) - 1));
+    }
+    template <int At>
+    static void add(Sum& sum, Codes codes, X x) {
+        sum = dots_of(sum, codes, apart(I{} + x[At]));
+    }
+    static void add_all(Sum& sum, Codes codes, const int8_t* planes) { sum = dots_of(sum, codes, apart(load(planes))); }
+    static I total(Sum sum) { return sum; }
+    template <int M>
+    static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) {
+        std::memcpy(to, from, sizeof to);
+        from += next;
+    }
+};
+
+#include "kernels/scan_by_4.inl"
+
+// ---- queries side by side ----
+
+template <int L>
+struct LaneOps;
+
+template <>
+struct LaneOps<4> : LaneMaths {
+    using X = Signed;
+    static constexpr bool centred = false;
+    static X take(const int8_t* from) {
+        I bytes;
+        std::memcpy(&bytes, from, sizeof bytes);
+        return apart(bytes);
+    }
+    static I dots(I sum, uint32_t code, const X& x) { return dots_of(sum, I{} + static_cast<int32_t>(code), x); }
+};
+
+#include "kernels/lanes.inl"
+#include "kernels/lanes_by_4.inl"
+
+}  // namespace
+
+const Kernels* generic_kernels() {
+    static const Kernels table = {
+        "generic", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
+        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
+        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
+        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of};
+    return &table;
+}
+
+}  // namespace headlong

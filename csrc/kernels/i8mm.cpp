@@ -1,0 +1,176 @@
+// AArch64 with the int8 matrix instructions: USDOT takes codes as they are, and USMMLA two planes of a query at once.
+#include <arm_neon.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu.h"
+#include "kernels/kernels.h"
+
+namespace headlong {
+namespace {
+
+#include "kernels/neon.inl"
+
+struct Dots {
+    using Codes = uint8x16_t;
+    using X = int8x16_t;
+    using Sum = int32x4_t;
+    static constexpr int registers = 1;
+    static constexpr bool centred = false;
+
+    static X load(const int8_t* planes) { return vld1q_s8(planes); }
+    static X half(const int8_t* planes) { return vcombine_s8(vld1_s8(planes), vdup_n_s8(0)); }
+    template <int Bits, int Group>
+    static Codes take(Codes word) { return codes_of<Bits, Group>(word); }
+    template <int At>
+    static void add(Sum& sum, Codes codes, X x) {
+        sum = vusdotq_laneq_s32(sum, codes, x, At);
+    }
+    static void add_all(Sum& sum, Codes codes, const int8_t* planes) { sum = vusdotq_s32(sum, codes, vld1q_s8(planes)); }
+    static I total(Sum sum) { return (I)sum; }
+    template <int M>
+    static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
+};
+
+#include "kernels/scan_by_4.inl"
+
+// ---- several queries: USMMLA multiplies eight codes each of two classes by both planes of a query ----
+
+// Of two words of four classes, eight codes of the first two classes, and of the others.
+inline uint8x16_t first_two(uint8x16_t a, uint8x16_t b) { return (uint8x16_t)vzip1q_u32((uint32x4_t)a, (uint32x4_t)b); }
+inline uint8x16_t last_two(uint8x16_t a, uint8x16_t b) { return (uint8x16_t)vzip2q_u32((uint32x4_t)a, (uint32x4_t)b); }
+
+template <int Bits, int N, int M>
+struct Pairs {
+    int32x4_t sum[N][2 * M];  // high and low of a class, high and low of its neighbour
+
+    inline void step(const uint8x16_t (&a)[M], const uint8x16_t (&b)[M], const int8x16_t (&x)[N]) {
+#pragma GCC unroll 4
+        for (int v = 0; v < M; ++v) {
+            const uint8x16_t near = first_two(a[v], b[v]), far = last_two(a[v], b[v]);
+#pragma GCC unroll 8
+            for (int q = 0; q < N; ++q) {
+                sum[q][2 * v] = vusmmlaq_s32(sum[q][2 * v], near, x[q]);
+                sum[q][2 * v + 1] = vusmmlaq_s32(sum[q][2 * v + 1], far, x[q]);
+            }
+        }
+    }
+
+    template <int Group>
+    inline void groups_of(const uint8x16_t (&word)[M], const int8x16_t (&x)[N]) {
+        uint8x16_t a[M], b[M];
+#pragma GCC unroll 4
+        for (int v = 0; v < M; ++v) a[v] = codes_of<Bits, Group>(word[v]), b[v] = codes_of<Bits, Group + 1>(word[v]);
+        step(a, b, x);
+    }
+
+    inline void words_of(const uint8_t* block, int64_t words, const int8_t* planes) {
+        constexpr int kGroups = 8 / Bits;
+        constexpr int64_t kNext = 4 * kBlock;  // bytes from a word to the next
+        const uint8x16_t planes_apart = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};  // high, low, high, low
+        uint8x16_t word[M];
+        int8x16_t x[N];
+        const auto next = [&](int64_t at) {
+#pragma GCC unroll 8
+            for (int q = 0; q < N; ++q) x[q] = vqtbl1q_s8(vld1q_s8(planes + q * words * kGroups * 8 + at), planes_apart);
+        };
+        int64_t j = 0;
+        if constexpr (Bits == 8) {
+            uint8x16_t other[M];
+            for (; j + 2 <= words; j += 2) {
+                next(j * 8);
+                load_vectors<M>(block, kNext, word);
+                load_vectors<M>(block, kNext, other);
+                step(word, other, x);
+            }
+            if (j < words) {
+                for (int q = 0; q < N; ++q) x[q] = vqtbl1q_s8(Dots::half(planes + (q * words + j) * 8), planes_apart);
+                load_vectors<M>(block, kNext, word);
+                step(word, word, x);  // the second half of x is 0
+            }
+        } else {
+            for (; j < words; ++j) {
+                load_vectors<M>(block, kNext, word);
+                next(j * kGroups * 8), groups_of<0>(word, x);
+                if constexpr (Bits < 4) next(j * kGroups * 8 + 16), groups_of<2>(word, x);
+                if constexpr (Bits < 2) {
+                    next(j * kGroups * 8 + 32), groups_of<4>(word, x);
+                    next(j * kGroups * 8 + 48), groups_of<6>(word, x);
+                }
+            }
+        }
+    }
+};
+
+// N queries against 64 classes, 4 M at once.
+template <int Bits, int N, int M>
+void pairs_across(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
+                  const float* scale, const float* base, const float* add, float* est, int64_t stride) {
+    for (int c = 0; c < kBlock; c += 4 * M) {
+        Pairs<Bits, N, M> all{};
+        all.words_of(block + 4 * c, words, planes);
+#pragma GCC unroll 8
+        for (int q = 0; q < N; ++q)
+#pragma GCC unroll 4
+            for (int v = 0; v < M; ++v) {
+                const I high = (I)vuzp1q_s32(all.sum[q][2 * v], all.sum[q][2 * v + 1]);
+                const I low = (I)vuzp2q_s32(all.sum[q][2 * v], all.sum[q][2 * v + 1]);
+                const int at = c + 4 * v;
+                join_sums<Bits>(high, low, offset + 2 * q, step[q], scale + at, base == nullptr ? nullptr : base + at,
+                                base == nullptr ? 0 : add[q], est + q * stride + at);
+            }
+    }
+}
+
+template <int Bits>
+void pairs_bits(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
+                const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+    int q = 0;
+    const auto some = [&](auto scan, int width) {
+        scan(block, words, planes + q * words * (64 / Bits), offset + 2 * q, step + q, scale, base, base == nullptr ? nullptr : add + q,
+             est + q * stride, stride);
+        q += width;
+    };
+    while (n - q >= 6) some(pairs_across<Bits, 6, 2>, 6);
+    if (n - q >= 4) some(pairs_across<Bits, 4, 2>, 4);
+    if (n - q >= 2) some(pairs_across<Bits, 2, 4>, 2);
+    if (n - q == 1) some(scan_across<Bits, 1, 8>, 1);
+}
+
+void scan_pairs(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset, const float* step,
+                const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+    const auto scan = bits == 8 ? pairs_bits<8> : bits == 4 ? pairs_bits<4> : bits == 2 ? pairs_bits<2> : pairs_bits<1>;
+    scan(block, words, planes, offset, step, scale, base, add, n, est, stride);
+}
+
+// ---- queries side by side ----
+
+template <int L>
+struct LaneOps;
+
+template <>
+struct LaneOps<4> : LaneMaths {
+    using X = int8x16_t;
+    static constexpr bool centred = false;
+    static X take(const int8_t* from) { return vld1q_s8(from); }
+    static I dots(I sum, uint32_t code, X x) { return (I)vusdotq_s32((int32x4_t)sum, (uint8x16_t)vdupq_n_u32(code), x); }
+};
+
+#include "kernels/lanes.inl"
+#include "kernels/lanes_by_4.inl"
+
+}  // namespace
+
+const uint64_t i8mm_features = compiled_features();
+
+const Kernels* i8mm_kernels() {
+    static const Kernels table = {
+        "i8mm", scan_pairs, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
+        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
+        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
+        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of};
+    return &table;
+}
+
+}  // namespace headlong

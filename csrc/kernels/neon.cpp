@@ -1,0 +1,81 @@
+// AArch64 as every processor has it: bytes are multiplied into 16 bits, whose pairs join sums of 32.
+#include <arm_neon.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu.h"
+#include "kernels/kernels.h"
+
+namespace headlong {
+namespace {
+
+#include "kernels/neon.inl"
+
+// Of four classes, the sums of bytes 0, 1 and 2, 3: of the first two classes, and of the others.
+struct Dots {
+    using Codes = uint8x16_t;
+    using X = int8x16_t;
+    struct Sum {
+        int32x4_t near, far;
+    };
+    static constexpr int registers = 2;
+    static constexpr bool centred = true;
+
+    static X load(const int8_t* planes) { return vld1q_s8(planes); }
+    static X half(const int8_t* planes) { return vcombine_s8(vld1_s8(planes), vdup_n_s8(0)); }
+    template <int Bits, int Group>
+    static Codes take(Codes word) {
+        return Bits == 8 ? veorq_u8(word, vdupq_n_u8(128)) : codes_of<Bits, Group>(word);
+    }
+    static void multiply(Sum& sum, int8x16_t codes, int8x16_t x) {
+        sum.near = vpadalq_s16(sum.near, vmull_s8(vget_low_s8(codes), vget_low_s8(x)));
+        sum.far = vpadalq_s16(sum.far, vmull_high_s8(codes, x));
+    }
+    template <int At>
+    static void add(Sum& sum, Codes codes, X x) {
+        multiply(sum, (int8x16_t)codes, (int8x16_t)vdupq_laneq_s32((int32x4_t)x, At));
+    }
+    static void add_all(Sum& sum, Codes codes, const int8_t* planes) { multiply(sum, (int8x16_t)codes, vld1q_s8(planes)); }
+    static I total(const Sum& sum) { return (I)vpaddq_s32(sum.near, sum.far); }
+    template <int M>
+    static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
+};
+
+#include "kernels/scan_by_4.inl"
+
+// ---- queries side by side ----
+
+template <int L>
+struct LaneOps;
+
+template <>
+struct LaneOps<4> : LaneMaths {
+    using X = int8x16_t;
+    static constexpr bool centred = true;
+    static X take(const int8_t* from) { return vld1q_s8(from); }
+    // Two products of a code and of a number within 127 fit 16 bits.
+    static I dots(I sum, uint32_t code, X x) {
+        const int8x8_t codes = (int8x8_t)vdup_n_u32(code);
+        const int16x8_t near = vmull_s8(codes, vget_low_s8(x)), far = vmull_s8(codes, vget_high_s8(x));
+        return (I)vpadalq_s16((int32x4_t)sum, vpaddq_s16(near, far));
+    }
+};
+
+#include "kernels/lanes.inl"
+#include "kernels/lanes_by_4.inl"
+
+}  // namespace
+
+const uint64_t neon_features = compiled_features();
+
+const Kernels* neon_kernels() {
+    static const Kernels table = {
+        "neon", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
+        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
+        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
+        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of};
+    return &table;
+}
+
+}  // namespace headlong

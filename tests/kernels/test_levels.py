@@ -1,0 +1,119 @@
+"""Every level gives the same ids, proofs and samples, on every machine: what x86-64 answered is stored in levels.json.
+
+``python tests/kernels/test_levels.py`` writes it anew. The layers are made of whole numbers, so that every machine has the
+same. Logits and normalisers are sums in an order of a level's own, and not compared here: the oracle's tests bound those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import kernels
+from headlong.engines.base import Engine
+
+STORED = Path(__file__).with_name("levels.json")
+LEVELS = kernels.levels()[1:]
+VOCAB, DIM = 1200, 40
+
+# name: (dtype of the weights, method, options)
+ENGINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "full": (np.float32, "full", {}),
+    "int8": (np.float32, "cascade", {"width": 0}),
+    "float16": (np.float16, "cascade", {"width": 0}),
+    "proved": (ml_dtypes.bfloat16, "cascade", {"delta": 0.0}),
+    "prefix": (np.float32, "cascade", {"width": 16}),
+    "few bits": (np.float32, "cascade", {"bits": 3.4}),
+    "linked": (np.float32, "cascade", {"link": hl.SoftCap(20.0)}),
+    "adaptive": (np.float32, "adaptive", {"delta_ids": 0.0}),
+}
+
+
+def numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """About normal, and the same everywhere: the mean of twelve uniform whole numbers."""
+    return (rng.integers(-1000, 1001, (*shape, 12)).sum(-1) / 2000).astype(np.float32)
+
+
+def compiled(name: str) -> tuple[Engine, np.ndarray]:
+    dtype, method, options = ENGINES[name]
+    rng = np.random.default_rng(20)
+    fading = (1 / np.arange(1, DIM + 1, dtype=np.float32)).astype(np.float32)
+    weight, hidden = numbers(rng, VOCAB, DIM) * fading, numbers(rng, 400, DIM) * 4
+    layer = hl.Layer(weight.astype(dtype), numbers(rng, VOCAB), options.get("link"))
+    rest = {key: value for key, value in options.items() if key != "link"}
+    if method == "cascade":
+        rest["calibration"] = hidden[40:]
+    engine = hl.compile(layer, method, eps=0.05, threads=2, **rest)
+    assert isinstance(engine, Engine)
+    return engine, hidden[:40]
+
+
+def digest(*arrays: np.ndarray) -> str:
+    whole = hashlib.sha256()
+    for array in arrays:
+        whole.update(np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()[:16]
+
+
+def answers(name: str) -> dict[str, str]:
+    engine, hidden = compiled(name)
+    found: dict[str, str] = {}
+    for count in (1, 3, 24):
+        top = engine.topk(hidden[:count], 7)
+        found[f"topk of {count}"] = digest(top.ids, top.proved)
+        drawn = engine.sample(hidden[:count], 4, seed=5, temperature=0.8)
+        found[f"samples of {count}"] = digest(drawn.ids, drawn.proved)
+    few = engine.sample(hidden[:5], 4, seed=6, top_k=20)
+    found["samples of the best"] = digest(few.ids, few.proved)
+    masked = engine.topk(hidden[:4], 5, exclude=np.arange(0, VOCAB, 3))
+    found["topk of some"] = digest(masked.ids, masked.proved)
+    return found
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ENGINES)
+def test_ids_proofs_and_samples_are_those_of_x86(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    assert answers(name) == json.loads(STORED.read_text())[name]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_forced_level_is_what_runs(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    engine, hidden = compiled("int8")
+    assert re.search(rf"\bkernel {level}\b", repr(engine))
+    assert engine.topk(hidden[:1], 3).cost.path.endswith(f"/{level}")
+
+
+def test_a_level_that_this_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = {"avx2", "avxvnni", "avx512vnni", "neon", "dotprod", "i8mm"}
+    lacking = sorted(every - set(LEVELS))
+    assert lacking, "no processor has all of them"
+    for level in lacking:
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        with pytest.raises(hl.HeadlongError, match=f"{level}.*choose from numpy, portable, generic"):
+            compiled("int8")
+
+
+def test_what_this_machine_is_expected_to_have() -> None:
+    """HEADLONG_EXPECT names levels: CI states what its machines, and its emulated ones, have and lack."""
+    stated = os.environ.get("HEADLONG_EXPECT")
+    if not stated:
+        pytest.skip("HEADLONG_EXPECT names no levels")
+    assert LEVELS[:2] == ["portable", "generic"] and LEVELS[2:] == stated.split(",")
+
+
+if __name__ == "__main__":
+    os.environ["HEADLONG_ISA"] = "avx2"
+    STORED.write_text(json.dumps({name: answers(name) for name in ENGINES}, indent=1) + "\n")
+    sys.stdout.write(STORED.read_text())

@@ -1,0 +1,182 @@
+// What follows a scan: radii, intervals, survivors, noise, and losses of a row of logits.
+#include <cmath>
+#include <limits>
+
+#include "native/cases.h"
+
+namespace headlong {
+
+namespace {
+
+constexpr float kNever = std::numeric_limits<float>::infinity();
+
+// A link with whatever it borrows.
+struct Linked {
+    Link link;
+    std::vector<float> table;
+};
+
+Linked some_link(Noise& noise) {
+    Linked out;
+    out.link.form = static_cast<LinkForm>(noise.below(3));
+    out.link.a = noise.uniform(0.25f, 4);
+    out.link.b = out.link.form == LinkForm::softcap ? 1 : noise.uniform(-1, 1);
+    out.link.slop = 1e-6f;
+    if (out.link.form == LinkForm::softcap) out.link.a *= 10;
+    if (out.link.form == LinkForm::table) {
+        const int cells = 2 + static_cast<int>(noise.below(20));
+        out.table = noise.floats(2 * (cells + 2), 0.1f, out.link.a);
+        out.link.table = out.table.data();
+        out.link.start = -4;
+        out.link.step = 0.5f;
+        out.link.inverse = 2;
+        out.link.cells = static_cast<float>(cells);
+    }
+    return out;
+}
+
+struct Classes {
+    int64_t n;
+    std::vector<float> est, rad;
+};
+
+Classes some_classes(Noise& noise, bool absent) {
+    Classes out{64 * (1 + noise.below(12)), {}, {}};
+    const float far = noise.below(4) == 0 ? 60.f : 8.f;
+    out.est = noise.floats(out.n, -far, far);
+    out.rad = noise.floats(out.n, 0, noise.below(4) == 0 ? 12.f : 0.2f);
+    for (int64_t i = 0; absent && i < out.n; ++i)
+        if (noise.below(16) == 0) out.est[i] = -kNever;
+    return out;
+}
+
+void intervals(Check& check) {
+    Noise& noise = check.noise();
+    const Classes c = some_classes(noise, true);
+    const Linked linked = some_link(noise);
+    const Link& link = linked.link;
+    const float beta = noise.uniform(0.5f, 2), shift = noise.uniform(0, 20), slop = 0x1p-10f;
+    float most = 0;
+    for (const float r : c.rad) most = r > most ? r : most;
+    const auto arrays = [&](std::vector<uint8_t>& out, const auto& fill) {
+        std::vector<float> one(c.n, 7), two(c.n, 7);
+        fill(one.data(), two.data());
+        put(out, one);
+        put(out, two);
+    };
+    check.same("interval_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        Kernels::Sums sums{1, 2, 3, 4};
+        k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums);
+        put(out, sums.low), put(out, sums.high), put(out, sums.centre), put(out, sums.moved);
+    });
+    check.same("interval_exps", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        arrays(out, [&](float* low, float* high) { k.interval_exps(c.est.data(), c.rad.data(), c.n, link, beta, shift, low, high); });
+    });
+    check.same("gaps", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        arrays(out, [&](float* middle, float* gap) { put(out, k.gaps(c.est.data(), c.rad.data(), c.n, link, beta, shift, slop, middle, gap)); });
+    });
+    const float z = noise.uniform(-8, 8);
+    const Kernels::Boundary at{z, std::nextafterf(z, kNever), std::nextafterf(z, -kNever), noise.uniform(0, 1), std::exp(noise.uniform(-9, 1)),
+                               noise.below(2) == 0};
+    check.same("sides", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        arrays(out, [&](float* middle, float* gap) { put(out, k.sides(c.est.data(), c.rad.data(), c.n, link, beta, shift, slop, at, middle, gap)); });
+    });
+    const uint64_t seed = noise.next(), row = noise.next();
+    const int64_t first = 4 * noise.below(1000);
+    std::vector<uint32_t> words(c.n);
+    check.same("noise", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        k.noise(seed, row, 3, first, c.n, words.data());
+        put(out, words);
+    });
+    if (noise.below(2) == 0) words[0] = 0, words[1] = 0xFFFFFFFF;
+    check.same("gumbel_keys", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> upper(c.n);
+        put(out, k.gumbel_keys(c.est.data(), c.rad.data(), words.data(), c.n, link, beta, upper.data()));
+        put(out, upper);
+    });
+}
+
+void choices(Check& check) {
+    Noise& noise = check.noise();
+    Classes c = some_classes(noise, true);
+    const float edge = noise.uniform(-8, 8);
+    check.same("survivors", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<int32_t> ids(c.n);
+        std::vector<float> kept(c.n), upper(c.n);
+        const int64_t count = k.survivors(c.est.data(), c.rad.data(), c.n, edge, 640, ids.data(), kept.data(), upper.data());
+        put(out, count);
+        put(out, ids.data(), count), put(out, kept.data(), count), put(out, upper.data(), count);
+    });
+    check.same("lower_above", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> low(c.n);
+        const int64_t count = k.lower_above(c.est.data(), c.rad.data(), c.n, edge, low.data());
+        put(out, low.data(), count);
+    });
+    const std::vector<float> weights = noise.floats(c.n, 0, 1);
+    check.same("split", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> u = weights;
+        std::vector<int32_t> ids(c.n);
+        std::vector<double> sums(c.n / kRun);
+        put(out, ids.data(), k.split(u.data(), c.n, 0.9f, 64, ids.data(), sums.data()));
+        put(out, u);
+        put(out, sums);
+    });
+    if (noise.below(4) == 0) c.est[noise.below(c.n)] = std::numeric_limits<float>::quiet_NaN();
+    if (noise.below(4) == 0) c.est[noise.below(c.n)] = kNever;
+    const auto mask = noise.bytes<uint8_t>(c.n, 0, 2);
+    check.same("largest", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        bool finite = true, there = true;
+        put(out, k.largest(c.est.data(), c.n, &finite));
+        std::vector<float> masked = c.est;
+        put(out, k.largest_there(masked.data(), mask.data(), c.n, &there));
+        put(out, masked);
+        put(out, finite), put(out, there);
+    });
+    Radius r{};
+    r.terms = static_cast<int>(noise.below(kMaxTerms + 1));
+    r.constant = noise.uniform(0, 0.1f);
+    std::vector<std::vector<float>> slack;
+    for (int t = 0; t < r.terms; ++t) slack.push_back(noise.floats(c.n + 64, 0, 1)), r.term[t] = noise.uniform(0, 1);
+    for (int t = 0; t < r.terms; ++t) r.slack[t] = {slack[t].data()};
+    check.same("radius", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> rad(c.n);
+        put(out, k.radius(r, 64, c.n, rad.data()));
+        put(out, rad);
+    });
+    const int64_t some = 1 + noise.below(70);
+    std::vector<double> f(some);
+    for (double& v : f) v = noise.uniform(-800, 0);
+    check.same("sum_exps", [&](const Kernels& k, std::vector<uint8_t>& out) { put(out, k.sum_exps(f.data(), some, 0.5)); });
+}
+
+void losses(Check& check) {
+    Noise& noise = check.noise();
+    const int64_t n = 1 + noise.below(700), target = noise.below(n);
+    const std::vector<float> z = noise.floats(n, -9, 9);
+    Linked linked = some_link(noise);
+    if (noise.below(4) == 0) linked.link.form = LinkForm::gss, linked.link.b = 2;
+    const Link& link = linked.link;
+    check.same("link_lse", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        const double lse = k.link_lse(z.data(), n, link);
+        put(out, lse);
+        put(out, k.link_at(z[0], link));
+        std::vector<float> gradient = z;
+        std::vector<double> first(64, 0.0), second(64, 0.0);
+        double* sums[2] = {first.data(), second.data()};
+        k.link_gradient(gradient.data(), n, link, lse, target, 0.5f, sums);
+        put(out, gradient);
+        put(out, first), put(out, second);
+    });
+}
+
+}  // namespace
+
+void classes(Check& check) {
+    for (int i = 0; i < 4; ++i) {
+        intervals(check);
+        choices(check);
+        losses(check);
+    }
+}
+
+}  // namespace headlong

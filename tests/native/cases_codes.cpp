@@ -1,0 +1,80 @@
+// Codes of 1, 2, 4 and 8 bits: block by block, and row by row.
+#include <numeric>
+
+#include "native/cases.h"
+
+namespace headlong {
+
+void Check::note(const char* kernel, bool right, const std::vector<uint8_t>& wrote) {
+    ++comparisons_;
+    for (const uint8_t byte : wrote) hash_ = (hash_ ^ byte) * 0x100000001B3u;
+    if (!right && good()) fault_ = std::string(kernel) + " of " + level_.isa + " differs in the round seeded with " + std::to_string(seed_);
+}
+
+namespace {
+
+int some_bits(Noise& noise) { return 1 << noise.below(4); }
+
+// The high plane of a query goes to +-127, its low plane to -128.
+std::vector<int8_t> planes_of(Noise& noise, int64_t quads) {
+    std::vector<int8_t> planes(quads * 8);
+    const bool extreme = noise.below(4) == 0;
+    for (int64_t i = 0; i < quads * 8; ++i) {
+        const bool low = i % 8 >= 4;
+        planes[i] = static_cast<int8_t>(extreme ? (noise.below(2) == 0 ? 127 : low ? -128 : -127) : noise.below(255) - 127);
+    }
+    return planes;
+}
+
+std::vector<int32_t> offsets_of(const std::vector<int8_t>& planes, int64_t quads, int n, int bits) {
+    const int middle = bits == 8 ? 128 : (1 << bits) - 1;
+    std::vector<int32_t> offset(2 * n, 0);
+    for (int q = 0; q < n; ++q)
+        for (int64_t i = 0; i < quads * 8; ++i) offset[2 * q + (i % 8 >= 4)] += middle * planes[q * quads * 8 + i];
+    return offset;
+}
+
+void scan(Check& check) {
+    Noise& noise = check.noise();
+    const int bits = some_bits(noise), n = 1 + static_cast<int>(noise.below(9));
+    const int64_t words = 1 + noise.below(40), quads = words * 8 / bits;
+    const bool extreme = noise.below(4) == 0, fresh = noise.below(2) == 0;
+    auto block = noise.bytes<uint8_t>(words * 256, 0, 255);
+    if (extreme)
+        for (uint8_t& byte : block) byte = byte < 128 ? 0 : 255;
+    const std::vector<int8_t> planes = planes_of(noise, quads * n);
+    const std::vector<int32_t> offset = offsets_of(planes, quads, n, bits);
+    const std::vector<float> step = noise.floats(n, 0, 1e-3f), scale = noise.floats(kBlock, 0, 0.1f), base = noise.floats(kBlock, -4, 4);
+    const std::vector<float> add = noise.floats(n, -1, 1), before = noise.floats(n * 70, -9, 9);
+    check.same("scan_u8", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> est = before;
+        k.scan_u8(block.data(), words, bits, planes.data(), offset.data(), step.data(), scale.data(), fresh ? base.data() : nullptr,
+                  fresh ? add.data() : add.data(), n, est.data(), 70);
+        put(out, est);
+    });
+}
+
+void listed(Check& check) {
+    Noise& noise = check.noise();
+    const int bits = some_bits(noise);
+    const int64_t count = 1 + noise.below(150), stride = count + noise.below(9), n = 1 + noise.below(9);
+    const auto codes = noise.bytes<uint8_t>(20 * stride, 0, 255);
+    const int64_t halves = count * (8 / bits) + 64;
+    const auto high = noise.bytes<int8_t>(halves, -127, 127), low = noise.bytes<int8_t>(halves, -128, 127);
+    std::vector<int32_t> ids(n);
+    for (int32_t& id : ids) id = static_cast<int32_t>(noise.below(20));
+    check.same("dot_codes", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<int32_t> dots(2 * n);
+        k.dot_codes(codes.data(), stride, ids.data(), n, count, bits, high.data(), low.data(), dots.data());
+        put(out, dots);
+    });
+}
+
+}  // namespace
+
+void scans(Check& check) {
+    for (int i = 0; i < 8; ++i) scan(check);
+    for (int i = 0; i < 8; ++i) listed(check);
+}
+
+}  // namespace headlong

@@ -1,0 +1,78 @@
+// Every kernel of every level that this processor has, against the reference, on fuzzed inputs.
+//
+//   kernel_check [ROUNDS [SEED]]
+//
+// Levels that keep the reference's order of sums (generic, neon, dotprod, i8mm) are compared bit for bit, but for products of
+// rows, which are fused and are held to their bounds against sums in long double; avxvnni is compared with avx2. Prints, for
+// each level, how many comparisons were made and a hash of all that the kernels wrote. At the end a table with a fault is to be found out.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "native/cases.h"
+
+namespace headlong {
+namespace {
+
+// What a level is compared with, and whether all of it or codes alone.
+const Kernels* standard_of(const std::string& level) {
+    if (level == "avx2" || level == "avx512vnni") return nullptr;
+    return kernels_for(level == "avxvnni" || level == "avxvnni-evex" ? "avx2" : "portable");
+}
+
+bool check_level(const Kernels& level, const Kernels& standard, int rounds, uint64_t seed) {
+    Check check(level, standard);
+    for (int round = 0; round < rounds && check.good(); ++round) {
+        check.begin(seed * 1000003 + round);
+        scans(check);
+        rows(check);
+        classes(check);
+        lanes(check);
+    }
+    std::printf("%-12s against %-8s %7ld comparisons, hash %016llx%s\n", level.isa, standard.isa, check.comparisons(),
+                static_cast<unsigned long long>(check.hash()), check.good() ? "" : "  FAILED");
+    if (!check.good()) std::printf("  %s\n", check.fault().c_str());
+    return check.good();
+}
+
+const Kernels* honest;
+void off_by_one_bit(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset, const float* step,
+                    const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+    honest->scan_u8(block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
+    uint32_t raw;
+    std::memcpy(&raw, est, sizeof raw);
+    raw ^= 1;
+    std::memcpy(est, &raw, sizeof raw);
+}
+
+bool finds_a_fault(const Kernels& standard) {
+    honest = &standard;
+    Kernels wrong = standard;
+    wrong.scan_u8 = off_by_one_bit;
+    Check check(wrong, standard);
+    check.begin(1);
+    scans(check);
+    std::printf("a table with one wrong bit is %s\n", check.good() ? "NOT FOUND OUT" : "found out");
+    return !check.good();
+}
+
+}  // namespace
+}  // namespace headlong
+
+int main(int count, char** arguments) {
+    using namespace headlong;
+    const int rounds = count > 1 ? std::atoi(arguments[1]) : 20;
+    const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1;
+    bool good = rounds > 0;
+    for (const char* const* name = levels(); *name != nullptr; ++name) {
+        const Kernels* standard = standard_of(*name);
+        if (standard == nullptr) continue;
+        good &= check_level(*kernels_for(*name), *standard, rounds, seed);
+    }
+#ifdef HEADLONG_EVEX
+    if (kernels_for("avx512vnni") != nullptr) good &= check_level(*avxvnni_evex_kernels(), *standard_of("avxvnni-evex"), rounds, seed);
+#endif
+    good &= finds_a_fault(*portable_kernels());
+    return good ? 0 : 1;
+}
