@@ -169,7 +169,7 @@ def test_reproduce_runs_a_table(data: Path, tmp_path: Path) -> None:
     said = call("reproduce", "vlasova-softmax:svd", "--queries", 8, "--out", tmp_path)
     assert "weighted" in said
     lines = [json.loads(line) for line in (tmp_path / "vlasova-softmax.svd.jsonl").read_text().splitlines()]
-    assert len(lines) == 18
+    assert len(lines) == len({json.dumps(line["setting"]) for line in lines}) >= 18
     again = call("reproduce", "vlasova-softmax:svd", "--queries", 8, "--out", tmp_path, "--json")
     assert [json.loads(line)["got"] for line in again.splitlines()] == [line["got"] for line in lines]
 
