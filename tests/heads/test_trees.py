@@ -199,7 +199,7 @@ def test_a_step_compiles_to_one_graph(kind: str) -> None:
     target = torch.randint(65, (12,))
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return head(x, y).loss
+        return head(x, y, ignore_index=None).loss
 
     torch._dynamo.reset()
     found = torch.compile(loss, fullgraph=True, backend="aot_eager")(hidden, target)
