@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from headlong import Layer
-from headlong.errors import DtypeError, InputError, OptionError, ShapeError
-from headlong.integrations.faiss_api import Headlong, IndexFlatIP
+from headlong.errors import DtypeError, IdError, InputError, MalformedFileError, NonFiniteError, OptionError, ShapeError
+from headlong.integrations import faiss_api
+from headlong.integrations.ann_benchmarks import Headlong
+from headlong.integrations.faiss_api import IndexFlat, IndexFlatIP, IndexFlatL2, IndexIDMap
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((3000, 24)).astype(np.float32)
@@ -66,8 +76,8 @@ def test_faults() -> None:
         index.add(np.zeros((2, 3)))
     with pytest.raises(OptionError, match="k is 0"):
         index.search(QUERIES, 0)
-    with pytest.raises(OptionError, match="metric is 'l2'"):
-        IndexFlatIP(24, metric="l2")
+    with pytest.raises(OptionError, match="metric is 'l1'"):
+        IndexFlatIP(24, metric="l1")
     with pytest.raises(OptionError, match="dim is 0"):
         IndexFlatIP(0)
     for k in (True, 2.5, None):
@@ -81,7 +91,7 @@ def test_faults() -> None:
         Headlong().query(QUERIES[0], 3)
     with pytest.raises(InputError, match="the index is empty"):
         repr(index.engine)
-    with pytest.raises(ShapeError, match="key is 7"):
+    with pytest.raises(IdError, match="key holds 7..7; expected 0 to -1"):
         index.reconstruct(7)
     with pytest.raises(InputError, match="has a bias"):
         IndexFlatIP.over(Layer(ROWS, np.zeros(3000, np.float32)))
@@ -96,19 +106,196 @@ def test_products_beyond_float32_are_infinite_and_ranked() -> None:
     assert (ids == BEST[:, :3]).all() and np.isposinf(distances).all()
 
 
-@pytest.mark.parametrize("metric", ["dot", "angular"])
+# FAISS itself, side by side
+
+
+def both(metric: int) -> tuple[Any, Any]:
+    """FAISS's index and ours, over the same rows."""
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    theirs = (faiss.IndexFlatIP, faiss.IndexFlatL2)[metric](24)
+    ours = (IndexFlatIP, IndexFlatL2)[metric](24)
+    for index in (theirs, ours):
+        index.add(ROWS)
+    return theirs, ours
+
+
+def check(expected: Any, found: Any, metric: int = 0) -> None:
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", [0, 1])
+def test_every_way_to_search_is_that_of_faiss(metric: int) -> None:
+    theirs, ours = both(metric)
+    assert ours.metric_type == theirs.metric_type == metric
+    check(theirs.search(QUERIES, 8), ours.search(QUERIES, 8))
+    out = np.empty((17, 8), np.float32), np.empty((17, 8), np.int64)
+    assert all(one is other for one, other in zip(ours.search(QUERIES, 8, D=out[0], I=out[1]), out, strict=True))
+    check(theirs.search(QUERIES, 8), out)
+    np.testing.assert_array_equal(ours.assign(QUERIES, 3), theirs.assign(QUERIES, 3))
+    thresh = 12.0 if metric == 0 else 22.0
+    expected, found = theirs.range_search(QUERIES, thresh), ours.range_search(QUERIES, thresh)
+    assert expected[0][-1] > 50
+    np.testing.assert_array_equal(found[0], expected[0])
+    check(expected[1:], found[1:])
+    expected, found = theirs.search_and_reconstruct(QUERIES, 3), ours.search_and_reconstruct(QUERIES, 3)
+    check(expected, found)
+    np.testing.assert_array_equal(found[2], expected[2])
+
+
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+@pytest.mark.parametrize("name", ["range", "batch", "array", "bitmap", "not", "and", "or", "all"])
+def test_selectors_are_those_of_faiss(name: str, whose: str) -> None:
+    theirs, ours = both(0)
+    faiss = sys.modules["faiss"]
+
+    def made(of: Any) -> Any:
+        some, many = of.IDSelectorBatch(np.array([3, 5, 800, 2999])), of.IDSelectorRange(100, 900)
+        every = {
+            "range": lambda: many, "batch": lambda: some, "not": lambda: of.IDSelectorNot(many),
+            "array": lambda: of.IDSelectorArray(np.array([7, 9])), "all": of.IDSelectorAll,
+            "bitmap": lambda: of.IDSelectorBitmap(np.arange(200, dtype=np.uint8)),
+            "and": lambda: of.IDSelectorAnd(some, many), "or": lambda: of.IDSelectorOr(some, many),
+        }  # fmt: skip
+        kept.extend((some, many))
+        return every[name]()
+
+    kept: list[Any] = []  # FAISS's objects do not keep each other
+    expected = theirs.search(QUERIES, 5, params=faiss.SearchParameters(sel=made(faiss)))
+    params = faiss_api.SearchParameters(sel=made(faiss_api)) if whose == "ours" else faiss.SearchParameters(sel=made(faiss))
+    found = ours.search(QUERIES, 5, params=params)
+    np.testing.assert_array_equal(found[1], expected[1])
+    there = expected[1] >= 0
+    np.testing.assert_allclose(found[0][there], expected[0][there], rtol=1e-4)
+
+
+@pytest.mark.parametrize("metric", [0, 1])
+def test_rows_come_and_go_as_in_faiss(metric: int) -> None:
+    theirs, ours = both(metric)
+    for index in (theirs, ours):
+        index.search(QUERIES, 1)
+        assert index.remove_ids(np.array([4, 10, 2000, 77777])) == 3
+        other = type(index)(24)
+        other.add(ROWS[:100] * 1.5)
+        index.merge_from(other)
+        assert (index.ntotal, other.ntotal) == (3097, 0)
+    check(theirs.search(QUERIES, 4), ours.search(QUERIES, 4))
+    np.testing.assert_array_equal(ours.reconstruct(4), theirs.reconstruct(4))
+    np.testing.assert_array_equal(ours.reconstruct_n(2990, 20), theirs.reconstruct_n(2990, 20))
+    np.testing.assert_array_equal(ours.reconstruct_n(), theirs.reconstruct_n())
+    np.testing.assert_array_equal(ours.reconstruct_batch([5, 1]), theirs.reconstruct_batch([5, 1]))
+
+
+def test_ids_of_your_own_are_those_of_faiss() -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    theirs, ours = faiss.IndexIDMap(faiss.IndexFlatIP(24)), IndexIDMap(IndexFlatIP(24))
+    with pytest.raises(InputError, match="numbers its rows"):
+        IndexFlatIP(24).add_with_ids(ROWS, np.arange(3000))
+    ids = np.arange(3000) * 7 + 5
+    for index in (theirs, ours):
+        index.add_with_ids(ROWS, ids)
+        assert index.remove_ids(ids[:50]) == 50
+    check(theirs.search(QUERIES, 4), ours.search(QUERIES, 4))
+    sel = faiss.IDSelectorRange(1000, 9000)
+    check(theirs.search(QUERIES, 4, params=faiss.SearchParameters(sel=sel)),
+          ours.search(QUERIES, 4, params=faiss.SearchParameters(sel=sel)))  # fmt: skip
+    np.testing.assert_array_equal(ours.reconstruct(int(ids[60])), ROWS[60])
+    with pytest.raises(IdError, match="no row has id 5"):
+        ours.reconstruct(5)
+
+
+def test_l2_is_told_apart_where_a_float32_bias_cannot() -> None:
+    """Rows far from the origin, near each other: the bias is rounded by more than distances differ."""
+    rows = (1000 + RNG.standard_normal((400, 8)) * 0.01).astype(np.float32)
+    queries = (1000 + RNG.standard_normal((5, 8)) * 0.01).astype(np.float32)
+    index = IndexFlatL2(8)
+    index.add(rows)
+    distances, ids = index.search(queries, 6)
+    exact = np.square(queries[:, None].astype(np.float64) - rows.astype(np.float64)).sum(-1)
+    np.testing.assert_array_equal(ids, np.argsort(exact, axis=1, kind="stable")[:, :6])
+    np.testing.assert_allclose(distances, np.take_along_axis(exact, ids, 1), rtol=1e-6)
+
+
+def test_cosine_is_the_product_of_directions() -> None:
+    index = IndexFlat(24, metric="cosine")
+    index.add(ROWS)
+    wide, asked = ROWS.astype(np.float64), QUERIES.astype(np.float64)
+    exact = (asked @ wide.T) / np.linalg.norm(asked, axis=1)[:, None] / np.linalg.norm(wide, axis=1)
+    distances, ids = index.search(QUERIES, 5)
+    np.testing.assert_array_equal(ids, np.argsort(-exact, axis=1)[:, :5])
+    np.testing.assert_allclose(distances, np.take_along_axis(exact, ids, 1), rtol=1e-5)
+
+
+def test_files_copies_and_pickles_answer_alike(tmp_path: Path) -> None:
+    for kind in (IndexFlatIP, IndexFlatL2):
+        index = kind(24)
+        index.train(QUERIES)
+        index.add(ROWS)
+        expected = index.search(QUERIES, 3)
+        faiss_api.write_index(index, tmp_path / "index.safetensors")
+        others = [faiss_api.read_index(tmp_path / "index.safetensors"), faiss_api.clone_index(index)]
+        for other in (*others, copy.deepcopy(index), pickle.loads(pickle.dumps(index))):  # noqa: S301
+            assert type(other) is kind and repr(other) == repr(index)
+            check(expected, other.search(QUERIES, 3))
+    Layer(ROWS).save(tmp_path / "layer.safetensors")
+    with pytest.raises(MalformedFileError, match="holds no index"):
+        faiss_api.read_index(tmp_path / "layer.safetensors")
+
+
+def test_a_row_that_is_no_number_is_refused_at_add() -> None:
+    rows = ROWS[:10].copy()
+    rows[7, 3] = np.nan
+    index = IndexFlatIP(24)
+    with pytest.raises(NonFiniteError, match="row 7 of x holds NaN"):
+        index.add(rows)
+    assert index.ntotal == 0
+
+
+@pytest.mark.parametrize("metric", ["dot", "angular", "euclidean"])
 def test_the_ann_benchmarks_module(metric: str) -> None:
     module = Headlong(metric)
     module.fit(ROWS)
-    module.set_query_arguments(1)
-    rows = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True) if metric == "angular" else ROWS
-    expected = np.argsort(-(QUERIES @ rows.T), axis=1)[:, :5]
-    assert (module.query(QUERIES[0], 5) == expected[0]).all()
-    module.batch_query(QUERIES, 5)
-    assert (module.get_batch_results() == expected).all()
+    wide, asked = ROWS.astype(np.float64), QUERIES.astype(np.float64)
+    scores = asked @ wide.T
+    if metric == "angular":
+        scores = scores / np.linalg.norm(wide, axis=1)
+    if metric == "euclidean":
+        scores = -np.square(asked[:, None] - wide).sum(-1)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    for path in ("auto", "dense"):
+        module.set_query_arguments(path)
+        assert module.get_additional()["path"] == path in str(module)
+        np.testing.assert_array_equal(module.query(QUERIES[2], 5), best[2])
+        module.batch_query(QUERIES, 5)
+        np.testing.assert_array_equal(module.get_batch_results(), best)
     assert module.get_memory_usage() >= ROWS.nbytes / 1024
-    assert str(module) == "headlong(auto)"
+    with pytest.raises(OptionError, match="path is 'slow'"):
+        module.set_query_arguments("slow")
     module.done()
     assert module.get_memory_usage() == 0
-    with pytest.raises(OptionError, match="metric is 'hamming'"):
-        Headlong("hamming")
+
+
+def test_the_real_runner_completes(tmp_path: Path) -> None:
+    """Set ANN_BENCHMARKS to a checkout of ann-benchmarks (with its requirements installed) to run this."""
+    import os
+
+    if not os.environ.get("ANN_BENCHMARKS"):
+        pytest.skip("ANN_BENCHMARKS is not set: it names a checkout of erikbern/ann-benchmarks")
+    home = tmp_path / "runner"
+    shutil.copytree(os.environ["ANN_BENCHMARKS"], home)
+    folder = Path(__file__).resolve().parents[2] / "benchmarks/ann_benchmarks"
+    shutil.copytree(folder, home / "ann_benchmarks/algorithms/headlong")
+    command = [
+        sys.executable,
+        "run.py",
+        "--dataset",
+        "random-xs-20-euclidean",
+        "--algorithm",
+        "headlong",
+        "--local",
+        "--runs",
+        "1",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=900, check=False)
+    stored = list((home / "results").rglob("*.hdf5"))
+    assert len(stored) == 4, done.stdout[-3000:] + done.stderr[-3000:]

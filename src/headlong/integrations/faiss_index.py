@@ -1,0 +1,298 @@
+"""FAISS's verbs over an engine: ``add`` rows, ``search`` for the k nearest, exactly.
+
+::
+
+    index = IndexFlatIP(dim)            # the names say what they answer: as faiss.IndexFlatIP, faiss.IndexFlatL2 do
+    index.train(queries)                # optional: queries like the ones to come make it read less
+    index.add(rows)                     # any number of times
+    D, I = index.search(queries, k)     # D [n, k] float32, I [n, k] int64, best first; -1 where k > ntotal
+
+    inner_product   D = <x, y>, falling           log_prob   its log-probability under the softmax over all rows
+    l2              D = |x - y|^2, rising         cosine     the product of directions
+
+The engine is compiled at the first search after a change. ``nprobe`` and friends do not exist: every id is proved. An l2
+search reads ``<x, y> - |y|^2 / 2``, whose second part is a bias in float32; the k are told apart by float64 distances.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+import headlong
+from headlong.checks import whole
+from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
+from headlong.integrations.faiss_selectors import IDSelector, IDSelectorBatch, id_list, members
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1
+METRICS = ("inner_product", "l2", "cosine", "log_prob")
+NUMBERS = {METRIC_INNER_PRODUCT: "inner_product", METRIC_L2: "l2"}
+ROWS = 1024
+"""Queries answered at once."""
+SPARE = 8
+"""Rows fetched beyond k, so that a bias in float32 cannot hide one of the k."""
+
+
+class IndexFlat:
+    """``dim`` coordinates; ``options`` go to :func:`headlong.compile`. ``metric`` by name, or by FAISS's number."""
+
+    def __init__(self, dim: int, metric: str | int = "inner_product", **options: Any) -> None:
+        name = NUMBERS.get(metric, metric) if isinstance(metric, int) else metric
+        if name not in METRICS:
+            raise OptionError(f"metric is {metric!r}; choose from {', '.join(METRICS)}")
+        self.d, self.metric, self.options = whole(dim, "dim", 1, 2**31 - 1), name, options
+        self.is_trained, self.verbose = True, False
+        self._parts: list[Floats] = []
+        self._queries: Floats | None = None
+        self._engine: Any = None
+
+    @classmethod
+    def of(cls, arrays: dict[str, Any], metric: str, **options: Any) -> Self:
+        """From what :meth:`arrays` answered."""
+        index = cls.__new__(cls)
+        IndexFlat.__init__(index, arrays["rows"].shape[1], metric, **options)
+        index._parts, index._queries = [arrays["rows"]], arrays.get("queries")  # noqa: SLF001
+        return index
+
+    def arrays(self) -> dict[str, Any]:
+        """``rows``, and ``queries`` where there was training."""
+        return {"rows": self._rows()} | ({} if self._queries is None else {"queries": self._queries})
+
+    @property
+    def metric_type(self) -> int:
+        """FAISS's number of the metric."""
+        return METRIC_L2 if self.metric == "l2" else METRIC_INNER_PRODUCT
+
+    @property
+    def ntotal(self) -> int:
+        """Rows added so far."""
+        return sum(map(len, self._parts))
+
+    @property
+    def engine(self) -> Any:
+        """The engine over everything added so far; compiled when it is first asked for."""
+        if self._engine is None:
+            if not self.ntotal:
+                raise InputError("the index is empty; add(rows) first")
+            rows = self._rows()
+            bias = -0.5 * np.square(rows.astype(np.float64)).sum(1) if self.metric == "l2" else None
+            layer = headlong.Layer(rows, None if bias is None else bias.astype(np.float32))
+            eps = 0.01 if self.metric == "log_prob" else math.inf
+            self._engine = headlong.compile(layer, **{"eps": eps, "delta": 0.0, "calibration": self._queries, **self.options})
+        return self._engine
+
+    def train(self, x: Any) -> None:
+        """Remember queries like the ones to come: they decide how little of a row has to be read."""
+        queries = self._checked(x, "x")
+        if not len(queries):
+            raise ShapeError(f"x has shape {list(queries.shape)}; expected at least one query to learn from")
+        self._queries, self._engine = queries.copy(), None
+
+    def add(self, x: Any) -> None:
+        """Append rows ``[n, dim]``; their ids go on from ``ntotal``."""
+        rows = self._checked(x, "x")
+        if len(rows):
+            self._parts.append(rows.copy())
+            self._engine = None
+
+    def add_with_ids(self, x: Any, ids: Any) -> None:
+        """As in FAISS, a flat index numbers its own rows."""
+        raise InputError("a flat index numbers its rows 0, 1, ...; expected add(x), or IndexIDMap(index).add_with_ids(x, ids)")
+
+    def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+        """``(D, I) [n, k]``: the k best of each query, best first, equal ones by id; ``params.sel`` says among which rows."""
+        queries, k = self._checked(x, "x"), whole(k, "k", 1, 2**31 - 1)
+        distances, ids = _out(D, (len(queries), k), np.float32, "D"), _out(I, (len(queries), k), np.int64, "I")
+        distances[:], ids[:] = self._worst, -1
+        allowed = self._allowed(params)
+        most = min(k, self.ntotal if allowed is None else len(allowed))
+        for start in range(0, len(queries) if most else 0, ROWS):
+            part = slice(start, start + ROWS)
+            distances[part, :most], ids[part, :most] = self._some(queries[part], most, allowed)
+        return distances, ids
+
+    def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
+        """``(lims, D, I)``: all rows nearer than ``thresh``, which is D below it for l2 and above it elsewhere.
+
+        Query i has ``D[lims[i]:lims[i + 1]]``, in the order of ids.
+        """
+        queries, allowed = self._checked(x, "x"), self._allowed(params)
+        most = self.ntotal if allowed is None else len(allowed)
+        found = [self._nearer(queries[row : row + 1], float(thresh), most, allowed) for row in range(len(queries))]
+        lims = np.concatenate([[0], np.cumsum([len(ids) for _, ids in found])]).astype(np.uint64)
+        empty: tuple[Floats, Ids] = (np.empty(0, np.float32), np.empty(0, np.int64))
+        distances, ids = (np.concatenate([part[place] for part in (*found, empty)]) for place in (0, 1))
+        return lims, distances, ids
+
+    def assign(self, x: Any, k: int = 1, labels: Any = None) -> Ids:
+        """The ids alone."""
+        return self.search(x, k, I=labels)[1]
+
+    def remove_ids(self, x: Any) -> int:
+        """Take rows out, by ids or by a selector; the rows behind them move up. How many there were."""
+        sel = x if isinstance(x, IDSelector) or hasattr(x, "is_member") else IDSelectorBatch(x)
+        gone = members(sel, np.arange(self.ntotal))
+        if gone.any():
+            kept = self._rows()[~gone]
+            self._parts, self._engine = [kept] if len(kept) else [], None
+        return int(gone.sum())
+
+    def merge_from(self, otherIndex: IndexFlat, add_id: int = 0) -> None:  # noqa: N803  # FAISS's name
+        """Move the other's rows behind these; the other is empty then."""
+        if otherIndex is self or not isinstance(otherIndex, IndexFlat) or add_id:
+            raise InputError("expected another flat index and add_id 0: ids go on from ntotal")
+        if (otherIndex.d, otherIndex.metric) != (self.d, self.metric):
+            other = f"d={otherIndex.d}, metric={otherIndex.metric!r}"
+            raise ShapeError(f"the other has {other}; expected d={self.d}, metric={self.metric!r}")
+        self._parts, self._engine = [*self._parts, *otherIndex._parts], None
+        otherIndex.reset()
+
+    def reconstruct(self, key: int, x: Any = None) -> Floats:
+        """Row ``key`` as it is stored."""
+        return _into(x, self.reconstruct_batch([key])[0])
+
+    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
+        """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
+        stop = self.ntotal if ni == -1 else n0 + ni
+        return _into(x, self.reconstruct_batch(np.arange(n0, stop)))
+
+    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
+        """The rows ``key [n]``."""
+        keys = id_list(key)
+        if keys.size and not 0 <= keys.min() <= keys.max() < self.ntotal:
+            raise IdError(f"key holds {keys.min()}..{keys.max()}; expected 0 to {self.ntotal - 1}")
+        rows = np.asarray(self._rows()[keys], np.float32) if keys.size else np.empty((0, self.d), np.float32)
+        return _into(x, rows)
+
+    def search_and_reconstruct(
+        self,
+        x: Any,
+        k: int,
+        *,
+        params: Any = None,
+        D: Any = None,  # noqa: N803
+        I: Any = None,  # noqa: E741, N803
+        R: Any = None,  # noqa: N803
+    ) -> tuple[Floats, Ids, Floats]:
+        """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
+        distances, ids = self.search(x, k, params=params, D=D, I=I)
+        rows = _out(R, (*ids.shape, self.d), np.float32, "R")
+        rows[:] = np.nan
+        rows[ids >= 0] = self.reconstruct_batch(ids[ids >= 0])
+        return distances, ids, rows
+
+    def reset(self) -> None:
+        """Forget all rows; what ``train`` saw is kept."""
+        self._parts, self._engine = [], None
+
+    @property
+    def _worst(self) -> float:
+        return math.inf if self.metric == "l2" else -math.inf
+
+    def _rows(self) -> Floats:
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0] if self._parts else np.empty((0, self.d), np.float32)
+
+    def _allowed(self, params: Any) -> Ids | None:
+        sel = params if params is None or isinstance(params, IDSelector) else getattr(params, "sel", None)
+        return None if sel is None else np.flatnonzero(members(sel, np.arange(self.ntotal)))
+
+    def _some(self, queries: Floats, k: int, allowed: Ids | None) -> tuple[Floats, Ids]:
+        limits = {} if allowed is None else {"allowed": allowed}
+        if self.metric == "l2":
+            return self._nearest(queries, k, limits)
+        top = self.engine.topk(queries, k=k, **limits)
+        with np.errstate(over="ignore"):  # products beyond float32's range are infinite in D, and ranked all the same
+            values = np.asarray(top.log_probs if self.metric == "log_prob" else top.logits).astype(np.float32)
+        return values, np.asarray(top.ids)
+
+    def _nearest(self, queries: Floats, k: int, limits: dict[str, Any]) -> tuple[Floats, Ids]:
+        """The k nearest by float64 distances: some more by the rounded biases, measured again."""
+        most, spare = self.ntotal if not limits else len(limits["allowed"]), SPARE
+        rows, wide = self._rows(), queries.astype(np.float64)
+        lost = float(np.abs(self.engine.layer.bias).max()) * 2.0**-23
+        while True:
+            top = self.engine.topk(queries, k=min(k + spare, most), **limits)
+            exact = np.square(wide[:, None] - rows[top.ids].astype(np.float64)).sum(-1)
+            order = np.lexsort((top.ids, exact), axis=1)[:, :k]
+            best, ids = (np.take_along_axis(part, order, axis=1) for part in (exact, top.ids))
+            # what was not fetched has a logit below the last one, and its distance that much and the bias's rounding above
+            beyond = np.square(wide).sum(1) - 2 * (np.asarray(top.logits)[:, -1] + lost)
+            if top.ids.shape[1] == most or (best[:, -1] * (1 + 1e-12) < beyond).all():
+                return best.astype(np.float32), ids
+            spare *= 8
+
+    def _nearer(self, query: Floats, thresh: float, most: int, allowed: Ids | None) -> tuple[Floats, Ids]:
+        """More and more rows until one is too far; in the order of ids, as FAISS's."""
+        k = min(64, most)
+        while most:
+            (distances,), (ids,) = self._some(query, k, allowed)
+            near = distances < thresh if self.metric == "l2" else distances > thresh
+            if k == most or not near[-1]:
+                order = np.argsort(ids[near])
+                return distances[near][order], ids[near][order]
+            k = min(4 * k, most)
+        return np.empty(0, np.float32), np.empty(0, np.int64)
+
+    def _checked(self, x: Any, name: str) -> Floats:
+        if np.iscomplexobj(x):
+            raise DtypeError(f"{name} is {np.asarray(x).dtype}; expected real numbers")
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(x, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.d:
+            raise ShapeError(f"{name} has shape {list(rows.shape)}; expected [n, {self.d}]")
+        finite = np.isfinite(rows).all(1)
+        if not finite.all():
+            raise NonFiniteError(f"row {int(np.argmin(finite))} of {name} holds NaN or infinity; drop or repair it")
+        if self.metric == "cosine":
+            rows = rows / np.maximum(np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True), 1e-30).astype(np.float32)
+        return rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An engine is made again from the rows rather than stored."""
+        return {**self.__dict__, "_engine": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(d={self.d}, metric={self.metric!r}, ntotal={self.ntotal})"
+
+
+class IndexFlatIP(IndexFlat):
+    """The largest inner products, or ``metric="log_prob"``, ``"cosine"``."""
+
+    @classmethod
+    def over(cls, layer: headlong.Layer, metric: str = "inner_product", **options: Any) -> IndexFlatIP:
+        """Over the rows of a layer that is there already (mapped from a file, say): nothing is copied."""
+        if layer.bias is not None:
+            raise InputError("the layer has a bias; expected rows alone: an inner product knows none")
+        index = cls(layer.dim, metric, **options)
+        index._parts = [layer.weight]
+        return index
+
+
+class IndexFlatL2(IndexFlat):
+    """The smallest squared distances."""
+
+    def __init__(self, dim: int, **options: Any) -> None:
+        super().__init__(dim, "l2", **options)
+
+
+def _out(given: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
+    """The caller's array, or a new one."""
+    if given is None:
+        return np.empty(shape, dtype)
+    if given.shape != shape or given.dtype != dtype:
+        raise ShapeError(f"{name} is {given.dtype} of shape {list(given.shape)}; expected {np.dtype(dtype)} {list(shape)}")
+    return given
+
+
+def _into(given: Any, rows: Floats) -> Floats:
+    if given is None:
+        return rows
+    given[:] = rows
+    return np.asarray(given)

@@ -1,0 +1,122 @@
+"""Which ids a search may answer: FAISS's selectors, by the same names; FAISS's own objects do as well.
+
+::
+
+    index.search(x, k, params=SearchParameters(sel=IDSelectorRange(0, 1000)))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.errors import DtypeError, OptionError
+
+Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class IDSelector:
+    """``member(ids) -> [n]`` bool."""
+
+    def member(self, ids: Ids) -> Mask:
+        raise NotImplementedError
+
+    def is_member(self, key: int) -> bool:
+        return bool(self.member(np.array([key], np.int64))[0])
+
+
+class IDSelectorAll(IDSelector):
+    """Every id."""
+
+    def member(self, ids: Ids) -> Mask:
+        return np.ones(len(ids), bool)
+
+
+class IDSelectorRange(IDSelector):
+    """``imin <= id < imax``."""
+
+    def __init__(self, imin: int, imax: int) -> None:
+        self.imin, self.imax = int(imin), int(imax)
+
+    def member(self, ids: Ids) -> Mask:
+        return (ids >= self.imin) & (ids < self.imax)
+
+
+class IDSelectorBatch(IDSelector):
+    """The ids of a list."""
+
+    def __init__(self, ids: Any) -> None:
+        self.ids = id_list(ids)
+
+    def member(self, ids: Ids) -> Mask:
+        return np.isin(ids, self.ids)
+
+
+class IDSelectorArray(IDSelectorBatch):
+    """The ids of a list, as FAISS searches them one by one."""
+
+
+class IDSelectorBitmap(IDSelector):
+    """Bit ``id % 8`` of byte ``id // 8``, the lowest bit first."""
+
+    def __init__(self, bitmap: Any) -> None:
+        self.bits = np.unpackbits(np.asarray(bitmap, np.uint8), bitorder="little").astype(bool)
+
+    def member(self, ids: Ids) -> Mask:
+        return (ids < len(self.bits)) & self.bits[np.clip(ids, 0, max(0, len(self.bits) - 1))]
+
+
+class IDSelectorNot(IDSelector):
+    """What another leaves out."""
+
+    def __init__(self, sel: Any) -> None:
+        self.sel = sel
+
+    def member(self, ids: Ids) -> Mask:
+        return ~members(self.sel, ids)
+
+
+class _Both(IDSelector):
+    def __init__(self, lhs: Any, rhs: Any) -> None:
+        self.lhs, self.rhs = lhs, rhs
+
+
+class IDSelectorAnd(_Both):
+    """In both."""
+
+    def member(self, ids: Ids) -> Mask:
+        return members(self.lhs, ids) & members(self.rhs, ids)
+
+
+class IDSelectorOr(_Both):
+    """In one of two."""
+
+    def member(self, ids: Ids) -> Mask:
+        return members(self.lhs, ids) | members(self.rhs, ids)
+
+
+class SearchParameters:
+    """``sel``: a selector; None: all rows."""
+
+    def __init__(self, sel: Any = None) -> None:
+        self.sel = sel
+
+
+def members(sel: Any, ids: Ids) -> Mask:
+    """Which ``ids`` a selector of ours or of FAISS's has."""
+    if isinstance(sel, IDSelector):
+        return sel.member(ids)
+    if not hasattr(sel, "is_member"):
+        raise OptionError(f"a selector is a {type(sel).__name__}; expected an IDSelector")
+    return np.fromiter((bool(sel.is_member(int(key))) for key in ids), bool, len(ids))
+
+
+def id_list(ids: Any) -> Ids:
+    """Integer ids in a row."""
+    array = np.asarray(ids)
+    if array.size and array.dtype.kind not in "iu":
+        raise DtypeError(f"ids are {array.dtype}; expected integers")
+    return array.astype(np.int64).reshape(-1)
