@@ -1,4 +1,4 @@
-// The Python face of a gate over executors; see headlong.engines.experts for what it answers.
+// The Python face of a gate over executors; see headlong.engines.structured.experts for what it answers.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 

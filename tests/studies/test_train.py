@@ -127,9 +127,9 @@ def test_killed_in_mid_epoch_and_resumed_is_the_same_run(text: Path, tmp_path: P
         import time
         import torch
         torch.set_num_threads(1)
-        from headlong.models.recipe import from_dict
-        from headlong.models.jobs import build_job
-        from headlong.models.train import Run
+        from headlong.studies.models.recipe import from_dict
+        from headlong.studies.models.jobs import build_job
+        from headlong.studies.models.train import Run
         from pathlib import Path
         def slow(moment):
             time.sleep(0.02)
