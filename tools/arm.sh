@@ -86,7 +86,9 @@ check() { emulated "$build/kernel_check" "${@:-10}"; }
 every=(levels kernels encode int8 few_bits prefix batches promise masks nucleus reference store saved engines compile svd adaptive fuzz)
 
 # OpenBLAS sets the processor's flags for what lies beyond a small matrix, on AArch64 all of them: pyproject.toml has the case of x86-64.
-flags=(-W "ignore:divide by zero encountered in matmul:RuntimeWarning" -W "ignore:overflow encountered in matmul:RuntimeWarning")
+# An emulated program cannot start workers of its own: no -n.
+flags=(-o "addopts=--strict-markers --strict-config -ra --import-mode=importlib"
+  -W "ignore:divide by zero encountered in matmul:RuntimeWarning" -W "ignore:overflow encountered in matmul:RuntimeWarning")
 pytest_here() { (cd "$here" && arm_python -m pytest -q -p no:cacheprovider --timeout 1800 "${flags[@]}" "$@"); }
 
 files() { for name in "$@"; do find "$here/tests" -name "test_$name.py"; done; }
