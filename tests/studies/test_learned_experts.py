@@ -24,7 +24,7 @@ from headlong.studies.models.learned_experts import (
 from headlong.studies.models.mitosis import Vectors
 
 QUICK = Plan(
-    experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, rung=40, prune=10, slack=0.1, batch=200,
+    experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, first=40, rung=40, prune=10, slack=0.1, batch=200,
     rate=0.1, gate_rate=2e-2, dropout=0.0, gamma=0.3,
 )  # fmt: skip
 

@@ -41,7 +41,8 @@ PIECE = 4096
 class Plan:
     """``experts``  of each stage, every one twice the one before; the first starts from the whole layer
     ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  of a stage, ``last`` of the last one
-    ``rung``     steps of a rung, and of settling at the end of a stage; ``prune``  steps between prunings
+    ``rung``     steps of a rung, and of settling at the end of a stage; ``first``  in the first stage, which has most to prune
+    ``prune``    steps between prunings
     ``slack``    what validation top-1 may lose against the full softmax during a ramp
     ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
     """
@@ -52,8 +53,9 @@ class Plan:
     factor: float = 3.0
     rungs: int = 2
     last: int = 5
-    rung: int = 80
-    prune: int = 20
+    first: int = 80
+    rung: int = 30
+    prune: int = 10
     slack: float = 0.006
     batch: int = 1024
     rate: float = 2e-3
@@ -62,6 +64,9 @@ class Plan:
     gamma: float = 0.03
     units: str = "rms"
     noise: float = 0.3
+
+    def steps(self, experts: int) -> int:
+        return self.first if experts == self.experts[0] else self.rung
 
 
 class Look(NamedTuple):
@@ -218,9 +223,10 @@ def ramp(
     """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was."""
     rungs: list[dict[str, float]] = []
     kept, optimiser = copy.deepcopy(head.state_dict()), adam(head, plan)
+    steps = plan.steps(head.experts)
     for rung in range(plan.last if head.experts == plan.experts[-1] else plan.rungs):
         head.lasso = head.expert_lasso = lasso * plan.factor**rung
-        train(head, data, plan, optimiser, plan.rung, generator)
+        train(head, data, plan, optimiser, steps, generator)
         rungs.append(_line(head, look(head, data.valid), head.lasso, data.full))
         tell(_said(rungs[-1]))
         if rungs[-1]["top1"] < data.full - plan.slack:
@@ -233,7 +239,7 @@ def ramp(
     for part in range(3):  # the rate falls in three steps
         for group in optimiser.param_groups:
             group["lr"] *= 0.4 if part else 1.0
-        train(head, data, plan, optimiser, plan.rung // 3, generator, pruned=False)
+        train(head, data, plan, optimiser, steps // 3, generator, pruned=False)
     last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
     rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
     tell(_said(rungs[-1]))

@@ -119,12 +119,26 @@ def _stages(context: Context, task: str, seed: str, data: study.Data) -> Iterato
         rows = int(stage.rungs[-1]["rows"])
         cloned += 0 if number == 0 else (cloned - removed)
         removed = cloned - rows
-        steps += plan.rung * len(stage.rungs)
+        steps += plan.steps(stage.experts) * len(stage.rungs)
         progress(number + 1, len(plan.experts))
         if stage.experts in EXPERTS:
-            sparse = 1 - rows / (stage.experts * data.layer.vocab)
-            more = {"removed": round(removed / cloned, 4), "sparse": round(sparse, 4), "steps": steps}
-            yield stage, {**study.measured(stage.head.eval(), data), **more, "lasso": stage.rungs[-1]["lasso"]}
+            more = {"removed": round(removed / cloned, 4), "steps": steps, "lasso": stage.rungs[-1]["lasso"]}
+            yield stage, {**measured(stage, data), **more}
+
+
+def measured(stage: Stage, data: study.Data) -> dict[str, float]:
+    """Accuracies, load and what is kept, on the test split."""
+    import torch
+
+    from headlong.studies.models.learned_experts import look
+    from headlong.studies.models.mitosis import Vectors
+
+    vocab, sizes = data.layer.vocab, stage.head.sizes
+    seen = look(stage.head, Vectors(torch.from_numpy(data.hidden), torch.from_numpy(data.target)))
+    found = {f"top{top}": round(value, 4) for top, value in zip(study.TOPS, seen.top, strict=True)}
+    found |= {"flops": round(seen.flops, 2), "hit": round(seen.hit, 4), "rows_per_class": round(seen.rows / vocab, 3)}
+    found |= {"smallest": int(sizes.min()), "largest": int(sizes.max())}
+    return {**found, "sparse": round(1 - seen.rows / (stage.experts * vocab), 4)}
 
 
 def said(line: str) -> None:
