@@ -54,8 +54,8 @@ class Plan:
     rungs: int = 2
     last: int = 5
     first: int = 80
-    rung: int = 30
-    prune: int = 10
+    rung: int = 40
+    prune: int = 20
     slack: float = 0.006
     batch: int = 1024
     rate: float = 2e-3
