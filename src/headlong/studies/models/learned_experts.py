@@ -42,7 +42,7 @@ class Plan:
     """``experts``  of each stage, every one twice the one before; the first starts from the whole layer
     ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  of a stage, ``last`` of the last one
     ``rung``     steps of a rung, and of settling at the end of a stage; ``first``  in the first stage, which has most to prune
-    ``prune``    steps between prunings
+    ``prune``    steps between prunings; ``calm``  from so many experts on, settling takes twice as long at half the rate
     ``slack``    what validation top-1 may lose against the full softmax during a ramp
     ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
     """
@@ -52,10 +52,11 @@ class Plan:
     lasso: float = 3e-4
     factor: float = 3.0
     rungs: int = 2
-    last: int = 5
+    last: int = 3
     first: int = 80
     rung: int = 40
     prune: int = 20
+    calm: int = 8
     slack: float = 0.006
     batch: int = 1024
     rate: float = 2e-3
@@ -235,11 +236,11 @@ def ramp(
         kept = copy.deepcopy(head.state_dict())
     head.load_state_dict(kept)
     head.lasso = head.expert_lasso = 0.0
-    optimiser = adam(head, plan)
+    optimiser, calm = adam(head, plan), 2 if head.experts >= plan.calm else 1
     for part in range(3):  # the rate falls in three steps
         for group in optimiser.param_groups:
-            group["lr"] *= 0.4 if part else 1.0
-        train(head, data, plan, optimiser, steps // 3, generator, pruned=False)
+            group["lr"] *= 0.4 if part else 1 / calm
+        train(head, data, plan, optimiser, calm * steps // 3, generator, pruned=False)
     last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
     rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
     tell(_said(rungs[-1]))
