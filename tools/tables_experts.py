@@ -38,7 +38,7 @@ def learned() -> str:
         for group in sorted(joined(lines), key=_place)
     ]
     made = lines[0]["environment"]
-    where = f"Test split; {measured_where(made)}; commit {made.get('commit', 'unknown')}, device {made.get('device', 'cpu')}."
+    where = f"Test split; commit {made.get('commit', 'unknown')}; {measured_where(made)}."
     return markdown(Table("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), where))
 
 

@@ -179,18 +179,6 @@ def expected() -> dict[Setting, dict[str, Expected]]:
     return found
 
 
-def facts() -> dict[str, str]:
-    """Where it was trained, and by which state of the sources; no state where they are no checkout."""
-    import subprocess
-
-    try:
-        asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    except OSError:
-        return {"device": "cpu"}
-    return {"device": "cpu", "commit": found.stdout.strip()} if found.returncode == 0 else {"device": "cpu"}
-
-
 TABLE = register(
     PaperTable(
         paper="liao2019",
@@ -204,7 +192,6 @@ TABLE = register(
         run=run,
         expected=expected(),
         planned=planned,
-        facts=facts,
     )
 )
 
