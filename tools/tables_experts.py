@@ -53,7 +53,7 @@ def _cell(group: Any, metric: str) -> str:
     values = [line["got"][metric] for line in group if metric in line["got"]]
     if not values:
         return ""
-    show = SHOWN.get(metric, lambda value: f"{value:.4f}")
+    show: Callable[[float], str] = SHOWN.get(metric, "{:.4f}".format)
     spread = f" ± {show(stdev(values)).lstrip('+')}" if len(values) > 1 else ""
     return show(fmean(values)) + spread
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from headlong.heads.experts import ExpertsHead
-from headlong.studies.models import learned_experts as study
+from headlong.heads.growing import prune
 from headlong.studies.models.learned_experts import (
     LearningHead,
     Plan,
@@ -101,7 +101,7 @@ def test_a_look_counts_what_a_loop_counts() -> None:
     with torch.no_grad():
         head.weight.normal_()
         head.gate.normal_()
-    study.prune(head, orphans="allow")
+    prune(head, orphans="allow")
     hidden, target = torch.randn(500, 8), torch.randint(40, (500,))
     seen = look(head, Vectors(hidden, target))
     log_prob, best = head.log_prob(hidden), head.route(head.read(hidden)).best
