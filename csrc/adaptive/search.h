@@ -50,6 +50,7 @@ const ColumnKernels* generic_columns();
 const ColumnKernels* neon_columns();
 const ColumnKernels* avx2_columns();
 const ColumnKernels* avx512_columns();
+const ColumnKernels* columns_for(const char* isa);  // kernels/dispatch.cpp
 
 // The paper's settings; see Rules in engines/bandit_published.py.
 struct PublishedRules {

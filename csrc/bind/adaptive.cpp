@@ -19,18 +19,6 @@ namespace {
 
 using Words = nb::ndarray<const uint64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
 
-const ColumnKernels* columns_for(const char* isa) {
-    const auto is = [&](const char* name) { return std::strcmp(isa, name) == 0; };
-#ifdef HEADLONG_X86
-    if (is("avx512vnni")) return avx512_columns();
-    if (is("avx2") || is("avxvnni")) return avx2_columns();
-#endif
-#ifdef HEADLONG_ARM64
-    if (is("neon") || is("dotprod") || is("i8mm")) return neon_columns();
-#endif
-    return is("generic") ? generic_columns() : portable_columns();
-}
-
 class Columns {
   public:
     Columns(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,

@@ -42,7 +42,7 @@ const Looks* generic_looks();
 const Looks* neon_looks();
 const Looks* avx2_looks();
 const Looks* avx512_looks();
-// That of a level of kernels/: the best one that the level's processor is known to have.
+// That of a level: kernels/dispatch.cpp.
 const Looks* looks_for(const char* isa);
 
 }  // namespace headlong

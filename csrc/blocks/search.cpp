@@ -398,16 +398,4 @@ std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t c
     return answers;
 }
 
-const Looks* looks_for(const char* isa) {
-    const auto is = [&](const char* name) { return std::strcmp(isa, name) == 0; };
-#ifdef HEADLONG_X86
-    if (is("avx512vnni")) return avx512_looks();
-    if (is("avx2") || is("avxvnni")) return avx2_looks();
-#endif
-#ifdef HEADLONG_ARM64
-    if (is("neon") || is("dotprod") || is("i8mm")) return neon_looks();
-#endif
-    return is("generic") ? generic_looks() : portable_looks();
-}
-
 }  // namespace headlong

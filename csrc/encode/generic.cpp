@@ -12,8 +12,8 @@ namespace {
 #define ROWS 4
 typedef float F __attribute__((vector_size(LANES * 4)));
 
-#include "kernels/load_row.inl"
-#include "kernels/load_by_4.inl"
+#include "kernels/common/load_row.inl"
+#include "kernels/common/load_by_4.inl"
 
 template <Kind K>
 inline F load(const char* from) {

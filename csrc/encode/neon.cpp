@@ -15,7 +15,7 @@ namespace {
 #define FUSED(a, b, c) (F) vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b))
 typedef float F __attribute__((vector_size(LANES * 4)));
 
-#include "kernels/load_row.inl"
+#include "kernels/common/load_row.inl"
 
 template <Kind K>
 inline F load(const char* from) {

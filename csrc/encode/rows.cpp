@@ -178,18 +178,6 @@ class Encoder {
 
 }  // namespace
 
-const EncodeKernels* encoder_for(const char* isa) {
-    const auto is = [&](const char* name) { return std::strcmp(isa, name) == 0; };
-#ifdef HEADLONG_X86
-    if (is("avx512vnni")) return avx512_encoder();
-    if (is("avx2") || is("avxvnni")) return avx2_encoder();
-#endif
-#ifdef HEADLONG_ARM64
-    if (is("neon") || is("dotprod") || is("i8mm")) return neon_encoder();
-#endif
-    return is("generic") ? generic_encoder() : portable_encoder();
-}
-
 void encode(const EncodeTask& task, const EncodeResult& to, int threads, const char* isa) {
     Encoder(task, to, *encoder_for(isa)).run(threads);
 }

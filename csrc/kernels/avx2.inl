@@ -17,8 +17,7 @@
     } while (false)
 #define WIDEN_BYTES(p) _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))
 #define WIDEN_HALVES(p) (D)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))
-#include "kernels/epilogue.inl"
-#include "executor/loss.inl"
+#include "kernels/common/all.inl"
 
 template <Kind K>
 inline __m256 load8(const void* row, int64_t j) {
@@ -216,7 +215,7 @@ void dot_floats(const void* weight, Kind kind, int64_t dim, const int32_t* ids, 
     else floats_all<Kind::bf16>(weight, dim, ids, n, x, out);
 }
 
-// What every LaneOps<8> has in common: see kernels/lanes.inl.
+// What every LaneOps<8> has in common: see kernels/common/lanes.inl.
 struct LaneMaths {
     typedef float F __attribute__((vector_size(32)));
     typedef int32_t I __attribute__((vector_size(32)));

@@ -24,8 +24,7 @@ namespace {
     } while (false)
 #define WIDEN_BYTES(p) _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))
 #define WIDEN_HALVES(p) (D)_mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))
-#include "kernels/epilogue.inl"
-#include "executor/loss.inl"
+#include "kernels/common/all.inl"
 
 // ---- int8 codes: 64 classes side by side, four coordinates of each in one 32-bit lane ----
 
@@ -562,7 +561,7 @@ struct LaneOps<8> {
     }
 };
 
-#include "kernels/lanes.inl"
+#include "kernels/common/lanes.inl"
 
 void lanes_scan(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes, float* est) {
     switch (lanes) {

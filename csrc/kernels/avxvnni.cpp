@@ -134,8 +134,8 @@ struct LaneOps<8> : LaneMaths {
     }
 };
 
-#include "kernels/lanes.inl"
-#include "kernels/lanes_by_8.inl"
+#include "kernels/common/lanes.inl"
+#include "kernels/common/lanes_by_8.inl"
 
 }  // namespace
 

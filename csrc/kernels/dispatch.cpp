@@ -1,6 +1,9 @@
-// Picks a kernel table by what the CPU can do; nothing else looks at the CPU.
+// Picks the tables of a level by what the CPU can do; nothing else looks at the CPU. A new level is a line here.
 #include <cstring>
 
+#include "adaptive/search.h"
+#include "blocks/looks.h"
+#include "encode/encode.h"
 #include "kernels/cpu.h"
 #include "kernels/kernels.h"
 
@@ -10,23 +13,26 @@ namespace {
 struct Entry {
     const char* name;
     bool usable;
-    const Kernels* (*table)();
+    const Kernels* (*kernels)();
+    const EncodeKernels* (*encoder)();
+    const ColumnKernels* (*columns)();
+    const Looks* (*looks)();
 };
 
 const Entry* entries(int* count) {
     [[maybe_unused]] static const uint64_t here = features_here();
     static const Entry all[] = {
-        {"portable", true, portable_kernels},
-        {"generic", true, generic_kernels},
+        {"portable", true, portable_kernels, portable_encoder, portable_columns, portable_looks},
+        {"generic", true, generic_kernels, generic_encoder, generic_columns, generic_looks},
 #ifdef HEADLONG_X86
-        {"avx2", (avx2_features & ~here) == 0, avx2_kernels},
-        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels},
-        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels},
+        {"avx2", (avx2_features & ~here) == 0, avx2_kernels, avx2_encoder, avx2_columns, avx2_looks},
+        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels, avx2_encoder, avx2_columns, avx2_looks},
+        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels, avx512_encoder, avx512_columns, avx512_looks},
 #endif
 #ifdef HEADLONG_ARM64
-        {"neon", true, neon_kernels},
-        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels},
-        {"i8mm", (i8mm_features & ~here) == 0, i8mm_kernels},
+        {"neon", true, neon_kernels, neon_encoder, neon_columns, neon_looks},
+        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_encoder, neon_columns, neon_looks},
+        {"i8mm", (i8mm_features & ~here) == 0, i8mm_kernels, neon_encoder, neon_columns, neon_looks},
 #endif
     };
     *count = static_cast<int>(sizeof all / sizeof all[0]);
@@ -49,12 +55,36 @@ const char* const* levels() {
     return names.list;
 }
 
-const Kernels* kernels_for(const char* isa) {
+namespace {
+
+const Entry* entry_for(const char* isa) {
     int count;
     const Entry* all = entries(&count);
     for (int i = count - 1; i >= 0; --i)
-        if (all[i].usable && (*isa == '\0' || std::strcmp(isa, all[i].name) == 0)) return all[i].table();
+        if (all[i].usable && (*isa == '\0' || std::strcmp(isa, all[i].name) == 0)) return &all[i];
     return nullptr;
+}
+
+}  // namespace
+
+const Kernels* kernels_for(const char* isa) {
+    const Entry* entry = entry_for(isa);
+    return entry == nullptr ? nullptr : entry->kernels();
+}
+
+const EncodeKernels* encoder_for(const char* isa) {
+    const Entry* entry = entry_for(isa);
+    return entry == nullptr ? nullptr : entry->encoder();
+}
+
+const ColumnKernels* columns_for(const char* isa) {
+    const Entry* entry = entry_for(isa);
+    return entry == nullptr ? nullptr : entry->columns();
+}
+
+const Looks* looks_for(const char* isa) {
+    const Entry* entry = entry_for(isa);
+    return entry == nullptr ? nullptr : entry->looks();
 }
 
 }  // namespace headlong

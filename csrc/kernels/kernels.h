@@ -38,7 +38,7 @@ struct Link {
 };
 
 // The row's half of a summand of a radius, one number for each class. How it is stored is known here and in load(Slack)
-// (kernels/epilogue.inl) alone.
+// (kernels/common/vectors.inl) alone.
 struct Slack {
     const float* values = nullptr;
     float operator[](int64_t i) const { return values[i]; }
@@ -239,7 +239,7 @@ struct Kernels {
     // ‖row‖ rounded up; NaN where an entry is not finite.
     float (*row_norm)(const void* row, Kind kind, int64_t dim);
 
-    // log sum exp(link(z)) of a row; link(z); and the row's gradient in its place: see executor/loss.inl. Any n; gss too:
+    // log sum exp(link(z)) of a row; link(z); and the row's gradient in its place: see kernels/common/loss.inl. Any n; gss too:
     // k (z - c) + c - (k - 1) softplus(z - c), a = c, b = k.
     double (*link_lse)(const float* z, int64_t n, const Link& link);
     float (*link_at)(float z, const Link& link);

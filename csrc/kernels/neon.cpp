@@ -42,7 +42,7 @@ struct Dots {
     static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
 };
 
-#include "kernels/scan_by_4.inl"
+#include "kernels/common/scan_by_4.inl"
 
 // ---- queries side by side ----
 
@@ -62,8 +62,8 @@ struct LaneOps<4> : LaneMaths {
     }
 };
 
-#include "kernels/lanes.inl"
-#include "kernels/lanes_by_4.inl"
+#include "kernels/common/lanes.inl"
+#include "kernels/common/lanes_by_4.inl"
 
 }  // namespace
 

@@ -22,8 +22,7 @@ inline Halves widen_halves(const uint16_t* p) {
     return (Halves)vcvt_f64_f32(vget_low_f32(vcvt_f32_f16(half)));
 }
 
-#include "kernels/epilogue.inl"
-#include "executor/loss.inl"
+#include "kernels/common/all.inl"
 
 template <Kind K>
 inline F load4(const void* row, int64_t j) {
@@ -36,14 +35,14 @@ inline D low_half(F v) { return (D)vcvt_f64_f32(vget_low_f32((float32x4_t)v)); }
 inline D high_half(F v) { return (D)vcvt_high_f64_f32((float32x4_t)v); }
 inline F fused(F a, F b, F c) { return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 
-#include "kernels/rows_by_4.inl"
+#include "kernels/common/rows_by_4.inl"
 
 inline uint32_t lane_bits(I mask) {
     const uint32x4_t place = {1, 2, 4, 8};
     return vaddvq_u32(vandq_u32((uint32x4_t)mask, place));
 }
 
-#include "kernels/lane_maths_by_4.inl"
+#include "kernels/common/lane_maths_by_4.inl"
 
 // M vectors, after which `from` goes on by `next`. Eight are loaded as two times four by hand: compilers give the load of four
 // registers an addition of its own, and move its registers about.

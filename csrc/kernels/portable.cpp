@@ -8,8 +8,7 @@ namespace headlong {
 namespace {
 
 #define LANES 4
-#include "kernels/epilogue.inl"
-#include "executor/loss.inl"
+#include "kernels/common/all.inl"
 
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
@@ -103,7 +102,7 @@ inline uint32_t lane_bits(I mask) {
     return bits;
 }
 
-#include "kernels/lane_maths_by_4.inl"
+#include "kernels/common/lane_maths_by_4.inl"
 
 template <int L>
 struct LaneOps;
@@ -126,8 +125,8 @@ struct LaneOps<4> : LaneMaths {
     }
 };
 
-#include "kernels/lanes.inl"
-#include "kernels/lanes_by_4.inl"
+#include "kernels/common/lanes.inl"
+#include "kernels/common/lanes_by_4.inl"
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Softmax of link(z) and its gradient, a row of logits at a time, for training heads. Included after kernels/epilogue.inl.
+// Softmax of link(z) and its gradient, a row of logits at a time, for training heads. Included after kernels/common/all.inl.
 //
 // The row is the only array: forward reads it twice in cache-sized pieces, backward turns it into dloss/dz where it lies.
 

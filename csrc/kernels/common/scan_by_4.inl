@@ -1,4 +1,4 @@
-// Codes of 1, 2, 4 and 8 bits against int8 planes, four classes in a vector. Included after kernels/epilogue.inl with LANES 4,
+// Codes of 1, 2, 4 and 8 bits against int8 planes, four classes in a vector. Included after kernels/common/all.inl with LANES 4,
 // where `Dots` says how bytes are multiplied:
 //
 //   Codes, Sum, X         sixteen bytes of codes; sums of four classes; two quads of a query: high, low, high, low, four bytes each

@@ -1,4 +1,4 @@
-// What every LaneOps<4> of kernels/lanes.inl has in common. Included after kernels/epilogue.inl with LANES 4, where
+// What every LaneOps<4> of kernels/common/lanes.inl has in common. Included after kernels/common/all.inl with LANES 4, where
 // lane_bits(mask) gives a bit for each lane that is not 0.
 
 struct LaneMaths {

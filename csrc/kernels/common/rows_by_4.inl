@@ -1,5 +1,5 @@
 // Rows as they are stored against queries in float32 and float64, by vectors of four: for instruction sets with registers of 128
-// bits. Included after kernels/epilogue.inl (F, D, one_float, dot_block_wide) with LANES 4, where these are defined:
+// bits. Included after kernels/common/all.inl (F, D, one_float, dot_block_wide) with LANES 4, where these are defined:
 //
 //   load4<Kind>(row, j): four entries from j on;  low_half, high_half(F): two of them in float64;
 //   fused(a, b, c) = a * b + c, in one rounding where there is an instruction for that, for F and D.

@@ -1,0 +1,9 @@
+// What every instruction set takes, written once on the compiler's vector types and compiled for each. Included inside the anonymous
+// namespace of a translation unit that defines LANES (floats of one vector).
+#include "kernels/common/vectors.inl"
+#include "kernels/common/candidates.inl"
+#include "kernels/common/intervals.inl"
+#include "kernels/common/noise.inl"
+#include "kernels/common/doubles.inl"
+#include "kernels/common/rows.inl"
+#include "kernels/common/loss.inl"
