@@ -21,7 +21,7 @@ RecordShape shape_of(nb::handle pair) {
 
 class BoundBlocks {
   public:
-    // weight [vocab][dim]; turns: head [dim][width], and back, rest, scale, lost, or None; look; edges; order; levels: (records, count,
+    // weight [vocab][dim]; turns: head [width][dim], and back, rest, scale, lost, or None; look; edges; order; levels: (records, count,
     // tails) coarse to fine; closer: (records, count, tails, from) or None; shared: two times four factors.
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
@@ -133,10 +133,10 @@ class BoundBlocks {
 
     void take_turns(const nb::tuple& turns) {
         const auto head = nb::cast<AnyArray>(turns[0]);
-        check(head.ndim() == 2 && static_cast<int64_t>(head.shape(0)) == b_.dim, "head [dim, width]");
+        check(head.ndim() == 2 && static_cast<int64_t>(head.shape(1)) == b_.dim, "head [width, dim]");
         check(head.itemsize() == 4 || head.itemsize() == 2, "rotations are float32 or float16");
         b_.head = head.data();
-        b_.width = static_cast<int64_t>(head.shape(1));
+        b_.width = static_cast<int64_t>(head.shape(0));
         b_.turn_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
         check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
         if (turns[1].is_none()) {

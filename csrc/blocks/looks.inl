@@ -31,6 +31,18 @@ uint32_t sixteen(const uint8_t* record, const RecordShape& shape, const LookQuer
     return reaching(upper, tau);
 }
 
+inline float total_of(F16 sum) {
+    typedef float F8 __attribute__((vector_size(32)));
+    typedef float F4 __attribute__((vector_size(16)));
+    F8 halves[2];
+    std::memcpy(halves, &sum, sizeof(sum));
+    const F8 eight = halves[0] + halves[1];
+    F4 quarters[2];
+    std::memcpy(quarters, &eight, sizeof(eight));
+    const F4 four = quarters[0] + quarters[1];
+    return (four[0] + four[1]) + (four[2] + four[3]);
+}
+
 template <typename T>
 inline float product(const T* codes, int64_t count, const float* x) {
     F16 sum = {};
@@ -41,8 +53,7 @@ inline float product(const T* codes, int64_t count, const float* x) {
         typedef T V __attribute__((vector_size(16)));
         sum += floats(read<V>(reinterpret_cast<const uint8_t*>(codes + j))) * values;
     }
-    float total = 0;
-    for (int c = 0; c < kNeighbours; ++c) total += sum[c];
+    float total = total_of(sum);
     for (; j < count; ++j) total += static_cast<float>(codes[j]) * x[j];
     return total;
 }

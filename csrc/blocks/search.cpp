@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "runtime/pool.h"
@@ -52,7 +53,8 @@ struct Work {
     std::vector<double> shifted, turned, given, rest_lengths;
     std::vector<float> left, rest;
     std::vector<float> x, signs, bounds, lengths, closer_lengths;
-    std::vector<int32_t> open, next, order;
+    std::vector<float> sorted;
+    std::vector<int32_t> open, next;
     std::vector<Candidate> candidates, pending;
     std::vector<Found> best;
     std::vector<int64_t> ids;
@@ -98,7 +100,7 @@ class Run {
         length = std::sqrt(length) * (1 + 1e-12);
         if (b_.centre != nullptr)
             for (int64_t j = 0; j < dim; ++j) add += hidden_[j] * b_.centre[j];
-        b_.kernels->rotate(b_.head, b_.turn_kind, width, dim, 0, width, w_.shifted.data(), dim, 1, w_.turned.data(), width);
+        b_.kernels->dot_rows(b_.head, b_.turn_kind, dim, nullptr, width, w_.shifted.data(), w_.turned.data());
         const double* x = w_.turned.data();
         w_.x.assign(width + kNeighbours, 0.f);
         w_.signs.resize(2 * b_.look);
@@ -246,15 +248,18 @@ class Run {
 
     // The `wanted` nodes with the largest bounds that are there at all.
     void best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out) {
-        std::vector<int32_t>& at = w_.order;
-        at.clear();
-        for (int64_t n = 0; n < count; ++n)
-            if (bounds[n] >= kLowest) at.push_back(static_cast<int32_t>(n));
-        const size_t few = std::min<size_t>(wanted, at.size());
-        if (few < at.size())
-            std::nth_element(at.begin(), at.begin() + few, at.end(), [&](int32_t a, int32_t b) { return bounds[a] > bounds[b]; });
+        float least = kLowest;
+        if (count > wanted) {
+            w_.sorted.resize(count);
+            for (int64_t n = 0; n < count; ++n) w_.sorted[n] = bounds[n] >= kLowest ? bounds[n] : kLowest;
+            std::nth_element(w_.sorted.begin(), w_.sorted.begin() + (wanted - 1), w_.sorted.end(), std::greater<float>());
+            least = w_.sorted[wanted - 1];
+        }
         out.clear();
-        for (size_t i = 0; i < few; ++i) out.push_back(names == nullptr ? at[i] : names[at[i]]);
+        for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)  // the first ones among equals
+            if (bounds[n] > least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
+        for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)
+            if (bounds[n] == least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
         std::sort(out.begin(), out.end());
     }
 

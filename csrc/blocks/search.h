@@ -24,7 +24,7 @@ struct Blocks {
     int64_t vocab = 0, dim = 0;
     const float* bias = nullptr;                         // or null
     const double *mean = nullptr, *centre = nullptr;     // [dim] each; centre or null
-    const void* head = nullptr;                          // [dim][width]: x = (hidden - mean) head
+    const void* head = nullptr;                          // [width][dim]: x = head (hidden - mean)
     const void* back = nullptr;                          // [width][dim]: x back gives most of hidden - mean again
     Kind turn_kind = Kind::f16;                          // of both
     int64_t width = 0, look = 0;                         // coordinates of x that are read; those of boxes and blocks

@@ -156,7 +156,7 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
     levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
     closer = None
     if plan.closer is not None:
-        width = plan.head.shape[1]
+        width = len(plan.head)
         first = plan.edges.index(width)
         closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
     return _loaded().Blocks(

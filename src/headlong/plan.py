@@ -107,7 +107,7 @@ class Blocks(NamedTuple):
     """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``previews/blocks.py``.
 
     ``mean, centre``  ``[dim]`` float64, those of the basis
-    ``head``          ``[dim, width]``: the first coordinates, ``x = (hidden - mean) @ head``
+    ``head``          ``[width, dim]``: the first coordinates, ``x = head @ (hidden - mean)``
     ``back``          ``[width, dim]`` or None where width is dim: ``x @ back`` is most of ``hidden - mean``, ``left`` the rest
     ``rest``          ``[dim, n]`` int8: the other coordinates are ``left @ rest * rest_scale``, for their lengths alone;
     ``rest_lost``     ``[segments behind width, 3]``: lengths are off by that times ``‖left‖, ‖hidden - mean‖, ‖x‖`` at most

@@ -48,8 +48,8 @@ def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -
     if not 1 <= len(edges) <= MOST_EDGES or edges[0] != look or edges[-1] != dim or list(edges) != sorted(set(edges)):
         raise ValueError(f"blocks have the edges {edges}")
     turn = np.float16 if half else np.float32
-    head = _sound(tensor(NAME + "head", turn, (dim, None)), "head")
-    width = head.shape[1]
+    head = _sound(tensor(NAME + "head", turn, (None, dim)), "head")
+    width = len(head)
     behind = sum(edge >= width for edge in edges[:-1])
     rest = -(-(dim - width) // SIDE) * SIDE
     more: dict[str, Any] = dict.fromkeys(("back", "rest", "rest_scale", "rest_lost"))

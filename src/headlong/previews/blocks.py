@@ -74,7 +74,7 @@ def _turns(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, Any]:
     first coordinates are those that vary most.
     """
     turn, dim = basis.rotation, len(basis.mean)
-    head = np.ascontiguousarray(turn[:, :width])
+    head = np.ascontiguousarray(turn[:, :width].T)
     if width == dim:
         return {"head": head, "back": None, "rest": None, "rest_scale": None, "rest_lost": None}
     forth = basis.back[:, :width].T

@@ -159,9 +159,9 @@ def children(nodes: Ids) -> Ids:
 
 
 def halves_of(blocks: Blocks, hidden: Doubles) -> Halves:
-    """``x = (hidden - mean) @ head``, and no less than the lengths of all segments."""
+    """``x = head @ (hidden - mean)``, and no less than the lengths of all segments."""
     centred = hidden - blocks.mean
-    x, width, length = centred @ blocks.head.astype(np.float64), blocks.head.shape[1], float(np.linalg.norm(centred))
+    x, width, length = blocks.head.astype(np.float64) @ centred, len(blocks.head), float(np.linalg.norm(centred))
     sizes, behind = [], 0
     for start, stop in zip(blocks.edges, blocks.edges[1:], strict=False):
         if start < width:
@@ -205,7 +205,7 @@ def bounds(level: BoxLevel, box: bool, query: Halves, groups: Ids, state: _State
 def closer(blocks: Blocks, query: Halves, places: Ids, est: Doubles) -> tuple[Doubles, Doubles]:
     """The same of single classes, by the coordinates behind those of a block."""
     assert blocks.closer is not None
-    records, count = blocks.closer[places], blocks.head.shape[1] - blocks.look
+    records, count = blocks.closer[places], len(blocks.head) - blocks.look
     numbers = np.ascontiguousarray(records[:, -8:]).view(np.float32).astype(np.float64)
     product = records[:, :count].view(np.int8).astype(np.float64) @ query.x[blocks.look :]
     lengths = records[:, count:-8].astype(np.float64) @ query.closer
