@@ -166,7 +166,7 @@ def rivals(head: Any) -> dict[str, tuple[Any, Any]]:
     from transformers import TopPLogitsWarper
 
     from headlong.integrations.decoding import Picker
-    from headlong.integrations.processors import recipe
+    from headlong.integrations.generation.processors import recipe
 
     stock, warper = head.replaced, TopPLogitsWarper(TOP_P)
 

@@ -47,8 +47,10 @@ LAW: dict[str, set[str]] = {
     "report": {"errors", "numpy", "matplotlib"},
     "torch": {"integrations"},
     "integrations": {
-        *READING, DOOR, "compile", "heads", "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
+        *READING, DOOR, "compile", "heads", "integrations/generation",
+        "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
     },
+    "integrations/generation": {*READING, DOOR, "compile", "integrations", "torch", "transformers"},
     "inspection": MEASURING,
     "capacity": MEASURING | {"scipy"},
     "tune": MEASURING,
@@ -72,7 +74,12 @@ FILES = {
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
 OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy"}
 """Packages that need not be there: imported inside functions only..."""
-AT_THE_TOP = {"heads": {"torch"}, "studies/models": {"torch"}, "integrations": {"torch", "transformers", "sklearn", "scipy"}}
+AT_THE_TOP = {
+    "heads": {"torch"},
+    "studies/models": {"torch"},
+    "integrations": {"torch", "transformers", "sklearn", "scipy"},
+    "integrations/generation": {"torch", "transformers"},
+}
 """...but for these, which are nothing without them."""
 
 

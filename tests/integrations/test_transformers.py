@@ -29,7 +29,7 @@ from transformers import (
 from dense_noise import Noise, dense_with_noise
 from headlong import Affine, SoftCap
 from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
-from headlong.integrations.fingerprint import Fingerprint
+from headlong.integrations.generation.fingerprint import Fingerprint
 from headlong.integrations.transformers import FastHead, accelerate, headlong_generate, restore
 
 VOCAB, SHARP = 3000, 25.0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import headlong
 from headlong.errors import OptionError
 from headlong.heads.bands import BandsHead
-from headlong.integrations.fingerprint import KeptEngine
+from headlong.integrations.generation.fingerprint import KeptEngine
 
 
 class AdaptiveLogSoftmaxWithLoss(BandsHead):

@@ -24,11 +24,11 @@ from transformers import GenerationMixin, LogitsProcessor, StoppingCriteriaList,
 from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMode
 
 from headlong.errors import InputError, OptionError
-from headlong.integrations.beams import BeamScores
-from headlong.integrations.fast_head import CHANGED, FastHead, Taking
-from headlong.integrations.picking import pick
-from headlong.integrations.processors import Recipe, recipe
-from headlong.integrations.speculation import Draft, Verifier
+from headlong.integrations.generation.beams import BeamScores
+from headlong.integrations.generation.fast_head import CHANGED, FastHead, Taking
+from headlong.integrations.generation.picking import pick
+from headlong.integrations.generation.processors import Recipe, recipe
+from headlong.integrations.generation.speculation import Draft, Verifier
 
 ACCELERATED: weakref.WeakKeyDictionary[nn.Module, FastHead] = weakref.WeakKeyDictionary()
 """Models that accelerate() has seen and restore() has not."""

@@ -66,7 +66,8 @@ class IDSelectorBitmap(IDSelector):
         self.bits = np.unpackbits(np.asarray(bitmap, np.uint8), bitorder="little").astype(bool)
 
     def member(self, ids: Ids) -> Mask:
-        return (ids < len(self.bits)) & self.bits[np.clip(ids, 0, max(0, len(self.bits) - 1))]
+        inside: Mask = (ids < len(self.bits)) & self.bits[np.clip(ids, 0, max(0, len(self.bits) - 1))]
+        return inside
 
 
 class IDSelectorNot(IDSelector):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import headlong
 from headlong.errors import InputError
-from headlong.integrations.fingerprint import KeptEngine
+from headlong.integrations.generation.fingerprint import KeptEngine
 
 
 class OutputLayer(nn.Linear):

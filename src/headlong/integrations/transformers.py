@@ -28,8 +28,8 @@ from torch.nn import functional
 import headlong
 from headlong.errors import DtypeError, InputError, OptionError
 from headlong.integrations.decoding import ACCELERATED, generate, headlong_generate, hooked
-from headlong.integrations.fast_head import FastHead, Gain
-from headlong.integrations.inspect_model import Seen, calibration_of, one_step, post_head, put, vectors_of_text
+from headlong.integrations.generation.fast_head import FastHead, Gain
+from headlong.integrations.generation.inspect_model import Seen, calibration_of, one_step, post_head, put, vectors_of_text
 
 __all__ = ["FastHead", "accelerate", "generate", "headlong_generate", "restore"]
 

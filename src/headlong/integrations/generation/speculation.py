@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from headlong.integrations.fast_head import FastHead, Taking
-from headlong.integrations.picking import pick
-from headlong.integrations.processors import Recipe, recipe
+from headlong.integrations.generation.fast_head import FastHead, Taking
+from headlong.integrations.generation.picking import pick
+from headlong.integrations.generation.processors import Recipe, recipe
 
 LEAST = 1e-12
 """The share of all other tokens where rounding left none."""

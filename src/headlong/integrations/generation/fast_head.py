@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.errors import InputError
-from headlong.integrations.fingerprint import Fingerprint
+from headlong.integrations.generation.fingerprint import Fingerprint
 
 CHANGED = "the weights have changed since accelerate(); restore(model) and accelerate(model) again"
 

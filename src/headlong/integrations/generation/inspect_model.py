@@ -21,7 +21,7 @@ from transformers.utils.logging import tqdm
 
 import headlong
 from headlong.errors import IdError, InputError, OptionError
-from headlong.integrations.score_maps import link_between
+from headlong.integrations.generation.score_maps import link_between
 
 RAMP = 60.0
 """Scores from -RAMP to RAMP show what a model does to them."""

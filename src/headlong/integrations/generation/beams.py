@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from headlong.integrations.fast_head import FastHead, Taking
-from headlong.integrations.picking import exponents, limits_of
-from headlong.integrations.processors import Ids, Recipe, edited
+from headlong.integrations.generation.fast_head import FastHead, Taking
+from headlong.integrations.generation.picking import exponents, limits_of
+from headlong.integrations.generation.processors import Ids, Recipe, edited
 
 EPS = 1e-6
 

@@ -23,8 +23,8 @@ from headlong import Affine
 from headlong.engines.candidates import Best, Sieve, kept
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import InputError
-from headlong.integrations.fast_head import FastHead
-from headlong.integrations.processors import Edits, Ids, Recipe, edited
+from headlong.integrations.generation.fast_head import FastHead
+from headlong.integrations.generation.processors import Edits, Ids, Recipe, edited
 
 Doubles = NDArray[np.float64]
 
