@@ -33,6 +33,14 @@ docs:
 fuzz INPUTS="1000000" SEED="1":
     {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json results/fuzz.json
 
+# Random layers and calls, each in a process with limits, against float64; goes on where results/storm.json ends
+storm CASES="2000":
+    OMP_NUM_THREADS=1 {{python}} tests/storm/storm.py --cases {{CASES}} --json results/storm.json
+
+# Sixteen threads, engines that come and go, a fork a second: memory flat, no wrong answer
+soak SECONDS="3600":
+    OMP_NUM_THREADS=1 {{python}} tests/storm/soak.py --seconds {{SECONDS}} --json results/soak.json
+
 # Kernels with the address and undefined-behaviour sanitizers, and the tests over them
 sanitize:
     {{python}} -m pip install --no-build-isolation -c constraints.txt -C cmake.define.HEADLONG_SANITIZE=ON .

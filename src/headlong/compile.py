@@ -38,7 +38,7 @@ from headlong.errors import InputError, MalformedFileError, OptionError, ShapeEr
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
-from headlong.previews.conformal import enough
+from headlong.previews.conformal import enough, last, varied
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Buckets)
 STRUCTURED = (
@@ -147,7 +147,7 @@ def admitted(over: str | Iterable[str] | None, wanted: Promise) -> frozenset[str
 def _enough(vectors: Doubles, wanted: Promise) -> bool:
     """Whether half of the vectors can show that radii learned from the other half fail as rarely as was asked."""
     rate = rate_of(wanted)
-    return rate > 0 and len(vectors) >= 2 * enough(rate)
+    return rate > 0 and len(vectors) >= 2 * enough(rate) and varied(last(vectors, rate)) >= enough(rate)
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:

@@ -202,3 +202,21 @@ def test_what_the_chances_rest_on() -> None:
     assert few.promise.delta_ids == 0  # too few vectors for radii that fail once in a hundred: they choose the plan alone
     fixed = hl.compile(layer, "cascade", over=(), delta=0.5)
     assert fixed.promise == hl.Promise(0.01, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "equal", "one row"])
+def test_vectors_that_say_nothing_teach_no_radii(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    layer = hl.Layer(rng.standard_normal((4000, 100)).astype(np.float32))
+    row = rng.standard_normal((1, 100))
+    vectors = {"zeros": np.zeros((2000, 100)), "equal": np.tile(row, (2000, 1)), "one row": row}[kind]
+    with pytest.raises(OptionError, match="differ; a rate of|takes .* vectors"):
+        hl.compile(layer, "cascade", width=16, delta=0.05, delta_ids=0.05, over=("query", "calibration"), calibration=vectors)
+    hidden, k = rng.standard_normal((64, 100)), 5
+    expected = np.sort(hidden @ layer.weight.T.astype(np.float64), axis=1)[:, ::-1][:, :k]
+    for engine in (  # what may rest on calibration does not, or ids are proved whatever the vectors are
+        hl.compile(layer, "cascade", width=16, delta=0.05, delta_ids=0.05, calibration=vectors),
+        hl.compile(layer, "cascade", calibration=vectors),
+    ):
+        assert "calibration" not in engine.promise.over
+        np.testing.assert_allclose(engine.topk(hidden, k).logits, expected, rtol=1e-9)

@@ -30,6 +30,16 @@ def enough(delta: float) -> int:
     return math.ceil(1 / delta) - 1 if delta < 1 else 1
 
 
+def last(calibration: Doubles, delta: float) -> Doubles:
+    """The vectors of the second half that radii are learned from."""
+    return calibration[len(calibration) // 2 :][-PLENTY * enough(delta) :]
+
+
+def varied(queries: Doubles) -> int:
+    """How many of the rows differ: one that comes twice says nothing new."""
+    return len(np.unique(queries, axis=0))
+
+
 def split(calibration: Doubles, delta: float) -> tuple[Doubles, Doubles]:
     """``(for the basis, for the widths)``: halves, in the order they came, since neighbours are often alike."""
     half = len(calibration) // 2
@@ -38,7 +48,14 @@ def split(calibration: Doubles, delta: float) -> tuple[Doubles, Doubles]:
             f"a promise over calibration that fails at a rate of {delta:g} takes {2 * enough(delta):,} vectors, half of them "
             f"for the radii; got {len(calibration):,}: pass more, allow a larger delta, or leave 'calibration' out of over"
         )
-    return calibration[:half], calibration[half:][-PLENTY * enough(delta) :]
+    queries = last(calibration, delta)
+    different = varied(queries)
+    if different < enough(delta):
+        raise OptionError(
+            f"only {different:,} of the {len(queries):,} calibration vectors that the radii are learned from differ; a rate of "
+            f"{delta:g} takes {enough(delta):,}: pass the hidden vectors of real queries, or leave 'calibration' out of over"
+        )
+    return calibration[:half], queries
 
 
 def tail_factor(weight: Array, basis: Basis, width: int, queries: Doubles, delta: float) -> float:
