@@ -116,8 +116,6 @@ void scan_bits(const uint8_t* block, int64_t words, const int8_t* planes, const 
              est + q * stride, stride);
         q += width;
     };
-    if constexpr (R == 1)
-        while (n - q >= 6) some(scan_across<Bits, 6, 2>, 6);
     while (n - q >= 4) some(scan_across<Bits, 4, 2 / R>, 4);
     if (n - q >= 2) some(scan_across<Bits, 2, 4 / R>, 2);
     if (n - q == 1) some(scan_across<Bits, 1, 8 / R>, 1);
