@@ -15,6 +15,7 @@ import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
 from headlong.engines.device.residence import BLOCKS, CAPACITY, unit
+from headlong.engines.device.short import MOST
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, truth
@@ -69,6 +70,26 @@ def test_more_ties_than_there_is_room_for_are_settled_densely() -> None:
     check_answer(Case(layer, np.ones((2, 3), np.float32), True), answer)
     drawn = engine.sample(tensor(np.zeros((1, 3), np.float32)), seed=3)
     assert drawn.ids.item() == int(np.argmax(gumbels(3, 0, 0, np.arange(layer.vocab))))
+
+
+def test_many_classes_are_answered_in_three_launches_and_more_in_others(rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 2100, 9, "float16", link=hl.SoftCap(8.0))
+    hidden = rng.standard_normal((2, 9)).astype(np.float32)
+    engine = hl.compile(layer, "full", device=PLACE)
+    for k in (MOST, MOST + 1):
+        check_answer(Case(layer, hidden), engine.topk(tensor(hidden), k))
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_a_normaliser_that_is_not_near_enough_is_summed_in_float64(batch: int, rng: np.random.Generator) -> None:
+    layer = layer_of(rng, 300, 40, "float16")
+    hidden = rng.standard_normal((batch, 40)).astype(np.float32)
+    engine, reference = hl.compile(layer, "full", device=PLACE), truth(layer, hidden)
+    answer = engine.topk(tensor(hidden), 4, eps=1e-10)
+    check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), 1e-12)
+    assert (answer.error < 1e-10).all() and (answer.cost.rows == 2 * layer.vocab).all()
+    exact = np.take_along_axis(reference.log_probs, answer.ids.cpu().numpy(), 1)
+    np.testing.assert_allclose(answer.log_probs.cpu(), exact, atol=1e-11)
 
 
 def test_all_classes_in_order(rng: np.random.Generator) -> None:

@@ -24,6 +24,8 @@ DIM, VOCAB = 16, 67
 ENGINES = ("full", "cascade", "svd", "experts", "moc", "mos", "tree", "two-level")
 VERBS: dict[str, Callable[[Any, Any], Any]] = {
     "topk": lambda engine, hidden: engine.topk(hidden, 3),
+    "topk of many": lambda engine, hidden: engine.topk(hidden, 40),
+    "one draw": lambda engine, hidden: engine.sample(hidden, seed=3),
     "log_prob": lambda engine, hidden: engine.log_prob(hidden, torch.zeros(len(hidden), 2, dtype=torch.int64)),
     "lse": lambda engine, hidden: engine.lse(hidden),
     "sample": lambda engine, hidden: engine.sample(hidden, 2, seed=3),
@@ -39,6 +41,42 @@ def engine_of(name: str, place: str = PLACE) -> Any:
     vectors = (rng.standard_normal((64, DIM)) * np.arange(1, DIM + 1) ** -1.0).astype(np.float32)
     options = {"cascade": {"calibration": vectors, "width": 8, "eps": np.inf}, "svd": {"width": 4}}.get(name, {})
     return hl.compile(layer, name, device=place, **options)
+
+
+ONE_QUERY, SEVERAL = ("topk", "topk of many", "one draw", "sample", "top-k sampling"), ("topk", "one draw", "sample")
+LAUNCHES = {"full": 3, "cascade": 272, "svd": 82, "experts": 93, "moc": 251, "mos": 276, "tree": 477, "two-level": 166}
+"""Of every engine above: kernels and torch's operations of one ``topk`` of one query, at most."""
+
+
+class Counted(TorchDispatchMode):
+    """Counts torch's operations that launch something: all but those that make room, or look at it in another way."""
+
+    FREE = ("empty", "new_empty", "view", "_unsafe_view", "_reshape_alias", "alias", "detach", "slice", "select", "split")
+    FREE += ("squeeze", "unsqueeze", "expand", "as_strided", "t.", "transpose", "permute", "unbind", "lift_fresh")
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not str(func).removeprefix("aten.").startswith(self.FREE)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
+@pytest.mark.parametrize("name", ENGINES)
+def test_how_many_launches_an_answer_takes(name: str) -> None:
+    engine, hidden = engine_of(name), torch.zeros(1, DIM, dtype=torch.float16)
+    with recorded(run=False) as launches, Counted() as operations:
+        engine.topk(hidden, 3)
+    assert len(launches) + operations.count <= LAUNCHES[name]
+
+
+@pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
+@pytest.mark.parametrize("verb", ["topk", "topk of many", "lse", "one draw"])
+@pytest.mark.parametrize("batch", [1, 17])
+def test_full_answers_in_three_launches(verb: str, batch: int) -> None:
+    engine, hidden = engine_of("full"), torch.zeros(batch, DIM)
+    with recorded(run=False) as launches, Counted() as operations:
+        VERBS[verb](engine, hidden)
+    assert [kernel.__name__ for kernel, *_ in launches] == ["look", "settle", "dense"] and operations.count == 0
 
 
 class HostLooks(TorchDispatchMode):
@@ -85,7 +123,7 @@ def machine_code() -> list[dict[str, Any]]:
             with recorded(run=False) as launches:
                 engine = engine_of(name)
                 for batch in (1, 5, 17):
-                    for verb in ("topk", "sample", "top-k sampling") if batch == 1 else ("topk", "sample"):
+                    for verb in ONE_QUERY if batch == 1 else SEVERAL:
                         VERBS[verb](engine, torch.zeros(batch, DIM, dtype=torch.float16))
             for launch in launches:
                 form = [launch[2].get(key) for key in ("SAMPLE", "BLOCK_B")]
@@ -116,7 +154,7 @@ def test_codes_are_multiplied_by_the_instructions_for_them(machine_code: list[di
     assert all("16 bytes" in uses[form] for form in wide)
 
 
-CALLED = ("finish_tile",)
+CALLED = ("finish_tile", "sum_tiles", "order", "pick")
 """What kernels call and what returns nothing."""
 
 

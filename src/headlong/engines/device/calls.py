@@ -9,7 +9,7 @@ Nothing here copies from the host but a mask and ids that came from there, so th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,14 @@ from headlong.errors import DtypeError, ShapeError
 WORD = 0xFFFFFFFF
 
 
+class Asked(NamedTuple):
+    """``hidden [batch, dim]`` as it came, on the device; what is masked; of which kind the answer is to be."""
+
+    hidden: Tensor
+    mask: Tensor | None
+    kind: Kind
+
+
 class DeviceCalls(Bounded):
     """What an engine on a device knows of itself, and how it takes its arguments."""
 
@@ -38,7 +46,8 @@ class DeviceCalls(Bounded):
     def path(self) -> str:
         return "triton"
 
-    def _call(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> tuple[Call, Kind]:
+    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> Asked:
+        """The arguments, checked, on the device; nothing is launched but for a mask."""
         reader, torch = self.reader, self.reader.torch
         kind = kind_of(hidden)
         tensor = hidden if kind == "torch" else tensor_of(np.asarray(hidden), torch, reader.device)
@@ -49,20 +58,27 @@ class DeviceCalls(Bounded):
         if tensor.device.type != reader.device.type:
             raise DtypeError(f"hidden is on {tensor.device}; this engine is on {reader.device}: move hidden there")
         tensor = tensor.detach().contiguous()
-        narrow = tensor.float() if tensor.dtype == torch.float64 else tensor
-        batch, wide = len(tensor), tensor.double()
-        mask = class_mask(allowed, exclude, batch, self.layer.vocab)
+        mask = class_mask(allowed, exclude, len(tensor), self.layer.vocab)
         if wish is not None:
             check_some_left(mask)
+        return Asked(tensor, None if mask is None else reader.tensor(mask), kind)
+
+    def _call(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> tuple[Call, Kind]:
+        asked = self._asked(hidden, allowed, exclude, wish)
+        return self._call_of(asked, wish), asked.kind
+
+    def _call_of(self, asked: Asked, wish: Filters | None = None) -> Call:
+        reader, torch, tensor = self.reader, self.reader.torch, asked.hidden
+        narrow = tensor.float() if tensor.dtype == torch.float64 else tensor
+        batch, wide = len(tensor), tensor.double()
         heat, seed, row0, class0 = (1.0, 0, 0, 0) if wish is None else (wish.temperature, wish.seed, wish.row0, wish.class0)
         start = row0 - 2**64 if row0 >= 2**63 else row0  # the same 64 bits
-        call = Call(
-            wide, narrow, torch.linalg.vector_norm(wide, dim=1) * (1 + 1e-12), None if mask is None else reader.tensor(mask),
+        return Call(
+            wide, narrow, torch.linalg.vector_norm(wide, dim=1) * (1 + 1e-12), asked.mask,
             reader.full((1,), heat), self._words(seed),
             reader.full((1,), start, "int64") + torch.arange(batch, device=reader.device), reader.full((batch,), 0, "int64"),
             reader.full((1,), class0, "int64"),
         )  # fmt: skip
-        return call, kind
 
     def _words(self, key: int) -> Tensor:
         """64 bits as two numbers of 32, filled in on the device."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headlong.engines.device.common import finish_tile, gumbel, linked, widened
+from headlong.engines.device.common import finish_tile, gumbel_at, linked, widened
 from headlong.engines.device.scan_kernels import tile_there
 
 
@@ -81,7 +81,9 @@ def scan_codes_of_one(
     b = query + tl.arange(0, 1)
     there = tile_there(i, b, mask, mask_stride, vocab, MASKED)
     finish_tile(
-        z[:, None], radius[:, None], i, b, there, tile, tiles, steepest, link, heat, seed, rows, draws, class0,
+        z[:, None], radius[:, None], i, b, there, tile, tiles, steepest, link, tl.load(heat),
+        tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32),
+        tl.load(rows + b, mask=b >= 0), tl.load(draws + b, mask=b >= 0).to(tl.uint32), tl.load(class0),
         high_at, estimate_at, best_at, best_id_at, mass_at, vocab, best_count, KIND, SAMPLE, True, False,
     )  # fmt: skip
 
@@ -127,7 +129,9 @@ def scan_codes(
     radius = radius * 1.000001 + (tl.abs(z) + tl.abs(offset)) * 2.4e-7 + 1e-37
     there = tile_there(i, b, mask, mask_stride, vocab, MASKED)
     finish_tile(
-        z, radius, i, b, there, tile, tiles, steepest, link, heat, seed, rows, draws, class0,
+        z, radius, i, b, there, tile, tiles, steepest, link, tl.load(heat),
+        tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32),
+        tl.load(rows + b, mask=b >= 0), tl.load(draws + b, mask=b >= 0).to(tl.uint32), tl.load(class0),
         high_at, estimate_at, best_at, best_id_at, mass_at, vocab, best_count, KIND, SAMPLE, True, False,
     )  # fmt: skip
 
@@ -162,7 +166,7 @@ def refine(
     top = tl.where(known, z.to(tl.float64) + radius.to(tl.float64), float("inf"))
     tl.store(estimate_at + b * vocab + ids, z, mask=there)
     if SAMPLE:
-        noise = gumbel(seed, tl.load(rows + b), tl.load(draws + b).to(tl.uint32), ids + tl.load(class0))
+        noise = gumbel_at(seed, tl.load(rows + b), tl.load(draws + b).to(tl.uint32), ids + tl.load(class0))
         finite = top < float("inf")
         top = tl.where(finite, linked(tl.where(finite, top, 0.0), link, KIND) / tl.load(heat) + noise, float("inf"))
     end = widened(top, 1)

@@ -50,22 +50,24 @@ def philox(a, b, c, d, first, second):
 
 
 @triton.jit
-def words(seed, row, draw, ids):
+def words(first, second, row, draw, ids):
     """32 bits for each class of ``ids`` int64: output ``class & 3`` of the block at counter ``(class >> 2, draw, row)``."""
     zero = (ids * 0).to(tl.uint32)
-    key = tl.load(seed).to(tl.uint32) + zero
-    second = tl.load(seed + 1).to(tl.uint32) + zero
     high_row = (row >> 32).to(tl.uint32) + zero
-    a, b, c, d = philox((ids >> 2).to(tl.uint32) + zero, draw + zero, row.to(tl.uint32) + zero, high_row, key, second)
+    low_row, start = row.to(tl.uint32) + zero, (ids >> 2).to(tl.uint32) + zero
+    a, b, c, d = philox(start, draw + zero, low_row, high_row, first + zero, second + zero)
     place = ids & 3
     return tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
 
 
 @triton.jit
-def gumbel(seed, row, draw, ids):
-    """``-log(-log((H 2^32 + L + 1/2) / 2^64))`` in float64, H and L two words; near one by what is missing to one."""
-    high = words(seed, row, draw, ids)
-    low = words(seed, row, draw | 0x80000000, ids)
+def gumbel(first, second, row, draw, ids):
+    """``-log(-log((H 2^32 + L + 1/2) / 2^64))`` in float64, H and L two words; near one by what is missing to one.
+
+    ``first, second``: the halves of the seed, uint32; ``row`` int64, ``draw`` uint32.
+    """
+    high = words(first, second, row, draw, ids)
+    low = words(first, second, row, draw | 0x80000000, ids)
     low64 = low.to(tl.float64)
     upper = high >= 0x80000000
     near_zero = (high.to(tl.float64) * 4294967296.0 + low64 + 0.5) * 5.421010862427522e-20
@@ -79,6 +81,12 @@ def gumbel(seed, row, draw, ids):
 
 
 @triton.jit
+def gumbel_at(seed, row, draw, ids):
+    """The same, of a seed that lies in memory."""
+    return gumbel(tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32), row, draw, ids)
+
+
+@triton.jit
 def widened(values, WIDER: tl.constexpr):
     """float64 to the float32 at or above it (``WIDER`` 1) or at or below it (-1), generously; infinities stay."""
     return (values + WIDER * (tl.abs(values) * 2.4e-7 + 1e-37)).to(tl.float32)
@@ -86,22 +94,21 @@ def widened(values, WIDER: tl.constexpr):
 
 @triton.jit
 def finish_tile(
-    z, radius, i, b, there, tile, tiles, steepest, link, heat, seed, rows, draws, class0,
+    z, radius, i, b, there, tile, tiles, steepest, link, temperature, low, high_word, row, draw, class0,
     high_at, estimate_at, best_at, best_id_at, mass_at, vocab, best_count,
     KIND: tl.constexpr, SAMPLE: tl.constexpr, KEEP: tl.constexpr, MASS: tl.constexpr,
 ):  # fmt: skip
     """From estimates and radii ``[classes, batch]`` of one tile: upper ends, the best few, and the sum of exponentials.
 
     ``there`` says which entries are classes of the call. An estimate that overflowed knows nothing: 0 within infinity.
+    ``low, high_word`` are the seed; ``row, draw [batch]`` the numbers of each query's noise.
     """
     known = tl.abs(z) < 3.0e38
     z = tl.where(known, z, 0.0)
     radius = tl.where(known, radius, float("inf"))
     wide, reach = z.to(tl.float64), radius.to(tl.float64)
-    temperature = tl.load(heat)
     if SAMPLE:
-        row, draw = tl.load(rows + b, mask=b >= 0), tl.load(draws + b, mask=b >= 0).to(tl.uint32)
-        noise = gumbel(seed, row[None, :], draw[None, :], i.to(tl.int64)[:, None] + tl.load(class0))
+        noise = gumbel(low, high_word, row[None, :], draw[None, :], i.to(tl.int64)[:, None] + class0)
         top = tl.where(known, linked(wide + reach, link, KIND) / temperature + noise, float("inf"))
         middle = (linked(wide, link, KIND) / temperature + noise).to(tl.float32)
     else:

@@ -20,6 +20,7 @@ from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_filters, checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.residence import Call, Found, Looked, Reader, Tensor
+from headlong.engines.device.short import MOST, Short, ShortAnswers
 
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""
@@ -31,18 +32,24 @@ class DeviceEngine(DeviceCalls):
     def __init__(self, reader: Reader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
         super().__init__(reader.layer, reader, name, promise, **about)
         self.plan = plan
+        self.short = ShortAnswers(reader) if reader.always else None
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
         k, reach = checked_k(k, self.layer.vocab), self._eps(eps)
-        call, kind = self._call(hidden, allowed, exclude)
+        asked = self._asked(hidden, allowed, exclude)
+        if self.short is not None and k <= MOST:
+            short = self.short(asked.hidden, asked.mask, k, reach)
+            parts = short.values, short.ids, short.logits, short.lse, short.error, short.proved
+            return answered(TopK(*parts, self._short_cost(short)), asked.kind)
+        call = self._call_of(asked)
         found, lse, error, flags = self._topk(call, k, reach)
         exponents, _ = self.reader.exponents(call, found.ids, found.logits)
         bad = self._bad(call)
         log_probs = (exponents - self.reader.torch.where(lse.isfinite(), lse, 0.0)[:, None]).masked_fill(bad[:, None], math.nan)
         lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
         answer = TopK(log_probs, found.ids, found.logits, lse, error, ~bad, self._cost(call, found.count, flags, found.passed))
-        return answered(answer, kind)
+        return answered(answer, asked.kind)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
@@ -63,11 +70,15 @@ class DeviceEngine(DeviceCalls):
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
         reach = self._eps(eps)
-        call, kind = self._call(hidden, allowed, exclude)
+        asked = self._asked(hidden, allowed, exclude)
+        if self.short is not None:
+            short = self.short(asked.hidden, asked.mask, 1, reach)
+            return answered(Lse(short.lse, short.error, self._short_cost(short)), asked.kind)
+        call = self._call_of(asked)
         lse, error, flags = self._lse(call, reach)
         bad = self._bad(call)
         cost = self._cost(call, self.reader.full((call.batch,), 0, "int64"), flags)
-        return answered(Lse(lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf), cost), kind)
+        return answered(Lse(lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf), cost), asked.kind)
 
     def sample(
         self,
@@ -91,9 +102,15 @@ class DeviceEngine(DeviceCalls):
         cannot: then ``proved`` is False for that row). With ``top_k`` those k are all there is to order.
         """
         wish = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
-        call, kind = self._call(hidden, allowed, exclude, wish)
-        if wish.top_k or wish.top_p < 1 or wish.min_p > 0:
-            return answered(self._filtered(call, wish), kind)
+        asked = self._asked(hidden, allowed, exclude, wish)
+        filtered = wish.top_k > 0 or wish.top_p < 1 or wish.min_p > 0
+        if self.short is not None and n == 1 and not filtered:
+            short = self.short(asked.hidden, asked.mask, 1, math.inf, wish)
+            parts = short.ids, short.logits, short.score, short.proved[:, None]
+            return answered(Sample(*parts, self._short_cost(short)), asked.kind)
+        call = self._call_of(asked, wish)
+        if filtered:
+            return answered(self._filtered(call, wish), asked.kind)
         spread = self._spread(call, n)
         looked = self.reader.look(spread, 1, sample=True)
         found = self.reader.candidates(spread, looked, 1, sample=True)
@@ -103,7 +120,7 @@ class DeviceEngine(DeviceCalls):
         proved = ~self._bad(call)[:, None].expand(shape)
         count, passed = (part.view(shape).sum(dim=1) for part in (found.count, found.passed))
         cost = self._cost(call, count, found.over.view(shape).any(dim=1), passed)
-        return answered(Sample(ids, logits, keys, proved, cost), kind)
+        return answered(Sample(ids, logits, keys, proved, cost), asked.kind)
 
     def __repr__(self) -> str:
         layer = self.layer
@@ -169,6 +186,9 @@ class DeviceEngine(DeviceCalls):
         score, place = key.max(dim=1)
         place = place.view(call.batch, n)
         return found.ids.gather(1, place), found.logits.gather(1, place), score.view(call.batch, n), closed
+
+    def _short_cost(self, short: Short) -> Cost:
+        return Cost(short.rows, short.bytes, short.dense, f"{self.name}/{self.path}")
 
     def _cost(self, call: Call, count: Tensor, flags: Tensor, passed: Tensor | None = None) -> Cost:
         rows, read = self.reader.cost(call, count, passed)

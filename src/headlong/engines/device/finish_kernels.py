@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headlong.engines.device.common import gumbel, linked
+from headlong.engines.device.common import gumbel_at, linked
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def exact(weight, bias, hidden, at, row, there, dim, BIAS: tl.constexpr, ROWS: t
 @triton.jit
 def noisy(z, ids, b, link, heat, seed, rows, draws, class0, KIND: tl.constexpr):
     """``f(z) / temperature + gumbel`` in float64; -inf stays."""
-    noise = gumbel(seed, tl.load(rows + b), tl.load(draws + b).to(tl.uint32), ids + tl.load(class0))
+    noise = gumbel_at(seed, tl.load(rows + b), tl.load(draws + b).to(tl.uint32), ids + tl.load(class0))
     finite = z > float("-inf")
     return tl.where(finite, linked(tl.where(finite, z, 0.0), link, KIND) / tl.load(heat) + noise, float("-inf"))
 
@@ -181,5 +181,5 @@ def noise_rows(
     exponent = tl.where(finite, linked(tl.where(finite, z, 0.0), link, KIND) / tl.load(heat), float("-inf"))
     tl.store(exponents + r * k + c, exponent, mask=c < k)
     if SAMPLE:
-        drawn = gumbel(seed, tl.load(rows + r), tl.load(draws + r).to(tl.uint32), tl.maximum(chosen, 0) + tl.load(class0))
+        drawn = gumbel_at(seed, tl.load(rows + r), tl.load(draws + r).to(tl.uint32), tl.maximum(chosen, 0) + tl.load(class0))
         tl.store(noise + r * k + c, drawn, mask=c < k)

@@ -38,7 +38,8 @@ KINDS = {"affine": 0, "softcap": 1, "table": 2}
 
 class Blocks(NamedTuple):
     """What one program takes: ``classes`` of a look at one query or at several (``wide``), ``columns`` of a row at a time,
-    exact ``rows``, ``noise`` and ``order`` of the candidates, upper ends to ``select`` from. ``dp4a``: whether there is one."""
+    exact ``rows`` (``exact`` columns at a time), ``noise`` and ``order`` of the candidates, upper ends to ``select`` from.
+    ``programs`` that settle at once: two for each multiprocessor. ``dp4a``: whether there is such an instruction."""
 
     classes: int = 64
     wide: int = 128
@@ -47,11 +48,13 @@ class Blocks(NamedTuple):
     noise: int = 128
     order: int = 64
     select: int = 1024
+    exact: int = 256
+    programs: int = 264
     dp4a: bool = True
 
 
 BLOCKS = Blocks()
-INTERPRETED = Blocks(classes=256, wide=256, rows=256, noise=1024, order=512, dp4a=False)
+INTERPRETED = Blocks(classes=256, wide=256, rows=256, noise=1024, order=512, programs=2, dp4a=False)
 """The interpreter pays for each operation, not for its size."""
 
 
@@ -174,14 +177,11 @@ class Reader:
 
         ``keep``: the estimates stay, too, ``[batch, vocab]``.
         """
-        torch, batch = self.torch, call.batch
+        batch = call.batch
         product = batch > 4
         block = 1 if not product else 16 if batch <= 16 else 32
         classes = self.blocks.wide if product else self.blocks.classes
         tiles, best = self.tiles(classes, k)
-        # (the interpreter's product takes the bits of bfloat16 for numbers)
-        types = (torch.float16,) if self.blocks is INTERPRETED else (torch.float16, torch.bfloat16)
-        native = call.narrow.dtype == self.weight.dtype and self.weight.dtype in types
         looked = self._room(batch, tiles, best, keep=keep)
         self.scan_kernels.scan_rows[(-(-batch // block), tiles)](
             self.weight, self.one if self.bias is None else self.bias, self.norms, call.narrow, self.up(call.length), self.one,
@@ -189,10 +189,15 @@ class Reader:
             looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
             self.vocab, self.dim, batch, tiles, best, unit(self.dim, self.blocks.columns, product),
             BIAS=self.bias is not None, MASKED=call.mask is not None, KIND=self.kind, SAMPLE=sample, KEEP=keep,
-            PRODUCT=product, NATIVE=native, BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
+            PRODUCT=product, NATIVE=self.native(call.narrow), BLOCK_V=classes, BLOCK_D=self.blocks.columns, BLOCK_B=block,
             num_warps=WARPS[block],
         )  # fmt: skip
         return looked
+
+    def native(self, hidden: Tensor) -> bool:
+        """Whether queries and rows have one type of 16 bits, and so the products (the interpreter's take bfloat16 for bits)."""
+        types = (self.torch.float16,) if self.blocks is INTERPRETED else (self.torch.float16, self.torch.bfloat16)
+        return hidden.dtype == self.weight.dtype and self.weight.dtype in types
 
     def tiles(self, classes: int, k: int) -> tuple[int, int]:
         """How many tiles there are, and how many of each one's best make k in all."""
