@@ -68,7 +68,8 @@ LAW: dict[str, set[str]] = {
 FILES = {
     "engines/device/residence.py": {"torch", "triton"},
     "engines/device/common.py": {"triton"},
-    **{f"engines/device/{name}_kernels.py": {"triton"} for name in ("scan", "finish", "codes", "short", "tree", "mixing")},
+    **{f"engines/device/{name}_kernels.py": {"triton"} for name in ("scan", "finish", "codes", "tree", "mixing")},
+    **{f"engines/device/{name}_kernels.py": {"triton"} for name in ("answer", "short", "short_codes")},
 }
 """Files with a package of their own: a GPU's memory, and kernels in Triton, which are imported by name where one is used."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}

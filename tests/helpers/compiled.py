@@ -33,7 +33,7 @@ def variant(kernel: Any, values: dict[str, Any], constants: dict[str, Any]) -> s
         if type(value) is int and value == 1:
             fixed[name] = 1
         elif isinstance(value, (int, float)):
-            types[name] = "i32" if isinstance(value, int) else "fp32"
+            types[name] = ("i32" if -(2**31) <= value < 2**31 else "i64") if isinstance(value, int) else "fp32"
         else:
             types[name] = "*" + TYPES[str(value.dtype).removeprefix("torch.")]
     whole = [name for name, value in values.items() if name in types and _whole(value)]

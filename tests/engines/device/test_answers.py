@@ -163,6 +163,23 @@ def test_rows_that_are_no_numbers_prove_nothing(rng: np.random.Generator) -> Non
     assert engine.topk(tensor(hidden[:0]), 2).ids.shape == (0, 2)
 
 
+@pytest.mark.parametrize("method", ["full", "cascade"])
+def test_what_is_no_number_or_very_long_among_many_classes(method: str, rng: np.random.Generator) -> None:
+    """More classes than there is room for candidates: a row that is no number is not finished densely, a very long one is."""
+    weight = rng.standard_normal((CAPACITY + 80, 4)).astype(np.float32)
+    weight[7] = 0.0
+    layer = hl.Layer(weight, rng.standard_normal(len(weight)).astype(np.float32))
+    hidden = np.array([[0, np.nan, 0, 0], [3e38, 3e38, 3e38, 3e38], [0, 0, 0, 0]], np.float32)
+    engine = hl.compile(layer, method, eps=math.inf, device=PLACE)
+    answer = engine.topk(tensor(hidden), 2)
+    assert answer.proved.tolist() == [False, True, True] and torch.isnan(answer.lse[0]) and torch.isinf(answer.error[0])
+    assert answer.ids[0].tolist() == [-1, -1] and torch.isnan(answer.log_probs[0]).all()
+    reference = truth(layer, hidden[1:])
+    for row in (1, 2):
+        expected = np.argsort(-reference.logits[row - 1], kind="stable")[:2]
+        assert answer.ids[row].tolist() == expected.tolist()
+
+
 def test_what_is_refused(rng: np.random.Generator) -> None:
     layer = layer_of(rng, 70, 8)
     engine = hl.compile(layer, device=PLACE)

@@ -44,7 +44,7 @@ def engine_of(name: str, place: str = PLACE) -> Any:
 
 
 ONE_QUERY, SEVERAL = ("topk", "topk of many", "one draw", "sample", "top-k sampling"), ("topk", "one draw", "sample")
-LAUNCHES = {"full": 3, "cascade": 272, "svd": 82, "experts": 93, "moc": 251, "mos": 276, "tree": 477, "two-level": 166}
+LAUNCHES = {"full": 3, "cascade": 5, "svd": 82, "experts": 93, "moc": 251, "mos": 276, "tree": 477, "two-level": 166}
 """Of every engine above: kernels and torch's operations of one ``topk`` of one query, at most."""
 
 
@@ -72,11 +72,14 @@ def test_how_many_launches_an_answer_takes(name: str) -> None:
 @pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
 @pytest.mark.parametrize("verb", ["topk", "topk of many", "lse", "one draw"])
 @pytest.mark.parametrize("batch", [1, 17])
-def test_full_answers_in_three_launches(verb: str, batch: int) -> None:
-    engine, hidden = engine_of("full"), torch.zeros(batch, DIM)
+@pytest.mark.parametrize("name", ["full", "cascade"])
+def test_answers_in_three_launches_and_in_five(name: str, verb: str, batch: int) -> None:
+    engine, hidden = engine_of(name), torch.zeros(batch, DIM)
     with recorded(run=False) as launches, Counted() as operations:
         VERBS[verb](engine, hidden)
-    assert [kernel.__name__ for kernel, *_ in launches] == ["look", "settle", "dense"] and operations.count == 0
+    scan = "scan_codes" if batch > 4 else "scan_codes_of_one"
+    expected = {"full": ["look", "settle", "dense"], "cascade": ["rotate", "prepare", scan, "settle_codes", "dense"]}
+    assert [kernel.__name__ for kernel, *_ in launches] == expected[name] and operations.count == 0
 
 
 class HostLooks(TorchDispatchMode):
@@ -154,7 +157,7 @@ def test_codes_are_multiplied_by_the_instructions_for_them(machine_code: list[di
     assert all("16 bytes" in uses[form] for form in wide)
 
 
-CALLED = ("finish_tile", "sum_tiles", "order", "pick")
+CALLED = ("finish_tile", "sum_tiles", "keep", "close", "order", "pick", "halves_of")
 """What kernels call and what returns nothing."""
 
 

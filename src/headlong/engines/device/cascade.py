@@ -43,6 +43,15 @@ class Words(NamedTuple):
     edges: Tensor
 
 
+class Tiles(NamedTuple):
+    """Queries and classes of a program that looks, how many tiles of classes there are, and how many of the best each keeps."""
+
+    block: int
+    classes: int
+    tiles: int
+    best: int
+
+
 class Halves(NamedTuple):
     """Of one level: ``planes [batch, 2, width]`` int8, ``steps [batch, segments]``, ``halves [batch, slacks]``."""
 
@@ -142,32 +151,37 @@ class CodesReader(Reader):
     def look(self, call: Call, k: int, *, sample: bool = False, keep: bool = True) -> Looked:
         """Level 0 of all classes; estimates and the queries' side are kept for the levels behind it."""
         sides, shared = self.query(call)
-        batch, codes, side = call.batch, self.levels[0], sides[0]
-        product = batch > 4
-        block = 1 if not product else 16 if batch <= 16 else 32
-        classes = self.blocks.wide if product else self.blocks.classes
-        tiles, best = self.tiles(classes, k)
-        looked = self._room(batch, tiles, best, keep=True)
+        block = 1 if call.batch <= 4 else 16 if call.batch <= 16 else 32
+        classes = self.blocks.wide if block > 1 else self.blocks.classes
+        shape = Tiles(block, classes, *self.tiles(classes, k))
+        looked = self._room(call.batch, shape.tiles, shape.best, keep=True)
+        kinds = {"MASKED": call.mask is not None, "KIND": self.kind, "SAMPLE": sample}
+        self.scan(sides[0], shared, self.masked(call), call.noise, looked, shape, kinds)
+        return looked._replace(sides=sides, shared=shared)
+
+    def scan(
+        self, side: Halves, shared: Tensor, masked: Any, noise: Any, looked: Looked, shape: Any, kinds: dict[str, Any]
+    ) -> None:  # fmt: skip
+        """Level 0 of all classes into ``looked``."""
+        codes, product, batch = self.levels[0], shape.block > 1, len(side.planes)
         form = codes if product else self.words[0]
-        planes = side.planes if product else side.planes.view(self.torch.int32)
         given = (
-            form.codes, codes.scale, codes.slack, self.base, form.edges, planes, side.steps, side.halves, shared,
-            *self.masked(call), self.steepest, self.link, *call.noise,
-            looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
+            form.codes, codes.scale, codes.slack, self.base, form.edges,
+            side.planes if product else side.planes.view(self.torch.int32), side.steps, side.halves, shared,
+            *masked, self.steepest, self.link, *noise, looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
             self.vocab, codes.codes.shape[1] // (1 if product else ALIGN), codes.scale.shape[1],
         )  # fmt: skip
-        kinds = {"MASKED": call.mask is not None, "KIND": self.kind, "SAMPLE": sample, "BLOCK_V": classes}
-        segments, slacks = codes.scale.shape[0], codes.slack.shape[0]
+        kinds = {name: kinds[name] for name in ("MASKED", "KIND", "SAMPLE")} | {"BLOCK_V": shape.classes}
+        counts = shape.tiles, shape.best, codes.scale.shape[0], codes.slack.shape[0]
         if product:
-            self.code_kernels.scan_codes[(-(-batch // block), tiles)](
-                *given, batch, tiles, best, segments, slacks, **kinds,
-                BLOCK_D=self.blocks.columns, BLOCK_B=block, num_warps=WARPS[block],
+            self.code_kernels.scan_codes[(-(-batch // shape.block), shape.tiles)](
+                *given, batch, *counts, **kinds,
+                BLOCK_D=self.blocks.columns, BLOCK_B=shape.block, num_warps=WARPS[shape.block],
             )  # fmt: skip
         else:
-            self.code_kernels.scan_codes_of_one[(batch, tiles)](
-                *given, tiles, best, segments, slacks, **kinds, DP4A=self.blocks.dp4a, BLOCK_W=self.blocks.columns // 4
+            self.code_kernels.scan_codes_of_one[(batch, shape.tiles)](
+                *given, *counts, **kinds, DP4A=self.blocks.dp4a, BLOCK_W=self.blocks.columns // 4
             )
-        return looked._replace(sides=sides, shared=shared)
 
     def rivals(self, call: Call, looked: Looked, threshold: Tensor, k: int, *, sample: bool) -> tuple[Tensor, ...]:
         """What level 0 leaves open, less what level 1 settles; ``over``: where either had too little room."""

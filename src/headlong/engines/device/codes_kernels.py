@@ -137,6 +137,27 @@ def scan_codes(
 
 
 @triton.jit
+def closer(
+    z, ids, there, b, words, scale, slack, edges, planes, steps, halves, shared, lines, padded, segments, slacks,
+    DP4A: tl.constexpr, ROWS: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """Estimates ``z`` of ``ids`` with what the next level adds to them, and radii; one that overflowed: 0 and infinity."""
+    width = 4 * lines
+    x = planes + b * (2 * width)
+    for s in range(segments):
+        first, stop = tl.multiple_of(tl.load(edges + s), 4), tl.multiple_of(tl.load(edges + s + 1), 4)
+        total = segment_sums(words, ids * width, there, x, width, first, stop, DP4A, ROWS, BLOCK_W)
+        z += total * (tl.load(scale + s * padded + ids, mask=there, other=0.0) * tl.load(steps + b * segments + s))
+    radius = tl.zeros((ROWS,), tl.float32)
+    for m in range(slacks):
+        half = tl.load(halves + b * slacks + m)
+        radius += tl.where(half > 0, tl.load(slack + m * padded + ids, mask=there, other=0.0) * half, 0.0)
+    radius = radius * 1.000001 + (tl.abs(z) + tl.abs(tl.load(shared + b))) * 4.8e-7 + 1e-37
+    known = tl.abs(z) < 3.0e38
+    return tl.where(known, z, 0.0), tl.where(known & (radius == radius), radius, float("inf"))
+
+
+@triton.jit
 def refine(
     words, scale, slack, edges, planes, steps, halves, shared, kept, count, threshold, high_at, estimate_at, open_count,
     still_open, link, heat, seed, rows, draws, class0, vocab, lines, padded, capacity, room, segments, slacks,
@@ -149,21 +170,12 @@ def refine(
         return
     c = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     ids = tl.load(kept + b * capacity + c, mask=c < filled, other=0).to(tl.int64)
-    there, width = c < filled, 4 * lines
-    z = tl.load(estimate_at + b * vocab + ids, mask=there, other=0.0)
-    x = planes + b * (2 * width)
-    for s in range(segments):
-        first, stop = tl.multiple_of(tl.load(edges + s), 4), tl.multiple_of(tl.load(edges + s + 1), 4)
-        total = segment_sums(words, ids * width, there, x, width, first, stop, DP4A, ROWS, BLOCK_W)
-        z += total * (tl.load(scale + s * padded + ids, mask=there, other=0.0) * tl.load(steps + b * segments + s))
-    radius = tl.zeros((ROWS,), tl.float32)
-    for m in range(slacks):
-        half = tl.load(halves + b * slacks + m)
-        radius += tl.where(half > 0, tl.load(slack + m * padded + ids, mask=there, other=0.0) * half, 0.0)
-    radius = radius * 1.000001 + (tl.abs(z) + tl.abs(tl.load(shared + b))) * 4.8e-7 + 1e-37
-    known = tl.abs(z) < 3.0e38
-    z = tl.where(known, z, 0.0)
-    top = tl.where(known, z.to(tl.float64) + radius.to(tl.float64), float("inf"))
+    there = c < filled
+    z, radius = closer(
+        tl.load(estimate_at + b * vocab + ids, mask=there, other=0.0), ids, there, b,
+        words, scale, slack, edges, planes, steps, halves, shared, lines, padded, segments, slacks, DP4A, ROWS, BLOCK_W,
+    )  # fmt: skip
+    top = z.to(tl.float64) + radius.to(tl.float64)
     tl.store(estimate_at + b * vocab + ids, z, mask=there)
     if SAMPLE:
         noise = gumbel_at(seed, tl.load(rows + b), tl.load(draws + b).to(tl.uint32), ids + tl.load(class0))

@@ -105,7 +105,7 @@ def finish_tile(
     """
     known = tl.abs(z) < 3.0e38
     z = tl.where(known, z, 0.0)
-    radius = tl.where(known, radius, float("inf"))
+    radius = tl.where(known & (radius == radius), radius, float("inf"))  # 0 times infinity
     wide, reach = z.to(tl.float64), radius.to(tl.float64)
     if SAMPLE:
         noise = gumbel(low, high_word, row[None, :], draw[None, :], i.to(tl.int64)[:, None] + class0)

@@ -19,8 +19,10 @@ from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_filters, checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
+from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.residence import Call, Found, Looked, Reader, Tensor
 from headlong.engines.device.short import MOST, Short, ShortAnswers
+from headlong.engines.device.short_codes import ShortCodes
 
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""
@@ -32,13 +34,13 @@ class DeviceEngine(DeviceCalls):
     def __init__(self, reader: Reader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
         super().__init__(reader.layer, reader, name, promise, **about)
         self.plan = plan
-        self.short = ShortAnswers(reader) if reader.always else None
+        self.short = ShortCodes(reader) if isinstance(reader, CodesReader) else ShortAnswers(reader)
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
         k, reach = checked_k(k, self.layer.vocab), self._eps(eps)
         asked = self._asked(hidden, allowed, exclude)
-        if self.short is not None and k <= MOST:
+        if k <= MOST:
             short = self.short(asked.hidden, asked.mask, k, reach)
             parts = short.values, short.ids, short.logits, short.lse, short.error, short.proved
             return answered(TopK(*parts, self._short_cost(short)), asked.kind)
@@ -71,14 +73,8 @@ class DeviceEngine(DeviceCalls):
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
         reach = self._eps(eps)
         asked = self._asked(hidden, allowed, exclude)
-        if self.short is not None:
-            short = self.short(asked.hidden, asked.mask, 1, reach)
-            return answered(Lse(short.lse, short.error, self._short_cost(short)), asked.kind)
-        call = self._call_of(asked)
-        lse, error, flags = self._lse(call, reach)
-        bad = self._bad(call)
-        cost = self._cost(call, self.reader.full((call.batch,), 0, "int64"), flags)
-        return answered(Lse(lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf), cost), asked.kind)
+        short = self.short(asked.hidden, asked.mask, 1, reach)
+        return answered(Lse(short.lse, short.error, self._short_cost(short)), asked.kind)
 
     def sample(
         self,
@@ -104,7 +100,7 @@ class DeviceEngine(DeviceCalls):
         wish = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
         asked = self._asked(hidden, allowed, exclude, wish)
         filtered = wish.top_k > 0 or wish.top_p < 1 or wish.min_p > 0
-        if self.short is not None and n == 1 and not filtered:
+        if n == 1 and not filtered:
             short = self.short(asked.hidden, asked.mask, 1, math.inf, wish)
             parts = short.ids, short.logits, short.score, short.proved[:, None]
             return answered(Sample(*parts, self._short_cost(short)), asked.kind)

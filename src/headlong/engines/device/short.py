@@ -82,6 +82,7 @@ class ShortAnswers:
         link, layer = reader.layer.link, reader.layer
         row_bytes = layer.dim * layer.weight.itemsize
         facts = [reader.longest, reader.largest, reader.steepest, link.offset, lowering_error(link), UNIT, row_bytes]
+        facts += self._read(row_bytes)
         self.facts = reader.tensor(np.array(facts, np.float64))
         self.bias = reader.one if reader.bias is None else reader.bias
 
@@ -92,7 +93,7 @@ class ShortAnswers:
         room, found = self._room(batch, shape, sample=sample), self._answer(batch, k)
         hides = reader.one if mask is None else mask, 0 if mask is None or len(mask) == 1 else int(mask.shape[1])
         kinds = {"BIAS": reader.bias is not None, "KIND": reader.kind, "SAMPLE": sample}
-        self._look(hidden, hides, shape, room, _numbers(wish), kinds | {"MASKED": mask is not None})
+        looked = self._look(hidden, hides, shape, room, _numbers(wish), kinds | {"MASKED": mask is not None})
         blocks = reader.blocks
         kinds |= {
             "ROOM": max(16, 1 << (k - 1).bit_length()),
@@ -100,11 +101,12 @@ class ShortAnswers:
             "BLOCK_D": blocks.exact,
             "num_warps": SETTLING,
         }
-        self._settle(hidden, shape, room, found, (*_numbers(wish), _down(eps), k), kinds)
+        self._settle(hidden, shape, room, found, looked, (*_numbers(wish), _down(eps), k), kinds)
         self._dense(hidden, hides, shape, room, found, (*_numbers(wish), k), kinds | {"MASKED": mask is not None})
         return found
 
-    def _look(self, hidden: Tensor, hides: Any, shape: Shape, room: Room, numbers: Any, kinds: Any) -> None:
+    def _look(self, hidden: Tensor, hides: Any, shape: Shape, room: Room, numbers: Any, kinds: Any) -> Any:
+        """All classes once; what comes back is handed on to :meth:`_settle`."""
         reader, product = self.reader, shape.block > 1
         self.kernels.look[(-(-len(hidden) // shape.block), shape.tiles)](
             reader.weight, self.bias, reader.norms, hidden, reader.one, *hides, reader.steepest, reader.link, *numbers,
@@ -114,7 +116,9 @@ class ShortAnswers:
             BLOCK_V=shape.classes, BLOCK_D=reader.blocks.columns, BLOCK_B=shape.block, num_warps=WARPS[shape.block],
         )  # fmt: skip
 
-    def _settle(self, hidden: Tensor, shape: Shape, room: Room, found: Short, numbers: Any, kinds: Any) -> None:
+    def _settle(
+        self, hidden: Tensor, shape: Shape, room: Room, found: Short, looked: Any, numbers: Any, kinds: Any
+    ) -> None:  # fmt: skip
         reader, blocks, bits = self.reader, self.reader.blocks, self.torch.int8
         self.kernels.settle[(len(hidden), shape.parts)](
             reader.weight, self.bias, hidden, room.scratch.view(self.torch.float32), room.best, room.best_ids, room.mass,
@@ -132,6 +136,10 @@ class ShortAnswers:
             found.ids, found.logits, found.score, found.values, found.lse, found.error, room.flags, reader.link, self.facts,
             *numbers, reader.vocab, reader.dim, shape.last, **kinds, LANES=blocks.order, BLOCK=blocks.select,
         )  # fmt: skip
+
+    def _read(self, row_bytes: int) -> list[float]:
+        """Bytes of the look at all classes, and of a closer look at one."""
+        return [float(self.reader.vocab * row_bytes), 0.0]
 
     def _shape(self, batch: int, k: int) -> Shape:
         reader, blocks, queries = self.reader, self.reader.blocks, max(1, batch)
