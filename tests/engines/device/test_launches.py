@@ -152,8 +152,8 @@ def test_codes_are_multiplied_by_the_instructions_for_them(machine_code: list[di
     uses = {(code["kernel"], code.get("BLOCK_B")): code["uses"] for code in machine_code}
     assert "dp4a" in uses["scan_codes_of_one", None] and "dp4a" in uses["refine", None]
     assert all("int8 matrix" in uses["scan_codes", block] for block in (16, 32))
-    assert all("float matrix" in uses["scan_rows", block] for block in (16, 32)) and "float matrix" not in uses["scan_rows", 1]
-    wide = (("scan_rows", 1), ("scan_codes_of_one", None), ("scan_codes", 16), ("scan_codes", 32))
+    assert all("float matrix" in uses["look", block] for block in (16, 32)) and "float matrix" not in uses["look", 1]
+    wide = (("look", 1), ("scan_codes_of_one", None), ("scan_codes", 16), ("scan_codes", 32))
     assert all("16 bytes" in uses[form] for form in wide)
 
 

@@ -180,7 +180,7 @@ class Reader:
         batch = call.batch
         product = batch > 4
         block = 1 if not product else 16 if batch <= 16 else 32
-        classes = self.blocks.wide if product else self.blocks.classes
+        classes = self.classes(block, call.narrow)
         tiles, best = self.tiles(classes, k)
         looked = self._room(batch, tiles, best, keep=keep)
         self.scan_kernels.scan_rows[(-(-batch // block), tiles)](
@@ -198,6 +198,12 @@ class Reader:
         """Whether queries and rows have one type of 16 bits, and so the products (the interpreter's take bfloat16 for bits)."""
         types = (self.torch.float16,) if self.blocks is INTERPRETED else (self.torch.float16, self.torch.bfloat16)
         return hidden.dtype == self.weight.dtype and self.weight.dtype in types
+
+    def classes(self, block: int, hidden: Tensor) -> int:
+        """Classes of a program that looks at ``block`` queries; half where float32 products take twice the registers."""
+        if block == 1:
+            return self.blocks.classes
+        return self.blocks.wide if self.native(hidden) else self.blocks.wide // 2
 
     def tiles(self, classes: int, k: int) -> tuple[int, int]:
         """How many tiles there are, and how many of each one's best make k in all."""

@@ -89,7 +89,7 @@ class ShortAnswers:
     def __call__(self, hidden: Tensor, mask: Tensor | None, k: int, eps: float, wish: Filters | None = None) -> Short:
         """``hidden [batch, dim]`` in any type; with a ``wish`` one draw of each query at its temperature, k = 1."""
         reader, batch, sample = self.reader, len(hidden), wish is not None
-        shape = self._shape(batch, k)
+        shape = self._shape(hidden, k)
         room, found = self._room(batch, shape, sample=sample), self._answer(batch, k)
         hides = reader.one if mask is None else mask, 0 if mask is None or len(mask) == 1 else int(mask.shape[1])
         kinds = {"BIAS": reader.bias is not None, "KIND": reader.kind, "SAMPLE": sample}
@@ -141,16 +141,19 @@ class ShortAnswers:
         """Bytes of the look at all classes, and of a closer look at one."""
         return [float(self.reader.vocab * row_bytes), 0.0]
 
-    def _shape(self, batch: int, k: int) -> Shape:
-        reader, blocks, queries = self.reader, self.reader.blocks, max(1, batch)
+    def _shape(self, hidden: Tensor, k: int) -> Shape:
+        reader, blocks, batch, queries = self.reader, self.reader.blocks, len(hidden), max(1, len(hidden))
         block = 1 if batch <= 4 else 16 if batch <= 16 else 32
         chunks, rows = -(-reader.vocab // blocks.select), -(-reader.vocab // blocks.rows)
         parts = max(1, min(chunks, blocks.programs // queries))
         last = min(rows, blocks.programs, max(16, 8 * blocks.programs // queries))
-        classes = blocks.wide if block > 1 else blocks.classes
+        classes = self._classes(block, hidden)
         return Shape(
             block, classes, *reader.tiles(classes, k), parts, last, -(-chunks // parts) * blocks.select, reader.capacity(k)
         )  # fmt: skip
+
+    def _classes(self, block: int, hidden: Tensor) -> int:
+        return self.reader.classes(block, hidden)
 
     def _room(self, batch: int, shape: Shape, *, sample: bool) -> Room:
         best, capacity = shape.tiles * shape.best, shape.capacity

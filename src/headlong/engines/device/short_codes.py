@@ -62,6 +62,9 @@ class ShortCodes(ShortAnswers):
         closer = behind.codes.shape[1] + 4 * (behind.scale.shape[0] + behind.slack.shape[0])
         return [float(look), float(closer) if len(self.codes.levels) > 1 else 0.0]
 
+    def _classes(self, block: int, hidden: Tensor) -> int:
+        return self.codes.blocks.wide if block > 1 else self.codes.blocks.classes  # codes are int8, whatever hidden is
+
     def _tables(self, level: Level, edges: Tensor) -> Tables:
         places = edges.cpu().numpy()[:-1]
         segments = [(start, stop, place) for (start, stop, _), place in zip(level.layout, places, strict=True)]
