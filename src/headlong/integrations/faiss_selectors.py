@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-class IDSelector:
+class IDSelector(ABC):
     """``member(ids) -> [n]`` bool."""
 
+    @abstractmethod
     def member(self, ids: Ids) -> Mask:
-        raise NotImplementedError
+        """Which of ``ids`` are selected."""
 
     def is_member(self, key: int) -> bool:
         return bool(self.member(np.array([key], np.int64))[0])
