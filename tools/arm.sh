@@ -2,7 +2,8 @@
 # headlong on AArch64, on a machine that is not: the cross build, an emulated Python, and the tests under it.
 #
 #   tools/arm.sh setup         tool chain, emulator, an arm64 root file system and its wheels, into a cache folder of its own
-#   tools/arm.sh build         the native module and the kernel check for AArch64, into <cache>/build
+#   tools/arm.sh build         the native module and the kernel check for AArch64, into a folder of the cache that belongs to this tree
+#   tools/arm.sh where         prints that folder
 #   tools/arm.sh check         every kernel of every level against the reference, bit for bit; two seconds a level
 #   tools/arm.sh python ARGS   the emulated Python, with this tree's headlong
 #   tools/arm.sh test [PATHS]  the tests that make sense there, on each level
@@ -15,7 +16,9 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 cache=${HEADLONG_ARM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headlong-arm}
-root=$cache/root site=$cache/site build=$cache/build
+root=$cache/root site=$cache/site
+own=$cache/trees/$(printf %s "$here" | cksum | cut -d ' ' -f 1)  # what is built from this tree: another checkout has its own
+build=$own/build package=$own/package
 python=${PYTHON:-python3}
 cpu=${HEADLONG_ARM_CPU:-max}
 
@@ -60,24 +63,25 @@ setup() { setup_tools; setup_root; setup_wheels; }
 
 build() {
   local launcher=()
+  mkdir -p "$own"
   if command -v ccache > /dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   "$python" -c 'import nanobind' 2> /dev/null || missing "nanobind is not installed in $python"
   cmake -S "$here" -B "$build" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$here/tools/aarch64.cmake" \
     -DHEADLONG_ARM_ROOT="$root" -DHEADLONG_KERNEL_CHECK=ON "${launcher[@]}" -DSKBUILD_PROJECT_NAME=headlong -DSKBUILD_PROJECT_VERSION=0.1.0 -DSKBUILD_SOABI=cpython-311-aarch64-linux-gnu \
-    -DPython_EXECUTABLE="$(command -v "$python")" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$cache/configure.log" ||
-    { cat "$cache/configure.log"; exit 1; }
-  ninja -C "$build" > "$cache/build.log" || { grep -E 'error|FAILED' -A 5 "$cache/build.log"; exit 1; }
-  rm -rf "$cache/package" && mkdir -p "$cache/package/headlong"  # the Python files as they are, beside a native module of their processor
-  ln -sfn "$here"/src/headlong/* "$cache/package/headlong/"
-  find "$cache/package/headlong" -name '_native*' -delete
-  cp "$build"/_native*.so "$cache/package/headlong/"
+    -DPython_EXECUTABLE="$(command -v "$python")" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$own/configure.log" ||
+    { cat "$own/configure.log"; exit 1; }
+  ninja -C "$build" > "$own/build.log" || { grep -E 'error|FAILED' -A 5 "$own/build.log"; exit 1; }
+  rm -rf "$package" && mkdir -p "$package/headlong"  # the Python files as they are, beside a native module of their processor
+  ln -sfn "$here"/src/headlong/* "$package/headlong/"
+  find "$package/headlong" -name '_native*' -delete
+  cp "$build"/_native*.so "$package/headlong/"
 }
 
 # OpenBLAS without its SVE kernels: under QEMU 7.2 a finite layer now and then got a rotation of NaN from them.
 emulated() { OPENBLAS_CORETYPE=ARMV8 qemu-aarch64 -cpu "$cpu" -L "$root" "$@"; }
 
 arm_python() {
-  PYTHONHOME="$root/usr" PYTHONPATH="$cache/package:$site" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+  PYTHONHOME="$root/usr" PYTHONPATH="$package:$site" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
     emulated "$root/usr/bin/python3.11" "$@"
 }
 
@@ -121,15 +125,15 @@ tests() {
 
 # A wheel by hand: scikit-build-core asks the interpreter at hand for its tag. Installed with pip's own rules, tested from there.
 wheel() {
-  local out=$cache/wheels tree=$cache/wheel
-  rm -rf "$tree" "$out" "$cache/installed" && mkdir -p "$tree" "$out"
+  local out=$own/wheels tree=$own/wheel installed=$own/installed
+  rm -rf "$tree" "$out" "$installed" && mkdir -p "$tree" "$out"
   (cd "$here" && "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$tree" . -C "cmake.toolchain-file=$here/tools/aarch64.cmake" \
     -C "cmake.define.HEADLONG_ARM_ROOT=$root" -C "cmake.define.SKBUILD_SOABI=cpython-311-aarch64-linux-gnu")
   "$python" -m wheel tags --remove --platform-tag manylinux_2_35_aarch64 "$tree"/*.whl > /dev/null
   cp "$tree"/*.whl "$out/"
-  "$python" -m pip install -q --no-deps --target "$cache/installed" --only-binary=:all: --python-version 3.11 --implementation cp \
+  "$python" -m pip install -q --no-deps --target "$installed" --only-binary=:all: --python-version 3.11 --implementation cp \
     --platform manylinux_2_35_aarch64 "$out"/*.whl
-  (cd "$cache" && PYTHONHOME="$root/usr" PYTHONPATH="$cache/installed:$site" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
+  (cd "$cache" && PYTHONHOME="$root/usr" PYTHONPATH="$installed:$site" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
     emulated "$root/usr/bin/python3.11" -m pytest -q -p no:cacheprovider --timeout 1800 -c "$here/pyproject.toml" "${flags[@]}" "$(files levels)" -k "int8 or forced or refused")
   ls "$out"
 }
@@ -137,11 +141,12 @@ wheel() {
 case ${1:-all} in
   setup) setup ;;
   build) setup; build ;;
+  where) echo "$build" ;;
   check) check "${@:2}" ;;
   python) arm_python "${@:2}" ;;
   slice) setup; build; slice ;;
   test) tests "${@:2}" ;;
   wheel) setup; wheel ;;
   all) setup; build; tests; wheel ;;
-  *) sed -n '2,15p' "$0"; exit 2 ;;
+  *) sed -n '2,16p' "$0"; exit 2 ;;
 esac
