@@ -20,6 +20,7 @@ from headlong.checks import real, whole
 from headlong.engines.adaptive import method as bandit
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
+from headlong.engines.changed import Changed
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.factory import PLACED, device_choice, on_device, structured_on_device
 from headlong.engines.device.residence import place_of
@@ -215,7 +216,7 @@ def load(
     *,
     verify: bool = True,
     mapped: bool = True,
-) -> Engine | StructuredEngine:
+) -> Engine | StructuredEngine | Changed:
     """An engine that was saved. ``layer`` is needed where it was left out of the file.
 
     ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
@@ -232,10 +233,11 @@ def load(
     saved = read_engine(path, layer, **how)
     try:
         method = configured(saved.method, _kept(saved.method, saved.options))
-        return Engine(
+        engine = Engine(
             saved.layer, method, saved.plan, saved.norms, saved.promise,
             threads=threads, seed=saved.seed, reason=saved.reason,
         )  # fmt: skip
+        return engine if saved.changes is None else Changed(engine, *saved.changes)
     except ValueError as error:  # an option that is none, or numbers that the native module refuses
         raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
 

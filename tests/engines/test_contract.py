@@ -14,13 +14,14 @@ import pytest
 
 import headlong as hl
 from headlong.compile import BUILT_IN, STRUCTURED
+from headlong.engines.changed import Changed
 from headlong.engines.contract import AnyEngine
 from headlong.engines.shards import here
 from headlong.errors import UnsupportedError
 from structured_layers import made
 
 VOCAB, DIM = 300, 16
-VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save")
+VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save", "with_rows", "without", "compact")
 HEADS = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mos"}
 
 
@@ -33,10 +34,16 @@ def shards() -> Any:
     return here([hl.compile(hl.Layer(whole.weight[part]), "cascade") for part in (slice(0, 130), slice(130, VOCAB))])
 
 
+def changed() -> Any:
+    weight = matrix().weight
+    return hl.compile(hl.Layer(weight[:290]), "cascade").with_rows(weight[280:], ids=range(280, VOCAB))
+
+
 MAKERS: dict[str, Callable[[], Any]] = {
     **{method.name: lambda name=method.name: hl.compile(matrix(), name) for method in BUILT_IN},  # type: ignore[misc]
     **{kind: lambda head=head: hl.compile(made(head, DIM, VOCAB).layer) for kind, head in HEADS.items()},  # type: ignore[misc]
     "shards": shards,
+    "changed": changed,
     "device": lambda: hl.compile(matrix(), "full", device="interpreter"),
     "device tree": lambda: hl.compile(made("tree", DIM, VOCAB).layer, device="interpreter"),
 }
@@ -86,13 +93,14 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
 
 
 def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: Path) -> None:
-    if engine.name in ON_ONE_MATRIX and hasattr(engine, "plan") and not hasattr(engine, "place"):
+    own_plan = engine.name in ON_ONE_MATRIX and hasattr(engine, "plan") and not hasattr(engine, "place")
+    if own_plan or isinstance(engine, Changed):
         assert engine.sample(hidden, seed=1, class0=7).ids.shape == (2, 1)
         assert engine.at_temperature(2.0).layer.vocab == VOCAB
     else:
         with pytest.raises(UnsupportedError, match="has no at_temperature; pass temperature= to sample"):
             engine.at_temperature(2.0)
-        if not hasattr(engine, "plan"):
+        if not hasattr(engine, "plan") and not isinstance(engine, Changed):
             with pytest.raises(UnsupportedError, match="class0 is 7; .* only an engine over one matrix"):
                 engine.sample(hidden, seed=1, class0=7)
     if hasattr(engine, "place") or engine.reason.startswith("2 shards"):

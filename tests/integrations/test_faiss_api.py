@@ -40,6 +40,26 @@ def test_search_is_exact(method: str) -> None:
     assert (index.reconstruct(1500) == ROWS[1500]).all()
 
 
+@pytest.mark.parametrize("metric", ["inner_product", "l2", "cosine"])
+def test_few_changes_are_read_beside_the_engine(metric: str) -> None:
+    index, twin = IndexFlat(24, metric, method="cascade"), IndexFlat(24, metric, method="full")
+    index.add(ROWS[:2900])
+    index.search(QUERIES, 3)
+    engine = index.engine
+    index.add(ROWS[2900:2950])
+    assert index.remove_ids(np.arange(5, 2950, 40)) == 74
+    assert index.engine is not engine and index.engine.settled is engine
+    twin.add(np.delete(ROWS[:2950], np.arange(5, 2950, 40), axis=0))
+    for allowed in (None, faiss_api.SearchParameters(faiss_api.IDSelectorRange(100, 2860))):
+        expected, found = (one.search(QUERIES, 10, params=allowed) for one in (twin, index))
+        assert (found[1] == expected[1]).all()
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    assert (index.reconstruct(2875) == twin.reconstruct(2875)).all()
+    assert (copy.deepcopy(index).search(QUERIES, 10)[1] == index.search(QUERIES, 10)[1]).all()
+    index.add(ROWS[:500])  # no longer few
+    assert (index.search(QUERIES, 1)[1] >= -1).all() and isinstance(index.engine, type(engine))
+
+
 def test_the_same_as_faiss() -> None:
     faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
     theirs, ours = faiss.IndexFlatIP(24), IndexFlatIP(24)

@@ -19,6 +19,7 @@ from headlong.arrays import HIDDEN
 from headlong.compile import load
 from headlong.engines import saved
 from headlong.engines.base import Engine
+from headlong.engines.changed import Changed
 from headlong.engines.structured import saved as saved_structured
 from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, ShapeError, StoreError, cause
@@ -132,7 +133,7 @@ def form(path: str | Path) -> str:
     return open_file(path).metadata.get("format", "") if is_tensor_file(path) else ""
 
 
-def engine(text: str, threads: int | None, given: Mapping[str, bool]) -> Engine | StructuredEngine | None:
+def engine(text: str, threads: int | None, given: Mapping[str, bool]) -> Engine | StructuredEngine | Changed | None:
     """The engine that was saved there, or None where the file holds none; ``given`` options that engines do not take."""
     if form(text) not in ENGINES:
         return None

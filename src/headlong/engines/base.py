@@ -29,6 +29,7 @@ from headlong.checks import real
 from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_of
 from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.blocks import BlockReader
+from headlong.engines.contract import Changeable
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
 from headlong.engines.method import Method
@@ -45,7 +46,7 @@ MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
 
 
-class Engine:
+class Engine(Changeable):
     """Reads one layer by one plan. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
 
     def __init__(
@@ -84,6 +85,11 @@ class Engine:
     def name(self) -> str:
         """How the layer is read, in one word."""
         return self.method.name
+
+    @property
+    def threads(self) -> int | None:
+        """Of every call, as asked for."""
+        return self._threads
 
     @property
     def executor(self) -> kernels.Executor:
@@ -189,10 +195,13 @@ class Engine:
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
+        write_engine(path, self.kept(), layer)
+
+    def kept(self) -> Saved:
+        """What a file holds of it."""
         self._check_unchanged()
         options = dataclasses.asdict(self.method)
-        kept = Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
-        write_engine(path, kept, layer)
+        return Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and plan; a copy, deep or not, shares these arrays, to which nobody writes."""

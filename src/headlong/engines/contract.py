@@ -4,6 +4,7 @@
 
     engine.topk(hidden, k)   engine.log_prob(hidden, ids)   engine.lse(hidden)   engine.sample(hidden, n)
     engine.at_temperature(2.0)   engine.save(path)
+    engine.with_rows(weight)   engine.without(ids)   engine.compact()
     engine.layer   engine.name   engine.promise   engine.reason
 
 ``tests/engines/test_contract.py`` runs one suite over all kinds. What a kind cannot do is an UnsupportedError that names
@@ -65,6 +66,39 @@ class AnyEngine(Protocol):
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None: ...
 
+    def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any: ...
+
+    def without(self, ids: Any) -> Any: ...
+
+    def compact(self, calibration: Any = None) -> Any: ...
+
+
+class Changeable:
+    """Classes that come and go: answered by an engine that is made of this one, which stays as it is."""
+
+    def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any:
+        """This engine and the rows ``weight [m, dim]``, ``bias [m]`` (None: 0), stored as the layer's are.
+
+        ``ids``  what they are called: the next ones (None), or ids of classes that are there or were, whose place they take
+        """
+        return self._unchanged().with_rows(weight, bias, ids)
+
+    def without(self, ids: Any) -> Any:
+        """This engine but for the classes ``ids``, which are never answered; other ids stay what they are."""
+        return self._unchanged().without(ids)
+
+    def compact(self, calibration: Any = None) -> Any:
+        """One layer and one plan of everything, read by the same looks; ``calibration`` vectors choose them anew.
+
+        Radii that were learned hold for the classes that they were learned with: such an engine needs ``calibration``.
+        """
+        return self if calibration is None else self._unchanged().compact(calibration)
+
+    def _unchanged(self: Any) -> Any:
+        from headlong.engines.changed import unchanged  # made of engines, and what makes them
+
+        return unchanged(self)
+
 
 class Bounded:
     """For kinds without some verbs: each says that it has none, and who has."""
@@ -80,6 +114,24 @@ class Bounded:
         """Only engines on one CPU are files."""
         raise UnsupportedError(
             f"{type(self).__name__} cannot be saved; save the engine that it is made of, compiled without device= or shards"
+        )
+
+    def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any:
+        """Only an engine over one matrix has rows to which others can be added."""
+        raise self._no_changes()
+
+    def without(self, ids: Any) -> Any:
+        """Only classes of one matrix can be taken out; elsewhere ``exclude=`` leaves them out of a call."""
+        raise self._no_changes()
+
+    def compact(self, calibration: Any = None) -> Any:
+        """There are no changes."""
+        return self
+
+    def _no_changes(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"{type(self).__name__} takes no rows in or out; pass exclude= to a call, or compile a headlong.Layer, whose "
+            "engine has with_rows and without"
         )
 
     def _refuse_class0(self, class0: int) -> None:

@@ -12,7 +12,7 @@ from headlong.answers import Promise
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS, Method
 from headlong.errors import NonFiniteError, OptionError
-from headlong.kernels import Doubles
+from headlong.kernels import Doubles, Floats
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
 
@@ -43,7 +43,15 @@ def reading(
 ) -> Engine:
     """The engine that reads ``layer`` by ``reader`` and keeps ``wanted``; ``vectors`` calibrate it."""
     count = kernels.threads(threads)
-    norms = kernels.row_norms(layer.weight, count)
+    norms = checked_norms(layer, count)
+    promise = reader.promise(wanted, vectors is not None)
+    plan = reader.plan(layer, vectors, count, promise)
+    return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
+
+
+def checked_norms(layer: Layer, threads: int) -> Floats:
+    """The lengths of all rows, none of which may be infinite or no number."""
+    norms = kernels.row_norms(layer.weight, threads)
     if np.isnan(norms).any():
         row = int(np.argmax(np.isnan(norms)))
         raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")
@@ -52,9 +60,7 @@ def reading(
         raise NonFiniteError(
             f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
         )
-    promise = reader.promise(wanted, vectors is not None)
-    plan = reader.plan(layer, vectors, count, promise)
-    return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
+    return norms
 
 
 def part(layer: Layer, method: str, wanted: Promise, *, threads: int | None, seed: int) -> Engine:

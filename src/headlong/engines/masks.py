@@ -23,6 +23,16 @@ from headlong.kernels import Mask
 Marks = NDArray[np.uint8]
 
 
+class Marked:
+    """Marks that are there already, in the place of ``allowed`` ids: what engines that are made of others hand on.
+
+    ``mask`` ``[1 or batch, vocab]``, 1 where a class may be answered; ``left`` the most classes that a row leaves.
+    """
+
+    def __init__(self, mask: Marks) -> None:
+        self.mask, self.left = mask, most_left(mask)
+
+
 def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> Mask:
     """``[1, vocab]`` or ``[batch, vocab]`` uint8, 1 where a class may be answered; None where every class may."""
     return restricted(allowed, exclude, batch, vocab)[0]
@@ -32,6 +42,8 @@ def restricted(allowed: Any, exclude: Any, batch: int, vocab: int) -> tuple[Mask
     """:func:`class_mask`, and the most classes that it leaves in a row."""
     if allowed is None and exclude is None:
         return None, vocab
+    if isinstance(allowed, Marked) and exclude is None:
+        return allowed.mask, allowed.left
     if exclude is None:
         return _marked(allowed, batch, vocab, "allowed", 1)
     left = _marked(exclude, batch, vocab, "exclude", 0)

@@ -39,6 +39,10 @@ class Method(ABC):
     def promise(self, wanted: Promise, calibrated: bool) -> Promise:
         """What is kept where ``wanted`` was asked for and ``wanted.over`` is the randomness that may be used."""
 
+    def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        """The plan of a layer some of whose classes are others now; ``plan`` is the one before."""
+        return self.plan(layer, calibration, threads, promise)
+
     def aimed(self, wanted: Promise) -> Method:
         """The method told what was asked for, where it promises less and has to remember it."""
         return self

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from headlong.answers import Promise
 from headlong.arrays import Array
+from headlong.engines import saved_changes
 from headlong.engines.saved_blocks import read_blocks, record_of, tensors_of
+from headlong.engines.saved_changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
@@ -45,6 +47,7 @@ class Saved(NamedTuple):
     promise: Promise
     seed: int
     reason: str
+    changes: Changes | None = None
 
 
 def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) -> None:
@@ -59,6 +62,8 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     tensors |= {f"plan.arrays.{name}": array for name, array in (plan.arrays or {}).items()}
     if plan.blocks is not None:
         tensors |= tensors_of(plan.blocks)
+    if engine.changes is not None:
+        tensors |= saved_changes.tensors_of(engine.changes)
     if with_layer:
         tensors |= {"layer.weight": layer.weight, "layer.bias": layer.bias}
     record = {
@@ -69,6 +74,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "reason": engine.reason,
         "levels": [{"layout": level.layout, "terms": level.terms, "adds": level.adds} for level in plan.levels],
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
+        "changes": None if engine.changes is None else engine.changes.vocab,
         "budget": plan.budget,
         "dense": [_plain(value) for value in plan.dense],
         "layer": {
@@ -135,8 +141,9 @@ class _Record:
             raise ValueError(f"{promise[:3]} is no promise")
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
         norms = self._sizes("norms", (layer.vocab,))
-        seed = _whole(self.data["seed"], 2**64 - 1)
-        return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]))
+        seed, changed = _whole(self.data["seed"], 2**64 - 1), self.data.get("changes")
+        changes = None if changed is None else read_changes(changed, self._tensor, layer)
+        return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]), changes)
 
     def check_own_layer(self, layer: Layer) -> None:
         """MalformedFileError unless the layer in the file is the one that the engine was made for; reads all of it."""

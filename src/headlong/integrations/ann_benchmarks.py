@@ -41,7 +41,7 @@ class Headlong:
         """ "dense" reads every row: what the engine saves, with ids that are the same."""
         if path not in PATHS:
             raise OptionError(f"path is {path!r}; expected one of {', '.join(PATHS)}")
-        self._fitted()._engine = self._cascade if path == "auto" else self._cascade.reading_densely(0)  # noqa: SLF001
+        self._fitted()._reader.made = self._cascade if path == "auto" else self._cascade.reading_densely(0)  # noqa: SLF001
         self.path = path
 
     def query(self, q: Any, n: int) -> NDArray[np.int64]:

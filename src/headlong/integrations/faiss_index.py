@@ -10,8 +10,9 @@
     inner_product   D = <x, y>, falling           log_prob   its log-probability under the softmax over all rows
     l2              D = |x - y|^2, rising         cosine     the product of directions
 
-The engine is compiled at the first search after a change. ``nprobe`` and friends do not exist: every id is proved. An l2
-search reads ``<x, y> - |y|^2 / 2``, whose second part is a bias in float32; the k are told apart by float64 distances.
+The engine is compiled at the first search, and again once a sixteenth of the rows came or went. ``nprobe`` and friends do
+not exist: every id is proved. An l2 search reads ``<x, y> - |y|^2 / 2``, whose second part is a bias in float32; the k are
+told apart by float64 distances.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 import headlong
 from headlong.checks import whole
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
+from headlong.integrations.faiss_rows import Reader
 from headlong.integrations.faiss_selectors import IDSelector, IDSelectorBatch, id_list, members
 
 Floats = NDArray[np.float32]
@@ -49,7 +51,7 @@ class IndexFlat:
         self.is_trained, self.verbose = True, False
         self._parts: list[Floats] = []
         self._queries: Floats | None = None
-        self._engine: Any = None
+        self._reader = Reader(name, options)
 
     @classmethod
     def of(cls, arrays: dict[str, Any], metric: str, **options: Any) -> Self:
@@ -76,29 +78,22 @@ class IndexFlat:
     @property
     def engine(self) -> Any:
         """The engine over everything added so far; compiled when it is first asked for."""
-        if self._engine is None:
-            if not self.ntotal:
-                raise InputError("the index is empty; add(rows) first")
-            rows = self._rows()
-            bias = -0.5 * np.square(rows.astype(np.float64)).sum(1) if self.metric == "l2" else None
-            layer = headlong.Layer(rows, None if bias is None else bias.astype(np.float32))
-            eps = 0.01 if self.metric == "log_prob" else math.inf
-            self._engine = headlong.compile(layer, **{"eps": eps, "delta": 0.0, "calibration": self._queries, **self.options})
-        return self._engine
+        return self._reader.engine(self._rows(), self._queries)
 
     def train(self, x: Any) -> None:
         """Remember queries like the ones to come: they decide how little of a row has to be read."""
         queries = self._checked(x, "x")
         if not len(queries):
             raise ShapeError(f"x has shape {list(queries.shape)}; expected at least one query to learn from")
-        self._queries, self._engine = queries.copy(), None
+        self._queries = queries.copy()
+        self._reader.forget()
 
     def add(self, x: Any) -> None:
         """Append rows ``[n, dim]``; their ids go on from ``ntotal``."""
         rows = self._checked(x, "x")
         if len(rows):
             self._parts.append(rows.copy())
-            self._engine = None
+            self._reader.added(rows, self._parts[0].dtype)
 
     def add_with_ids(self, x: Any, ids: Any) -> None:
         """As in FAISS, a flat index numbers its own rows."""
@@ -139,7 +134,8 @@ class IndexFlat:
         gone = members(sel, np.arange(self.ntotal))
         if gone.any():
             kept = self._rows()[~gone]
-            self._parts, self._engine = [kept] if len(kept) else [], None
+            self._parts = [kept] if len(kept) else []
+            self._reader.removed(gone)
         return int(gone.sum())
 
     def merge_from(self, otherIndex: IndexFlat, add_id: int = 0) -> None:  # noqa: N803  # FAISS's name
@@ -149,7 +145,8 @@ class IndexFlat:
         if (otherIndex.d, otherIndex.metric) != (self.d, self.metric):
             other = f"d={otherIndex.d}, metric={otherIndex.metric!r}"
             raise ShapeError(f"the other has {other}; expected d={self.d}, metric={self.metric!r}")
-        self._parts, self._engine = [*self._parts, *otherIndex._parts], None
+        self._parts = [*self._parts, *otherIndex._parts]
+        self._reader.forget()
         otherIndex.reset()
 
     def reconstruct(self, key: int, x: Any = None) -> Floats:
@@ -188,7 +185,8 @@ class IndexFlat:
 
     def reset(self) -> None:
         """Forget all rows; what ``train`` saw is kept."""
-        self._parts, self._engine = [], None
+        self._parts = []
+        self._reader.forget()
 
     @property
     def _worst(self) -> float:
@@ -204,27 +202,32 @@ class IndexFlat:
         return None if sel is None else np.flatnonzero(members(sel, np.arange(self.ntotal)))
 
     def _some(self, queries: Floats, k: int, allowed: Ids | None) -> tuple[Floats, Ids]:
-        limits = {} if allowed is None else {"allowed": allowed}
         if self.metric == "l2":
-            return self._nearest(queries, k, limits)
-        top = self.engine.topk(queries, k=k, **limits)
+            return self._nearest(queries, k, allowed)
+        top, ids = self._top(queries, k, allowed)
         with np.errstate(over="ignore"):  # products beyond float32's range are infinite in D, and ranked all the same
             values = np.asarray(top.log_probs if self.metric == "log_prob" else top.logits).astype(np.float32)
-        return values, np.asarray(top.ids)
+        return values, ids
 
-    def _nearest(self, queries: Floats, k: int, limits: dict[str, Any]) -> tuple[Floats, Ids]:
+    def _top(self, queries: Floats, k: int, allowed: Ids | None) -> tuple[Any, Ids]:
+        """The engine's answer, and the places of its ids among the rows."""
+        engine = self.engine  # which makes the names
+        top = engine.topk(queries, k=k, allowed=None if allowed is None else self._reader.names[allowed])
+        return top, self._reader.places(top.ids)
+
+    def _nearest(self, queries: Floats, k: int, allowed: Ids | None) -> tuple[Floats, Ids]:
         """The k nearest by float64 distances: some more by the rounded biases, measured again."""
-        most, spare = self.ntotal if not limits else len(limits["allowed"]), SPARE
+        most, spare = self.ntotal if allowed is None else len(allowed), SPARE
         rows, wide = self._rows(), queries.astype(np.float64)
-        lost = float(np.abs(self.engine.layer.bias).max()) * 2.0**-23
         while True:
-            top = self.engine.topk(queries, k=min(k + spare, most), **limits)
-            exact = np.square(wide[:, None] - rows[top.ids].astype(np.float64)).sum(-1)
-            order = np.lexsort((top.ids, exact), axis=1)[:, :k]
-            best, ids = (np.take_along_axis(part, order, axis=1) for part in (exact, top.ids))
+            top, places = self._top(queries, min(k + spare, most), allowed)
+            lost = self._reader.heaviest * 2.0**-23
+            exact = np.square(wide[:, None] - rows[places].astype(np.float64)).sum(-1)
+            order = np.lexsort((places, exact), axis=1)[:, :k]
+            best, ids = (np.take_along_axis(part, order, axis=1) for part in (exact, places))
             # what was not fetched has a logit below the last one, and its distance that much and the bias's rounding above
             beyond = np.square(wide).sum(1) - 2 * (np.asarray(top.logits)[:, -1] + lost)
-            if top.ids.shape[1] == most or (best[:, -1] * (1 + 1e-12) < beyond).all():
+            if places.shape[1] == most or (best[:, -1] * (1 + 1e-12) < beyond).all():
                 return best.astype(np.float32), ids
             spare *= 8
 
@@ -256,7 +259,7 @@ class IndexFlat:
 
     def __getstate__(self) -> dict[str, Any]:
         """An engine is made again from the rows rather than stored."""
-        return {**self.__dict__, "_engine": None}
+        return {**self.__dict__, "_reader": Reader(self.metric, self.options)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(d={self.d}, metric={self.metric!r}, ntotal={self.ntotal})"

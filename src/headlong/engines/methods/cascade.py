@@ -25,9 +25,11 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, register, sure
+from headlong.errors import OptionError
 from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
+from headlong.previews.again import plan_again
 from headlong.previews.block_choice import learned_share, most_asked, stand_ins
 from headlong.previews.blocks import blocks_of
 from headlong.previews.conformal import likely_factor, split, tail_factor
@@ -91,6 +93,16 @@ class Cascade(Method):
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         plan, basis = self._levels(layer, calibration, threads, promise)
         return self._with_blocks(layer, plan, basis, calibration, threads, promise)
+
+    def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        if calibration is not None or radii_of(promise) == "rotation":
+            return self.plan(layer, calibration, threads, promise)
+        if radii_of(promise) in LEARNED:
+            raise OptionError(
+                "this engine's radii were learned from calibration vectors, for the classes that were there; expected "
+                "compact(calibration=hidden)"
+            )
+        return plan_again(plan, layer, threads)
 
     def _with_blocks(
         self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise

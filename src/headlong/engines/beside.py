@@ -1,0 +1,140 @@
+"""The parts of a layer with changes: settled classes and rows beside them, each an engine and what its classes are called.
+
+New rows are stored as the layer's are (a bound is about stored numbers), and new ids leave no gap: those of classes that are
+there or were, or the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import kernels
+from headlong.answers import Cost, Lse, Sample, TopK
+from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
+from headlong.engines.allowed import Filters, few, sample_of
+from headlong.engines.base import Engine
+from headlong.engines.masks import Marked
+from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
+from headlong.kernels import Doubles
+from headlong.layers.matrix import Layer
+
+Ids = NDArray[np.int64]
+Places = NDArray[Any]
+
+AT_ONCE = 1 << 22
+"""Scores of rows beside that are held at once."""
+
+
+class Part(NamedTuple):
+    """``engine``, the ``names`` of its classes (None: their numbers), and the ``marks`` of those that may be answered."""
+
+    engine: Engine
+    names: Ids | None
+    marks: Marked | None
+
+    def topk(self, hidden: Doubles, k: int, eps: float | None) -> TopK:
+        """By name, padded to ``k``."""
+        top = self.engine.topk(hidden, min(k, self.engine.layer.vocab), eps=eps, allowed=self.marks)
+        short = ((0, 0), (0, k - top.ids.shape[1]))
+        ids = top.ids if self.names is None else np.append(self.names, -1)[top.ids]
+        ids, logits = np.pad(ids, short, constant_values=-1), np.pad(top.logits, short, constant_values=-np.inf)
+        return top._replace(ids=ids, logits=logits)
+
+    def lse(self, hidden: Doubles, eps: float | None, temperature: float | None) -> Lse:
+        reader = self.engine if temperature is None else self.engine.at_temperature(temperature)
+        return reader.lse(hidden, eps=eps, allowed=self.marks)
+
+    def runs(self, batch: int) -> Iterator[slice]:
+        """Queries to be drawn for together: one by one where some have no class here."""
+        mask = None if self.marks is None else self.marks.mask
+        if mask is None or mask.any(axis=1).all():
+            step = batch if self.names is None else max(1, AT_ONCE // len(self.names))
+            yield from (slice(row, min(row + step, batch)) for row in range(0, batch, max(1, step)))
+            return
+        yield from (slice(row, row + 1) for row in range(batch) if mask[row % len(mask)].any())
+
+    def drawn(self, hidden: Doubles, rows: slice, filters: Filters) -> Sample:
+        """Draws without filters for the queries ``rows`` of the call, keyed by name. Rows beside are all scored."""
+        mask = None if self.marks is None else self.marks.mask
+        mask = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[rows])
+        if self.names is None:
+            allowed = None if mask is None else Marked(mask)
+            numbers = {"seed": filters.seed, "row0": filters.row0, "class0": filters.class0}
+            return self.engine.sample(hidden, filters.n, filters.temperature, **numbers, allowed=allowed)
+        places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
+        logits = self.engine.executor.logits(hidden, places, kernels.threads(self.engine.threads))
+        names = np.broadcast_to(self.names, logits.shape) if mask is None else np.where(mask, self.names, -1)
+        layer, count = self.engine.layer, np.full(len(hidden), len(self.names))
+        found = sample_of(few(names, logits, layer.link), filters)
+        cost = Cost(count, count * float(layer.dim * layer.weight.itemsize), np.zeros(len(hidden), bool), self.engine.name)
+        return Sample(*found, np.ones(found[0].shape, bool), cost)
+
+
+def rows_like(layer: Layer, weight: Any, bias: Any) -> Layer:
+    """``weight [m, dim]`` and ``bias [m]`` (None: 0) as a layer of their own, of a copy, with the layer's type and link."""
+    rows = stored_matrix(weight)
+    if rows.shape[1] != layer.dim:
+        raise ShapeError(f"weight has shape {list(rows.shape)}; expected [m, {layer.dim}]")
+    if rows.dtype != layer.weight.dtype:
+        raise DtypeError(f"weight is {rows.dtype}; expected {layer.dtype}, as the layer's rows are stored: convert it")
+    if bias is None and layer.bias is not None:
+        bias = np.zeros(len(rows), np.float32)
+    found = Layer(rows, bias, layer.link, copy=True)
+    if not np.isfinite(found.weight.astype(np.float32)).all():
+        raise NonFiniteError("weight holds NaN or infinity; repair the rows, or leave them out")
+    return found
+
+
+def new_ids(ids: Any, count: int, vocab: int) -> Ids:
+    """Those of ``count`` rows: the next ones, or ``ids``, each once and none left out behind the last that there is."""
+    if ids is None:
+        return np.arange(vocab, vocab + count)
+    names = checked_ids(as_numpy(ids, "ids").reshape(-1), vocab + count, "ids")
+    if len(names) != count or len(np.unique(names)) != count:
+        raise IdError(f"{len(names)} ids came for {count} rows; expected one for each, none twice")
+    if (names >= vocab).any() and int(names.max()) != vocab + int((names >= vocab).sum()) - 1:
+        raise IdError(f"ids reach {int(names.max())}; expected no gap behind {vocab - 1}, the last that there is")
+    return names
+
+
+def kept_of(rows: Layer | None, which: Places) -> Layer | None:
+    """Some of the rows: marks, or places in a new order."""
+    if rows is None or not len(rows.weight[which]):
+        return None
+    bias = None if rows.bias is None else rows.bias[which]
+    return Layer(rows.weight[which], bias, rows.link, copy=True)
+
+
+def joined(first: Layer | None, second: Layer, order: Ids) -> Layer:
+    """The rows of both in a new order."""
+    if first is None:
+        weight, bias = second.weight, second.bias
+    else:
+        weight = np.concatenate([first.weight, second.weight])
+        biases = [np.zeros(one.vocab, np.float32) if one.bias is None else one.bias for one in (first, second)]
+        bias = None if first.bias is None and second.bias is None else np.concatenate(biases)
+    return Layer(weight[order], None if bias is None else bias[order], second.link, copy=True)
+
+
+def one_layer(settled: Layer, rows: Layer | None, ids: Ids, alive: Array) -> Layer:
+    """All classes in one matrix: zeros where one is gone."""
+    weight = np.zeros((len(alive), settled.dim), settled.weight.dtype)
+    weight[: settled.vocab] = settled.weight
+    some = settled.bias is not None or (rows is not None and rows.bias is not None)
+    bias = np.zeros(len(alive), np.float32) if some else None
+    if bias is not None and settled.bias is not None:
+        bias[: settled.vocab] = settled.bias
+    if rows is not None:
+        weight[ids] = rows.weight
+        if bias is not None:
+            bias[ids] = 0 if rows.bias is None else rows.bias
+    weight[alive == 0] = 0
+    if bias is not None:
+        bias[alive == 0] = 0
+        bias.setflags(write=False)
+    weight.setflags(write=False)
+    return Layer(weight, bias, settled.link, name=settled.name)

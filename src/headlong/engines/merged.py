@@ -1,0 +1,180 @@
+"""Several engines that answer as one: what of every question is the same wherever the parts are.
+
+::
+
+    top-k    the k best of the parts' k best                    lse    logaddexp of the parts', error their largest
+    sample   the best key of all parts; filters look at the best of all parts first
+
+A kind says how its parts are asked (``_topk``, ``_lse``, ``_drawn``); shards and layers with changes are kinds.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.answers import Cost, Lse, Promise, Sample, TopK
+from headlong.arrays import Array, answer_as
+from headlong.engines.allowed import Filters
+from headlong.engines.arguments import Asked, asked, checked_filters, checked_k
+from headlong.engines.candidates import Best, Sieve, kept
+from headlong.engines.contract import Bounded
+from headlong.engines.masks import check_some_left
+from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.query import UNIT
+from headlong.errors import OptionError
+from headlong.kernels import Doubles
+from headlong.links import Link
+
+Ids = NDArray[np.int64]
+
+
+class Merged(Bounded, ABC):
+    """The verbs of :class:`headlong.engines.base.Engine` over all parts."""
+
+    promise: Promise
+
+    @property
+    @abstractmethod
+    def layer(self) -> Any:
+        """What is known of all parts together: ``vocab``, ``dim``, ``link``."""
+
+    @property
+    @abstractmethod
+    def _path(self) -> str:
+        """What ran, for the cost."""
+
+    @abstractmethod
+    def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK: ...
+
+    @abstractmethod
+    def _lse(self, call: Asked, eps: float | None, temperature: float | None, about: Any = None) -> Lse: ...
+
+    @abstractmethod
+    def _drawn(self, call: Asked, filters: Filters) -> Sample:
+        """The best key of all parts, without filters."""
+
+    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
+        return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
+
+    def _agreed_seed(self) -> int:
+        """A fresh one."""
+        return secrets.randbits(64)
+
+    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
+        """The ``k`` likeliest classes of all parts together."""
+        call = self._asked(hidden, allowed, exclude)
+        return answer_as(self._topk(call, checked_k(k, self.layer.vocab), eps), call.kind)
+
+    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
+        """The log-normaliser over all classes."""
+        call = self._asked(hidden, allowed, exclude)
+        return answer_as(self._lse(call, eps, None), call.kind)
+
+    def sample(
+        self,
+        hidden: Any,
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        row0: int = 0,
+        *,
+        class0: int = 0,
+        allowed: Any = None,
+        exclude: Any = None,
+    ) -> Sample:
+        """``n`` exact draws, the same as one engine over all classes would draw with this seed."""
+        self._refuse_class0(class0)
+        call = self._asked(hidden, allowed, exclude)
+        seed = self._agreed_seed() if seed is None else seed
+        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
+        check_some_left(call.mask)
+        sieve = Sieve(filters.temperature, filters.top_k, filters.top_p, filters.min_p)
+        if sieve.keeps_all:
+            return answer_as(self._drawn(call, filters), call.kind)
+        return answer_as(self._sieved(call, filters, sieve), call.kind)
+
+    def _sieved(self, call: Asked, filters: Filters, sieve: Sieve) -> Sample:
+        """The classes that pass first, then their keys: filters look at all classes together."""
+        ids, logits, score = blank(len(call.hidden), filters.n)
+        cost = [np.zeros(len(ids), kind) for kind in (np.int64, np.float64, np.bool_)]
+        for row in range(len(ids)):
+            part = slice(row, row + 1)
+            mask = None if call.mask is None else call.mask[part if len(call.mask) > 1 else slice(0, 1)]
+            source = _Query(self, Asked("numpy", call.hidden[part], mask, False), cost, row, filters)
+            found = kept(source, sieve)
+            order = np.argsort(found.ids)
+            classes, exponents = found.ids[order], found.scores[order] / sieve.temperature
+            for draw in range(filters.n):
+                keys = exponents + gumbels(filters.seed, (filters.row0 + row) % 2**64, draw, classes + filters.class0)
+                ids[row, draw], score[row, draw] = classes[np.argmax(keys)], keys.max()
+            logits[row] = [source.logits[int(one)] for one in ids[row]]
+        proved = np.full(ids.shape, self.promise.delta_ids == 0)
+        return Sample(ids, logits, score, proved, Cost(cost[0], cost[1], cost[2], self._path))
+
+
+class _Query:
+    """One query as a :class:`headlong.engines.candidates.Source`; keeps the logits that it saw, and counts its cost."""
+
+    def __init__(self, whole: Merged, call: Asked, cost: list[Array], row: int, about: Any) -> None:
+        self.whole, self.call, self.cost, self.row, self.about = whole, call, cost, row, about
+        self.logits: dict[int, float] = {}
+        self.there = whole.layer.vocab if call.mask is None else int(call.mask.sum())
+
+    def best(self, count: int) -> Best:
+        count = min(count, self.there)
+        top = self.whole._topk(self.call, count, math.inf, self.about)  # noqa: SLF001  # the same file
+        self._count(top.cost)
+        self.logits = dict(zip(top.ids[0].tolist(), top.logits[0].tolist(), strict=True))
+        scores = np.asarray(self.whole.layer.link(top.logits[0]), np.float64)
+        return Best(top.ids[0], scores, -math.inf if count == self.there else float(scores[-1]))
+
+    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
+        try:
+            found = self.whole._lse(self.call, eps, temperature, self.about)  # noqa: SLF001
+        except OptionError:  # no link says this one at a temperature: all classes will be looked at
+            return (-math.inf, math.inf)
+        self._count(found.cost)
+        middle, error = float(found.lse[0]), float(found.error[0])
+        return (middle - error, middle + error)
+
+    def _count(self, cost: Cost) -> None:
+        self.cost[0][self.row] += cost.rows[0]
+        self.cost[1][self.row] += cost.bytes[0]
+        self.cost[2][self.row] |= cost.dense[0]
+
+
+def best_of(logits: Doubles, ids: Ids, k: int, vocab: int) -> tuple[Doubles, Ids]:
+    """The k largest of each row, equal ones by id; -1, which pads, comes last."""
+    order = np.lexsort((np.where(ids < 0, vocab, ids), -logits), axis=1)[:, :k]
+    return np.take_along_axis(logits, order, 1), np.take_along_axis(ids, order, 1)
+
+
+def log_probs_of(logits: Doubles, ids: Ids, lse: Doubles, link: Link) -> Doubles:
+    """``link(z) - lse``; -inf where there is no class."""
+    exponents = np.where(ids < 0, -np.inf, link(np.where(ids < 0, 0.0, logits)))
+    return np.asarray(exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
+
+
+def merged_lse(lses: tuple[Doubles, ...], errors: tuple[Doubles, ...]) -> tuple[Doubles, Doubles]:
+    """``log sum exp`` of the parts' normalisers, and the largest of their errors plus the sum's own rounding."""
+    stacked = np.stack(lses)
+    lse = np.asarray(np.logaddexp.reduce(stacked, axis=0))
+    size = np.where(np.isfinite(lse), np.abs(lse), 0.0)
+    return lse, np.asarray(np.max(np.stack(errors), axis=0) + 4 * len(stacked) * UNIT * (1 + size))
+
+
+def columns(parts: list[tuple[Array, ...]]) -> list[tuple[Array, ...]]:
+    return list(zip(*parts, strict=True))
+
+
+def blank(batch: int, n: int) -> tuple[Ids, Doubles, Doubles]:
+    return np.full((batch, n), -1, np.int64), np.full((batch, n), -np.inf), np.full((batch, n), -np.inf)

@@ -1,0 +1,254 @@
+"""Classes that come and go: every verb says what float64 says of the classes that are there, before and after compact()."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headlong as hl
+from headlong.engines.changed import Changed
+from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, OptionError, ShapeError, UnsupportedError
+from headlong.store import open_file, write_file
+from oracle import check_topk, check_within, truth
+from structured_layers import made
+
+VOCAB, DIM = 700, 24
+RNG = np.random.default_rng(8)
+ENERGY = np.linspace(2, 0.1, DIM)
+WEIGHT = (RNG.standard_normal((VOCAB, DIM)) * ENERGY).astype(np.float32)
+BIAS = RNG.standard_normal(VOCAB).astype(np.float32).round(1)
+HIDDEN = RNG.standard_normal((4, DIM))
+MORE = (RNG.standard_normal((60, DIM)) * 1.5).astype(np.float32)
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("full", {}),
+    "int8": ("cascade", {}),
+    "prefix": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "width": 8}),
+    "blocks": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "width": 8, "blocks": True}),
+    "few bits": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "bits": 2, "blocks": True}),
+    "int8 and blocks": ("cascade", {"blocks": True}),
+}
+FILTERS: list[dict[str, Any]] = [{}, {"top_k": 7}, {"top_p": 0.8, "temperature": 0.7}, {"min_p": 0.1}]
+
+
+def compiled(kind: str, bias: bool = True, link: Any = None) -> hl.Engine:
+    method, options = KINDS[kind]
+    engine = hl.compile(hl.Layer(WEIGHT, BIAS if bias else None, link), method, eps=1e-4, delta=0.0, **options)
+    assert isinstance(engine, hl.Engine)
+    return engine
+
+
+class Model:
+    """What the changes should come to: all rows in float64, and which of them are there."""
+
+    def __init__(self, link: Any = None) -> None:
+        self.weight, self.bias, self.alive, self.link = WEIGHT.copy(), BIAS.copy(), np.ones(VOCAB, bool), link
+
+    def put(self, rows: np.ndarray, bias: np.ndarray | None, ids: np.ndarray | None) -> None:
+        ids = np.arange(len(self.weight), len(self.weight) + len(rows)) if ids is None else ids
+        short = max(0, int(ids.max()) + 1 - len(self.weight))
+        self.weight = np.concatenate([self.weight, np.zeros((short, DIM), np.float32)])
+        self.bias, self.alive = (np.concatenate([one, np.zeros(short, one.dtype)]) for one in (self.bias, self.alive))
+        self.weight[ids], self.bias[ids], self.alive[ids] = rows, 0 if bias is None else bias, True
+
+    def check(self, engine: Any, hidden: np.ndarray = HIDDEN, k: int = 12) -> None:
+        layer = hl.Layer(self.weight, self.bias, self.link)
+        assert (engine.layer.vocab, engine.layer.dim) == (layer.vocab, DIM)
+        true = truth(layer, hidden, self.alive[None])
+        for eps in (None, math.inf):
+            top = engine.topk(hidden, min(k, layer.vocab), eps=eps)
+            assert top.proved.all() and not np.isin(top.ids, np.flatnonzero(~self.alive)).any()
+            for row in range(len(hidden)):
+                check_topk(true.logits[row], top.ids[row], top.logits[row], float(true.rounding[row]))
+        found = engine.lse(hidden)
+        check_within(found.lse, true.lse, found.error, 0.0)
+        ids = np.random.default_rng(len(self.weight)).integers(0, layer.vocab, (len(hidden), 9))
+        given = engine.log_prob(hidden, ids)
+        expected = np.take_along_axis(true.log_probs, ids, 1)
+        assert (np.isneginf(given.log_probs) == np.isneginf(expected)).all()
+        live = np.isfinite(expected)
+        gap = np.abs(np.where(live, given.log_probs, 0.0) - np.where(live, expected, 0.0))
+        assert (gap <= given.error[:, None] + 1e-9).all()
+
+
+def changed(engine: Any, model: Model) -> Any:
+    """Some of everything: rows behind the last, in place of others, gone, and back again."""
+    engine = engine.with_rows(MORE[:20])
+    model.put(MORE[:20], None, None)
+    ids = np.arange(30, 50)
+    engine = engine.with_rows(MORE[20:40], np.arange(20, dtype=np.float32) / 10, ids)
+    model.put(MORE[20:40], np.arange(20, dtype=np.float32) / 10, ids)
+    gone = np.array([3, 35, 702, 719, 100, 101])
+    engine = engine.without(gone)
+    model.alive[gone] = False
+    engine = engine.with_rows(MORE[40:42], ids=np.array([719, 100]))
+    model.put(MORE[40:42], None, np.array([719, 100]))
+    return engine
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changes_are_proved_and_so_is_what_they_come_to(kind: str) -> None:
+    engine, model = compiled(kind), Model()
+    before = engine.topk(HIDDEN, 5)
+    found = changed(engine, model)
+    model.check(found)
+    assert isinstance(found, Changed) and "rows beside" in repr(found) and str(found.promise) in repr(found)
+    assert (engine.topk(HIDDEN, 5).ids == before.ids).all()  # the engine that was changed is what it was
+    one = found.compact()
+    model.check(one)
+    settled = one.settled if isinstance(one, Changed) else one
+    assert [level.layout for level in settled.plan.levels] == [level.layout for level in engine.plan.levels]
+    assert (settled.plan.blocks is None) == (engine.plan.blocks is None)
+    back = found.with_rows(MORE[:4], ids=[3, 35, 702, 101]).compact()
+    assert isinstance(back, hl.Engine) and back.layer.vocab == len(model.weight)
+
+
+def test_bits_stay_where_the_energy_is() -> None:
+    rng = np.random.default_rng(5)
+    weight = (rng.standard_normal((300, 128)) * np.geomspace(4, 0.02, 128)).astype(np.float32)
+    engine = hl.compile(hl.Layer(weight), "cascade", bits=2.5, calibration=rng.standard_normal((300, 128)), blocks=True)
+    one = engine.without([7]).with_rows(weight[:1], ids=[7]).compact()
+    assert [level.layout for level in one.plan.levels] == [level.layout for level in engine.plan.levels]
+    assert len(engine.plan.levels[0].layout) > 2
+    hidden = rng.standard_normal((3, 128))
+    expected = np.concatenate([weight[:7], weight[:1], weight[8:]]).astype(np.float64) @ hidden.T
+    assert (one.topk(hidden, 5).ids == np.argsort(-expected.T, axis=1, kind="stable")[:, :5]).all()
+
+
+@pytest.mark.parametrize("kind", ["full", "blocks"])
+@pytest.mark.parametrize("link", [None, hl.SoftCap(4.0), hl.Affine(0.5, 1.0)])
+def test_samples_are_those_of_one_layer(kind: str, link: Any) -> None:
+    model = Model(link)
+    found = changed(compiled(kind, link=link), model)
+    one = hl.compile(hl.Layer(model.weight, model.bias, link), "full")
+    gone = np.flatnonzero(~model.alive)
+    for filters in FILTERS:
+        for class0 in (0, 11):
+            asked = {"n": 3, "seed": 6, "row0": 2, "class0": class0, **filters}
+            expected, drawn = one.sample(HIDDEN, exclude=gone, **asked), found.sample(HIDDEN, **asked)
+            assert (drawn.ids == expected.ids).all(), (filters, class0)
+            np.testing.assert_allclose(drawn.score, expected.score, rtol=1e-9)
+            assert drawn.proved.all()
+    compact = found.compact()
+    assert (compact.sample(HIDDEN, 3, seed=6).ids == found.sample(HIDDEN, 3, seed=6).ids).all()
+
+
+def test_masks_join_what_is_gone() -> None:
+    model = Model()
+    found = changed(compiled("blocks"), model)
+    logits = HIDDEN @ model.weight.T.astype(np.float64) + model.bias
+    rows = [np.array([3, 35, 40, 705, 719, 5]), np.array([702, 3]), np.array([1, 2]), np.arange(720)]
+    top = found.topk(HIDDEN, 4, allowed=rows)
+    drawn = found.sample(HIDDEN[[0, 2, 3]], 2, seed=1, allowed=[rows[0], rows[2], rows[3]])
+    for row, allowed in enumerate(rows):
+        left = [int(one) for one in allowed if model.alive[one]]
+        best = sorted(left, key=lambda one: (-logits[row, one], one))[:4]
+        assert top.ids[row].tolist() == best + [-1] * (4 - len(best))
+    assert all(set(ids) <= set(allowed) for ids, allowed in zip(drawn.ids.tolist(), (rows[0], rows[2], rows[3]), strict=True))
+    few = found.topk(HIDDEN, 3, exclude=np.arange(10, 720))
+    assert set(few.ids.ravel()) <= set(range(10)) - {3}
+    assert np.isneginf(found.lse(HIDDEN[:1], allowed=[3, 35]).lse).all()
+    assert found.at_temperature(2.0).topk(HIDDEN, 3).ids.tolist() == found.topk(HIDDEN, 3).ids.tolist()
+
+
+def test_files_and_pickles_hold_the_changes(tmp_path: Path) -> None:
+    model = Model()
+    found, path = changed(compiled("blocks"), model), tmp_path / "engine.safetensors"
+    found.save(path)
+    for same in (hl.load(path), pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):  # noqa: S301
+        model.check(same)
+    found.save(tmp_path / "bare.safetensors", layer=False)
+    model.check(hl.load(tmp_path / "bare.safetensors", found.settled.layer))
+    compiled("full").without([5]).save(path)
+    assert 5 not in hl.load(path).topk(HIDDEN, 700).ids  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("fault", ["there", "ids", "twice", "beyond", "rows"])
+def test_a_file_that_contradicts_itself_is_refused(fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "engine.safetensors"
+    changed(compiled("full"), Model()).save(path)
+    file = open_file(path)
+    tensors = {name: file.read(name).copy() for name in file.tensors}
+    if fault == "there":
+        tensors["changes.there"][0] = 2
+    elif fault == "ids":
+        tensors["changes.ids"] = tensors["changes.ids"][::-1].copy()
+    elif fault == "twice":
+        tensors["changes.there"][30] = 1
+    elif fault == "beyond":
+        tensors["changes.ids"][-1] = 10**6
+    else:
+        tensors["changes.weight"][0, 0] = np.nan
+    write_file(path, tensors, {name: value for name, value in file.metadata.items() if name != "checksum"})
+    with pytest.raises(HeadlongError, match=r"contradicts itself"):
+        hl.load(path, verify=False)
+
+
+def test_faults() -> None:
+    engine = compiled("full")
+    with pytest.raises(ShapeError, match=r"weight has shape \[2, 3\]; expected \[m, 24\]"):
+        engine.with_rows(np.zeros((2, 3), np.float32))
+    with pytest.raises(DtypeError, match="weight is float16; expected float32"):
+        engine.with_rows(np.zeros((2, DIM), np.float16))
+    with pytest.raises(NonFiniteError, match="NaN or infinity"):
+        engine.with_rows(np.full((1, DIM), np.nan, np.float32))
+    with pytest.raises(IdError, match="one for each, none twice"):
+        engine.with_rows(MORE[:2], ids=[4, 4])
+    with pytest.raises(IdError, match="no gap behind 699"):
+        engine.with_rows(MORE[:2], ids=[4, 701])
+    with pytest.raises(IdError):
+        engine.without([VOCAB])
+    vectors = RNG.standard_normal((600, DIM))
+    learned = hl.compile(engine.layer, "cascade", eps=math.inf, delta_ids=0.05, calibration=vectors, width=8)
+    assert learned.promise.delta_ids > 0 and "calibration" in learned.promise.over
+    more = learned.with_rows(MORE[:3])
+    assert more.topk(HIDDEN, 3).ids.shape == (4, 3)
+    with pytest.raises(OptionError, match="learned from calibration vectors"):
+        more.compact()
+    assert more.compact(calibration=RNG.standard_normal((600, DIM))).layer.vocab == VOCAB + 3
+    assert engine.compact() is engine
+    tree = hl.compile(made("tree", 16, 300).layer)
+    with pytest.raises(UnsupportedError, match="takes no rows in or out"):
+        tree.with_rows(MORE)
+    with pytest.raises(UnsupportedError, match="takes no rows in or out"):
+        tree.without([1])
+    assert tree.compact() is tree
+
+
+@given(st.data())
+def test_any_run_of_changes(data: st.DataObject) -> None:
+    engine: Any = compiled(data.draw(st.sampled_from(["full", "int8", "blocks"])))
+    model = Model()
+    for _ in range(data.draw(st.integers(1, 5))):
+        vocab = len(model.weight)
+        rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+        step = data.draw(st.sampled_from(["add", "replace", "remove", "compact"]))
+        if step == "compact":
+            engine = engine.compact()
+        elif step == "remove":
+            gone = rng.integers(0, vocab, data.draw(st.integers(0, 30)))
+            engine, model.alive[gone] = engine.without(gone), False
+        else:
+            count = data.draw(st.integers(1, 20))
+            ids = None if step == "add" else rng.choice(vocab, count, replace=False)
+            rows = rng.integers(-2, 3, (count, DIM)).astype(np.float32)  # ties
+            engine = engine.with_rows(rows, None, ids)
+            model.put(rows, None, ids)
+    model.check(engine)
+
+
+def test_all_gone() -> None:
+    found = compiled("blocks").without(np.arange(VOCAB))
+    top = found.topk(HIDDEN, 3)
+    assert (top.ids == -1).all() and np.isneginf(found.lse(HIDDEN).lse).all()
+    with pytest.raises(HeadlongError, match="no class is left to sample"):
+        found.sample(HIDDEN)
+    back = found.with_rows(MORE[:2], ids=[5, 9])
+    assert (np.sort(back.topk(HIDDEN, 3).ids, axis=1) == [-1, 5, 9]).all()
