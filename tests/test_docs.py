@@ -37,10 +37,13 @@ def _blocks(page: str) -> list[str]:
 
 def test_the_pages_for_scikit_learn_and_faiss_run_as_they_are_written() -> None:
     for page in ("sklearn.md", "search.md"):
-        (block,) = _blocks(page)
+        first, *more = _blocks(page)
         names: dict[str, Any] = {}
-        exec(compile(block, page, "exec"), names)  # noqa: S102
+        exec(compile(first, page, "exec"), names)  # noqa: S102
     assert (names["I"][:, 0] == (names["queries"] @ names["rows"].T).argmax(1)).all()
+    names = {}
+    exec(compile(more[0], page, "exec"), names)  # noqa: S102
+    assert (names["engine"].layer.vocab, len(more)) == (100_500, 1)
 
 
 def test_the_page_for_transformers_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
