@@ -206,7 +206,7 @@ def _covered(layer: Any, kind: str, learning: Any, queries: Any) -> dict[str, An
     from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
     from headlong.engines.adaptive.reader import keys_of
     from headlong.engines.reference.query import Matrix
-    from headlong.kernels import row_norms
+    from headlong.native import row_norms
 
     method = Adaptive(widths=kind)
     promise = method.promise(EPS, DELTA, 0.0 if kind == "sure" else DELTA)

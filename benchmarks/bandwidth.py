@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.bench import measure
 from headlong.cli import inputs
 from headlong.engines.base import Engine
@@ -67,7 +67,7 @@ def compare(layer: Layer, hidden: Any, threads: int, rounds: int, calls: int) ->
     rng = np.random.default_rng(0)
     for _ in range(rounds):
         time.sleep(PAUSE)
-        plain.append(kernels.bandwidth(size, threads, 9))
+        plain.append(native.bandwidth(size, threads, 9))
         for name, call in QUERIES.items():
             time.sleep(PAUSE)
             seconds[name].append(one_turn(call, engine, hidden[rng.integers(0, len(hidden), calls)][:, None, :]))
@@ -106,7 +106,7 @@ def main() -> int:
         speeds = f"{run['gigabytes_per_second']} of {run['plain_gigabytes_per_second']} GB/s"
         sys.stdout.write(f"{run['vocab']} x {run['dim']}, {run['query']}: {speeds}, {run['share']:.0%}\n")
     if options.json:
-        environment = measure.environment(options.threads, kernel=kernels.isa(), layer=Path(options.layer).stem)
+        environment = measure.environment(options.threads, kernel=native.isa(), layer=Path(options.layer).stem)
         measure.write_run(options.json, {"environment": environment, "runs": runs})
     return 0
 

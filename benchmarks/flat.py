@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.bench import measure
 from headlong.engines.base import Engine
 
@@ -94,7 +94,7 @@ def main() -> int:
                 )
     if options.json:
         measure.write_run(
-            options.json, {"environment": measure.environment(options.threads, kernel=kernels.isa()), "runs": runs}
+            options.json, {"environment": measure.environment(options.threads, kernel=native.isa()), "runs": runs}
         )
     return 0
 

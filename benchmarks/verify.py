@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.bench import measure
 from headlong.cli import inputs
 from headlong.engines.base import Engine
@@ -244,7 +244,7 @@ def main() -> int:
     if options.json:
         facts = {"vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype, "name": Path(options.layer).stem}
         about = {"layer": facts, "k": options.k, "calibration": f"the first {CALIBRATION} rows of the first file"}
-        environment = measure.environment(options.threads, kernel=kernels.isa())
+        environment = measure.environment(options.threads, kernel=native.isa())
         measure.write_run(options.json, {"environment": environment, **about, "runs": runs})
     return 1 if any(run["violations"] for run in runs) else 0
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Kernels and encoders are always compared with float64 on every level, so a fault in one of them shows in either case.
     """
-    if os.environ.get("HEADLONG_TEST_ALL") or len(kernels.levels()) < 3:
+    if os.environ.get("HEADLONG_TEST_ALL") or len(native.levels()) < 3:
         return
-    between = set(kernels.levels()[1:-1])
+    between = set(native.levels()[1:-1])
     left_out = [item for item in items if "kernels" not in item.path.parts and _levels(item) & between]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.factory import SMALL, choose
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
@@ -100,7 +100,7 @@ def test_threads_change_no_answer() -> None:
     assert (one.sample(hidden, 3, seed=1, top_p=0.5).ids == two.sample(hidden, 3, seed=1, top_p=0.5).ids).all()
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 @pytest.mark.parametrize("method", ["full", "cascade"])
 def test_a_trained_layer(
     monkeypatch: pytest.MonkeyPatch, trained: Layer, trained_hidden: np.ndarray, method: str, level: str
@@ -111,7 +111,7 @@ def test_a_trained_layer(
     hidden = trained_hidden[:: len(trained_hidden) // count][:count]
     exact = truth(trained, hidden)
     engine = hl.compile(trained, method, eps=0.2)
-    for eps in (None, math.inf) if level == kernels.REFERENCE else (None, 0.05, math.inf):
+    for eps in (None, math.inf) if level == native.REFERENCE else (None, 0.05, math.inf):
         found = engine.topk(hidden, 10, eps=eps)
         check_within(found.lse, exact.lse, found.error, 1e-10)
         assert found.proved.all() and (found.error <= (0.2 if eps is None else eps)).all()

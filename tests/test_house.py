@@ -20,10 +20,11 @@ CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device")}
-READING = {*CORE, "checks", "kernels", "previews", "engines", "engines/reference", *ENGINES}
+READING = {*CORE, "checks", "native", "previews", "engines", "engines/reference", *ENGINES}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
-TRAINING = {*CORE, "checks", "kernels", "bench", "heads", "torch"}
+TRAINING = {*CORE, "checks", "native", "bench", "heads", "torch"}
 STUDYING = {*MEASURING, *TRAINING, "inspection", "capacity", "studies/data", "studies/models", "studies/papers"}
+STUDYING |= {"studies/models/backbones"}
 
 # room -> what its files may import beside the standard library and the room itself. A room is a folder, or a file at the
 # top; a folder inside a room is a room of its own.
@@ -31,17 +32,18 @@ LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
     "checks": {"errors"},
-    "kernels": {"errors", "arrays", "plan", "numpy", "_native"},
-    "previews": CORE | {"kernels"},
-    "engines/reference": {*CORE, "kernels"},
-    "engines": {*CORE, "checks", "kernels", "previews", "engines/reference"},
-    "engines/methods": {*CORE, "checks", "kernels", "previews", "engines", "engines/reference", "engines/adaptive"},
-    "engines/adaptive": {*CORE, "checks", "kernels", "previews", "engines", "engines/reference"},
-    "engines/structured": {*CORE, "checks", "kernels", "engines", "engines/reference"},
+    "native": {"errors", "arrays", "plan", "numpy", "_native"},
+    "previews": CORE | {"native"},
+    "engines/reference": {*CORE, "native"},
+    "engines": {*CORE, "checks", "native", "previews", "engines/reference"},
+    "engines/methods": {*CORE, "checks", "native", "previews", "engines", "engines/reference", "engines/adaptive"},
+    "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
+    "engines/structured": {*CORE, "checks", "native", "engines", "engines/reference"},
     "engines/mixture": READING - {"engines/adaptive", "engines/device"},
-    "engines/device": READING - {"engines/adaptive"},
+    "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive"},
+    "engines/device/kernels": {"triton"},
     "compile": READING,
-    "heads": {*CORE, "kernels", "torch"},
+    "heads": {*CORE, "native", "torch"},
     "bench": {*MEASURING},
     "bench/rivals": {*CORE, "bench", "torch", "faiss", "hnswlib", "usearch", "scann"},
     "report": {"errors", "numpy", "matplotlib"},
@@ -57,7 +59,8 @@ LAW: dict[str, set[str]] = {
     "demo": {*MEASURING, "inspection"},
     "studies": set(),
     "studies/data": {"errors", "demo", "numpy", "PIL", "pooch"},
-    "studies/models": {*TRAINING, "studies/data", "sacrebleu", "accelerate", "transformers"},
+    "studies/models": {*TRAINING, "studies/data", "studies/models/backbones", "sacrebleu", "accelerate", "transformers"},
+    "studies/models/backbones": {*TRAINING, "studies/data", "studies/models"},
     "studies/papers": STUDYING,
     **{f"studies/papers/{paper}": STUDYING | {"studies/papers/svd_hierarchical", "studies/papers/doubly_sparse"}
        for paper in ("adaptive_softmax", "doubly_sparse", "monotonic_softmax", "svd_hierarchical")},
@@ -65,19 +68,15 @@ LAW: dict[str, set[str]] = {
     "__init__": {*LEFTWARD, "compile", "tune", "engines"},
     "__main__": {"cli"},
 }
-FILES = {
-    "engines/device/residence.py": {"torch", "triton"},
-    "engines/device/common.py": {"triton"},
-    **{f"engines/device/{name}_kernels.py": {"triton"} for name in ("scan", "finish", "codes", "tree", "mixing")},
-    **{f"engines/device/{name}_kernels.py": {"triton"} for name in ("answer", "short", "short_codes")},
-}
-"""Files with a package of their own: a GPU's memory, and kernels in Triton, which are imported by name where one is used."""
+FILES = {"engines/device/residence.py": {"torch", "triton"}}
+"""Files with a package of their own: a GPU's memory."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
 OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy"}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {
     "heads": {"torch"},
     "studies/models": {"torch"},
+    "studies/models/backbones": {"torch"},
     "integrations": {"torch", "transformers", "sklearn", "scipy"},
     "integrations/generation": {"torch", "transformers"},
 }
@@ -169,12 +168,12 @@ def test_who_may_import_whom() -> None:
         ("engines/methods/full.py", "import torch"),
         ("engines/device/residence.py", "import torch"),
         ("engines/device/engine.py", "def f():\n    import torch"),
-        ("engines/device/scan_kernels.py", "import torch"),
+        ("engines/device/kernels/scan.py", "import torch"),
         ("engines/methods/full.py", "import importlib\nimportlib.import_module('headlong.compile')"),
         ("previews/int8.py", "import headlong.engines.base"),
         ("engines/methods/full.py", "import headlong"),
         ("engines/methods/full.py", "from headlong import Layer"),
-        ("bench/rivals/search.py", "import faiss"),
+        ("bench/rivals/vector_search.py", "import faiss"),
         ("cli/layers.py", "import headlong.compile"),
         ("engines/methods/full.py", "import importlib\nimportlib.import_module('headlong._native')"),
         ("engines/methods/full.py", "from headlong.engines.structured.base import StructuredEngine"),

@@ -10,7 +10,7 @@ namespace {
 #define LANES 4
 typedef float F __attribute__((vector_size(LANES * 4)));
 
-#include "kernels/common/load_by_4.inl"
+#include "kernels/common/load_row_4_wide.inl"
 
 template <Kind K>
 inline F load(const char* from) {

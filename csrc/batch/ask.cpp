@@ -3,7 +3,7 @@
 //
 // In one pass every class adds its middle b to its queries' sums, is told of where it may be among the best or where its gap u is so
 // wide that its row is worth scoring, and of the other gaps, laid end to end, points at exponential distances take their sample:
-// given how many there are, they are drawn independently in proportion to u, as the bet (executor/bet.cpp) wants them. More points
+// given how many there are, they are drawn independently in proportion to u, as the bet (normaliser/by_bet.cpp) wants them. More points
 // than needed are marked, each with a uniform number; those with the least marks are scored until the bet is won.
 //
 // What a pass needs to know beforehand comes from every eighth piece of the classes: the threshold, and about how large the sum

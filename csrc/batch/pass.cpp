@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "batch/state.h"
-#include "executor/betting.h"
+#include "normaliser/betting.h"
 #include "runtime/pool.h"
 
 namespace headlong {

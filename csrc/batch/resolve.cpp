@@ -1,10 +1,10 @@
-// One query of a block from what the pass told of it: its ids as in executor/best.cpp, its normaliser as in executor/bet.cpp.
+// One query of a block from what the pass told of it: its ids as in executor/best.cpp, its normaliser as in normaliser/by_bet.cpp.
 #include <algorithm>
 #include <numeric>
 
 #include "batch/state.h"
-#include "executor/betting.h"
-#include "executor/histogram.h"
+#include "normaliser/betting.h"
+#include "normaliser/histogram.h"
 
 namespace headlong {
 

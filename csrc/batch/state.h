@@ -54,7 +54,7 @@ bool side_by_side(const Executor& e, const Question& question, int64_t count);
 std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,
                                       std::vector<Answer>& answers);
 
-// batch/prepare.cpp, batch/sample.cpp
+// batch/prepare.cpp, batch/pilot_sample.cpp
 void prepare_batch(const Executor& e, BatchState& batch);
 void read_sample(const Executor& e, BatchState& batch, const Question& question);
 void scan_piece(const Executor& e, const BatchState& batch, int64_t piece, float* est);  // [class][lanes]

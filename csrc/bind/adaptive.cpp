@@ -11,7 +11,7 @@
 
 #include "adaptive/search.h"
 #include "bind/arguments.h"
-#include "bind/unlocked.h"
+#include "bind/without_gil.h"
 #include "runtime/pool.h"
 
 namespace headlong {

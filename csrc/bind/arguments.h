@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "bind/parts.h"
+#include "bind/declarations.h"
 #include "kernels/kernels.h"
 
 namespace headlong {

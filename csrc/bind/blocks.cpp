@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "bind/arguments.h"
-#include "bind/unlocked.h"
+#include "bind/without_gil.h"
 #include "blocks/order.h"
 #include "blocks/search.h"
 #include "runtime/pool.h"

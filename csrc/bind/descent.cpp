@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "bind/arguments.h"
-#include "bind/unlocked.h"
+#include "bind/without_gil.h"
 #include "structured/descent.h"
 #include "runtime/pool.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "bind/arguments.h"
-#include "bind/unlocked.h"
+#include "bind/without_gil.h"
 #include "encode/encode.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"

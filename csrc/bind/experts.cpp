@@ -4,8 +4,8 @@
 
 #include <stdexcept>
 
-#include "bind/parts.h"
-#include "bind/unlocked.h"
+#include "bind/declarations.h"
+#include "bind/without_gil.h"
 #include "structured/experts.h"
 #include "runtime/pool.h"
 

@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "bind/arguments.h"
-#include "bind/unlocked.h"
+#include "bind/without_gil.h"
 #include "executor/executor.h"
 #include "runtime/pool.h"
 

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "bind/arguments.h"
-#include "bind/unlocked.h"
+#include "bind/without_gil.h"
 #include "losses/losses.h"
 #include "runtime/pool.h"
 

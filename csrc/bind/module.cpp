@@ -4,7 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/arguments.h"
-#include "bind/unlocked.h"
+#include "bind/without_gil.h"
 #include "kernels/kernels.h"
 #include "runtime/processors.h"
 
@@ -17,7 +17,7 @@ void bind_adaptive(nb::module_& m);  // bind/adaptive.cpp
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an engine that a daemon thread still reads with at the end is no leak
     learn_main_thread();
-    m.doc() = "Kernels and the plan executor; see headlong.kernels for what they compute.";
+    m.doc() = "Kernels and the plan executor; see headlong.native for what they compute.";
     m.def("levels", [] {
         std::vector<std::string> names;
         for (const char* const* p = levels(); *p != nullptr; ++p) names.push_back(*p);

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "executor/histogram.h"
+#include "normaliser/histogram.h"
 
 namespace headlong {
 namespace {

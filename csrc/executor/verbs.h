@@ -59,7 +59,7 @@ void look_deeper(const Executor& e, const Look& look, int q, int level, const in
 std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Interval& lse);
 Status resolve_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 
-// executor/normaliser.cpp, executor/proof.cpp
+// normaliser/intervals.cpp, normaliser/by_proof.cpp
 double float_error(const Executor& e, double shift, double beta);
 double dot_error(const Executor& e, const double* hidden);
 inline double half_width(double low, double high) { return low > 0 ? 0.5 * std::log(high / low) : kInf; }
@@ -73,7 +73,7 @@ Outlook refining(const Executor& e, const Look& look, int q, const Question& que
 Status refine(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                         Interval& lse, Answer& answer);
 
-// executor/bet.cpp: the normaliser from a sample
+// normaliser/by_bet.cpp: the normaliser from a sample
 Status bet(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                      Interval& lse, Answer& answer);
 uint64_t key_of(const Executor& e, const Look& look, int q, const Question& question);
@@ -92,7 +92,7 @@ void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const
 Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
                                uint64_t key, int threads, Known& known, Answer& answer);
 
-// sampling/sample.cpp, sampling/keys.cpp: samples
+// sampling/sample.cpp, sampling/gumbel_keys.cpp: samples
 Status resolve_sample(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                 Draw* draws, Answer& answer);
 void start_knowing(const Executor& e, Look& look, int q, int threads, Known& known);
@@ -107,7 +107,7 @@ bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int
 Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                Draw* draws, Answer& answer);
 
-// executor/dense.cpp: every row in float64
+// executor/dense_pass.cpp: every row in float64
 int64_t pieces(const Executor& e);
 void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                            const Visit& visit);

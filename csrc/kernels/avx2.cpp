@@ -10,7 +10,7 @@
 namespace headlong {
 namespace {
 
-#include "kernels/avx2.inl"
+#include "kernels/common/avx2.inl"
 
 // Half a block (32 classes) of one query: 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
 // Codes of fewer bits are taken out of their words first, and fit the 8-bit instruction.
@@ -95,8 +95,8 @@ struct LaneOps<8> : LaneMaths {
     }
 };
 
-#include "kernels/common/lanes.inl"
-#include "kernels/common/lanes_by_8.inl"
+#include "kernels/common/batch.inl"
+#include "kernels/common/batch_8_wide.inl"
 
 }  // namespace
 

@@ -561,7 +561,7 @@ struct LaneOps<8> {
     }
 };
 
-#include "kernels/common/lanes.inl"
+#include "kernels/common/batch.inl"
 
 void lanes_scan(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes, float* est) {
     switch (lanes) {

@@ -10,7 +10,7 @@
 namespace headlong {
 namespace {
 
-#include "kernels/avx2.inl"
+#include "kernels/common/avx2.inl"
 
 // sum += <four codes, four signed bytes> in each lane, as an instruction: GCC 12 copies and spills the sums around the intrinsic.
 // A test on a processor that has it in AVX-512's encoding alone is compiled for that.
@@ -134,8 +134,8 @@ struct LaneOps<8> : LaneMaths {
     }
 };
 
-#include "kernels/common/lanes.inl"
-#include "kernels/common/lanes_by_8.inl"
+#include "kernels/common/batch.inl"
+#include "kernels/common/batch_8_wide.inl"
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 namespace headlong {
 namespace {
 
-#include "kernels/neon.inl"
+#include "kernels/common/aarch64.inl"
 
 struct Dots {
     using Codes = uint8x16_t;
@@ -35,7 +35,7 @@ struct Dots {
     static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
 };
 
-#include "kernels/common/scan_by_4.inl"
+#include "kernels/common/scan_codes_4_wide.inl"
 
 // ---- queries side by side ----
 
@@ -50,8 +50,8 @@ struct LaneOps<4> : LaneMaths {
     static I dots(I sum, uint32_t code, X x) { return (I)vdotq_s32((int32x4_t)sum, (int8x16_t)vdupq_n_u32(code), x); }
 };
 
-#include "kernels/common/lanes.inl"
-#include "kernels/common/lanes_by_4.inl"
+#include "kernels/common/batch.inl"
+#include "kernels/common/batch_4_wide.inl"
 
 }  // namespace
 

@@ -18,7 +18,7 @@ namespace {
 typedef int16_t Shorts __attribute__((vector_size(16)));
 typedef uint16_t Words __attribute__((vector_size(16)));
 
-#include "kernels/common/load_by_4.inl"
+#include "kernels/common/load_row_4_wide.inl"
 
 template <Kind K>
 inline F load4(const void* row, int64_t j) {
@@ -28,7 +28,7 @@ inline D low_half(F v) { return D{v[0], v[1]}; }
 inline D high_half(F v) { return D{v[2], v[3]}; }
 inline F fused(F a, F b, F c) { return a * b + c; }
 
-#include "kernels/common/rows_by_4.inl"
+#include "kernels/common/row_products_4_wide.inl"
 
 inline uint32_t lane_bits(I mask) {
     uint32_t bits = 0;
@@ -36,7 +36,7 @@ inline uint32_t lane_bits(I mask) {
     return bits;
 }
 
-#include "kernels/common/lane_maths_by_4.inl"
+#include "kernels/common/batch_maths_4_wide.inl"
 
 template <typename To, typename From>
 inline To as(From from) {
@@ -105,7 +105,7 @@ struct Dots {
     }
 };
 
-#include "kernels/common/scan_by_4.inl"
+#include "kernels/common/scan_codes_4_wide.inl"
 
 // ---- queries side by side ----
 
@@ -124,8 +124,8 @@ struct LaneOps<4> : LaneMaths {
     static I dots(I sum, uint32_t code, const X& x) { return dots_of(sum, I{} + static_cast<int32_t>(code), x); }
 };
 
-#include "kernels/common/lanes.inl"
-#include "kernels/common/lanes_by_4.inl"
+#include "kernels/common/batch.inl"
+#include "kernels/common/batch_4_wide.inl"
 
 }  // namespace
 

@@ -7,12 +7,13 @@
 
 #include <cstdint>
 
+#include "kernels/slack.h"
+
 namespace headlong {
 
 enum class Kind : int { f32, f16, bf16 };
 
 constexpr int64_t kBlock = 64;     // classes of one interleaved block of codes
-constexpr int kMaxTerms = 8;       // summands of a radius
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
 constexpr int kTileQueries = 64;   // queries that dense_tile takes at once
 constexpr int64_t kRun = 16;       // classes of one sum of split
@@ -35,27 +36,6 @@ struct Link {
     float a, b;
     const float* table = nullptr;  // base and slope of cell 0, of cell 1, ...
     float start = 0, step = 1, inverse = 1, cells = 0, slop = 0;  // cells: those between two knots
-};
-
-// The row's half of a summand of a radius, one number for each class. How it is stored is known here and in load(Slack)
-// (kernels/common/vectors.inl) alone.
-struct Slack {
-    const float* values = nullptr;
-    float operator[](int64_t i) const { return values[i]; }
-};
-
-// radius[i] = constant + sum_t slack[t][i] * term[t]
-struct Radius {
-    Slack slack[kMaxTerms];
-    float term[kMaxTerms];
-    float constant;
-    int terms;
-
-    float at(int64_t i) const {  // of one class
-        float sum = constant;
-        for (int t = 0; t < terms; ++t) sum += slack[t][i] * term[t];
-        return sum;
-    }
 };
 
 // Coordinates of one query that have a step of their own, and where a block of codes and the classes' scales hold them.

@@ -10,7 +10,7 @@
 namespace headlong {
 namespace {
 
-#include "kernels/neon.inl"
+#include "kernels/common/aarch64.inl"
 
 // Of four classes, the sums of bytes 0, 1 and 2, 3: of the first two classes, and of the others.
 struct Dots {
@@ -42,7 +42,7 @@ struct Dots {
     static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
 };
 
-#include "kernels/common/scan_by_4.inl"
+#include "kernels/common/scan_codes_4_wide.inl"
 
 // ---- queries side by side ----
 
@@ -62,8 +62,8 @@ struct LaneOps<4> : LaneMaths {
     }
 };
 
-#include "kernels/common/lanes.inl"
-#include "kernels/common/lanes_by_4.inl"
+#include "kernels/common/batch.inl"
+#include "kernels/common/batch_4_wide.inl"
 
 }  // namespace
 

@@ -102,7 +102,7 @@ inline uint32_t lane_bits(I mask) {
     return bits;
 }
 
-#include "kernels/common/lane_maths_by_4.inl"
+#include "kernels/common/batch_maths_4_wide.inl"
 
 template <int L>
 struct LaneOps;
@@ -125,8 +125,8 @@ struct LaneOps<4> : LaneMaths {
     }
 };
 
-#include "kernels/common/lanes.inl"
-#include "kernels/common/lanes_by_4.inl"
+#include "kernels/common/batch.inl"
+#include "kernels/common/batch_4_wide.inl"
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Softmax cross-entropy over link(z) and its gradient, for rows of logits; see headlong.kernels.
+// Softmax cross-entropy over link(z) and its gradient, for rows of logits; see headlong.native.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "runtime/call.h"
+#include "runtime/interrupts.h"
 
 namespace headlong {
 

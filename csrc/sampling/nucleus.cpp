@@ -9,14 +9,14 @@
 //
 // Else the classes with the largest r_i are read on, level by level and then exactly, until a bet is cheap: classes are drawn in
 // proportion to r_i, X = (y_i - c_i) / r_i is no less than -1 (no more than 1), and that its mean is no higher than -sum c / sum r
-// (no lower) is bet against until it is refuted (see executor/bet.cpp). What is drawn next may depend on what was drawn before: wealth is
+// (no lower) is bet against until it is refuted (see normaliser/by_bet.cpp). What is drawn next may depend on what was drawn before: wealth is
 // carried on.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
-#include "executor/betting.h"
-#include "executor/histogram.h"
+#include "normaliser/betting.h"
+#include "normaliser/histogram.h"
 
 namespace headlong {
 namespace {

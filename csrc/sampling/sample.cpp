@@ -1,22 +1,14 @@
 // Sampling one query: every class has a Gumbel of its own, fixed by (seed, row, class), and the argmax of
 // link(z) / T + gumbel is an exact sample. The classes whose keys may be the best are scored, their worst key is the threshold,
 // and what can still reach it is read on, level by level.
-//
-// Filters never sort V classes: the classes are taken in the order of their keys and the first that passes is the
-// sample. Whether one is in the nucleus depends on the mass of the classes better than it: see sampling/nucleus.cpp.
+// top_k, top_p and min_p are in sampling/filters.cpp.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
-#include "executor/betting.h"
-#include "executor/histogram.h"
+#include "normaliser/histogram.h"
 
 namespace headlong {
-namespace {
-
-constexpr int64_t kFirst = 1;  // classes by key at first
-
-}  // namespace
 
 std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule,
                                      const Question& question, bool dense_only, std::vector<Draw>* draws) {
@@ -123,82 +115,6 @@ void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& i
     }
     for (int level = 0; level < levels; ++level) read_deeper(e, look, q, level, at[level], threads, known.rad, answer);
     score_known(e, look, q, last, threads, known, answer);
-}
-
-// Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
-std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule) {
-    if (sorted.empty()) return sorted;
-    const double beta = 1 / rule.temperature, most = e.linked(sorted[0].z) * beta;
-    double total = 0, before = 0;
-    for (const Scored& s : sorted) total += std::exp(e.linked(s.z) * beta - most);
-    size_t keep = 0;
-    for (; keep < sorted.size(); ++keep) {
-        const double f = e.linked(sorted[keep].z) * beta - most;
-        if (keep > 0 && ((rule.top_p < 1 && before >= rule.top_p * total) || (rule.min_p > 0 && f < std::log(rule.min_p))))
-            break;
-        before += std::exp(f);
-    }
-    sorted.resize(keep);
-    return sorted;
-}
-
-Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) {
-    Draw out;
-    for (const Scored& s : kept) {
-        const double key = e.linked(s.z) / rule.temperature + gumbel(*e.kernels, rule.seed, rule.row0 + row, draw, s.id + rule.class0);
-        if (out.id < 0 || key > out.score) out = {s.id, s.z, key, true};
-    }
-    return out;
-}
-
-// top_p and min_p over all classes.
-Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
-                               Draw* draws, Answer& answer) {
-    std::vector<Scored> best;
-    Known known;
-    if (!by_budget(e, look)) start_knowing(e, look, q, threads, known);
-    if (!find_best(e, look, q, question, threads, best, known, answer)) return Status::dear;
-    if (best.empty()) return Status::done;  // no class may be answered
-    const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
-    // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
-    const bool may_bet = question.delta > 0 && look.source == &e.preview && !by_budget(e, look);
-    const uint64_t key = may_bet ? key_of(e, look, q, question) : 0;
-    Scored within = best[0], beyond{-1, -kInf};
-    double decided = 0;
-    bool proved = true, within_proved = true, beyond_proved = true;
-    const auto in_nucleus = [&](const Scored& s, bool* inside) {
-        if (rule.top_p >= 1 || s.id == best[0].id) return *inside = true, true;
-        if (s.id == within.id || better(s, within)) return proved = proved && within_proved, *inside = true, true;
-        if (beyond.id >= 0 && (s.id == beyond.id || better(beyond, s))) return proved = proved && beyond_proved, *inside = false, true;
-        const double odds = may_bet ? (decided + 1) * (decided + 2) / question.delta : 0;
-        const Side side = side_of_nucleus(e, look, q, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads,
-                                          known, answer);
-        ++decided;
-        (side.inside ? within : beyond) = s;
-        (side.inside ? within_proved : beyond_proved) = side.proved;
-        proved = proved && side.proved;
-        return *inside = side.inside, side.known;
-    };
-    for (int i = 0; i < rule.n; ++i) {
-        Keys keys;
-        keys.draw = static_cast<uint32_t>(i);
-        bool drawn = false;
-        size_t seen = 0;
-        proved = true;
-        for (int64_t m = kFirst; !drawn; m *= 4) {
-            std::vector<Keyed> first;
-            if (!best_keys(e, look, q, rule, m, threads, known, keys, first, answer)) return Status::dear;
-            for (; seen < first.size() && !drawn; ++seen) {
-                const Keyed& next = first[seen];
-                bool inside = false;
-                if (e.linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
-                if (!in_nucleus({next.id, next.z}, &inside)) return Status::dear;
-                if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
-            }
-            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::dear;
-        }
-    }
-    return Status::done;
 }
 
 }  // namespace headlong

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Protocol, overload
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import is_linear
 from headlong.checks import real, whole
@@ -36,10 +36,10 @@ from headlong.engines.structured import bands, blocks, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import is_structured, read_structured
 from headlong.errors import InputError, MalformedFileError, OptionError, ShapeError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
-from headlong.previews.conformal import enough, last, varied
+from headlong.native import Doubles
+from headlong.previews.calibrated_radii import enough, last, varied
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Buckets)
 STRUCTURED = (
@@ -176,7 +176,7 @@ def _structured(
         raise OptionError(f"the {layer.kind} engine takes no calibration vectors; leave them out")
     if calibration is not None:
         about["calibration"] = _vectors(calibration, layer.dim)
-    kernels.threads(threads)
+    native.threads(threads)
     promise = promise._replace(over=frozenset())  # of its parts: each says what it rests on
     chosen = engine.Options(**_known(layer.kind, engine.Options, options))
     reason = "asked for" if method == layer.kind else f"the engine of a {layer.kind} layer"
@@ -225,7 +225,7 @@ def load(
     ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """
-    how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": kernels.threads(threads)}
+    how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": native.threads(threads)}
     if is_structured(path):
         return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):

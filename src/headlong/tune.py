@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import headlong
-from headlong import kernels
+from headlong import native
 from headlong.arrays import hidden64
 from headlong.bench import measure
 from headlong.bench.measure import Contestant, Progress, Schedule, silent
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.engines.base import Engine
 from headlong.errors import OptionError, ShapeError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
-from headlong.previews.conformal import enough
+from headlong.native import Doubles
+from headlong.previews.calibrated_radii import enough
 from headlong.report.tables import Table, duration, nats, percent
 
 HELD, FEWEST = 128, 16
@@ -299,7 +299,7 @@ def as_record(report: Report, engine: Engine) -> dict[str, Any]:
         return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in entry._asdict().items()}
 
     return {
-        "environment": measure.environment(report.threads, isa_used=[kernels.isa()]),
+        "environment": measure.environment(report.threads, isa_used=[native.isa()]),
         "layer": {"vocab": engine.layer.vocab, "dim": engine.layer.dim, "dtype": engine.layer.dtype},
         "engine": repr(engine),
         "promise": str(engine.promise),

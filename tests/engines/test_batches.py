@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
 from plans import decaying
 from rates import check_rate
 
-LEVELS = kernels.levels()[1:]
+LEVELS = native.levels()[1:]
 VOCAB = 9001
 BLOCKS = (4, 5, 8, 9, 15, 24, 47, 64, 70)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES, build
-from headlong import kernels
+from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.reference.blocks import SIDE, Search, _State, bounds, closer, halves_of
 from headlong.errors import HeadlongError, OptionError
@@ -25,7 +25,7 @@ from headlong.previews.whitening import Basis, whiten
 from headlong.store import open_file, write_file
 from oracle import check_topk, truth
 
-LEVELS = kernels.levels()
+LEVELS = native.levels()
 IDS = {"method": "cascade", "eps": math.inf, "blocks": True}
 
 
@@ -139,8 +139,8 @@ def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("HEADLONG_ISA", level)
         search = (
             Search(layer.weight, layer.bias, blocks, 0.25)
-            if level == kernels.REFERENCE
-            else kernels.blocks(layer.weight, layer.bias, blocks, 0.25, level)
+            if level == native.REFERENCE
+            else native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
         )
         assert search.isa in (level, "portable")
         found.append(search.topk(wide, 10, None, 2))
@@ -160,7 +160,7 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = truth(layer, hidden)
     wide = hidden.astype(np.float64)
     parts = layer.weight, layer.bias, blocks, 0.25
-    for search in (kernels.blocks(*parts, kernels.isa()), Search(*parts)):
+    for search in (native.blocks(*parts, native.isa()), Search(*parts)):
         ids = search.topk(wide, 7, None, 1)[0]
         np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
 

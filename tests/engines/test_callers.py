@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS
 
@@ -46,13 +46,13 @@ def same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.fixture(params=kernels.levels()[1:])
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=native.levels()[1:])
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
     return str(request.param)
 
 
-def test_callers_at_once(native: str) -> None:
+def test_callers_at_once(isa: str) -> None:
     built = engines(threads=3)
     asked = [(engine, batch) for engine in built for batch in (1, 5, 70)] * 4
     expected = [answers(*one) for one in asked[: len(asked) // 4]] * 4
@@ -61,7 +61,7 @@ def test_callers_at_once(native: str) -> None:
     assert all(same(*pair) for pair in zip(found, expected, strict=True))
 
 
-def test_the_number_of_threads_changes_no_answer(native: str) -> None:
+def test_the_number_of_threads_changes_no_answer(isa: str) -> None:
     by_count = [[answers(engine, 7) for engine in engines(threads)] for threads in (1, 2, 3, 4, 17)]
     for found in by_count[1:]:
         assert all(same(*pair) for pair in zip(found, by_count[0], strict=True))
@@ -75,7 +75,7 @@ def ask_in_child(number: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system has no fork")
-def test_forked_processes_grow_threads_of_their_own(native: str) -> None:
+def test_forked_processes_grow_threads_of_their_own(isa: str) -> None:
     ASKED[:] = engines(threads=3)
     expected = [answers(engine, 5) for engine in ASKED]  # the pool of this process has its threads now
     with warnings.catch_warnings():

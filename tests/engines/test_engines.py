@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from adversarial import CASES, DTYPES, Case, build
-from headlong import kernels
+from headlong import native
 from headlong.compile import BUILT_IN
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS
@@ -48,7 +48,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=kernels.levels())
+@pytest.fixture(params=native.levels())
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
     monkeypatch.setenv("HEADLONG_THREADS", "2")
@@ -151,13 +151,13 @@ def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype:
 def test_levels_agree_with_the_reference(monkeypatch: pytest.MonkeyPatch, method: str, name: str, dtype: str) -> None:
     """Every native level against NumPy on the same plan: ids, exact logits, samples; normalisers within both errors."""
     case = build(name, dtype)
-    monkeypatch.setenv("HEADLONG_ISA", kernels.REFERENCE)
+    monkeypatch.setenv("HEADLONG_ISA", native.REFERENCE)
     built = compiled(case.layer, method, case.hidden, eps=0.05)
     k = min(7, case.layer.vocab)
     expected = built.topk(case.hidden, k), built.sample(case.hidden, 4, top_p=0.6, seed=5), built.lse(case.hidden)
     exact = truth(case.layer, case.hidden)
     slack, clear = rounding_of(case, exact), budget_is_clear(built, case)
-    for isa in kernels.levels()[1:]:
+    for isa in native.levels()[1:]:
         monkeypatch.setenv("HEADLONG_ISA", isa)
         engine = Engine(case.layer, built.method, built.plan, built.norms, built.promise)
         found = engine.topk(case.hidden, k), engine.sample(case.hidden, 4, top_p=0.6, seed=5), engine.lse(case.hidden)
@@ -323,7 +323,7 @@ def test_samples_follow_the_distribution(level: str, method: str) -> None:
     layer = hl.Layer(rng.standard_normal((12, 6)).astype(np.float32))
     hidden = rng.standard_normal((1, 6)).astype(np.float32)
     engine = compiled(layer, method, rng.standard_normal((50, 6)), **({"rows": 12} if method == "svd" else {}))
-    draws = 300 if level == kernels.REFERENCE else 20_000
+    draws = 300 if level == native.REFERENCE else 20_000
     for filters, cut in (({}, (0, 1.0)), ({"temperature": 0.5, "top_k": 4}, (4, 0.5))):
         counts = np.bincount(engine.sample(hidden, draws, seed=1, **filters).ids[0], minlength=12)
         mass = np.exp(truth(layer, hidden).logits[0] / cut[1])
@@ -401,7 +401,7 @@ def test_threads_change_no_digit(level: str, rows: str) -> None:
     weight = {"random": rng.standard_normal((9000, 37)), "equal": np.tile(rng.standard_normal((1, 37)), (9000, 1))}
     layer = hl.Layer(weight.get(rows, np.zeros((9000, 37))).astype(np.float16))
     hidden = rng.standard_normal((11, 37))
-    count = 3 if level == kernels.REFERENCE else 11
+    count = 3 if level == native.REFERENCE else 11
     for method in ("full", "cascade"):
         first, *others = (hl.compile(layer, method, eps=0.05, delta=0.0, threads=n).topk(hidden[:count], 7) for n in (1, 2, 5))
         loop = [hl.compile(layer, method, eps=0.05, delta=0.0, threads=2).topk(hidden[b : b + 1], 7) for b in (0, count - 1)]
@@ -443,7 +443,7 @@ def test_repr_is_one_line(level: str, method: str) -> None:
     assert str(engine.promise) in text
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 def test_a_shard_draws_with_the_noise_of_its_own_classes(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     rng = np.random.default_rng(8)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from oracle import check_topk, truth
 
 VOCAB, DIM = 12_000, 256
@@ -21,7 +21,7 @@ KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 }
 
 
-@pytest.fixture(params=[level for level in kernels.levels() if level != kernels.REFERENCE])
+@pytest.fixture(params=[level for level in native.levels() if level != native.REFERENCE])
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
     return str(request.param)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from adversarial import CASES, build
-from headlong import kernels
+from headlong import native
 from headlong.engines.masks import check_some_left, class_mask, classes_of, restricted
 from headlong.errors import DtypeError, IdError, InputError, ShapeError
+from headlong.native import arguments
 from oracle import check_topk, check_within, truth
 
 
@@ -24,7 +25,7 @@ from oracle import check_topk, check_within, truth
 def marks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the native module, and as where it was not built."""
     if request.param == "numpy":
-        monkeypatch.setattr(kernels, "_marker", lambda: None)
+        monkeypatch.setattr(arguments, "_marker", lambda: None)
     return str(request.param)
 
 
@@ -69,12 +70,12 @@ def test_unusable_masks_are_refused(marks: str, ids: Any, error: type[InputError
 
 
 def test_the_native_module_marks_what_it_can(marks: str) -> None:
-    native = marks == "native"
-    for dtype, taken in ((np.int64, native), (np.int32, native), (np.int16, False), (np.uint64, False), (">i8", False)):
+    there = marks == "native"
+    for dtype, taken in ((np.int64, there), (np.int32, there), (np.int16, False), (np.uint64, False), (">i8", False)):
         marked = np.full((2, 7), 9, np.uint8)
-        assert kernels.mark(marked, np.array([[1, 3], [3, 3]], dtype), 1) == (2 if taken else -1)
+        assert native.mark(marked, np.array([[1, 3], [3, 3]], dtype), 1) == (2 if taken else -1)
         assert marked.tolist() == ([[0, 1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0]] if taken else [[9] * 7] * 2)
-    assert kernels.mark(np.empty((1, 7), np.uint8), np.array([[0, 7]]), 0) == -1
+    assert native.mark(np.empty((1, 7), np.uint8), np.array([[0, 7]]), 0) == -1
 
 
 def forms(ids: NDArray[np.int64]) -> dict[str, Any]:
@@ -120,14 +121,14 @@ def test_every_form_of_a_set_is_the_same_mask(asked: tuple[int, list[int]]) -> N
     vocab, chosen = asked
     there = np.isin(np.arange(vocab), chosen)
     ids, others = np.flatnonzero(there), np.flatnonzero(~there)
-    for native in (kernels._marker(), None):
+    for marker in (arguments._marker(), None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kernels, "_marker", lambda native=native: native)
+            patch.setattr(arguments, "_marker", lambda marker=marker: marker)
             for (name, form), (_, rest) in zip(forms(ids).items(), forms(others).items(), strict=True):
                 for mask in ((form, None), (None, rest), (form, rest)):
                     found, left = restricted(*mask, 1, vocab)
                     assert found is not None and found.shape == (1, vocab) and found.dtype == np.uint8, name
-                    assert found.flags.c_contiguous and (found[0] == there).all() and left == len(ids), f"{native}, {name}"
+                    assert found.flags.c_contiguous and (found[0] == there).all() and left == len(ids), f"{marker}, {name}"
     assert (classes_of(there.astype(np.uint8)) == ids).all()
 
 
@@ -156,7 +157,7 @@ def test_a_sample_needs_a_class_in_every_row() -> None:
         check_some_left(class_mask([[1], []], None, 2, 5))
 
 
-@pytest.mark.parametrize("isa", kernels.levels())
+@pytest.mark.parametrize("isa", native.levels())
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_ruled_out_decides_nothing(name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its best classes, a tenth of them, all but a few, and whole blocks, each layer answers as a smaller one would."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.reference.gumbel import gumbels
 from oracle import kept
 from rates import check_rate
@@ -36,7 +36,7 @@ def winners(layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: floa
     return won
 
 
-@pytest.fixture(params=[level for level in kernels.levels() if level != kernels.REFERENCE])
+@pytest.fixture(params=[level for level in native.levels() if level != native.REFERENCE])
 def engine(request: pytest.FixtureRequest, layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> hl.Engine:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
     return hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=16, deeper=False, threads=2)
@@ -62,7 +62,7 @@ def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarr
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.0])
-@pytest.mark.parametrize("level", [level for level in kernels.levels() if level != kernels.REFERENCE])
+@pytest.mark.parametrize("level", [level for level in native.levels() if level != native.REFERENCE])
 def test_a_first_look_many_nats_wide(level: str, delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two bits a coordinate: nearly every interval reaches the best key, and what speaks against a class is still little."""
     monkeypatch.setenv("HEADLONG_ISA", level)

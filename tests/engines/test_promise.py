@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
 from rates import check_rate, tail
 
 STAKES = {0.98: 0.5, 0.7: 0.2, 0.45: 0.12, 0.25: 0.08, 0.12: 0.06, 0.05: 0.04}
-"""Of csrc/executor/bet.cpp: the shares of its capital that a bet puts on every draw,
+"""Of csrc/normaliser/by_bet.cpp: the shares of its capital that a bet puts on every draw,
 and how much of the first capital goes to each."""
 SEEDS = 7
 
@@ -90,7 +90,7 @@ def flat_layer(vocab: int = 20_000, dim: int = 48) -> tuple[Layer, np.ndarray]:
     return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), rng.standard_normal((600, dim))
 
 
-@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("width", [0, 16, 32])
 def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str, width: int) -> None:
     """Every level, with and without a prefix, at a delta large enough for failures to be seen if they came too often."""
@@ -111,7 +111,7 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str,
     assert sampled > 150, "most rows were estimated"
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 def test_delta_nought_is_a_proof(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer, hidden = flat_layer(3000)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from headlong import kernels
+from headlong import native
 from headlong.engines.allowed import Filters, kept_count
 from headlong.engines.reference.executor import Executor, normaliser, top, widest
 from headlong.engines.reference.gumbel import gumbels, philox
@@ -254,20 +254,20 @@ def test_filters_of_a_few_classes(values: np.ndarray, top_k: int, top_p: float, 
     assert min(nudged) <= count <= max(nudged) and count >= 1
 
 
-@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("link", [Affine(), SoftCap(2.0)], ids=str)
 @pytest.mark.parametrize("levels", ["none", "one", "two"])
 def test_native_reads_the_same_plans(levels: str, link: Any, level: str) -> None:
     layer = matrix(levels, vocab=1500, link=link, share=0.5)
     reference = Executor(layer)
-    native = kernels.executor(layer.weight, layer.bias, layer.norms, link.lowered(), layer.plan, level)
+    twin = native.executor(layer.weight, layer.bias, layer.norms, link.lowered(), layer.plan, level)
     mask = (np.arange(1500) % 5 > 0).astype(np.uint8)[None]
     for live in (None, mask):
-        ours, theirs = (run.topk(HIDDEN, 9, 0.01, live, False, 2) for run in (reference, native))
+        ours, theirs = (run.topk(HIDDEN, 9, 0.01, live, False, 2) for run in (reference, twin))
         assert (ours[1] == theirs[1]).all() and (ours[5] == theirs[5]).all()
         np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-13)
         check_within(theirs[3], ours[3], ours[4] + theirs[4], 1e-12)
         assert (theirs[4] <= 0.01).all()
-        ours, theirs = (run.sample(HIDDEN, 5, 1.5, 0, 0.7, 0.01, 3, 8, live, False, 2) for run in (reference, native))
+        ours, theirs = (run.sample(HIDDEN, 5, 1.5, 0, 0.7, 0.01, 3, 8, live, False, 2) for run in (reference, twin))
         assert (ours[0] == theirs[0]).all()
         np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-12)

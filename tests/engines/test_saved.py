@@ -13,7 +13,7 @@ import pytest
 
 import headlong as hl
 from adversarial import DTYPES, build
-from headlong import kernels
+from headlong import native
 from headlong.compile import BUILT_IN
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS
@@ -193,7 +193,7 @@ def test_damaged_weights_and_codes_end_in_an_answer(tmp_path: Path, monkeypatch:
         tensors["plan.levels.0.codes"][3] = 255
 
     edited(path, damage)
-    for level in kernels.levels():
+    for level in native.levels():
         monkeypatch.setenv("HEADLONG_ISA", level)
         damaged = hl.load(path, threads=1)
         found = damaged.topk(hidden, 5)
@@ -239,7 +239,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 def test_every_level_opens_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved, hidden = engine("cascade")
     saved.save(tmp_path / "head.safetensors")
-    for level in kernels.levels():
+    for level in native.levels():
         monkeypatch.setenv("HEADLONG_ISA", level)
         loaded = hl.load(tmp_path / "head.safetensors", threads=1)
         assert f"kernel {level}" in repr(loaded)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong.engines.sparse import Sparse, entmax15, sparsemax
+from headlong.engines.sparsemax import Sparse, entmax15, sparsemax
 from headlong.errors import InputError, OptionError
 
 Doubles = NDArray[np.float64]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.errors import OptionError, ShapeError
 from headlong.heads import LINK_HEADS, LinkHead, build_head, lean
 from headlong.heads.curves import CURVES, Monotone, PiecewiseLinear, Plif, build_curve
@@ -117,12 +117,12 @@ def test_infinite_logits_have_no_share_in_the_slopes() -> None:
     z = np.array([[0.5, -np.inf, 1.0]], np.float32)
     link = build_curve("plif", knots=8).lowered()
     assert link is not None
-    lse, _ = kernels.link_losses(z, np.array([0]), link, 1)
-    sums = kernels.link_gradients(z, np.array([0]), lse, np.ones(1, np.float32), link, 1)
+    lse, _ = native.link_losses(z, np.array([0]), link, 1)
+    sums = native.link_gradients(z, np.array([0]), lse, np.ones(1, np.float32), link, 1)
     assert np.isfinite(sums).all() and np.isfinite(z).all() and z[0, 1] == 0
 
 
-@pytest.mark.parametrize("isa", [level for level in kernels.levels() if level != kernels.REFERENCE])
+@pytest.mark.parametrize("isa", [level for level in native.levels() if level != native.REFERENCE])
 @pytest.mark.parametrize("name", ["identity", "temperature", "softcap", "sigsoftmax", "gss", "plif", "monotone"])
 @pytest.mark.parametrize("vocab", [2, 15, 16, 17, 65, 1025])
 def test_native_losses_on_every_level(name: str, vocab: int, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +142,9 @@ def test_native_losses_on_every_level(name: str, vocab: int, isa: str, monkeypat
     ce = f.logsumexp(1) - f.gather(1, target[:, None])[:, 0]
     exact = torch.autograd.grad(ce, [leaf, *wide.parameters()], scale.double())
     logits = z.numpy().copy()
-    lse, at = kernels.link_losses(logits, target.numpy(), link, 2)
+    lse, at = native.link_losses(logits, target.numpy(), link, 2)
     np.testing.assert_allclose(lse - at, ce.detach().numpy(), atol=2e-5)
-    sums = kernels.link_gradients(logits, target.numpy(), lse, scale.numpy(), link, 2)
+    sums = native.link_gradients(logits, target.numpy(), lse, scale.numpy(), link, 2)
     np.testing.assert_allclose(logits, exact[0].numpy(), atol=3e-5)
     for got, true in zip(curve.gradients(torch.from_numpy(sums)), exact[1:], strict=True):
         torch.testing.assert_close(got, true, atol=2e-4, rtol=1e-4)
@@ -156,8 +156,8 @@ def test_sums_do_not_depend_on_the_moment() -> None:
     found = []
     for _ in range(3):
         logits = z.copy()
-        lse, _ = kernels.link_losses(logits, target, link, 2)
-        found.append(kernels.link_gradients(logits, target, lse, np.ones(33, np.float32), link, 2).tobytes())
+        lse, _ = native.link_losses(logits, target, link, 2)
+        found.append(native.link_gradients(logits, target, lse, np.ones(33, np.float32), link, 2).tobytes())
     assert len(set(found)) == 1
 
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.reference.descent import Reference
-from headlong.engines.structured.branches import native
+from headlong.engines.structured.branches import native_walks
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads import BandsHead, DifferentiatedHead, TreeHead, TwoLevelHead, build_head, classes, trees
 from headlong.heads.grouped import grouped_log_prob, linear_log_prob
@@ -232,7 +232,7 @@ def test_bands_are_torchs_own_with_the_same_weights() -> None:
     np.testing.assert_allclose(top.log_probs, values.detach().numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("kind", ["bands", "two-level", "tree"])
 def test_the_native_descent_is_its_numpy_twin(kind: str, level: str) -> None:
     torch.manual_seed(1)
@@ -242,7 +242,7 @@ def test_the_native_descent_is_its_numpy_twin(kind: str, level: str) -> None:
             parameter.mul_(20)
     engine = hl.compile(head.to_layer())
     reference = Reference(engine.steps)  # type: ignore[attr-defined]
-    twin, hidden = native(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
+    twin, hidden = native_walks(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
     for k in (1, 10, 300):
         for mine, other in zip(reference.topk(hidden, k, 1), twin.topk(hidden, k, 2), strict=True):
             np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)

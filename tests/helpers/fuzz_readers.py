@@ -29,7 +29,7 @@ import numpy as np
 import safetensors
 
 import headlong
-from headlong import kernels
+from headlong import native
 from headlong.bench.measure import environment, write_run
 from headlong.errors import HeadlongError
 from headlong.layers.checkpoint import Checkpoint
@@ -361,7 +361,7 @@ def main() -> None:
     parser.add_argument("--target", choices=TARGETS, action="append", help="one or more; all of them by default")
     parser.add_argument("--json", help="the counts, for results/; goes on from what an interrupted run left there")
     options = parser.parse_args()
-    names, kernel = options.target or list(TARGETS), kernels.isa()
+    names, kernel = options.target or list(TARGETS), native.isa()
     wanted = -(-options.inputs // len(names))
     runs = earlier(options.json, options.seed, kernel)
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headlong import kernels
+from headlong import native
 from headlong.engines.reference.query import Matrix, Query
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
@@ -21,7 +21,7 @@ def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[L
 
 
 def state(layer: Layer, plan: Plan, hidden: np.ndarray) -> Query:
-    norms = np.minimum(kernels.row_norms(layer.weight), np.finfo(np.float32).max)
+    norms = np.minimum(native.row_norms(layer.weight), np.finfo(np.float32).max)
     matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)
     return Query(matrix, hidden.astype(np.float64), np.ones(layer.vocab, bool))
 

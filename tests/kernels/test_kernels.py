@@ -14,26 +14,27 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from adversarial import CASES, DTYPES, build
-from headlong import kernels
+from headlong import native
 from headlong.arrays import HIDDEN
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
 from headlong.links import Table
+from headlong.native import runtime
 from headlong.plan import deinterleave
 
 
-@pytest.fixture(params=kernels.levels()[1:])
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=native.levels()[1:])
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
     return str(request.param)
 
 
 def test_levels_start_with_the_reference_and_the_best_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernels.levels()[:2] == ["numpy", "portable"]
+    assert native.levels()[:2] == ["numpy", "portable"]
     monkeypatch.delenv("HEADLONG_ISA", raising=False)
-    assert kernels.isa() == kernels.levels()[-1]
+    assert native.isa() == native.levels()[-1]
     monkeypatch.setenv("HEADLONG_ISA", "portable")
-    assert kernels.isa() == "portable"
+    assert native.isa() == "portable"
 
 
 def test_a_level_is_offered_where_the_processor_has_all_of_it() -> None:
@@ -43,46 +44,46 @@ def test_a_level_is_offered_where_the_processor_has_all_of_it() -> None:
     flags = set(next(line for line in facts.read_text().splitlines() if line.startswith("flags")).split())
     avx2 = {"avx2", "avx", "fma", "f16c", "sse4_2", "popcnt"}
     avx512 = {*avx2, *(f"avx512{part}" for part in ("f", "bw", "dq", "vl", "_vnni"))}
-    assert ("avx2" in kernels.levels()) == (avx2 <= flags)
-    assert ("avx512vnni" in kernels.levels()) == (avx512 <= flags)
+    assert ("avx2" in native.levels()) == (avx2 <= flags)
+    assert ("avx512vnni" in native.levels()) == (avx512 <= flags)
 
 
 def test_a_level_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", "avx1024")
     with pytest.raises(KernelError, match=r"'avx1024', which is not to be had here; choose from numpy, portable"):
-        kernels.isa()
+        native.isa()
 
 
 def test_without_the_native_module_nothing_falls_back_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_native", lambda: None)
+    monkeypatch.setattr(runtime, "module", lambda: None)
     monkeypatch.delenv("HEADLONG_ISA", raising=False)
     with pytest.raises(KernelError, match="HEADLONG_ISA=numpy for the slow reference"):
-        kernels.isa()
+        native.isa()
     with pytest.raises(KernelError, match="pip install"):
-        kernels.bandwidth(1 << 20, 1, 1)
+        native.bandwidth(1 << 20, 1, 1)
     monkeypatch.setenv("HEADLONG_ISA", "numpy")
-    assert kernels.isa() == "numpy" and kernels.levels() == ["numpy"]
+    assert native.isa() == "numpy" and native.levels() == ["numpy"]
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADLONG_THREADS", raising=False)
-    assert kernels.threads() >= 1 and kernels.threads(3) == 3
+    assert native.threads() >= 1 and native.threads(3) == 3
     monkeypatch.setenv("HEADLONG_THREADS", "5")
-    assert kernels.threads() == 5 and kernels.threads(2) == 2
+    assert native.threads() == 5 and native.threads(2) == 2
     for wrong in ("0", "-1", "two", "1.5", "99999"):
         monkeypatch.setenv("HEADLONG_THREADS", wrong)
         with pytest.raises(OptionError, match="HEADLONG_THREADS is"):
-            kernels.threads()
+            native.threads()
     for bad in (0, True, 1.0, "2"):
         with pytest.raises(OptionError, match="threads is"):
-            kernels.threads(bad)  # type: ignore[arg-type]
+            native.threads(bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
-def test_codes_agree_with_numpy(native: str, name: str, dtype: str) -> None:
+def test_codes_agree_with_numpy(isa: str, name: str, dtype: str) -> None:
     weight = build(name, dtype).layer.weight
-    expected, found = kernels.encode_rows(weight), kernels.encode_int8(weight, 2)
+    expected, found = native.encode_rows(weight), native.encode_int8(weight, 2)
     for field in ("codes", "scale"):
         np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)
     for field in ("error", "peak", "size"):
@@ -95,9 +96,9 @@ def test_codes_agree_with_numpy(native: str, name: str, dtype: str) -> None:
 def test_norms_are_rounded_up(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = build(name, dtype).layer.weight
     exact = np.linalg.norm(weight.astype(np.float64), axis=1)
-    for level in kernels.levels():
+    for level in native.levels():
         monkeypatch.setenv("HEADLONG_ISA", level)
-        norms = kernels.row_norms(weight, 2).astype(np.float64)
+        norms = native.row_norms(weight, 2).astype(np.float64)
         assert (norms >= exact).all() and (norms <= exact * (1 + 2.0**-21) + 3e-45).all(), level
 
 
@@ -105,9 +106,9 @@ def test_norms_are_rounded_up(name: str, dtype: str, monkeypatch: pytest.MonkeyP
 def test_rows_that_are_not_finite_have_no_norm(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = np.ones((130, 9), np.float32)
     weight[77, 8] = wrong
-    for level in kernels.levels():
+    for level in native.levels():
         monkeypatch.setenv("HEADLONG_ISA", level)
-        assert np.flatnonzero(np.isnan(kernels.row_norms(weight))).tolist() == [77], level
+        assert np.flatnonzero(np.isnan(native.row_norms(weight))).tolist() == [77], level
 
 
 finite = hnp.arrays(
@@ -119,7 +120,7 @@ finite = hnp.arrays(
 
 @given(finite)
 def test_what_codes_lost_is_never_understated(weight: np.ndarray) -> None:
-    for codes in (kernels.encode_rows(weight), kernels.encode_int8(weight)):
+    for codes in (native.encode_rows(weight), native.encode_int8(weight)):
         whole = deinterleave(codes.codes, len(weight))[:, : weight.shape[1]].astype(np.float64) - 128
         gap = np.abs(weight.astype(np.float64) - whole * codes.scale[: len(weight), None].astype(np.float64))
         assert np.abs(whole).max() <= 127
@@ -130,9 +131,9 @@ def test_what_codes_lost_is_never_understated(weight: np.ndarray) -> None:
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31))
 def test_native_noise_is_that_of_numpy(seed: int, row: int, draw: int, first: int) -> None:
-    native = kernels._native()
+    module = native.loaded()
     ids = np.arange(first, first + 9, dtype=np.int64)
-    np.testing.assert_allclose(native.gumbels(seed, row, draw, ids), gumbels(seed, row, draw, ids), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(module.gumbels(seed, row, draw, ids), gumbels(seed, row, draw, ids), rtol=0, atol=1e-13)
 
 
 @given(
@@ -142,8 +143,8 @@ def test_no_noise_is_above_what_its_high_word_allows(words: np.ndarray) -> None:
     """The largest noise of a word is that of the low word 2^32 - 1: its distance from one is that of both words inverted."""
     gap = ((2.0**32 - 1 - words) * 2.0**32 + 0.5) * 2.0**-64
     most = -np.log(-np.log1p(-np.minimum(gap, 1 - 2.0**-53)))
-    for level in kernels.levels()[1:]:
-        upper = kernels._native().most_keys(level, words).astype(np.float64)
+    for level in native.levels()[1:]:
+        upper = native.loaded().most_keys(level, words).astype(np.float64)
         assert (upper >= most).all(), level
         usual = (words > 2**32 // 10) & (words < 2**32 - 2**12)
         assert (upper - most)[usual].max(initial=0) < 0.25, level
@@ -167,9 +168,9 @@ def test_no_term_is_further_from_its_middle_than_its_gap(
     shift = float(np.float32(link(z).max() * beta))
     low, at, high = (np.exp(np.clip(link(ends) * beta - shift, -87, 80)) for ends in (z - r, z, z + r))
     slop = 2.0**-10  # float32 of exponents up to some hundreds
-    for level in kernels.levels()[1:]:
+    for level in native.levels()[1:]:
         table = ("table", -2.5, 0.5, base, rises)
-        middle, gap = kernels._native().gaps(level, est, rad, table, beta, shift, slop)
+        middle, gap = native.loaded().gaps(level, est, rad, table, beta, shift, slop)
         np.testing.assert_allclose(middle, at, rtol=slop, atol=1e-37)
         far = np.maximum(high - middle, middle - low)
         assert (gap >= far * (1 - 2.0**-20) - slop * at - 1e-37).all(), level
@@ -177,8 +178,8 @@ def test_no_term_is_further_from_its_middle_than_its_gap(
         assert (gap <= np.maximum(high - at, np.minimum(steep, at)) * (1 + slop) + slop * (high + at) + 1e-37).all(), level
 
 
-def test_bandwidth_is_a_speed(native: str) -> None:
-    assert 0.01 < kernels.bandwidth(1 << 20, 1, 3) < 10_000
+def test_bandwidth_is_a_speed(isa: str) -> None:
+    assert 0.01 < native.bandwidth(1 << 20, 1, 3) < 10_000
 
 
 def test_every_refusal_is_one_of_ours() -> None:
@@ -193,18 +194,18 @@ def test_vectors_are_widened_and_measured_alike(dtype: np.dtype, odd: float | No
     if odd is not None:
         every[6, 3] = odd
     for rows in (every, every[::2, 1::2], every[:, :0], every[:0], np.asfortranarray(every)):
-        native, largest = kernels.widened(rows)
+        wide, largest = native.widened(rows)
         with monkeypatch.context() as without:
             without.delitem(sys.modules, "headlong._native")
-            numpy, size = kernels.widened(rows)
-        assert native.dtype == np.float64 and native.flags.c_contiguous
-        np.testing.assert_array_equal(native, numpy)
+            numpy, size = native.widened(rows)
+        assert wide.dtype == np.float64 and wide.flags.c_contiguous
+        np.testing.assert_array_equal(wide, numpy)
         finite = np.isfinite(numpy).all()
         assert math.isfinite(largest) == math.isfinite(size) == finite
         assert not finite or largest == size == np.abs(numpy).max(initial=0.0)
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_products_of_a_few_vectors(monkeypatch: pytest.MonkeyPatch, level: str, dtype: str) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
@@ -212,4 +213,4 @@ def test_products_of_a_few_vectors(monkeypatch: pytest.MonkeyPatch, level: str, 
     weight = rng.standard_normal((333, 71)).astype(DTYPES[dtype])
     hidden = rng.standard_normal((5, 71))
     expected = hidden @ weight.astype(np.float64).T
-    np.testing.assert_allclose(kernels.products(weight, hidden, 2), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(native.products(weight, hidden, 2), expected, rtol=1e-12, atol=1e-12)

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.base import Engine
 
 STORED = Path(__file__).with_name("levels.json")
-LEVELS = kernels.levels()[1:]
+LEVELS = native.levels()[1:]
 VOCAB, DIM = 1200, 40
 
 # name: (dtype of the weights, method, options)

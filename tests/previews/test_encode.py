@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from adversarial import DTYPES
-from headlong import kernels
-from headlong.kernels import Doubles
+from headlong import native
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.plan import deinterleave, padded, row_bytes, unpack
 from headlong.previews.encode import Encoded, Group, Groups, encode
 from headlong.previews.few_bits import DEEPER, Planes, groups_of, lost_by
@@ -64,7 +64,7 @@ def read(found: Encoded, groups: Groups, side: int, vocab: int) -> Doubles:
     return total
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", GROUPS)
 def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int) -> None:
@@ -93,24 +93,24 @@ def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, le
     np.testing.assert_allclose(found.base[: layer.vocab][~uncoded], base[~uncoded], rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("dim", GROUPS)
 def test_native_codes_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, level: str, dim: int) -> None:
     """But for sums in another order, which move a scale by a rounding and a code where it lies between two."""
     layer, groups = layer_of(dim), groups_for(dim)
     basis = basis_for(layer)
     made = []
-    for isa in (level, kernels.REFERENCE):
+    for isa in (level, native.REFERENCE):
         monkeypatch.setenv("HEADLONG_ISA", isa)
         made.append(encode(layer, basis, groups))
-    for name, native, reference in zip(Encoded._fields, *made, strict=True):
-        assert native.shape == reference.shape and native.dtype == reference.dtype, name
-        if native.dtype == np.uint8:
-            assert (native == reference).mean() > 0.999 if native.size else True, name
+    for name, ours, reference in zip(Encoded._fields, *made, strict=True):
+        assert ours.shape == reference.shape and ours.dtype == reference.dtype, name
+        if ours.dtype == np.uint8:
+            assert (ours == reference).mean() > 0.999 if ours.size else True, name
         elif name not in ("lost", "rest_lost"):  # a code between two moves what is lost by a step
-            np.testing.assert_allclose(native, reference, rtol=1e-3, atol=1e-30, err_msg=name)
+            np.testing.assert_allclose(ours, reference, rtol=1e-3, atol=1e-30, err_msg=name)
         else:
-            assert (np.abs(native - reference) <= 1e-3 * reference + 1e-6 * made[1].rest_size + 1e-30).mean() > 0.98, name
+            assert (np.abs(ours - reference) <= 1e-3 * reference + 1e-6 * made[1].rest_size + 1e-30).mean() > 0.98, name
 
 
 def test_threads_do_not_matter() -> None:
@@ -120,7 +120,7 @@ def test_threads_do_not_matter() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 def test_unbiased_scales(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """What they leave is orthogonal to the row."""
     monkeypatch.setenv("HEADLONG_ISA", level)
@@ -144,7 +144,7 @@ def test_six_bits_of_what_four_leave_are_closer_than_eight_of_the_whole() -> Non
     assert lost["ten"] < lost["eight"] < 0.009
 
 
-@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("plane", [EIGHT, (4, "upper"), (2, "upper"), (1, "upper")])
 def test_codes_are_those_of_numpy_bit_for_bit(monkeypatch: pytest.MonkeyPatch, level: str, plane: tuple[int, str]) -> None:
     """Where no sum is rounded: in the layer's own basis. Halves between two codes are among the values."""
@@ -157,7 +157,7 @@ def test_codes_are_those_of_numpy_bit_for_bit(monkeypatch: pytest.MonkeyPatch, l
     basis = Basis(zeros, zeros, own.astype(np.float32), own, 0.0, 1.0)
     groups = Groups((Group(0, dim, (plane,)),), ())
     made = []
-    for isa in (level, kernels.REFERENCE):
+    for isa in (level, native.REFERENCE):
         monkeypatch.setenv("HEADLONG_ISA", isa)
         made.append(encode(Layer(weight), basis, groups))
     for name in ("codes", "scale"):  # what they leave is a fused difference

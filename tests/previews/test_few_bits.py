@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES, DTYPES, build
-from headlong import kernels
+from headlong import native
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, pack, row_bytes, unpack
@@ -123,7 +123,7 @@ def test_radii_over_the_rotation(bits: int) -> None:
     assert failed > 0.2 * pairs * rate / 115, "no wider than it has to be"
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 @pytest.mark.parametrize(
     "options", [{"bits": 1}, {"bits": 2}, {"bits": 3}, {"bits": 4}, {"bits": 2.5}, {"bits": 8, "deeper": False}]
 )
@@ -131,7 +131,7 @@ def test_every_executor_answers_alike(monkeypatch: pytest.MonkeyPatch, level: st
     """Proved ids, exact logits, normalisers and samples, at every instruction set and batch size."""
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer, hidden = decaying(1300, 72, 2.0)
-    count = 4 if level == kernels.REFERENCE else 40
+    count = 4 if level == native.REFERENCE else 40
     engine = hl.compile(layer, "cascade", eps=0.1, delta=0.0, threads=2, calibration=hidden[100:], **options)
     exact = truth(layer, hidden[:count])
     expected = np.argsort(-exact.logits, axis=1, kind="stable")[:, :5]
@@ -143,7 +143,7 @@ def test_every_executor_answers_alike(monkeypatch: pytest.MonkeyPatch, level: st
     assert (engine.sample(hidden[:count], 2, seed=5).ids == full.sample(hidden[:count], 2, seed=5).ids).all()
 
 
-@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("bits", BITS)
 def test_native_estimates_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, level: str, bits: int) -> None:
     """A budget's engine answers with the preview's own normaliser: native and NumPy read the same estimates."""
@@ -151,8 +151,8 @@ def test_native_estimates_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, le
     layer, hidden = flat(400, 75)
     basis = random_basis(75, mean_row(layer.weight), 1)
     plan = planes_plan(layer, basis, Planes(((0, 75, planes_of(bits)),), 0), Dense(share=1.0))
-    norms = kernels.row_norms(layer.weight)
-    executor = kernels.executor(layer.weight, None, norms, layer.link.lowered(), plan._replace(budget=1), level)
+    norms = native.row_norms(layer.weight)
+    executor = native.executor(layer.weight, None, norms, layer.link.lowered(), plan._replace(budget=1), level)
     for vector in hidden[:6].astype(np.float64):
         query = state(layer, plan, vector.astype(np.float32))
         query.look(np.arange(400))

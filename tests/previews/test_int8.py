@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from adversarial import CASES, DTYPES, build
 from headlong import Layer
 from headlong.engines.reference.query import Matrix, Query
-from headlong.kernels import row_norms
+from headlong.native import row_norms
 from headlong.plan import Dense, deinterleave, interleave, padded
 from headlong.previews import int8 as bits
 from headlong.previews.int8 import better_centred, int8_plan, mean_row

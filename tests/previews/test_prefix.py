@@ -11,7 +11,7 @@ import pytest
 
 import headlong as hl
 from adversarial import CASES, DTYPES, build
-from headlong import kernels
+from headlong import native
 from headlong.engines.base import Engine
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
@@ -214,7 +214,7 @@ def engine_of(layer: Layer, hidden: np.ndarray, **options: Any) -> Engine:
     return hl.compile(layer, "cascade", calibration=hidden, threads=2, **options)
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 def test_answers_are_the_reference(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer, hidden = decaying(3000, 70, 2.0)
@@ -296,7 +296,7 @@ def test_a_rotation_is_16_bits_wide_where_they_keep_it() -> None:
     assert stored(plain * np.geomspace(1e-7, 1, 40)[:, None]).dtype == np.float32, "rows"
 
 
-@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("level", native.levels())
 def test_a_rotation_of_either_width_is_read_alike(monkeypatch: pytest.MonkeyPatch, level: str, tmp_path: Path) -> None:
     """The same numbers in 32 bits, as older files hold them, give the same answers to the bit."""
     monkeypatch.setenv("HEADLONG_ISA", level)

@@ -127,8 +127,8 @@ def test_experts_are_told_by_their_words() -> None:
 def test_the_softmax_share_is_counted_where_a_model_multiplies() -> None:
     import torch
 
-    from headlong.studies.models.base import Batch
-    from headlong.studies.models.lstm import Lstm, LstmOptions
+    from headlong.studies.models.backbones.base import Batch
+    from headlong.studies.models.backbones.lstm import Lstm, LstmOptions
     from headlong.studies.papers.doubly_sparse.compute import multiplications, one_more
 
     batch = Batch((torch.randint(50, (7, 3)),), torch.zeros(21, dtype=torch.long))

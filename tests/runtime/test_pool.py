@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headlong import kernels
+from headlong import native
 
-native = pytest.importorskip("headlong._native")
+module = pytest.importorskip("headlong._native")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc as Linux has it")
 
 COUNTED = """
@@ -53,7 +53,7 @@ print(grown, moved, time.process_time() - idle)
 def test_no_more_workers_than_processors_and_only_those_wake_that_are_asked_for() -> None:
     found = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, timeout=300, check=True)
     grown, moved, idle = (float(word) for word in found.stdout.split())
-    assert grown <= native.processors() - 1
+    assert grown <= module.processors() - 1
     assert moved <= 1, "two threads are the caller and one worker"
     assert idle < 0.05, "seconds of processor time in half a second in which nobody asked"
 
@@ -66,7 +66,7 @@ def groups(root: Path, line: str, **files: str) -> int:
         path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("max", "cpu.max").replace("cfs", "cpu.cfs")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    return int(native.processors_of_groups(str(root)))
+    return int(module.processors_of_groups(str(root)))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_control_groups_are_read(tmp_path: Path, line: str, files: dict[str, str
 @linux
 def test_the_default_is_what_the_process_may_use() -> None:
     pinned = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    code = pinned + "from headlong import kernels; print(kernels.threads())"
+    code = pinned + "from headlong import native; print(native.threads())"
     plain = {name: value for name, value in os.environ.items() if name != "HEADLONG_THREADS"}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
     assert found.stdout.split() == ["1"]
-    assert 1 <= native.processors() <= len(os.sched_getaffinity(0))
-    assert kernels.threads(7) == 7
+    assert 1 <= module.processors() <= len(os.sched_getaffinity(0))
+    assert native.threads(7) == 7

@@ -17,7 +17,7 @@ from cases import Case, build
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.masks import class_mask
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError
@@ -216,7 +216,7 @@ def _others(
         if (other.ids != whole.ids).any() or (other.logits != whole.logits).any():
             found.fault("threads", f"{threads} threads give another answer than {case.threads}")
     before = os.environ.get("HEADLONG_ISA")
-    for level in kernels.levels()[1:-1]:
+    for level in native.levels()[1:-1]:
         os.environ["HEADLONG_ISA"] = level
         other = hl.compile(layer, case.method, threads=case.threads, **options).topk(hidden, case.k, **masks)
         for row in range(len(hidden)):

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from headlong.errors import OptionError, ShapeError
 from headlong.heads import DenseHead
-from headlong.studies.models.awd import Awd, AwdOptions, locked
-from headlong.studies.models.base import Backbone, Batch, Model
-from headlong.studies.models.cnn import Cnn, CnnOptions
-from headlong.studies.models.gpt import Gpt, GptOptions
-from headlong.studies.models.lstm import Lstm, LstmOptions
-from headlong.studies.models.seq2seq import Seq2Seq, Seq2SeqOptions
+from headlong.studies.models.backbones.awd import Awd, AwdOptions, locked
+from headlong.studies.models.backbones.base import Backbone, Batch, Model
+from headlong.studies.models.backbones.cnn import Cnn, CnnOptions
+from headlong.studies.models.backbones.gpt import Gpt, GptOptions
+from headlong.studies.models.backbones.lstm import Lstm, LstmOptions
+from headlong.studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
 
 VOCAB = 23
 

@@ -200,7 +200,7 @@ def test_model_rows_differ_in_the_head_and_in_what_makes_up_for_it() -> None:
 @pytest.mark.parametrize("head", ["softmax", "MoS, K = 3", "MoC, K = 3"])
 def test_parameters_are_those_of_the_model(head: str) -> None:
     from headlong.heads import build_head
-    from headlong.studies.models.lstm import Lstm, LstmOptions
+    from headlong.studies.models.backbones.lstm import Lstm, LstmOptions
     from headlong.studies.papers.monotonic_softmax import models as study
 
     backbone = Lstm(LstmOptions(dim=12), 50)
@@ -234,7 +234,7 @@ def test_rows_are_told_beside_the_printed_ones() -> None:
 
 
 def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
-    from headlong.studies.models.awd import Awd, AwdOptions
+    from headlong.studies.models.backbones.awd import Awd, AwdOptions
     from headlong.studies.papers.cells import STATUSES, counts
     from headlong.studies.papers.monotonic_softmax.printed import COLUMNS, TABLE, awd_parameters, cells
     from headlong.studies.papers.svd_hierarchical.printed import cells as svd_cells

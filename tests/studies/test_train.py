@@ -273,7 +273,7 @@ def test_a_mixture_of_nonsense_is_refused_without_a_traceback(text: Path) -> Non
     "options", [{"widths": []}, {"widths": [0]}, {"dim": 0}, {"stride": 0}, {"widths": [4] * 9}, {"depth": 0}]
 )
 def test_a_classifier_without_stages_is_refused(options: dict[str, Any]) -> None:
-    from headlong.studies.models.cnn import Cnn, CnnOptions
+    from headlong.studies.models.backbones.cnn import Cnn, CnnOptions
 
     with pytest.raises(OptionError, match=rf"model\.{next(iter(options))} = .*(expected|use fewer widths)"):
         Cnn(CnnOptions(**options), 1, 28)
@@ -281,7 +281,7 @@ def test_a_classifier_without_stages_is_refused(options: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("dim", [0, -2, 3, 1 << 40])
 def test_a_translator_of_impossible_width_is_refused(dim: int) -> None:
-    from headlong.studies.models.seq2seq import Seq2Seq, Seq2SeqOptions
+    from headlong.studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
 
     with pytest.raises(OptionError, match=rf"model\.dim = {dim}; expected"):
         Seq2Seq(Seq2SeqOptions(dim=dim), 5, 5)
@@ -493,7 +493,7 @@ def test_a_hugging_face_model_is_harvested(text: Path, tmp_path: Path) -> None:
 def test_the_plain_twin_is_the_same_model(kind: str) -> None:
     """The rival of the throughput measurement: same loss, same gradients, written with PyTorch's own parts."""
     from headlong.studies.models import costs
-    from headlong.studies.models.plain import like, plain_step
+    from headlong.studies.models.backbones.plain import like, plain_step
 
     model, training = costs.MODELS[kind]
     small = model | {"dropout": 0.0, "dim": 16} | ({"heads": 2} if kind == "gpt" else {})

@@ -22,9 +22,9 @@ from headlong.bench.measure import Progress, silent
 from headlong.bench.oracle import exponents
 from headlong.engines.allowed import lse_of
 from headlong.errors import ShapeError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
+from headlong.native import Doubles
 
 EFFECTIVE = (1e-3, 1e-4, 1e-5)
 CLASSES = 1 << 14

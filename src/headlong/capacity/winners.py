@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 import headlong
 from headlong.bench.measure import Progress, silent
 from headlong.errors import MissingPackageError, OptionError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 QUERIES = 256

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from headlong.engines.masks import classes_of
 from headlong.engines.reference.gumbel import gumbels
-from headlong.kernels import Doubles
 from headlong.links import Link
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 

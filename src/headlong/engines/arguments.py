@@ -17,7 +17,7 @@ from headlong.checks import real, whole
 from headlong.engines.allowed import Filters, few_enough
 from headlong.engines.masks import restricted
 from headlong.errors import NonFiniteError, ShapeError
-from headlong.kernels import Doubles, Mask, widened
+from headlong.native import Doubles, Mask, widened
 
 LARGEST = float(np.finfo(np.float32).max)
 """Hidden vectors beyond float32's range are refused: nothing computes them."""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
@@ -37,9 +37,9 @@ from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import UNIT, Matrix
 from headlong.engines.saved import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, lowering_error
+from headlong.native import Doubles
 from headlong.plan import Plan
 
 MOST_DELTA = 0.5
@@ -69,12 +69,12 @@ class Engine(Changeable):
         # How often a sampled normaliser may be off (radii that may fail take their half of delta), and the sample's seed.
         delta = promise.delta / 2 if promise.over & {"calibration", "rotation"} else promise.delta
         self._chance = min(delta, MOST_DELTA), seed
-        level = kernels.isa()
+        level = native.isa()
         link = layer.link.lowered()
-        self._executor: kernels.Executor = (
+        self._executor: native.Executor = (
             Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
-            if level == kernels.REFERENCE
-            else kernels.executor(layer.weight, layer.bias, norms, link, plan, level)
+            if level == native.REFERENCE
+            else native.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         if plan.blocks is not None:
@@ -92,7 +92,7 @@ class Engine(Changeable):
         return self._threads
 
     @property
-    def executor(self) -> kernels.Executor:
+    def executor(self) -> native.Executor:
         """What answers; for engines that are made of others."""
         return self._executor
 
@@ -114,7 +114,7 @@ class Engine(Changeable):
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_few(answer))
             return answer_as(found, asked.kind)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
-            asked.hidden, k, self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads), *self._chance
+            asked.hidden, k, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
         )
         found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
         return answer_as(found, asked.kind)
@@ -123,7 +123,7 @@ class Engine(Changeable):
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
         asked = self._asked(hidden)
         chosen = ids64(ids, len(asked.hidden), self.layer.vocab)
-        threads = kernels.threads(self._threads)
+        threads = native.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
         lse, error, rows, read, dense = self._executor.lse(
             asked.hidden, self._eps(eps), None, self._dense(asked), threads, *self._chance
@@ -141,7 +141,7 @@ class Engine(Changeable):
             value = lse_of(answer.exponents)
             return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_few(answer)), asked.kind)
         lse, error, *cost = self._executor.lse(
-            asked.hidden, self._eps(eps), asked.mask, self._dense(asked), kernels.threads(self._threads), *self._chance
+            asked.hidden, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
         )
         return answer_as(Lse(lse, error, self._cost(*cost)), asked.kind)
 
@@ -176,7 +176,7 @@ class Engine(Changeable):
             found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_few(answer))
             return answer_as(found, asked.kind)
         ids, logits, score, proved, *cost = self._executor.sample(
-            asked.hidden, *filters[:-1], asked.mask, self._dense(asked), kernels.threads(self._threads), filters.class0,
+            asked.hidden, *filters[:-1], asked.mask, self._dense(asked), native.threads(self._threads), filters.class0,
             *self._chance,
         )
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
@@ -253,7 +253,7 @@ class Engine(Changeable):
     def _few(self, asked: Asked) -> Few:
         assert asked.mask is not None
         ids = listed(asked.mask, len(asked.hidden))
-        scored = self._executor.logits(asked.hidden, np.maximum(ids, 0), kernels.threads(self._threads))
+        scored = self._executor.logits(asked.hidden, np.maximum(ids, 0), native.threads(self._threads))
         return few(ids, scored, self.layer.link)
 
     def _rounding(self, asked: Asked, answer: Few, lse: Doubles) -> Doubles:

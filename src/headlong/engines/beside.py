@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
 from headlong.engines.allowed import Filters, few, sample_of
 from headlong.engines.base import Engine
 from headlong.engines.masks import Marked
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 Places = NDArray[Any]
@@ -66,7 +66,7 @@ class Part(NamedTuple):
             numbers = {"seed": filters.seed, "row0": filters.row0, "class0": filters.class0}
             return self.engine.sample(hidden, filters.n, filters.temperature, **numbers, allowed=allowed)
         places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
-        logits = self.engine.executor.logits(hidden, places, kernels.threads(self.engine.threads))
+        logits = self.engine.executor.logits(hidden, places, native.threads(self.engine.threads))
         names = np.broadcast_to(self.names, logits.shape) if mask is None else np.where(mask, self.names, -1)
         layer, count = self.engine.layer, np.full(len(hidden), len(self.names))
         found = sample_of(few(names, logits, layer.link), filters)

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.engines.allowed import Filters, few, lse_of, sample_of
 from headlong.engines.reference.blocks import Search
-from headlong.kernels import Doubles, Mask
 from headlong.layers.matrix import Layer
 from headlong.links import Link
+from headlong.native import Doubles, Mask
 from headlong.plan import Blocks
 
 Answer = tuple[NDArray[Any], ...]
@@ -35,18 +35,18 @@ class BlockReader:
     ``sure``  whether bounds hold for every query; where they were learned, a query that is given up is read densely
     """
 
-    def __init__(self, layer: Layer, blocks: Blocks, share: float, beneath: kernels.Executor) -> None:
+    def __init__(self, layer: Layer, blocks: Blocks, share: float, beneath: native.Executor) -> None:
         self.beneath, self.batch, self.most, self.vocab = beneath, blocks.batch, blocks.most, layer.vocab
         self.link: Link = layer.link
         self.sure = blocks.factor == 1.0
-        level = kernels.isa()
+        level = native.isa()
         self.search: Any = (
             Search(layer.weight, layer.bias, blocks, share)
-            if level == kernels.REFERENCE
-            else kernels.blocks(layer.weight, layer.bias, blocks, share, level)
+            if level == native.REFERENCE
+            else native.blocks(layer.weight, layer.bias, blocks, share, level)
         )
         kind, *numbers = self.link.lowered()
-        self.affine = tuple(numbers) if kind == "affine" and level != kernels.REFERENCE else None
+        self.affine = tuple(numbers) if kind == "affine" and level != native.REFERENCE else None
         self.isa, self.logits, self.lse = beneath.isa, beneath.logits, beneath.lse
 
     @property

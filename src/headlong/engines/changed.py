@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
 from headlong.engines.allowed import Filters
@@ -116,7 +116,7 @@ class Changed(Merged):
         old, vocab = self.settled, self.layer.vocab
         vectors = None if calibration is None else checked_hidden(calibration, self.layer.dim, "calibration")
         alive = np.ones(vocab, np.uint8) if self._alive is None else self._alive.mask[0]
-        layer, threads = one_layer(old.layer, self.rows, self.ids, alive), kernels.threads(old.threads)
+        layer, threads = one_layer(old.layer, self.rows, self.ids, alive), native.threads(old.threads)
         norms = checked_norms(layer, threads)
         plan = old.method.again(old.plan, layer, vectors, threads, old.promise)
         engine = Engine(layer, old.method, plan, norms, old.promise, threads=old.threads, seed=old.seed, reason=old.reason)
@@ -137,7 +137,7 @@ class Changed(Merged):
         """The log-probabilities of ``ids [batch, m]``; -inf for those that are gone."""
         call = self._asked(hidden)
         chosen = ids64(ids, len(call.hidden), self.layer.vocab)
-        threads = kernels.threads(self.settled.threads)
+        threads = native.threads(self.settled.threads)
         settled = chosen < len(self.there)
         settled &= self.there[np.where(settled, chosen, 0)] != 0
         logits = self.settled.executor.logits(call.hidden, np.where(settled, chosen, 0), threads)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS, Method
 from headlong.errors import NonFiniteError, OptionError
-from headlong.kernels import Doubles, Floats
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats
 from headlong.plan import Plan
 
 SMALL = 1_500_000
@@ -42,7 +42,7 @@ def reading(
     reason: str = "asked for",
 ) -> Engine:
     """The engine that reads ``layer`` by ``reader`` and keeps ``wanted``; ``vectors`` calibrate it."""
-    count = kernels.threads(threads)
+    count = native.threads(threads)
     norms = checked_norms(layer, count)
     promise = reader.promise(wanted, vectors is not None)
     plan = reader.plan(layer, vectors, count, promise)
@@ -51,7 +51,7 @@ def reading(
 
 def checked_norms(layer: Layer, threads: int) -> Floats:
     """The lengths of all rows, none of which may be infinite or no number."""
-    norms = kernels.row_norms(layer.weight, threads)
+    norms = native.row_norms(layer.weight, threads)
     if np.isnan(norms).any():
         row = int(np.argmax(np.isnan(norms)))
         raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")

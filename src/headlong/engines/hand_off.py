@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
-from headlong.kernels import Floats
 from headlong.layers.matrix import Layer
+from headlong.native import Floats
 from headlong.plan import Plan
 
 
@@ -19,4 +19,4 @@ class EngineParts(NamedTuple):
     norms: Floats
     promise: Promise
     seed: int
-    rows: kernels.Executor
+    rows: native.Executor

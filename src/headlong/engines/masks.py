@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.arrays import as_numpy, checked_ids, kind_of, shape_of
 from headlong.errors import InputError, ShapeError
-from headlong.kernels import Mask
+from headlong.native import Mask
 
 Marks = NDArray[np.uint8]
 
@@ -75,13 +75,13 @@ def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks
     row of ids per query; and the most ones in a row."""
     rows = _rows(ids, batch, name)
     marked = np.empty((len(rows), vocab), np.uint8)
-    if isinstance(rows, np.ndarray) and (left := kernels.mark(marked, rows, at)) >= 0:
+    if isinstance(rows, np.ndarray) and (left := native.mark(marked, rows, at)) >= 0:
         return marked, left
     for number, row in enumerate(rows):
         place = f"{name}[{number}]" if len(rows) > 1 else name
         if row.ndim != 1:
             raise ShapeError(f"{place} has shape {shape_of(row)}; expected a plain list of ids")
-        if kernels.mark(marked[number : number + 1], row[None, :], at) < 0:
+        if native.mark(marked[number : number + 1], row[None, :], at) < 0:
             _mark(marked[number], checked_ids(row, vocab, place, lowest=-1), at)
     return marked, most_left(marked)
 
@@ -106,7 +106,7 @@ def _expected(batch: int) -> str:
 
 
 def _mark(mark: Marks, ids: NDArray[np.int64], at: int) -> None:
-    """What ``kernels.mark`` does to a row, of checked ids."""
+    """What ``native.mark`` does to a row, of checked ids."""
     mark[:] = 1 - at
     mark[ids[ids >= 0]] = at
 

@@ -22,14 +22,14 @@ from headlong.answers import Cost, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import Asked, asked, checked_filters, checked_k
-from headlong.engines.candidates import Best, Sieve, kept
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
+from headlong.engines.sampling_filters import Best, Sieve, kept
 from headlong.errors import OptionError
-from headlong.kernels import Doubles
 from headlong.links import Link
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 
@@ -122,7 +122,7 @@ class Merged(Bounded, ABC):
 
 
 class _Query:
-    """One query as a :class:`headlong.engines.candidates.Source`; keeps the logits that it saw, and counts its cost."""
+    """One query as a :class:`headlong.engines.sampling_filters.Source`; keeps the logits that it saw, and counts its cost."""
 
     def __init__(self, whole: Merged, call: Asked, cost: list[Array], row: int, about: Any) -> None:
         self.whole, self.call, self.cost, self.row, self.about = whole, call, cost, row, about

@@ -16,11 +16,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
 from headlong.engines.hand_off import EngineParts
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.plan import Plan
 
 
@@ -51,7 +51,7 @@ class Method(ABC):
         """The method as a device reads it."""
         return self
 
-    def reader(self, engine: EngineParts) -> kernels.Executor | None:
+    def reader(self, engine: EngineParts) -> native.Executor | None:
         """What answers instead of the plain executor; None: that one does."""
         return None
 

@@ -45,11 +45,11 @@ class Curve(nn.Module, ABC):
     """``forward(logits) -> f(logits)``, elementwise."""
 
     def lowered(self) -> tuple[Any, ...] | None:
-        """The curve as ``kernels.link_losses`` takes it; None: the loss is computed with ``forward``."""
+        """The curve as ``native.link_losses`` takes it; None: the loss is computed with ``forward``."""
         return None
 
     def gradients(self, sums: Tensor) -> tuple[Tensor, ...]:
-        """From the ``[2, m]`` sums of ``kernels.link_gradients`` to a gradient for each of ``parameters()``."""
+        """From the ``[2, m]`` sums of ``native.link_gradients`` to a gradient for each of ``parameters()``."""
         return ()
 
     @abstractmethod

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headlong import kernels
+from headlong import native
 from headlong.heads.curves import Curve
 
 
@@ -182,7 +182,7 @@ class _Pieces:
     def _is_native(self) -> bool:
         if self.problem.weight.device.type != "cpu" or self.problem.weight.dtype == torch.float64:
             return False
-        return kernels.isa() != kernels.REFERENCE
+        return native.isa() != native.REFERENCE
 
     def losses(self, hidden: Tensor, target: Tensor) -> Tensor:
         """``ce [rows]`` in float64; the logits stay for :meth:`gradients`."""
@@ -199,7 +199,7 @@ class _Pieces:
                 self.wide = torch.empty(shape, dtype=torch.float32, device=self.buffer.device)
             self.logits = self.wide.copy_(self.buffer)
         if self.lowered is not None:
-            lse, at_target = kernels.link_losses(self.logits.numpy(), target.numpy(), self.lowered, torch.get_num_threads())
+            lse, at_target = native.link_losses(self.logits.numpy(), target.numpy(), self.lowered, torch.get_num_threads())
             self.lse = torch.from_numpy(lse)
             return self.lse - torch.from_numpy(at_target)
         with torch.enable_grad():
@@ -212,7 +212,7 @@ class _Pieces:
         """``sum scale * ce``'s gradients: of the logits, in their own place, and of the curve's parameters."""
         if self.lowered is not None:
             given = self.logits.numpy(), target.numpy(), self.lse.numpy(), scale.float().numpy()
-            sums = kernels.link_gradients(*given, self.lowered, torch.get_num_threads())
+            sums = native.link_gradients(*given, self.lowered, torch.get_num_threads())
             return self.logits, list(self.problem.curve.gradients(torch.from_numpy(sums)))
         parameters = list(self.problem.curve.parameters())
         asked = [self.logits, *(one for one in parameters if one.requires_grad)]

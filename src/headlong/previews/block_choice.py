@@ -1,7 +1,7 @@
 """Whether blocks read less than a look at all classes, and how narrow their bounds may be made by what queries teach.
 
     learned    <B_i[tail], x[tail]> <= q sum_s ‖B_i[s]‖ ‖x[s]‖      for all classes i at once, behind boxes and closer looks,
-               but for a rate: q is a split-conformal quantile over queries that chose nothing else (``conformal.py``)
+               but for a rate: q is a split-conformal quantile over queries that chose nothing else (``calibrated_radii.py``)
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import itertools
 
 import numpy as np
 
-from headlong import kernels
+from headlong import native
 from headlong.arrays import Array
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.plan import Blocks, Plan
 from headlong.previews.blocks import shape_of
-from headlong.previews.conformal import conformal, largest_shares
+from headlong.previews.calibrated_radii import conformal, largest_shares
 from headlong.previews.whitening import Basis
 
 JUDGES = 16
@@ -31,10 +31,10 @@ STAND_INS = 4096
 
 def most_asked(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> int:
     """The largest of :data:`ASKED` for which a search reads less than a look at all classes, on some vectors; 0: none."""
-    if kernels.isa() == kernels.REFERENCE:
+    if native.isa() == native.REFERENCE:
         return min(ASKED[1], layer.vocab)  # it is asked for to be read, not to be fast
     some = np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
-    search = kernels.blocks(layer.weight, layer.bias, blocks, share, kernels.isa())
+    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
     most = 0
     for k in ASKED:
         if k > layer.vocab:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.arrays import Array
-from headlong.kernels import Doubles, Floats, round_up
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats, round_up
 from headlong.plan import Blocks, BoxLevel, Term, deinterleave
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.prefix import EIGHT, ROUNDING, Summands, joined, roundings
@@ -130,8 +130,8 @@ def _groups(look: int, width: int, edges: tuple[int, ...]) -> Groups:
 
 def _neighbours(features: Floats, threads: int) -> NDArray[np.int32]:
     """An order in which neighbours are alike: natively, or as NumPy says it."""
-    if kernels.isa() != kernels.REFERENCE:
-        return kernels.neighbours(features, threads)
+    if native.isa() != native.REFERENCE:
+        return native.neighbours(features, threads)
     order = np.arange(len(features), dtype=np.int32)
     pieces = [(0, len(features))]
     while pieces:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]

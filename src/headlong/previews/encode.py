@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.arrays import Array
-from headlong.kernels import Doubles, Floats
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats
 from headlong.plan import CLASS_BLOCK, interleave, pack, padded, row_bytes
 from headlong.previews.int8 import LARGEST, LARGEST_BASE
 from headlong.previews.whitening import Basis, parts
@@ -89,12 +89,12 @@ def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1, unbiase
     """``unbiased``: scales that leave the rest orthogonal to the row (``sphere.py``)."""
     to = _places(layer, groups)
     units = _units(layer, basis, groups)
-    if kernels.isa() == kernels.REFERENCE:
+    if native.isa() == native.REFERENCE:
         reference = _Reference(layer, basis, groups, units, unbiased, to)
         for part in parts(layer.weight):
             reference.take(part)
         return to
-    kernels.encode_into(
+    native.encode_into(
         layer.weight, layer.bias, basis.centre, basis.mean, np.ascontiguousarray(basis.back, np.float32),
         [(*group[:2], unit, group.planes) for group, unit in zip(groups.coarse, units, strict=True)],
         [(*group[:2], 0.0, group.planes) for group in groups.fine],
@@ -144,20 +144,20 @@ class _Reference:
         with np.errstate(invalid="ignore"):
             uncoded = ~((largest_of(left) <= LARGEST / layer.dim) & (length <= LARGEST) & (np.abs(base) <= LARGEST_BASE))
         left[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0
-        to.uncoded[part], to.base[part], to.length[part] = uncoded, base, kernels.round_up(length)
+        to.uncoded[part], to.base[part], to.length[part] = uncoded, base, native.round_up(length)
         sizes = self._coarse(part, left, length)
         more = self._fine(part, left)
         covers = [self.groups.cover(group) for group in self.groups.coarse]
         for g, cover in enumerate(covers):
             here = left[:, self.groups.coarse[g].start : self.groups.coarse[g].stop]
             lost = to.lost[g, part].astype(np.float64) if cover < 0 else _left(here) + 2.0**-21 * more[cover]
-            to.rest_lost[g, part] = kernels.round_up(lost + to.rounded[g, part])
+            to.rest_lost[g, part] = native.round_up(lost + to.rounded[g, part])
         square = np.sum([size**2 for size in sizes], axis=0)
-        to.size[part] = kernels.round_up(np.sqrt(square) * (1 + 1e-12))
+        to.size[part] = native.round_up(np.sqrt(square) * (1 + 1e-12))
         for f, size in enumerate(more):
             covered = np.sqrt(np.sum([sizes[g] ** 2 for g, cover in enumerate(covers) if cover == f], axis=0))
             square = square + (covered + size) ** 2 - covered**2
-        to.rest_size[part] = kernels.round_up(np.sqrt(np.maximum(square, 0)) * (1 + 1e-12))
+        to.rest_size[part] = native.round_up(np.sqrt(np.maximum(square, 0)) * (1 + 1e-12))
 
     def _coarse(self, part: slice, turned: Floats, length: Doubles) -> list[Doubles]:
         """Takes the coarse planes from ``turned``; returns their ``‖codes‖``, group by group."""
@@ -176,7 +176,7 @@ class _Reference:
             # The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased scale
             # moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
             rounded = (self.units[g] * length + UNDERFLOWN) * (4 if self.unbiased else 1) + 2.0**-21 * size
-            to.lost[g, part], to.rounded[g, part] = kernels.round_up(_left(left)), kernels.round_up(rounded)
+            to.lost[g, part], to.rounded[g, part] = native.round_up(_left(left)), native.round_up(rounded)
             sizes.append(size)
         if packed:
             to.codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = np.concatenate(packed, axis=1)

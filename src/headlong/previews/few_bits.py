@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headlong.kernels import Doubles, Floats
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats
 from headlong.plan import Dense, Level, Plan, Term, row_bytes
 from headlong.previews.encode import Encoded, Group, Groups, Plane, encode, norm_of, sum_up, take_plane
 from headlong.previews.prefix import ROUNDING, Summands, joined, roundings, spread

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.answers import Promise
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
@@ -145,7 +145,7 @@ def _gathered(
 
 
 def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
-    """The heaviest classes exactly, the rest drawn until both sides are refuted: see ``draws_for`` in csrc/executor/bet.cpp."""
+    """The heaviest classes exactly, the rest drawn until both sides are refuted: ``draws_for`` in csrc/normaliser/betting.h."""
     if half_width > 8:
         return math.inf
     exact = _counts(len(lightest))  # of the heaviest classes, so many

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.kernels import Codes, Doubles, Floats, encode_int8, encode_rows, products, round_up
 from headlong.layers.matrix import Layer
+from headlong.native import Codes, Doubles, Floats, encode_int8, encode_rows, products, round_up
 from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
 
 LARGEST = 2.0**60

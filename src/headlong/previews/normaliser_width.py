@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.previews.first_look import CANDIDATES
 from headlong.previews.whitening import Basis, pieces, whiten
 

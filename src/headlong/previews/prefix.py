@@ -20,8 +20,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.kernels import Doubles, Floats, round_up
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats, round_up
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.int8 import UNDERFLOW

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from headlong.arrays import hidden64
 from headlong.errors import OptionError, ShapeError
-from headlong.kernels import Doubles
 from headlong.layers.centroid_head import write_centroid_head
 from headlong.layers.matrix import Layer
 from headlong.layers.screens import ScreenLayer
+from headlong.native import Doubles
 from headlong.previews.shortlist import shortlist
 
 Ids = NDArray[np.int64]

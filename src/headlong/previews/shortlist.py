@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.errors import OptionError, ShapeError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.store import write_file
 
 AT_ONCE = 1 << 22

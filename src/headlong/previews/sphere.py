@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from headlong.kernels import Doubles
+from headlong.native import Doubles
 from headlong.previews.whitening import Basis, basis_of
 
 NODES = 64

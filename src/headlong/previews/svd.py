@@ -17,8 +17,8 @@ import numpy as np
 
 from headlong.arrays import Array
 from headlong.errors import NonFiniteError, OptionError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.plan import Dense, Level, Plan, padded
 
 RIDGE = 1e-4

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.kernels import Doubles, Floats, Halves
+from headlong.native import Doubles, Floats, Halves
 
 RIDGE = 1e-4
 """Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible."""

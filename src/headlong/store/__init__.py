@@ -1,9 +1,8 @@
 """safetensors files: read by mapping, written whole or not at all, and checked against the checksum they carry."""
 
 from headlong.store.checksum import checksum
+from headlong.store.dtypes import DTYPES, FOREIGN_BITS
 from headlong.store.reading import (
-    DTYPES,
-    FOREIGN_BITS,
     HEADER_LIMIT,
     LARGEST,
     MOST_AXES,

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong import kernels
+from headlong import native
 from headlong.engines.adaptive.columns import basis, published_arrays, race_arrays, turned
 from headlong.engines.adaptive.published import Rules, Search, order_of
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
@@ -129,7 +129,7 @@ def test_both_executors_search_alike(
     assert np.median(np.abs(found[7] - slow[7])) < 1e-4
 
 
-@pytest.mark.parametrize("level", kernels.levels()[1:])
+@pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_every_level_reads_columns_as_they_are_stored(
     layer: hl.Layer, hidden: NDArray[np.float32], dtype: str, level: str, monkeypatch: pytest.MonkeyPatch
@@ -214,7 +214,7 @@ def test_hadamard_keeps_products(layer: hl.Layer, hidden: NDArray[np.float32], r
 
 
 @pytest.mark.parametrize("hadamard", [False, True])
-@pytest.mark.parametrize("level", [kernels.REFERENCE, kernels.levels()[-1]])
+@pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]])
 def test_published_on_nothing(
     layer: hl.Layer, hidden: NDArray[np.float32], hadamard: bool, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +230,7 @@ def test_published_on_nothing(
     np.testing.assert_allclose(zero.lse, truth(layer, np.zeros_like(hidden[:1])).lse, atol=1e-5)
 
 
-@pytest.mark.parametrize("level", [kernels.REFERENCE, kernels.levels()[-1]])
+@pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]])
 def test_a_race_of_ties_ends(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows of zeros are the best, and no further read tells them apart."""
     monkeypatch.setenv("HEADLONG_ISA", level)

@@ -14,8 +14,8 @@ import pytest
 import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
+from headlong.engines.device.full_fused import MOST
 from headlong.engines.device.residence import BLOCKS, CAPACITY, unit
-from headlong.engines.device.short import MOST
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, truth

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.kernels import Doubles, round_up
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, round_up
 from headlong.plan import padded
 
 BLOCK = 16

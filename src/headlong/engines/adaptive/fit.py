@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
 from headlong.engines.adaptive.columns import Arrays
 from headlong.engines.adaptive.published import Rules
@@ -41,11 +41,11 @@ def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float |
 def parts_for(layer: Layer, arrays: Arrays) -> EngineParts:
     """An engine's parts before there is an engine."""
     plan = Plan(None, None, None, None, (), None, Dense(), arrays)
-    norms, level = kernels.row_norms(layer.weight), kernels.isa()
-    rows: kernels.Executor = (
+    norms, level = native.row_norms(layer.weight), native.isa()
+    rows: native.Executor = (
         Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
-        if level == kernels.REFERENCE
-        else kernels.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
+        if level == native.REFERENCE
+        else native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
     )
     return EngineParts(layer, plan, norms, Promise(math.inf, 1.0, 1.0), 0, rows)
 
@@ -61,11 +61,11 @@ def fit_multipliers(
     reader = PublishedReader(parts, rules)
     layer = parts.layer
     every = np.broadcast_to(np.arange(layer.vocab), (len(hidden), layer.vocab))
-    exact = np.asarray(layer.link(parts.rows.logits(hidden, np.ascontiguousarray(every), kernels.threads(None))))
+    exact = np.asarray(layer.link(parts.rows.logits(hidden, np.ascontiguousarray(every), native.threads(None))))
     allowed = math.floor(rules.delta * len(hidden))
 
     def failures(arm: float, total: float, eps: float | None) -> int:
-        values, ids, lse, *_ = reader.search(hidden, 1, None, kernels.threads(None), rules._replace(arm=arm, sum=total))
+        values, ids, lse, *_ = reader.search(hidden, 1, None, native.threads(None), rules._replace(arm=arm, sum=total))
         return int(failed(values, ids, lse, exact, eps).sum())
 
     arm = fitted(lambda f: failures(f, f, None), math.floor(share * allowed)) if given[0] is None else given[0]

@@ -24,10 +24,10 @@ from headlong.engines.adaptive.reader import PublishedReader, RaceReader
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.method import Method, register, sure
 from headlong.errors import OptionError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.plan import Dense, Plan
-from headlong.previews.conformal import conformal, split
+from headlong.previews.calibrated_radii import conformal, split
 
 
 @register

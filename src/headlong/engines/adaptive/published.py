@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from headlong.engines.adaptive.variance import chances
 from headlong.engines.reference.gumbel import gumbels
-from headlong.kernels import Doubles
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 FIRST, GROWTH = 16, 1.5

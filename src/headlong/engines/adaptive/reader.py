@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.engines.adaptive import published
 from headlong.engines.adaptive.columns import Arrays, by_coordinate, check_arrays, coordinates, turned
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
@@ -25,7 +25,7 @@ from headlong.engines.allowed import Few, Filters, sample_of
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query
-from headlong.kernels import Mask
+from headlong.native import Mask
 
 Answer = tuple[NDArray[Any], ...]
 
@@ -75,12 +75,12 @@ class RaceReader:
         self.widths, self.share = Widths(kind, factor, odds), share
         self.isa = parts.rows.isa
         self._reference = self._native = None
-        if self.isa == kernels.REFERENCE:
+        if self.isa == native.REFERENCE:
             matrix = Matrix(layer.weight, layer.bias, parts.norms, layer.link, parts.plan)
             self._reference = RaceReference(matrix, self.arrays, self.widths, self.seed)
         else:
             link = layer.link.lowered()
-            self._native = kernels.columns(layer.weight, layer.bias, parts.norms, link, self.arrays, self.isa)
+            self._native = native.columns(layer.weight, layer.bias, parts.norms, link, self.arrays, self.isa)
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
@@ -156,9 +156,9 @@ class PublishedReader:
         self.rules = rules._replace(arm=arm, sum=total)
         self.isa = parts.rows.isa
         self._native = None
-        if self.isa != kernels.REFERENCE:
+        if self.isa != native.REFERENCE:
             link = parts.layer.link.lowered()
-            self._native = kernels.columns(parts.layer.weight, parts.layer.bias, parts.norms, link, self.arrays, self.isa)
+            self._native = native.columns(parts.layer.weight, parts.layer.bias, parts.norms, link, self.arrays, self.isa)
 
     def search(
         self, hidden: Doubles, k: int, mask: Mask, threads: int, rules: published.Rules | None = None, estimates: bool = False

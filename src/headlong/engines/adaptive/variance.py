@@ -23,7 +23,7 @@ import math
 
 import numpy as np
 
-from headlong.kernels import Doubles
+from headlong.native import Doubles
 
 KAPPA = 7 / 3 + 3 / math.sqrt(2)
 

@@ -67,7 +67,7 @@ class CodesReader(Reader):
 
     def __init__(self, layer: Any, norms: Any, device: str, weight: Tensor | None, plan: Plan) -> None:
         super().__init__(layer, norms, device, weight)
-        self.code_kernels = importlib.import_module("headlong.engines.device.codes_kernels")
+        self.code_kernels = importlib.import_module("headlong.engines.device.kernels.codes")
         self.plan = plan
         self.mean = None if plan.mean is None else self.tensor(plan.mean).double()
         self.rotation = None if plan.rotation is None else self.tensor(plan.rotation).double()

@@ -20,9 +20,9 @@ from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_filters, checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.cascade import CodesReader
+from headlong.engines.device.cascade_fused import ShortCodes
+from headlong.engines.device.full_fused import MOST, Short, ShortAnswers
 from headlong.engines.device.residence import Call, Found, Looked, Reader, Tensor
-from headlong.engines.device.short import MOST, Short, ShortAnswers
-from headlong.engines.device.short_codes import ShortCodes
 
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from headlong import kernels
+from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.engine import DeviceEngine
@@ -61,11 +61,11 @@ def structured_on_device(engine: StructuredEngine, device: str) -> TableEngine:
     promise = engine.promise._replace(delta=0.0, delta_ids=0.0, over=frozenset())
     weight = _there(layer.resident, device)
     if isinstance(layer, ExpertsLayer):
-        norms = kernels.row_norms(layer.weight, 1)
+        norms = native.row_norms(layer.weight, 1)
         return ExpertsDevice(layer, Reader(Layer(layer.weight), norms, device, weight), norms, promise, **about)
     if isinstance(engine, TreeEngine) and isinstance(layer, TreeLayer):
         rows = Layer(layer.weight, layer.bias)
-        reader = Reader(rows, kernels.row_norms(layer.weight, 1), device, weight)
+        reader = Reader(rows, native.row_norms(layer.weight, 1), device, weight)
         return TreeDevice(layer, reader, engine.steps, engine.rounding, promise, **about)
     if isinstance(engine, MixtureEngine) and isinstance(layer, MixtureLayer):
         return MixtureDevice(layer, Reader(layer.matrix, engine.part.norms, device, weight), promise, **about)

@@ -51,7 +51,7 @@ class MixtureDevice(TableEngine):
 
     def __init__(self, layer: MixtureLayer, reader: Reader, promise: Promise, **about: Any) -> None:
         super().__init__(layer, reader, layer.kind, promise, **about)
-        self.kernels = importlib.import_module("headlong.engines.device.mixing_kernels")
+        self.kernels = importlib.import_module("headlong.engines.device.kernels.mixing")
         self.project, self.offset, self.prior = (
             reader.tensor(part).double() for part in (layer.project, layer.offset, layer.prior)
         )

@@ -140,8 +140,8 @@ class Reader:
 
     def __init__(self, layer: Layer, norms: Any, device: str, weight: Tensor | None = None) -> None:
         self.torch, self.device = place_of(device)
-        self.finish_kernels = importlib.import_module("headlong.engines.device.finish_kernels")
-        self.scan_kernels = importlib.import_module("headlong.engines.device.scan_kernels")
+        self.finish_kernels = importlib.import_module("headlong.engines.device.kernels.finish")
+        self.scan_kernels = importlib.import_module("headlong.engines.device.kernels.scan")
         self.blocks = INTERPRETED if device == INTERPRETER else BLOCKS
         self.layer, self.vocab, self.dim = layer, layer.vocab, layer.dim
         self.weight = self.tensor(layer.weight) if weight is None else weight.contiguous()

@@ -43,7 +43,7 @@ class SvdDevice(TableEngine):
         level, layer = plan.levels[0], reader.layer
         columns = Layer(level.codes, plan.base[: layer.vocab], layer.link)
         self.preview = Reader(columns, np.zeros(layer.vocab, np.float32), about["place"])
-        self.code_kernels = importlib.import_module("headlong.engines.device.codes_kernels")
+        self.code_kernels = importlib.import_module("headlong.engines.device.kernels.codes")
         self.rotation = reader.tensor(plan.rotation).double()
         self.plan, self.budget = plan, plan.budget
 

@@ -38,7 +38,7 @@ class TreeDevice(TableEngine):
         self, layer: TreeLayer, reader: Reader, steps: Steps, rounding: Rounding, promise: Promise, **about: Any
     ) -> None:
         super().__init__(layer, reader, layer.kind, promise, **about)
-        self.kernels = importlib.import_module("headlong.engines.device.tree_kernels")
+        self.kernels = importlib.import_module("headlong.engines.device.kernels.tree")
         tables, counts = Reference(steps), np.diff(steps.starts)
         numbers = (steps.children, steps.starts, tables.owner, tables.above, tables.leaf, counts)
         self.children, self.starts, self.owner, self.above, self.leaf, self.counts = map(reader.tensor, numbers)

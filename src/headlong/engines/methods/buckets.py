@@ -27,9 +27,9 @@ from headlong.engines.adaptive.reader import Answer, keys_of
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.method import Method, register, sure
 from headlong.engines.reference.query import UNIT
-from headlong.kernels import Doubles, Mask
 from headlong.layers.matrix import Layer
 from headlong.links import lowering_error
+from headlong.native import Doubles, Mask
 from headlong.plan import Dense, Plan
 from headlong.previews.buckets import bucket_arrays, default_buckets
 

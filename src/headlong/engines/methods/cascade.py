@@ -26,13 +26,13 @@ from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, register, sure
 from headlong.errors import OptionError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.again import plan_again
 from headlong.previews.block_choice import learned_share, most_asked, stand_ins
 from headlong.previews.blocks import blocks_of
-from headlong.previews.conformal import likely_factor, split, tail_factor
+from headlong.previews.calibrated_radii import likely_factor, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
 from headlong.previews.first_look import CANDIDATES, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
@@ -43,7 +43,7 @@ from headlong.previews.whitening import Basis, whiten
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
 
-SHARE = 0.25
+DENSE_SHARE = 0.25
 """A query with more than this share of the classes as candidates is finished densely."""
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
@@ -117,14 +117,14 @@ class Cascade(Method):
         if basis is None or calibration is None:
             basis = whiten(layer.weight, vectors)
         blocks = blocks_of(layer, basis, threads, learned_share(layer, basis, queries, rate_of(promise)))
-        most = layer.vocab if self.blocks else most_asked(layer, plan, blocks, vectors, SHARE)
+        most = layer.vocab if self.blocks else most_asked(layer, plan, blocks, vectors, DENSE_SHARE)
         return plan._replace(blocks=blocks._replace(most=most)) if self.blocks or most > 1 else plan
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise
     ) -> tuple[Plan, Basis | None]:
         """The look at all classes and what follows it, and the whitened basis where there is one."""
-        dense = Dense(share=SHARE)
+        dense = Dense(share=DENSE_SHARE)
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
             return self._planes(layer, calibration, dense, threads, promise), None
@@ -138,7 +138,7 @@ class Cascade(Method):
             width, bits = self.width, None
             if width is None:
                 few = self.few_bits and self.deeper and radii == "sure"
-                width, bits = best_look(layer, basis, vectors, promise, SHARE, few, threads)
+                width, bits = best_look(layer, basis, vectors, promise, DENSE_SHARE, few, threads)
             if bits is not None:
                 planes = Planes(filled(energy_of(basis, layer), bits), 6)
                 return planes_plan(layer, balanced(basis, layer), planes, dense, threads), basis

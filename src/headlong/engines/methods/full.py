@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from headlong.answers import Promise
 from headlong.engines.method import Method, register
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 
 

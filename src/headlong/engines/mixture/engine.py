@@ -31,9 +31,9 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
 from headlong.errors import OptionError
-from headlong.kernels import Doubles
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.native import Doubles
 
 NARROWER = (0.05, 0.01, 1e-3, 1e-9)
 """Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.engines.base import Engine
@@ -26,9 +26,9 @@ from headlong.engines.methods.cascade import MOST_DIM, Cascade
 from headlong.engines.methods.full import Full
 from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
 from headlong.engines.reference.query import UNIT
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
+from headlong.native import Doubles
 from headlong.previews.first_look import CANDIDATES
 from headlong.previews.normaliser_width import close_width
 
@@ -71,7 +71,7 @@ class MixtureParts:
         """``h [components, latent]`` and ``log pi [components]`` of one hidden vector, whatever batch it came in."""
         layer = self.layer
         rows = row[None].repeat(layer.components, axis=0)  # threads share them out
-        made = np.tanh(self._projection.logits(rows, self._cells, kernels.threads(self._threads)))
+        made = np.tanh(self._projection.logits(rows, self._cells, native.threads(self._threads)))
         prior = self._prior @ row
         prior -= prior.max()
         prior -= np.log(np.exp(prior).sum())
@@ -104,7 +104,7 @@ class MixtureParts:
     ) -> tuple[Ids, Doubles, Normalisers]:
         """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
         logits, found, _, lse, error, _, *cost = self.part.executor.topk(
-            contexts, count, eps, None, dense, kernels.threads(self._threads), chance, self._seed
+            contexts, count, eps, None, dense, native.threads(self._threads), chance, self._seed
         )
         tally.add(*cost)
         cut = logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
@@ -113,7 +113,7 @@ class MixtureParts:
 
     def densely(self, contexts: Doubles, eps: float) -> Normalisers:
         """Normalisers of any number of contexts within ``eps``, by dense passes that they share."""
-        lse, error, *_ = self.part.executor.lse(contexts, eps, None, True, kernels.threads(self._threads), 0.0, self._seed)
+        lse, error, *_ = self.part.executor.lse(contexts, eps, None, True, native.threads(self._threads), 0.0, self._seed)
         return Normalisers(lse, error)
 
     def narrower(
@@ -125,7 +125,7 @@ class MixtureParts:
             return box
         dense = eps < BETS or len(wide) > 1
         lse, error, *cost = self.part.executor.lse(
-            np.ascontiguousarray(contexts[wide]), eps, None, dense, kernels.threads(self._threads), chance, self._seed
+            np.ascontiguousarray(contexts[wide]), eps, None, dense, native.threads(self._threads), chance, self._seed
         )
         tally.add(*cost)
         values, radius = box.lse.copy(), box.radius.copy()
@@ -136,7 +136,7 @@ class MixtureParts:
         """``[components, m]``, exact."""
         tally.rows += len(ids)
         tally.bytes += len(ids) * self._row_bytes
-        return self.part.executor.logits(contexts, ids[None].repeat(len(contexts), axis=0), kernels.threads(self._threads))
+        return self.part.executor.logits(contexts, ids[None].repeat(len(contexts), axis=0), native.threads(self._threads))
 
     def rounding(self, row: Doubles, values: Doubles | None = None) -> float:
         """How far float64 can have carried a log-probability, ``values`` as large as they are: contexts, logits, link, sums."""

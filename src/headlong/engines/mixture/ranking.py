@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.kernels import Doubles
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]

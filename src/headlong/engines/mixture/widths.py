@@ -9,9 +9,9 @@
 The estimate of a sum of 30,000 terms is a hundred times better than the sum of their radii says, but only queries can say
 so. ``margin`` is learned in the decision's own units: a query's score is the largest relative margin of a pair that the
 exact normalisers turn round, 0 where they turn none, and the ``ceil((n + 1) (1 - rate))``-th smallest score of n held-out
-queries bounds that of the next (split conformal prediction, as in ``previews/conformal.py``); twice that is the margin. Errors
-that components share turn nothing round, nor do those of components without weight: a box around the normalisers would
-charge for both.
+queries bounds that of the next (split conformal prediction, as in ``previews/calibrated_radii.py``); twice that is the
+margin. Errors that components share turn nothing round, nor do those of components without weight: a box around the
+normalisers would charge for both.
 
 All pairs count whose first class is among the first :data:`FIRST`: the margin holds for every k up to that.
 """
@@ -24,8 +24,8 @@ import numpy as np
 
 from headlong.engines.mixture.parts import MixtureParts, Tally
 from headlong.engines.mixture.ranking import Normalisers, added
-from headlong.kernels import Doubles
-from headlong.previews.conformal import PLENTY, conformal, enough
+from headlong.native import Doubles
+from headlong.previews.calibrated_radii import PLENTY, conformal, enough
 
 CLOSE = 1e-3
 """Within which normalisers of calibration vectors are computed: by a dense pass in float32."""

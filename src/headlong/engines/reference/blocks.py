@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.kernels import Mask
+from headlong.native import Mask
 from headlong.plan import Blocks, BoxLevel
 
 Doubles = NDArray[np.float64]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.engines.reference.query import UNIT
-from headlong.kernels import Doubles
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 ROWS = 4096

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.errors import InputError
-from headlong.kernels import round_up
 from headlong.links import Link
+from headlong.native import round_up
 from headlong.plan import Level, Plan, Term, deinterleave, row_bytes, slack_rows, unpack
 
 Doubles = NDArray[np.float64]

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.engines.allowed import Few, Filters, kept_count, listed, lse_of, sample_of, topk_of
@@ -32,8 +32,8 @@ from headlong.engines.masks import check_some_left
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.saved import Kept, write_structured
 from headlong.errors import InputError
-from headlong.kernels import Doubles
 from headlong.layers.structured import StructuredLayer
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -111,7 +111,7 @@ class StructuredEngine(Bounded, ABC):
     ) -> None:
         self.layer, self.options, self.promise, self.seed, self.reason = layer, options, promise, seed, reason
         self._threads = threads
-        self.isa = kernels.isa()
+        self.isa = native.isa()
 
     @property
     def name(self) -> str:
@@ -228,7 +228,7 @@ class StructuredEngine(Bounded, ABC):
 
     @property
     def _count(self) -> int:
-        return kernels.threads(self._threads)
+        return native.threads(self._threads)
 
     def _cost(self, spent: Spent, call: Asked) -> Cost:
         path = "rows" if call.few else self.kind

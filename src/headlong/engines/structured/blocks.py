@@ -24,9 +24,9 @@ from headlong.engines.factory import part
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
 from headlong.errors import OptionError
-from headlong.kernels import Doubles
 from headlong.layers.blocks import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.native import Doubles
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
 from headlong.engines.allowed import Filters
 from headlong.engines.reference.descent import Reading, Reference, Steps, rounding
 from headlong.engines.reference.gumbel import philox
 from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine
 from headlong.errors import NonFiniteError
-from headlong.kernels import Doubles
 from headlong.layers.structured import StructuredLayer
+from headlong.native import Doubles
 
 
 class Walks(Protocol):
@@ -35,14 +35,14 @@ class Walks(Protocol):
     def log_probs(self, hidden: Doubles, ids: Ids, threads: int) -> tuple[Doubles, Ids, Doubles]: ...
 
 
-def native(reference: Reference, dim: int, level: str) -> Walks:
+def native_walks(reference: Reference, dim: int, level: str) -> Walks:
     """The native twin of the NumPy executor."""
     steps = reference.steps
     nodes = (steps.part, steps.first, steps.starts, steps.children, steps.two_way)
     tables = (np.ascontiguousarray(table, np.int64) for table in (reference.owner, reference.above, reference.leaf))
     arrays = [part if isinstance(part, bool) else np.ascontiguousarray(part, np.int64) for part in nodes]
     parts = [(part.weight, part.bias, part.projection) for part in steps.parts]
-    walks: Walks = kernels.descent(dim, parts, [*arrays, *tables], level)
+    walks: Walks = native.descent(dim, parts, [*arrays, *tables], level)
     return walks
 
 
@@ -58,8 +58,8 @@ class WalkingEngine(StructuredEngine):
         if not np.isfinite(self.rounding.slope):
             raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
         self._reference = Reference(self.steps)
-        slow = self.isa == kernels.REFERENCE
-        self._executor: Walks = self._reference if slow else native(self._reference, layer.dim, self.isa)
+        slow = self.isa == native.REFERENCE
+        self._executor: Walks = self._reference if slow else native_walks(self._reference, layer.dim, self.isa)
 
     @abstractmethod
     def _steps(self) -> Steps:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from headlong import kernels
+from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.engines.allowed import Filters, lse_of
@@ -26,9 +26,9 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
 from headlong.errors import OptionError
-from headlong.kernels import Doubles
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.native import Doubles
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class ExpertsEngine(StructuredEngine):
         self._gate_bytes = float(layer.gate.nbytes)
         self._reader: Reader = (
             Reference(layer)
-            if self.isa == kernels.REFERENCE
-            else kernels.experts(
+            if self.isa == native.REFERENCE
+            else native.experts(
                 layer.gate, layer.ids, layer.starts, [engine.executor for engine in self.parts], layer.constant, layer.scaled
             )
         )

@@ -16,9 +16,9 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, rebuilt
+from headlong.native import Doubles
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong structured engine", 1

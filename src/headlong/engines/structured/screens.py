@@ -22,9 +22,9 @@ from headlong.engines.allowed import Few, Filters, lse_of, sample_of, topk_of
 from headlong.engines.factory import part
 from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
 from headlong.errors import OptionError
-from headlong.kernels import Doubles
 from headlong.layers.screens import ScreenLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.native import Doubles
 
 AT_ONCE = 1 << 22
 """Candidate logits of one piece of a batch."""

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headlong import Affine
-from headlong.engines.candidates import Best, Sieve, kept
 from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.sampling_filters import Best, Sieve, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import FastHead
 from headlong.integrations.generation.processors import Edits, Ids, Recipe, edited

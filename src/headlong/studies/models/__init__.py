@@ -1,7 +1,6 @@
 """Small language models, a translator and classifiers, and how they are trained. In reading order:
 
-``base``        the seam between backbone and head
-``lstm awd gpt seq2seq cnn``   the backbones
+``backbones``   ``base`` is the seam to a head, then a model each; ``plain`` makes the same of PyTorch's parts
 ``feeds``       batches by number
 ``recipe jobs`` a run as data, and what it builds
 ``train``       the loop; ``optimisers checkpoint evaluate processes`` are its parts

@@ -14,9 +14,9 @@ import torch
 
 from headlong.errors import MissingPackageError, OptionError
 from headlong.studies.data.translation import Pairs
+from headlong.studies.models.backbones.seq2seq import Seq2Seq
 from headlong.studies.models.feeds import PairFeed
 from headlong.studies.models.jobs import Job, sentence_ends
-from headlong.studies.models.seq2seq import Seq2Seq
 
 LONGEST = 60
 

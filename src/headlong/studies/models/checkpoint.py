@@ -27,7 +27,7 @@ from headlong.errors import MalformedFileError, MissingTensorError, OptionError,
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 from headlong.studies.data import DATA_SETS
 from headlong.studies.data.identity import Words
-from headlong.studies.models.base import State
+from headlong.studies.models.backbones.base import State
 from headlong.studies.models.jobs import Job
 from headlong.studies.models.optimisers import optimiser_tensors, restore_optimiser
 from headlong.studies.models.recipe import from_dict

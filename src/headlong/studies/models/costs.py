@@ -30,10 +30,10 @@ from headlong.store import replacing
 from headlong.studies.data import Loaded
 from headlong.studies.data.text import Corpus, Vocabulary
 from headlong.studies.data.translation import RESERVED, Pairs, Split
-from headlong.studies.models.base import State
+from headlong.studies.models.backbones.base import State
+from headlong.studies.models.backbones.plain import like, plain_step
 from headlong.studies.models.jobs import build_job
 from headlong.studies.models.optimisers import build_optimiser
-from headlong.studies.models.plain import like, plain_step
 from headlong.studies.models.recipe import from_dict
 from headlong.studies.models.train import Run
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from headlong.studies.models.base import Model, State
+from headlong.studies.models.backbones.base import Model, State
 from headlong.studies.models.feeds import Feed
 
 Tell = Callable[[int, int], None]

@@ -21,7 +21,7 @@ from torch import Tensor
 from headlong.errors import DataError, OptionError
 from headlong.studies.data.images import Split as Pictures
 from headlong.studies.data.translation import Split as Sentences
-from headlong.studies.models.base import Batch
+from headlong.studies.models.backbones.base import Batch
 
 Index = NDArray[np.int64]
 PADDING = -1

@@ -27,7 +27,7 @@ from headlong.store import TensorFile, replacing, write_file
 from headlong.studies.data import Loaded, load
 from headlong.studies.data.identity import words_of
 from headlong.studies.data.text import Vocabulary
-from headlong.studies.models.base import Model, State
+from headlong.studies.models.backbones.base import Model, State
 from headlong.studies.models.checkpoint import check_wordless, load_weights, open_checkpoint, words_in
 from headlong.studies.models.evaluate import Tell
 from headlong.studies.models.feeds import Feed

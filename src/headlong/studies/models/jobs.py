@@ -23,14 +23,14 @@ from headlong.studies.data.images import Images
 from headlong.studies.data.images import Split as Pictures
 from headlong.studies.data.text import END, Corpus
 from headlong.studies.data.translation import START, Pairs
-from headlong.studies.models.awd import Awd, AwdOptions
-from headlong.studies.models.base import Backbone, Model
-from headlong.studies.models.cnn import Cnn, CnnOptions
+from headlong.studies.models.backbones.awd import Awd, AwdOptions
+from headlong.studies.models.backbones.base import Backbone, Model
+from headlong.studies.models.backbones.cnn import Cnn, CnnOptions
+from headlong.studies.models.backbones.gpt import Gpt, GptOptions
+from headlong.studies.models.backbones.lstm import Lstm, LstmOptions
+from headlong.studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
 from headlong.studies.models.feeds import ALONE, Feed, ImageFeed, PairFeed, Share, TextFeed
-from headlong.studies.models.gpt import Gpt, GptOptions
-from headlong.studies.models.lstm import Lstm, LstmOptions
 from headlong.studies.models.recipe import Recipe, Training, options_from
-from headlong.studies.models.seq2seq import Seq2Seq, Seq2SeqOptions
 
 EVALUATION_COLUMNS = 10
 """A language model is measured in ten columns, as published word-level models are."""

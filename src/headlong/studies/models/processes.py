@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from headlong.errors import MissingPackageError
-from headlong.studies.models.base import State
+from headlong.studies.models.backbones.base import State
 from headlong.studies.models.feeds import Share
 
 

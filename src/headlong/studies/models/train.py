@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from headlong.errors import NonFiniteError, StoreError
-from headlong.studies.models.base import Batch, State
+from headlong.studies.models.backbones.base import Batch, State
 from headlong.studies.models.checkpoint import Progress, load_weights, open_checkpoint, resume, save_checkpoint
 from headlong.studies.models.evaluate import Figures, Tell, evaluate
 from headlong.studies.models.jobs import Job

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.kernels import Doubles
+from headlong.native import Doubles
 from headlong.report.axes import Axis
 from headlong.report.plots import Range, heat, ranges
 from headlong.studies.papers import Context, read

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.engines.adaptive.variance import chances, horvitz_thompson, importance, uniform
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.store import open_file
 from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
 

@@ -28,7 +28,7 @@ from headlong.layers.matrix import Layer
 if TYPE_CHECKING:
     from torch import nn
 
-    from headlong.studies.models.base import Batch, Model
+    from headlong.studies.models.backbones.base import Batch, Model
 
 SCHEDULE = Schedule(rounds=25, settle=2, calls=8, pause=0.0, seconds=20.0)
 
@@ -107,8 +107,8 @@ def one_more(backbone: nn.Module, batch: Batch) -> Callable[[], Any]:
     """What the backbone does for one more answer at batch 1."""
     import torch
 
-    from headlong.studies.models.cnn import Cnn
-    from headlong.studies.models.seq2seq import Seq2Seq
+    from headlong.studies.models.backbones.cnn import Cnn
+    from headlong.studies.models.backbones.seq2seq import Seq2Seq
 
     if isinstance(backbone, Cnn):
         return lambda: backbone((batch.inputs[0][:1],))

@@ -25,8 +25,8 @@ import numpy as np
 from headlong.arrays import hidden64
 from headlong.bench.measure import environment, silent, write_run
 from headlong.inspection import spectrum
-from headlong.kernels import Doubles
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles
 from headlong.store import open_file
 from headlong.studies.papers.doubly_sparse.tasks import TASKS
 

@@ -1,0 +1,193 @@
+// The normaliser proved: the widest terms are read on until the sum of the gaps is small enough.
+#include <algorithm>
+#include <mutex>
+
+#include "normaliser/histogram.h"
+
+namespace headlong {
+namespace {
+
+constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summed in float64
+
+constexpr double kFlat = 24;  // the mass of a sample that stands for all is spread over so many classes: (sum e)^2 / sum e^2
+constexpr double kSpike = 5;   // ... and is so many times that of its likeliest class
+
+
+// Gaps of exponentials that may have been clamped are in the uppermost bins, which are always read.
+const int kClamped = bin_of(1e37f);
+
+// The bins from `bin` on hold `rows` classes, without which the gaps of the others are `part` of what may stay open at most;
+// `exact` is known beside them.
+struct Cut {
+    int bin = kBins;
+    double rows = 0, bearable = 0;
+};
+
+Cut widest(const Histogram& all, double exact, double aim, double part) {
+    double low = exact, gap = 0;
+    for (const Bin& bin : all) {
+        low += bin.low;
+        gap += bin.high - bin.low;
+    }
+    Cut cut;
+    cut.bearable = part * (low * std::expm1(2 * aim) * (1 - 4 * kExpError) - 2 * kExpError * (low + gap));
+    while (cut.bin > 1 && (gap > cut.bearable || cut.bin > kClamped)) {
+        --cut.bin;
+        gap -= all[cut.bin].high - all[cut.bin].low;
+        cut.rows += all[cut.bin].count;
+    }
+    return cut;
+}
+
+// What refine goes on with: the intervals of all classes, and what is exact.
+struct Refined {
+    float* est;
+    Scratch<float> rad;
+    double full_beta;
+    float beta, shift;
+    double exact;
+};
+
+int64_t ends_of(const Executor& e, const Refined& r, int64_t chunk, float* low, float* high) {
+    const int64_t n = std::min<int64_t>(kChunk, e.padded - chunk * kChunk);
+    e.kernels->interval_exps(r.est + chunk * kChunk, &r.rad[chunk * kChunk], n, e.link, r.beta, r.shift, low, high);
+    return n;
+}
+
+Histogram histogram_of(const Executor& e, const Refined& r, int threads) {
+    std::vector<Histogram> each(threads, Histogram(kBins));
+    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+        float low[kChunk], high[kChunk];
+        const int64_t n = ends_of(e, r, c, low, high);
+        for (int64_t i = 0; i < n; ++i) {
+            Bin& bin = each[t][bin_of(high[i] - low[i])];
+            bin.count += high[i] > 0;
+            bin.low += low[i];
+            bin.high += high[i];
+        }
+    });
+    return sum_up(each);
+}
+
+// The classes of the bins from `bin` on.
+std::vector<int32_t> ids_from(const Executor& e, const Refined& r, int bin, int threads) {
+    std::vector<int32_t> wanted;
+    std::mutex joining;
+    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
+        float lows[kChunk], highs[kChunk];
+        std::vector<int32_t> own;
+        const int64_t n = ends_of(e, r, c, lows, highs);
+        for (int64_t i = 0; i < n; ++i)
+            if (bin_of(highs[i] - lows[i]) >= bin) own.push_back(static_cast<int32_t>(c * kChunk + i));
+        std::lock_guard<std::mutex> lock(joining);
+        wanted.insert(wanted.end(), own.begin(), own.end());
+    });
+    return wanted;
+}
+
+// Scores the rows; false: the sums have lost what mattered.
+bool score_the_rest(const Executor& e, const Look& look, int q, const std::vector<int32_t>& wanted, const Histogram& all, int bin,
+                    double fixed, int threads, Refined& r, std::vector<Scored>& scored, Interval& lse) {
+    std::vector<Scored> rest;
+    for (int32_t id : wanted) rest.push_back({id, 0});
+    score(e, &look.hidden[q * e.dim], rest, threads);
+    for (const Scored& s : rest) {
+        r.exact += std::exp(e.linked(s.z) * r.full_beta - r.shift);
+        r.est[s.id] = -std::numeric_limits<float>::infinity();
+        r.rad[s.id] = 0;
+    }
+    scored.insert(scored.end(), rest.begin(), rest.end());
+    double bottom = r.exact, top = r.exact;
+    for (int b = 0; b < bin; ++b) {
+        bottom += all[b].low * (1 - kExpError);
+        top += all[b].high * (1 + kExpError);
+    }
+    if (out_of_range(r.exact, bottom)) return false;
+    lse = {r.shift + 0.5 * (std::log(bottom) + std::log(top)), half_width(bottom, top) + fixed};
+    return true;
+}
+
+}  // namespace
+
+// Whether refine would score so many rows that a dense pass is cheaper than they and the rest of the look. Guessed from the
+// sample, and not where few of its classes carry its mass: those that it missed may then be all that matters.
+Outlook refining(const Executor& e, const Look& look, int q, const Question& question) {
+    if (!(question.eps < kInf) || question.delta > 0 || look.source != &e.preview || !e.deeper.empty()) return Outlook::narrow;
+    const float beta = static_cast<float>(question.beta);
+    const Masses sample = look.joined(q, look.sample_pieces);
+    const float shift = static_cast<float>(sample.shift);
+    const double aim = question.eps - float_error(e, shift, question.beta) - dot_error(e, &look.hidden[q * e.dim]);
+    if (!(sample.sums.centre >= kSpike) || half_width(sample.sums.low, sample.sums.high) <= aim) return Outlook::narrow;
+
+    // Classes that reach the k-th best of all are scored for their own sake.
+    const int64_t size = look.sample_size;
+    const double scale = static_cast<double>(e.padded) / static_cast<double>(size);
+    Scratch<float> est(size);
+    int64_t at = 0;
+    for (size_t s = 0; s < look.sample; at += look.spans[s++].count)
+        std::copy_n(look.estimates(q, s, at, e.padded), look.spans[s].count, &est[at]);
+    float rival = std::numeric_limits<float>::infinity();
+    if (question.k > 0) {
+        const int64_t rank = std::min<int64_t>(size, 1 + static_cast<int64_t>(static_cast<double>(question.k) / scale));
+        Scratch<float> order(size);
+        std::copy_n(est.data(), size, order.data());
+        std::nth_element(order.data(), order.data() + (rank - 1), order.data() + size, std::greater<float>());
+        rival = order[rank - 1];
+    }
+    Histogram all(kBins);
+    double exact = 0, sum = 0, squares = 0;
+    at = 0;
+    for (size_t s = 0; s < look.sample; at += look.spans[s++].count) {
+        float rad[kChunk], low[kChunk], high[kChunk];
+        const int64_t n = look.spans[s].count;
+        e.kernels->radius(look.prepared.radius[q], look.spans[s].first, n, rad);
+        e.kernels->interval_exps(&est[at], rad, n, e.link, beta, shift, low, high);
+        for (int64_t i = 0; i < n; ++i) {
+            const double middle = std::sqrt(static_cast<double>(low[i]) * high[i]);
+            sum += middle;
+            squares += middle * middle;
+            if (est[at + i] + rad[i] >= rival) {
+                exact += middle;
+                continue;
+            }
+            Bin& bin = all[bin_of(high[i] - low[i])];
+            bin.count += high[i] > 0;
+            bin.low += low[i];
+            bin.high += high[i];
+        }
+    }
+    if (!(sum * sum >= kFlat * squares)) return Outlook::narrow;
+    const Cut cut = widest(all, exact, aim, 1);
+    const double look_saved = 1 - e.preview.bytes / e.dense.bytes;
+    const bool dear = cut.bearable <= 0 || scale * cut.rows > look_saved * worth_scoring(e, look) * static_cast<double>(e.vocab);
+    return dear ? Outlook::dear : Outlook::wide;
+}
+
+// Scored classes leave look.est, so that what it holds is the rest.
+Status refine(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                        Interval& lse, Answer& answer) {
+    float shift;
+    const double exact = take_out(e, look, q, scored, question.beta, &shift);
+    const double fixed = float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
+    const double aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
+    if (aim <= 0) return Status::dear;
+    Refined r{look.est.data() + q * e.padded, radii(e, look, q, threads), question.beta, static_cast<float>(question.beta), shift, exact};
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
+    for (int level = 0; level <= levels; ++level) {
+        const Histogram all = histogram_of(e, r, threads);
+        const bool last = level == levels;
+        // Rows at their last codes are scored until the rest is narrow enough; before that, they are looked at more
+        // closely until the rest takes half of what may stay open.
+        const Cut cut = widest(all, exact, aim, last ? 1 : 0.5);
+        if (cut.rows > (last ? most : 0.8 * static_cast<double>(e.vocab)) || cut.bearable <= 0) {
+            if (last) return Status::dear;
+            continue;
+        }
+        const std::vector<int32_t> wanted = cut.rows > 0 ? ids_from(e, r, cut.bin, threads) : std::vector<int32_t>();
+        if (!last) read_deeper(e, look, q, level, wanted, threads, r.rad, answer);
+        else if (!score_the_rest(e, look, q, wanted, all, cut.bin, fixed, threads, r, scored, lse)) return Status::dear;
+    }
+    return lse.error <= question.eps ? Status::done : Status::dear;
+}
+
+}  // namespace headlong

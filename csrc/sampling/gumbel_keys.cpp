@@ -1,0 +1,173 @@
+// The classes with the largest keys link(z) / T + gumbel of one query.
+#include <algorithm>
+
+#include "normaliser/betting.h"
+#include "normaliser/histogram.h"
+
+namespace headlong {
+namespace {
+
+constexpr int64_t kMoreKeys = 8;  // scored beside those that are wanted, for a better threshold
+
+bool by_key(const Keyed& a, const Keyed& b) { return a.key > b.key || (a.key == b.key && a.id < b.id); }
+
+struct Candidate {
+    float upper;
+    int32_t id;
+    bool operator<(const Candidate& other) const { return upper > other.upper || (upper == other.upper && id < other.id); }
+};
+
+// The upper ends of all keys.
+void upper_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys) {
+    const float* est = look.est.data() + q * e.padded;
+    const uint64_t row = rule.row0 + look.rows[q];
+    const float beta = static_cast<float>(1 / rule.temperature);
+    const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    keys.upper.resize(e.padded);
+    keys.largest.resize(chunks);
+    over_chunks(chunks, threads, [&](int, int64_t c) {
+        uint32_t words[kChunk + kBlock];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        e.kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
+        keys.largest[c] = e.kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, e.link, beta, &keys.upper[first]);
+    });
+}
+
+// Those of `ids` again, which were read on.
+void closer_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
+                           const Known& known, Keys& keys) {
+    constexpr int64_t kGrain = 64;
+    const float* est = look.est.data() + q * e.padded;
+    const uint64_t row = rule.row0 + look.rows[q];
+    const float beta = static_cast<float>(1 / rule.temperature);
+    const int64_t count = static_cast<int64_t>(ids.size());
+    over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
+        uint32_t words[kGrain] = {}, four[4];
+        float some[kGrain] = {}, rad[kGrain] = {}, upper[kGrain];
+        const int64_t n = std::min(count - g * kGrain, kGrain);
+        const int32_t* own = &ids[g * kGrain];
+        for (int64_t i = 0; i < n; ++i) {
+            const int64_t id = own[i] + rule.class0;
+            e.kernels->noise(rule.seed, row, keys.draw, id & ~int64_t{3}, 4, four);
+            words[i] = four[id & 3];
+            some[i] = est[own[i]];
+            rad[i] = known.rad[own[i]];
+        }
+        e.kernels->gumbel_keys(some, rad, words, kGrain, e.link, beta, upper);
+        for (int64_t i = 0; i < n; ++i)
+            if (upper[i] < keys.upper[own[i]]) keys.upper[own[i]] = upper[i];
+    });
+}
+
+// What `count` upper ends reach at least, as long as none of them has fallen.
+float reached_by(const Keys& keys, int64_t count) {
+    std::vector<float> each = keys.largest;
+    const float none = -std::numeric_limits<float>::max();
+    if (count > static_cast<int64_t>(each.size())) return none;
+    std::nth_element(each.begin(), each.begin() + (count - 1), each.end(), std::greater<float>());
+    return std::max(each[count - 1], none);
+}
+
+// The classes whose upper ends reach `floor`, `most` of them, the largest, where there are more.
+std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, size_t most, float floor, int threads) {
+    const int64_t padded = static_cast<int64_t>(keys.upper.size());
+    std::vector<std::vector<Candidate>> each(threads);
+    over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+        const float none[kChunk] = {};
+        int32_t ids[kChunk];
+        float kept[kChunk], upper[kChunk];
+        std::vector<Candidate>& own = each[t];
+        const float least = own.size() == most ? own.front().upper : floor;
+        if (keys.largest[c] < least) return;
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
+        const int64_t came = kernels.survivors(&keys.upper[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
+        for (int64_t i = 0; i < came; ++i) {
+            own.push_back({kept[i], ids[i]});
+            if (own.size() > most) {  // a heap, the worst in front
+                std::push_heap(own.begin(), own.end());
+                std::pop_heap(own.begin(), own.end());
+                own.pop_back();
+            } else if (own.size() == most) {
+                std::make_heap(own.begin(), own.end());
+            }
+        }
+    });
+    std::vector<Candidate> all;
+    for (const std::vector<Candidate>& own : each) all.insert(all.end(), own.begin(), own.end());
+    if (all.size() > most) {
+        std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(most), all.end());
+        all.resize(most);
+    }
+    return all;
+}
+
+}  // namespace
+
+double gumbel(const Kernels& kernels, uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
+    uint32_t high[4], low[4];
+    kernels.noise(seed, row, draw, id & ~int64_t{3}, 4, high);
+    kernels.noise(seed, row, draw | 0x80000000u, id & ~int64_t{3}, 4, low);
+    const uint64_t word = static_cast<uint64_t>(high[id & 3]) << 32 | low[id & 3];
+    const double e = word >> 63 ? -std::log1p(-((static_cast<double>(~word) + 0.5) * 0x1p-64))
+                                : -std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
+    return -std::log(e);
+}
+
+// The m classes with the largest keys, best first. False: there are so many candidates that all is better read.
+bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
+                         std::vector<Keyed>& best, Answer& answer) {
+    start_knowing(e, look, q, threads, known);
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
+    float floor = -std::numeric_limits<float>::max();
+    if (keys.upper.empty()) {
+        upper_keys(e, look, q, rule, threads, known, keys);
+        floor = reached_by(keys, m + kMoreKeys);
+    }
+    const auto take = [&] {  // what has been scored by now
+        for (size_t i = keys.exact.size(); i < known.scored.size(); ++i) {
+            const Scored& s = known.scored[i];
+            keys.upper[s.id] = -std::numeric_limits<float>::infinity();
+            keys.exact.push_back({s.id, s.z, e.linked(s.z) / rule.temperature +
+                                                 gumbel(*e.kernels, rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
+        }
+        best = keys.exact;
+        const int64_t kept = std::min<int64_t>(m, static_cast<int64_t>(best.size()));
+        std::partial_sort(best.begin(), best.begin() + kept, best.end(), by_key);
+        best.resize(kept);
+        return kept < m ? -kInf : best.back().key;
+    };
+    const auto score_some = [&](std::vector<Candidate>::const_iterator from, std::vector<Candidate>::const_iterator to) {
+        std::vector<Scored> rows;
+        for (; from != to; ++from) rows.push_back({from->id, 0});
+        score_known(e, look, q, rows, threads, known, answer);
+        return take();
+    };
+    take();
+    std::vector<Candidate> open = largest_keys(*e.kernels, keys, m + kMoreKeys, floor, threads);
+    double worst = score_some(open.begin(), open.end());
+    const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
+    open = largest_keys(*e.kernels, keys, e.padded, reach, threads);
+    const double most = (levels > 0 ? std::max(e.share, 0.7) : e.share) * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m);
+    if (static_cast<double>(open.size()) > most) return false;
+    for (int level = 0; level < levels && open.size() >= 4; ++level) {
+        std::vector<int32_t> ids;
+        for (const Candidate& c : open)
+            if (known.depth[c.id] == level) ids.push_back(c.id);
+        read_on(e, look, q, ids, threads, known, answer);
+        closer_keys(e, look, q, rule, ids, threads, known, keys);
+        size_t kept = 0;
+        for (Candidate& c : open)
+            if ((c.upper = keys.upper[c.id]) >= worst) open[kept++] = c;
+        open.resize(kept);
+    }
+    if (static_cast<double>(open.size()) > e.share * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
+    std::sort(open.begin(), open.end());
+    score_from_the_top(
+        0, open.size(), [&] { return std::max<int64_t>(4, m - static_cast<int64_t>(best.size())); },
+        [&](size_t i) { return open[i].upper; }, [&] { return worst; },
+        [&](size_t from, size_t to) { worst = score_some(open.cbegin() + from, open.cbegin() + to); });
+    return true;
+}
+
+}  // namespace headlong

@@ -1,0 +1,21 @@
+"""The door to the native module: no other folder imports ``headlong._native``.
+
+    runtime     which instruction set (``HEADLONG_ISA``) and how many threads (``HEADLONG_THREADS``)
+    executors   what answers questions: a plan's executor, blocks, experts, columns, trees
+    rows        passes over the rows of a layer: norms, int8 codes, products
+    arguments   hidden vectors in float64, masks from lists of ids
+    losses      softmax cross-entropy over a link
+"""
+
+from headlong.native.arguments import mark, widened
+from headlong.native.executors import Executor, blocks, columns, descent, executor, experts, neighbours
+from headlong.native.losses import link_gradients, link_losses
+from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, products, round_up, row_norms
+from headlong.native.runtime import REFERENCE, bandwidth, isa, levels, loaded, module, threads
+from headlong.native.types import Doubles, Floats, Halves, Mask
+
+__all__ = [
+    "REFERENCE", "Codes", "Doubles", "Executor", "Floats", "Halves", "Mask", "bandwidth", "blocks", "columns", "descent",
+    "encode_int8", "encode_into", "encode_rows", "executor", "experts", "isa", "levels", "link_gradients", "link_losses",
+    "loaded", "mark", "module", "neighbours", "products", "round_up", "row_norms", "threads", "widened",
+]  # fmt: skip

@@ -1,0 +1,124 @@
+"""What answers questions natively: executors of a plan, the search over blocks, gates, columns and trees.
+
+Each function binds arrays that Python owns to a native object with the verbs of :class:`Executor`, or with those that its
+docstring names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array, bits
+from headlong.native.runtime import loaded
+from headlong.native.types import Doubles, Floats, Mask
+from headlong.plan import Plan, padded
+
+
+class Executor(Protocol):
+    """Answers questions from a plan, for whole batches; both executors have these verbs.
+
+    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` uint8 or None; ``dense``: read every row. A normaliser may
+    be estimated from rows sampled by ``seed`` and miss ``eps`` with probability ``delta``; 0: it is proved.
+    """
+
+    @property
+    def isa(self) -> str: ...
+
+    def topk(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> tuple[Array, ...]:
+        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``"""
+
+    def lse(
+        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> tuple[Array, ...]:
+        """``lse, error, rows, bytes, dense [batch]``"""
+
+    def logits(self, hidden: Doubles, ids: NDArray[np.int64], threads: int) -> Doubles:
+        """``[batch, m]``, exact"""
+
+    def sample(
+        self,
+        hidden: Doubles,
+        n: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        seed: int,
+        row0: int,
+        mask: Mask,
+        dense: bool,
+        threads: int,
+        class0: int = 0,
+        delta: float = 0.0,
+        chance: int = 0,
+    ) -> tuple[Array, ...]:
+        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``; a nucleus may be decided by rows that the seed
+        ``chance`` draws, wrong with probability ``delta``, and its draws are then not proved"""
+
+
+def executor(
+    weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
+) -> Executor:
+    """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
+    mean, rotation, base, centre, looks, budget, dense, *_ = plan
+    if base is None:
+        base = np.zeros(padded(len(weight)), np.float32)
+    native: Executor = loaded().Executor(
+        bits(weight), weight.dtype.name, bias, norms, link, mean, None if rotation is None else bits(rotation), centre, base,
+        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level,
+    )  # fmt: skip
+    return native
+
+
+def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str) -> Any:
+    """The native search over the blocks of a ``headlong.plan.Blocks``."""
+    others = (None,) if plan.back is None else (bits(plan.back), plan.rest, plan.rest_scale, plan.rest_lost)
+    turns = (bits(plan.head), *others)
+    levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
+    closer = None
+    if plan.closer is not None:
+        width = len(plan.head)
+        first = plan.edges.index(width)
+        closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
+    return loaded().Blocks(
+        bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
+        closer, (plan.shared, plan.closer_shared), plan.factor, share, level,
+    )  # fmt: skip
+
+
+def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:
+    """An order of the rows of ``features [n, width]`` in which neighbours are alike: see ``csrc/blocks/order.cpp``."""
+    order: NDArray[np.int32] = loaded().neighbours(features, thread_count)
+    return order
+
+
+def experts(gate: Floats, ids: Array, starts: Array, executors: list[Executor], constant: bool, scaled: bool) -> Any:
+    """A gate ``[experts, width]`` over native executors, one for each expert, whose classes are a run of ``ids``."""
+    return loaded().Experts(gate, ids, starts, executors, constant, scaled)
+
+
+def columns(
+    weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], arrays: Mapping[str, Array], level: str
+) -> Any:
+    """The native reader of a layer laid out by coordinates; ``arrays`` as ``engines/adaptive/columns.py`` makes them."""
+    lost = float(arrays["lost"][0]) if "lost" in arrays else 0.0
+    race = (arrays.get("size"), arrays.get("peak"), arrays.get("squares"))
+    return loaded().Columns(
+        bits(weight), weight.dtype.name, bias, norms, link, bits(arrays["columns"]), arrays["column_weight"], arrays["base"],
+        *race, lost, level,
+    )  # fmt: skip
+
+
+def descent(dim: int, parts: Sequence[tuple[Array, Floats | None, Array | None]], nodes: Sequence[Any], level: str) -> Any:
+    """The native descent at ``level``: ``parts`` of weight, bias, projection; ``nodes`` as in ``reference/descent.py``."""
+    named = [
+        (bits(weight), weight.dtype.name, bias, *((None, "") if turn is None else (bits(turn), turn.dtype.name)))
+        for weight, bias, turn in parts
+    ]
+    return loaded().Descent(dim, named, *nodes, level)

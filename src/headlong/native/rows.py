@@ -1,0 +1,119 @@
+"""Passes over the rows of a layer: norms, codes and products, each with its NumPy twin, so that each can check the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array, bits
+from headlong.native.runtime import REFERENCE, isa, loaded
+from headlong.native.types import Doubles, Floats
+from headlong.plan import CLASS_BLOCK, interleave, padded
+
+PIECE = 1 << 24
+"""Bytes of float64 that a streaming pass holds at once."""
+
+
+class Codes(NamedTuple):
+    """int8 codes of every row, interleaved, and per class what they lost, rounded up; all padded to whole blocks.
+
+    ``scale``, ``error`` ‖w - w^‖, ``peak`` max |w_j - w^_j|, ``size`` ‖w^‖.
+    """
+
+    codes: NDArray[np.uint8]
+    scale: Floats
+    error: Floats
+    peak: Floats
+    size: Floats
+
+
+def row_norms(weight: Array, thread_count: int = 1) -> Floats:
+    """``‖w_i‖`` rounded up, ``[vocab]``; NaN for a row that holds NaN or infinity."""
+    if isa() != REFERENCE:
+        norms: Floats = loaded().row_norms(bits(weight), weight.dtype.name, thread_count, isa())
+        return norms
+    norms = np.empty(len(weight), np.float32)
+    for part, rows in _pieces(weight):
+        with np.errstate(invalid="ignore"):
+            size = np.sqrt((rows * rows).sum(axis=1))
+        norms[part] = np.where(np.isfinite(rows).all(axis=1), round_up(size * (1 + 1e-12)), np.nan)
+    return norms
+
+
+def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
+    """Symmetric absmax int8: ``code = round(w / scale)``, ``scale = max|w| / 127``."""
+    if isa() == REFERENCE:
+        return encode_rows(weight)
+    codes, scale, *lost = loaded().encode_int8(bits(weight), weight.dtype.name, thread_count, isa())
+    return Codes(codes, scale.reshape(-1), *lost)
+
+
+def encode_into(
+    weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, coarse: Sequence[tuple[Any, ...]],
+    fine: Sequence[tuple[Any, ...]], unbiased: bool, limits: tuple[float, ...], result: tuple[Array, ...], thread_count: int,
+) -> None:  # fmt: skip
+    """Fills ``result``, an ``Encoded`` of ``previews/encode.py``, in one native pass over the rows."""
+    places = tuple(array.view(np.uint8) if array.dtype == bool else array for array in result)
+    name = weight.dtype.name
+    loaded().encode_into(
+        bits(weight), name, bias, centre, mean, back, coarse, fine, unbiased, limits, places, thread_count, isa()
+    )
+
+
+def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
+    """``hidden @ weight.T`` in float64, ``[n, vocab]``, for a few vectors."""
+    out = np.empty((len(hidden), len(weight)))
+    if isa() == REFERENCE:
+        for part, rows in _pieces(weight):
+            out[:, part] = hidden @ rows.T
+    else:
+        wide = np.ascontiguousarray(hidden, np.float64)
+        loaded().products_into(bits(weight), weight.dtype.name, wide, out, thread_count, isa())
+    return out
+
+
+def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
+    """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given."""
+    count = padded(len(weight))
+    codes = np.empty((count // CLASS_BLOCK, -(-weight.shape[1] // 4), CLASS_BLOCK, 4), np.uint8)
+    scale, error, peak, size = (np.zeros(count, np.float32) for _ in range(4))
+    for part, rows in _pieces(weight):
+        values = rows if centre is None else rows - centre
+        step = _steps(values)
+        wide = step.astype(np.float64)[:, None]
+        whole = values * np.divide(1.0, wide, out=np.zeros_like(wide), where=wide > 0)
+        whole = np.clip(np.trunc(whole + np.copysign(0.5, whole)), -127, 127)
+        back = whole * wide
+        codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = interleave((whole + 128).astype(np.uint8))
+        gap = np.abs(values - back)
+        scale[part], peak[part] = step, round_up(gap.max(axis=1))
+        error[part] = round_up(np.sqrt((gap**2).sum(axis=1)) * (1 + 1e-12))
+        size[part] = round_up(np.sqrt((back**2).sum(axis=1)) * (1 + 1e-12))
+    return Codes(codes, scale, error, peak, size)
+
+
+def _steps(values: Doubles) -> Floats:
+    """``max|row| / 127``, rounded up; 0 (all codes zero) where a subnormal step would lose its relative precision."""
+    most = round_up(np.abs(values).max(axis=1))
+    step: Floats = most / np.float32(127)
+    with np.errstate(over="ignore"):
+        step = np.where(step * np.float32(127) < most, np.nextafter(step, np.float32(np.inf)), step)
+    return np.where(step >= np.finfo(np.float32).tiny, step, np.float32(0))
+
+
+def round_up(values: Doubles) -> Floats:
+    """float32 numbers that are not below ``values``; infinite beyond float32's range."""
+    with np.errstate(over="ignore"):
+        nearest = values.astype(np.float32)
+        return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
+
+
+def _pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
+    """The rows as float64, some whole blocks at a time: no pass ever holds a wide copy of the layer."""
+    step = max(1, PIECE // (8 * weight.shape[1] * CLASS_BLOCK)) * CLASS_BLOCK
+    for start in range(0, len(weight), step):
+        part = slice(start, min(start + step, len(weight)))
+        yield part, weight[part].astype(np.float64)

@@ -1,0 +1,113 @@
+"""How wide an interval has to be, learned from queries: split-conformal factors on the radius of a prefix's tail.
+
+    sure          |<B_i[tail], x'[tail]>| <= ‖B_i[tail]‖ ‖x'[tail]‖                                       (Cauchy-Schwarz)
+    calibrated    |<B_i[tail], x'[tail]>| <= q ‖B_i[tail]‖ ‖x'[tail]‖   for all classes i at once, with probability 1 - delta
+                  q = the ceil((n + 1) (1 - delta))-th smallest of   max_i |cos(B_i[tail], x'[tail])|   over n queries
+
+A random direction in many dimensions is nearly orthogonal to every row, so q is near ``sqrt(2 log(vocab) / dims)``. The
+probability is over n calibration queries and the next one, exchangeable with them, and holds for every n (Vovk; Lei et al.
+2018). The queries must have had no part in the basis: calibration vectors are split, the last ones go here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headlong.arrays import Array
+from headlong.errors import OptionError
+from headlong.native import Doubles
+from headlong.previews.whitening import Basis, pieces
+
+QUERIES_AT_ONCE = 1024
+PLENTY = 2
+"""Times the fewest queries that a rate takes: more of them hardly narrow the widths, and each reads the layer."""
+
+
+def enough(delta: float) -> int:
+    """The fewest queries whose largest score is a bound that holds with probability ``1 - delta``."""
+    return math.ceil(1 / delta) - 1 if delta < 1 else 1
+
+
+def last(calibration: Doubles, delta: float) -> Doubles:
+    """The vectors of the second half that radii are learned from."""
+    return calibration[len(calibration) // 2 :][-PLENTY * enough(delta) :]
+
+
+def varied(queries: Doubles) -> int:
+    """How many of the rows differ: one that comes twice says nothing new."""
+    return len(np.unique(queries, axis=0))
+
+
+def split(calibration: Doubles, delta: float) -> tuple[Doubles, Doubles]:
+    """``(for the basis, for the widths)``: halves, in the order they came, since neighbours are often alike."""
+    half = len(calibration) // 2
+    if len(calibration) - half < enough(delta) or half < 1:
+        raise OptionError(
+            f"a promise over calibration that fails at a rate of {delta:g} takes {2 * enough(delta):,} vectors, half of them "
+            f"for the radii; got {len(calibration):,}: pass more, allow a larger delta, or leave 'calibration' out of over"
+        )
+    queries = last(calibration, delta)
+    different = varied(queries)
+    if different < enough(delta):
+        raise OptionError(
+            f"only {different:,} of the {len(queries):,} calibration vectors that the radii are learned from differ; a rate of "
+            f"{delta:g} takes {enough(delta):,}: pass the hidden vectors of real queries, or leave 'calibration' out of over"
+        )
+    return calibration[:half], queries
+
+
+def tail_factor(weight: Array, basis: Basis, width: int, queries: Doubles, delta: float) -> float:
+    """``q`` for the coordinates from ``width`` on; at most 1, where Cauchy-Schwarz is."""
+    rotation = basis.rotation[:, width:].astype(np.float64)
+    tails = _units((queries - basis.mean) @ rotation)
+    largest = np.zeros(len(queries), np.float32)
+    for _, rows in pieces(weight):
+        lines = _units((rows - basis.centre) @ basis.back[:, width:])
+        for start in range(0, len(tails), QUERIES_AT_ONCE):
+            part = slice(start, start + QUERIES_AT_ONCE)
+            cosines = lines @ tails[part].T
+            largest[part] = np.maximum(largest[part], np.maximum(cosines.max(axis=0), -cosines.min(axis=0)))
+    # What float32 loses in the product of two unit vectors; what the executor's arithmetic does is in the sure slack.
+    return float(min(1.0, conformal(largest, delta) + (rotation.shape[1] + 8) * 2.0**-23))
+
+
+def likely_factor(
+    weight: Array, basis: Basis, tail: tuple[tuple[int, int], ...], queries: Doubles, delta: float
+) -> float:
+    """The share of ``sum_s ‖B_i[s]‖ ‖x'[s]‖`` over the segments of the tail that no class exceeds, but for ``delta``."""
+    if not tail:
+        return 1.0
+    largest = largest_shares(weight, basis, tail, queries)
+    return float(min(1.0, conformal(largest, delta) + (2 * len(basis.back) + 16) * 2.0**-23))
+
+
+def largest_shares(weight: Array, basis: Basis, tail: tuple[tuple[int, int], ...], queries: Doubles) -> Array:
+    """``max_i |<B_i[tail], x'[tail]>| / sum_s ‖B_i[s]‖ ‖x'[s]‖`` for every query."""
+    width = tail[0][0]
+    vectors = ((queries - basis.mean) @ basis.rotation[:, width:].astype(np.float64)).astype(np.float32)
+    lengths = np.stack([np.linalg.norm(vectors[:, start - width : stop - width], axis=1) for start, stop in tail])
+    largest, back = np.zeros(len(queries), np.float32), basis.back[:, width:].astype(np.float32)
+    for _, rows in pieces(weight):
+        lines = (rows - basis.centre).astype(np.float32) @ back
+        sizes = np.stack([np.linalg.norm(lines[:, start - width : stop - width], axis=1) for start, stop in tail], axis=1)
+        for start in range(0, len(vectors), QUERIES_AT_ONCE):
+            part = slice(start, start + QUERIES_AT_ONCE)
+            sure = sizes @ lengths[:, part]
+            share = np.divide(np.abs(lines @ vectors[part].T), sure, out=np.zeros_like(sure), where=sure > 0)
+            largest[part] = np.maximum(largest[part], share.max(axis=0))
+    return largest
+
+
+def conformal(scores: Array, delta: float) -> float:
+    """The ``ceil((n + 1) (1 - delta))``-th smallest score: the next one is larger with probability delta at most."""
+    # The division by 1e9 keeps a rank that is whole, as of n = 99 and delta = 0.01, from being rounded up.
+    rank = math.ceil((len(scores) + 1) * (1 - delta) - 1e-9)
+    return math.inf if rank > len(scores) else float(np.partition(scores, rank - 1)[rank - 1])
+
+
+def _units(values: Doubles) -> Array:
+    """Rows of length one in float32; rows of nothing stay nothing."""
+    sizes = np.sqrt(np.einsum("ij,ij->i", values, values))[:, None]
+    return np.asarray(np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0), np.float32)
