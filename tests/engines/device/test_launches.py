@@ -142,7 +142,7 @@ def machine_code() -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(600)
 def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(machine_code: list[dict[str, Any]]) -> None:
-    folder = Path(residence.__file__).parent
+    folder = Path(residence.__file__).parent / "kernels"
     kernels = {name for file in folder.glob("*.py") for name, line in _kernels(file.read_text()) if line}
     assert kernels == {code["kernel"] for code in machine_code}, "a kernel that no engine launches"
     assert [code for code in machine_code if code["stack"]] == []
