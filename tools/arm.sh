@@ -148,5 +148,5 @@ case ${1:-all} in
   test) tests "${@:2}" ;;
   wheel) setup; wheel ;;
   all) setup; build; tests; wheel ;;
-  *) sed -n '2,16p' "$0"; exit 2 ;;
+  *) sed -n '2,15p' "$0"; exit 2 ;;
 esac

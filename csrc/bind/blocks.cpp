@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "bind/answers.h"
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
 #include "blocks/order.h"
@@ -81,10 +82,7 @@ class BoundBlocks {
         bool all = true;
         for (size_t q = 0; q < n; ++q) {
             const double* z = a.logits.data() + q * wide;
-            const double best = z[0] * scale + shift;  // -inf where nothing was found
-            double sum = 0;
-            for (size_t i = 0; i < wide && std::isfinite(z[i]); ++i) sum += std::exp(z[i] * scale + shift - best);
-            lse[q] = sum > 0 ? best + std::log(sum) : -std::numeric_limits<double>::infinity();
+            lse[q] = answer_of(a.found[q], scale, shift).lse;
             for (size_t i = 0; i < wide; ++i) log_probs[q * wide + i] = std::isfinite(z[i]) ? z[i] * scale + shift - lse[q] : z[i];
             all = all && a.done[q] != 0;
         }
@@ -94,9 +92,11 @@ class BoundBlocks {
     }
 
     const char* isa() const { return b_.looks->isa; }
+    nb::capsule capsule() const { return nb::capsule(&b_, kBlocksCapsule); }
 
   private:
     struct Arrays {
+        std::vector<Search> found;
         std::vector<int64_t> ids, rows;
         std::vector<double> logits, bytes, opened;
         std::vector<uint8_t> done;
@@ -110,8 +110,9 @@ class BoundBlocks {
             check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == b_.vocab &&
                       (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
         const uint8_t* marks = mask ? mask->data() : nullptr;
-        const auto found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads)); });
         Arrays a;
+        a.found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads)); });
+        const std::vector<Search>& found = a.found;
         a.ids.assign(count * k, -1);
         a.logits.assign(count * k, -std::numeric_limits<double>::infinity());
         a.rows.resize(count);
@@ -231,6 +232,7 @@ void bind_blocks(nb::module_& m) {
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))
+        .def_prop_ro("capsule", &BoundBlocks::capsule)
         .def_prop_ro("isa", &BoundBlocks::isa);
     m.def("neighbours", &neighbours_of, nb::arg("features"), nb::arg("threads"));
 }

@@ -10,8 +10,9 @@
 
 namespace headlong {
 
-// The name of the capsule in which one bound class hands its Executor to another.
+// The names of the capsules in which one bound class hands what it holds to another.
 constexpr const char* kExecutorCapsule = "headlong.Executor";
+constexpr const char* kBlocksCapsule = "headlong.Blocks";
 
 // A NumPy array that owns `values`, seen as a type of the same size.
 template <typename Seen, typename T>

@@ -7,6 +7,7 @@
 #include "bind/without_gil.h"
 #include "kernels/kernels.h"
 #include "runtime/processors.h"
+#include "runtime/trace.h"
 
 using namespace headlong;
 
@@ -23,6 +24,19 @@ NB_MODULE(_native, m) {
         for (const char* const* p = levels(); *p != nullptr; ++p) names.push_back(*p);
         return names;
     });
+    // Marks of this thread's calls from now on; and those since, as (what ended, seconds of time.perf_counter's clock).
+    m.def("trace_begin", [] {
+        static thread_local Trace kept;
+        kept.marks.clear();
+        own_trace() = &kept;
+    });
+    m.def("trace_end", [] {
+        nb::list marks;
+        for (const auto& [what, at] : own_trace() == nullptr ? Trace{}.marks : own_trace()->marks)
+            marks.append(nb::make_tuple(what, static_cast<double>(at) * 1e-9));
+        own_trace() = nullptr;
+        return marks;
+    });
     m.def("processors", &processors);
     m.def("processors_of_groups", &processors_of_groups, nb::arg("root"));
     bind_executor(m);
@@ -34,5 +48,6 @@ NB_MODULE(_native, m) {
     bind_widened(m);
     bind_encode(m);
     bind_blocks(m);
+    bind_direct_call(m);
     bind_adaptive(m);
 }

@@ -6,6 +6,7 @@
 #include "batch/state.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
@@ -102,6 +103,7 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
         answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
         return Status::dear;
     }
+    mark("best");
     Interval lse = normaliser(e, look, q, question, scored, est, upper);
     lse.error += dot_error(e, &look.hidden[q * e.dim]);
     Status status = Status::done;
@@ -111,6 +113,7 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
             status = bet(e, look, q, question, threads, scored, lse, answer);
         else status = refine(e, look, q, question, threads, scored, lse, answer);
     }
+    mark("normaliser");
     answer.rows += static_cast<int64_t>(scored.size());
     answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
     answer.lse = lse.value;

@@ -7,6 +7,7 @@
 
 #include "executor/verbs.h"
 #include "runtime/pool.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
@@ -296,12 +297,15 @@ void look_at_all(const Executor& e, Look& look, const Question& question, bool s
         each_query(look, [&](int q) { raise_threshold(e, look, q, question, false); });
     }
     pass.run(look.sample_pieces, sample_threads);
+    mark("look: sample");
     const int64_t wide = judge(e, look, question);
+    mark("look: judgement");
     if (!pass.keep && 2 * wide > n && n * e.padded * 4 <= kMostBytes) {
         pass.keep = true;
         keep_estimates(e, look);
     }
     if (!sample_alone && pass.wanted()) pass.run(look.piece_count, look.threads);
+    mark("look: all classes");
     const double share_read = static_cast<double>(pass.read.load()) / static_cast<double>(e.padded);
     look.masses.assign(n, Masses{});
     for (int q = 0; q < n; ++q) {

@@ -3,6 +3,7 @@
 
 #include "executor/query_codes.h"
 #include "runtime/pool.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
@@ -112,12 +113,15 @@ void prepare(const Executor& e, const Source& source, Look& look) {
         to.padded = n > kRowQueries ? (n + 15) / 16 * 16 : 0;
         to.x.assign(source.width * std::max(n, to.padded), 0.f);
     }
+    mark("set-up");
     const std::vector<double> turned = rotate_queries(e, source, look);
+    mark("rotation");
     const int64_t width = turned.empty() ? 0 : static_cast<int64_t>(turned.size()) / n;
     Turns<int> next;
     run_parallel(std::min(look.threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) prepare_one(e, source, q, turned.data() + q * width, look);
     });
+    mark("codes of the query");
     if (n != 1 || source.codes == nullptr || e.kernels->scan_one == nullptr) return;
     for (size_t s = 0; s < source.segments.size(); ++s) {
         const Segment& seg = source.segments[s];

@@ -12,6 +12,7 @@
 
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
@@ -175,10 +176,13 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, int t
     if (aim <= 0) return refine(e, look, q, question, threads, scored, lse, answer);
     w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
     weigh(e, look, q, question.beta, threads, w);
+    mark("bet: weighing");
     const Wager wager = look_where_it_pays(e, look, q, exact, aim, odds, question.beta, threads, w, answer);
+    mark("bet: closer looks");
     if (!(wager.cost < most)) return Status::dear;
     Scratch<double> before(e.padded / kRun + 1);
     if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, before, &exact, scored)) return Status::dear;
+    mark("bet: widest rows");
     const double total = before[e.padded / kRun], known = exact + w.sum;
     if (out_of_range(exact, known)) return Status::dear;
     if (!(total > 0)) {

@@ -30,6 +30,7 @@ from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_o
 from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.blocks import BlockReader
 from headlong.engines.contract import Changeable
+from headlong.engines.direct import direct
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
 from headlong.engines.method import Method
@@ -80,6 +81,7 @@ class Engine(Changeable):
         if plan.blocks is not None:
             self._executor = BlockReader(layer, plan.blocks, plan.dense.share, self._executor)
         self._path = f"{method.name}/{self._executor.isa}"
+        self._direct = direct(self._executor, plan, promise, self._chance, threads, self._path)
 
     @property
     def name(self) -> str:
@@ -103,6 +105,10 @@ class Engine(Changeable):
         ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: the rest does not exist. -1,
                                   which pads rows, is no id and is passed over.
         """
+        if self._direct is not None and allowed is None and exclude is None:
+            found = self._direct(hidden, k, eps)
+            if found is not None:
+                return found
         asked = self._asked(hidden, allowed, exclude)
         k = checked_k(k, self.layer.vocab)
         if asked.few:

@@ -8,7 +8,9 @@
 """
 
 from headlong.native.arguments import mark, widened
-from headlong.native.executors import Executor, blocks, columns, descent, executor, experts, neighbours
+from headlong.native.executors import (
+    Executor, blocks, columns, descent, direct_call, executor, experts, is_native, neighbours,
+)  # fmt: skip
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, products, round_up, row_norms
 from headlong.native.runtime import REFERENCE, bandwidth, isa, levels, loaded, module, threads
@@ -16,6 +18,6 @@ from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [
     "REFERENCE", "Codes", "Doubles", "Executor", "Floats", "Halves", "Mask", "bandwidth", "blocks", "columns", "descent",
-    "encode_int8", "encode_into", "encode_rows", "executor", "experts", "isa", "levels", "link_gradients", "link_losses",
-    "loaded", "mark", "module", "neighbours", "products", "round_up", "row_norms", "threads", "widened",
+    "direct_call", "encode_int8", "encode_into", "encode_rows", "executor", "experts", "is_native", "isa", "levels",
+    "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "round_up", "row_norms", "threads", "widened",
 ]  # fmt: skip

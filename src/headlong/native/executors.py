@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits
-from headlong.native.runtime import loaded
+from headlong.native.runtime import loaded, module
 from headlong.native.types import Doubles, Floats, Mask
 from headlong.plan import Plan, padded
 
@@ -74,6 +74,17 @@ def executor(
         [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level,
     )  # fmt: skip
     return native
+
+
+def is_native(executor: Any) -> bool:
+    """Whether this is a native executor, rather than one made of others."""
+    native = module()
+    return native is not None and isinstance(executor, native.Executor)
+
+
+def direct_call(*parts: Any) -> Any:
+    """``topk(hidden, k, eps)`` as one native call; see ``csrc/bind/direct_call.cpp`` for the parts."""
+    return loaded().DirectCall(*parts).topk
 
 
 def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str) -> Any:
