@@ -9,8 +9,16 @@
 
 from headlong.native.arguments import mark, widened
 from headlong.native.executors import (
-    Executor, blocks, columns, descent, direct_call, executor, experts, is_native, neighbours,
-)  # fmt: skip
+    Executor,
+    blocks,
+    columns,
+    descent,
+    direct_call,
+    executor,
+    experts,
+    is_native,
+    neighbours,
+)
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, products, round_up, row_norms
 from headlong.native.runtime import REFERENCE, bandwidth, isa, levels, loaded, module, threads
@@ -19,5 +27,6 @@ from headlong.native.types import Doubles, Floats, Halves, Mask
 __all__ = [
     "REFERENCE", "Codes", "Doubles", "Executor", "Floats", "Halves", "Mask", "bandwidth", "blocks", "columns", "descent",
     "direct_call", "encode_int8", "encode_into", "encode_rows", "executor", "experts", "is_native", "isa", "levels",
-    "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "round_up", "row_norms", "threads", "widened",
+    "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "round_up", "row_norms",
+    "threads", "widened",
 ]  # fmt: skip
