@@ -2,16 +2,15 @@
 
     python benchmarks/cold_calls.py LAYER --hidden HIDDEN --calibration HIDDEN results/cold-calls.json
 
-Between any two calls ``SIZE`` MB of other weights are multiplied by a vector in PyTorch; contestants in turns, in a fresh order
-each round, one timed call a turn. ``headlong bench`` times calls in a row instead, after two that are not timed.
+Between any two calls other weights are multiplied by a vector in PyTorch; contestants in turns, in a fresh order each round,
+one timed call a turn. It is what ``headlong bench`` does by default, with more rounds and README's contestants alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-from collections.abc import Sequence
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +18,33 @@ import numpy as np
 import torch
 
 from headlong.arrays import evenly
-from headlong.bench import measure
+from headlong.bench import cold, measure
 from headlong.bench import run as bench
+from headlong.bench.neighbours import Neighbours, load_average
+from headlong.bench.settings import Settings
 from headlong.cli import inputs
 from headlong.cli.terminal import bars
+from headlong.report.tables import DENSE, percentile
 
 NAMES = (
     "full", "cascade", "calibrated, ids only", "calibrated, default promise", "calibrated widths, ids but for 0.01",
-    "torch fp32", "torch bf16", "hnswlib",
+    "torch fp32", "torch bf16", "torch int8", "hnswlib",
 )  # fmt: skip
-SIZE, LAYERS, QUERIES = 96, 6, 256
+QUERIES = 256
+QUARTILES = {"median": 50, "q25": 25, "q75": 75, "p90": 90}
 
 
-def other_layers(x: torch.Tensor) -> list[torch.Tensor]:
-    return [torch.randn(len(x), len(x)) for _ in range(LAYERS)]
-
-
-@torch.inference_mode()
-def step(x: torch.Tensor, layers: Sequence[torch.Tensor]) -> torch.Tensor:
-    for weight in layers:
-        x = torch.nn.functional.linear(x, weight)
-    return x
-
-
-def times(field: Sequence[measure.Contestant], queries: Any, rounds: int, progress: measure.Progress) -> dict[str, list[float]]:
-    width = int((SIZE * 1e6 / 4 / LAYERS) ** 0.5)
-    x, order, rng = torch.randn(width), list(field), random.Random(0)
-    layers = other_layers(x)
-    prepared = {one.name: [one.prepare(queries[i : i + 1]) for i in range(len(queries))] for one in field}
-    seconds: dict[str, list[float]] = {one.name: [] for one in field}
-    for turn in range(rounds):
-        rng.shuffle(order)
-        for one in order:
-            step(x, layers)
-            seconds[one.name].append(measure.wall(one.call, prepared[one.name][turn % len(queries)]))
-        progress(turn + 1, rounds)
-    return seconds
+def rows(found: list[measure.Timing]) -> tuple[str, list[dict[str, Any]]]:
+    """The fastest dense product, and a row for each contestant: quartiles of its time and of its speed beside that product."""
+    base = min((one for one in found if one.contestant in DENSE), key=lambda one: statistics.median(one.seconds))
+    table = []
+    for name, _, seconds in found:
+        ratios = [theirs / ours for theirs, ours in zip(base.seconds, seconds, strict=True)]
+        times = {f"{word}_us": 1e6 * percentile(seconds, at) for word, at in QUARTILES.items()}
+        speed = statistics.median(base.seconds) / statistics.median(seconds)
+        slower, faster = percentile(ratios, 25), percentile(ratios, 75)
+        table.append({"method": name, **times, "speed_up": speed, "slower": slower, "faster": faster})
+    return base.contestant, table
 
 
 def main() -> None:
@@ -67,20 +57,16 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    layer = inputs.layer(asked.layer)
+    layer, load, neighbours = inputs.layer(asked.layer), load_average(), Neighbours()
     queries = np.asarray(evenly(inputs.hidden(asked.hidden), QUERIES)).astype(np.float32)
     with measure.pinned(asked.threads), bars() as stage:
-        settings = bench.Settings(threads=asked.threads)
-        field = bench.contestants(layer, NAMES, settings, stage("compile"), np.asarray(inputs.hidden(asked.calibration)))
-        found = times(field, queries, asked.rounds, stage("ask"))
-    base = float(np.median(found["torch fp32"]))
-    rows = [
-        {"method": name, "median_us": 1e6 * float(np.median(values)), "p90_us": 1e6 * float(np.percentile(values, 90)),
-         "speed_up": base / float(np.median(values))}
-        for name, values in found.items()
-    ]  # fmt: skip
-    facts = {"layer": Path(asked.layer).stem, "megabytes between": SIZE, "rounds": asked.rounds}
-    record = {"environment": measure.environment(asked.threads), "facts": facts, "rows": rows}
+        settings, calibration = Settings(threads=asked.threads), np.asarray(inputs.hidden(asked.calibration))
+        field = bench.contestants(layer, NAMES, settings, stage("compile"), calibration)
+        work = cold.OtherLayers(cold.megabytes())
+        over, table = rows(cold.race(field, queries, 1, asked.rounds, work, stage("ask")))
+    facts = {"layer": Path(asked.layer).stem, "between two calls": work.made, "rounds": asked.rounds, "over": over}
+    made = measure.environment(asked.threads, load=load, others=neighbours.share())
+    record = {"environment": made, "facts": facts, "rows": table}
     asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -24,7 +24,8 @@ from headlong.bench import device as bench_device
 from headlong.bench import measure
 from headlong.bench.field import names
 from headlong.bench.gpu_clock import no_gpu, place
-from headlong.bench.run import Settings, Stage
+from headlong.bench.run import Stage
+from headlong.bench.settings import Settings
 from headlong.bench.synthetic import synthetic
 from headlong.cli import inputs
 from headlong.cli.terminal import bars

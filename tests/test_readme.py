@@ -11,10 +11,12 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from headlong.cli.commands import app
+from tiny_model import tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,10 +33,18 @@ def tables() -> ModuleType:
 
 
 def test_generated_blocks_are_fresh(tables: ModuleType) -> None:
-    for name in tables.FILES:
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert "<!-- begin" in text, name
-        assert tables.filled(text) == text, f"{name} is stale: run python tools/tables.py"
+    for file, old, new in tables.made():
+        assert "<!-- begin" in old or file.suffix == ".svg", file
+        assert old == new, f"{file.name} is stale: run python tools/tables.py"
+
+
+def test_diagrams_are_those_of_their_script() -> None:
+    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "tools" / "diagrams.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, text in module.files().items():
+        assert (ROOT / "docs/figures" / name).read_text(encoding="utf-8") == text, f"{name} is stale: run tools/diagrams.py"
 
 
 def test_a_stale_block_is_noticed(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +53,7 @@ def test_a_stale_block_is_noticed(tables: ModuleType, tmp_path: Path, monkeypatc
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     monkeypatch.setattr(tables, "FILES", ("README.md",))
+    monkeypatch.setattr(tables.first_screen, "PICTURES", {})
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     assert tables.main() == 1
     monkeypatch.setattr(sys, "argv", ["tables.py"])
@@ -66,8 +77,21 @@ def test_the_example_prints_what_the_readme_shows() -> None:
 def test_the_first_screen_is_one() -> None:
     screen = README.split("\n## ", 1)[0]
     assert len(screen.splitlines()) < 45
-    assert screen.index("```python") < screen.index("<!-- begin headline -->")
+    order = ("language model", "recommender", "pip install", "```python", "figures/cold-calls.svg", "<!-- begin decode -->")
+    places = [screen.index(part) for part in order]
+    assert places == sorted(places)
     assert "badge" not in screen
+    assert README.index("## Why a proof") < README.index("<!-- begin headline -->") < README.index("<!-- begin loop -->")
+
+
+def test_the_hugging_face_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="transformers is an extra")
+    tiny_model(tmp_path / "path/to/model")
+    monkeypatch.chdir(tmp_path)
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "accelerate" in block)
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - the README's own code
+    assert names["out"].shape[1] > 1
 
 
 def test_files_in_reading_order_are_there() -> None:

@@ -13,7 +13,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,9 +22,8 @@ import typer
 from headlong.bench.measure import read_run
 from headlong.cli.commands import app
 from headlong.engines.method import METHODS
-from headlong.report import readme
 from headlong.report.papers import paper_table, verdicts
-from headlong.report.tables import Table, comparison, markdown
+from headlong.report.tables import Table, comparisons, markdown
 from headlong.studies import papers
 from headlong.studies.data import DATA_SETS
 
@@ -34,32 +33,25 @@ import tables_device as device  # noqa: E402
 import tables_experts as experts  # noqa: E402
 import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
+import tables_readme as first_screen  # noqa: E402
 import tables_synthetic as synthetic  # noqa: E402
 
 PAGES = (
     "cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune",
     "processors",
 )  # fmt: skip
-MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES)
+MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES, *first_screen.PAGES)
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in MADE))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
 
 
-def headline() -> str:
-    return _of_run(BENCH, lambda record: markdown(readme.headline(record)))
-
-
-def which_one() -> str:
-    return _of_run(BENCH, lambda record: "\n".join(f"- {clause}" for clause in readme.which_one(record)))
-
-
 def batches() -> str:
-    return _of_run(BENCH, lambda record: markdown(comparison(record)))
+    return _of_run(BENCH, lambda record: "\n\n".join(f"{table.title}:\n\n{markdown(table)}" for table in comparisons(record)))
 
 
 def demo() -> str:
-    return _of_run(DEMO, lambda record: markdown(comparison(record)))
+    return _of_run(DEMO, lambda record: "\n\n".join(f"{table.title}:\n\n{markdown(table)}" for table in comparisons(record)))
 
 
 def _of_run(path: str, made: Callable[[dict[str, Any]], str]) -> str:
@@ -377,7 +369,10 @@ BUILD = {
     "ratio": "ratio",
     "kept": "kept beside it, of the bfloat16 layer", "rounds": "rounds",
 }  # fmt: skip
-COLD = {"method": "method", "median_us": "median, µs", "p90_us": "90 %", "speed_up": "times faster than torch fp32"}
+COLD = {
+    "method": "method", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "p90_us": "90 %",
+    "speed_up": "times the fastest dense product", "slower": "25 %", "faster": "75 %",
+}  # fmt: skip
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
 FAILURES = {
     "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures", "trials": "trials",
@@ -393,9 +388,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **experts.BLOCKS,
     **heads.BLOCKS,
     **synthetic.BLOCKS,
+    **first_screen.BLOCKS,
     "band-costs": band_costs,
-    "headline": headline,
-    "which-one": which_one,
     "batches": batches,
     "data-sets": data_sets,
     "demo": demo,
@@ -448,14 +442,21 @@ def filled(text: str) -> str:
     return re.sub(r"<!-- begin (?P<name>[\w-]+) -->\n.*?<!-- end (?P=name) -->", fill, text, flags=re.DOTALL)
 
 
+def made() -> Iterator[tuple[Path, str, str]]:
+    """Every generated file: where it is, what it says, what it should say."""
+    for name in FILES:
+        old = (ROOT / name).read_text(encoding="utf-8")
+        yield ROOT / name, old, filled(old)
+    for name, picture in first_screen.PICTURES.items():
+        file = ROOT / name
+        yield file, file.read_text(encoding="utf-8") if file.is_file() else "", picture()
+
+
 def main() -> int:
     stale = []
-    for name in FILES:
-        file = ROOT / name
-        old = file.read_text(encoding="utf-8")
-        new = filled(old)
+    for file, old, new in made():
         if new != old:
-            stale.append(name)
+            stale.append(str(file.relative_to(ROOT)))
             if "--check" not in sys.argv:
                 file.write_text(new, encoding="utf-8")
     if stale:

@@ -10,8 +10,8 @@ from typing import Any
 from tables_integrations import RESULTS
 
 from headlong.report.papers import joined
-from headlong.report.records import measured_where
 from headlong.report.tables import Table, markdown
+from headlong.report.where import measured_where
 from headlong.studies.papers.doubly_sparse.printed import cells, counts
 
 METRICS = {

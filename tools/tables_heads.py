@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tables_integrations import RESULTS, missing, record
 
-from headlong.report.records import measured_where
 from headlong.report.tables import Table, markdown
+from headlong.report.where import measured_where
 from headlong.studies.papers.cells import Cell, counts
 from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
 from headlong.studies.papers.monotonic_softmax.printed import cells as heads_cells

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headlong.report.records import field, measured_where
+from headlong.report.records import field
 from headlong.report.tables import Table, markdown
+from headlong.report.where import measured_where
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 MODELS = {"gpt2": "GPT-2 (50,257 x 768)", "gemma": "Gemma 3 270m (262,144 x 640)"}

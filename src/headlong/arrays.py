@@ -101,11 +101,12 @@ def _value_as_torch(value: Any) -> Any:
     return answer_as(value, "torch") if isinstance(value, tuple) else value
 
 
-def hidden_rows(hidden: Any, dim: int, name: str = "hidden") -> Array:
-    """``[batch, dim]`` of a type that hidden vectors come in, as it came; its numbers are not looked at."""
+def hidden_rows(hidden: Any, dim: int, name: str = "hidden", vocab: int | None = None) -> Array:
+    """``[batch, dim]`` of a type that hidden vectors come in, as it came; its numbers are not looked at. ``vocab``, the
+    layer's classes, tells a transposed weight."""
     array = as_numpy(hidden, name)
     if array.ndim != 2 or array.shape[1] != dim:
-        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [batch, {dim}]{_shape_advice(array, dim, name)}")
+        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [batch, {dim}]{_shape_advice(array, dim, name, vocab)}")
     if array.dtype not in HIDDEN and array.dtype.newbyteorder("=") not in HIDDEN:
         raise DtypeError(f"{name} is {array.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
     return array
@@ -127,13 +128,15 @@ def shape_of(array: Array) -> str:
     return f"[{', '.join(map(str, array.shape))}]"
 
 
-def _shape_advice(array: Array, dim: int, name: str) -> str:
+def _shape_advice(array: Array, dim: int, name: str, vocab: int | None) -> str:
     if array.ndim == 1 and array.shape[0] == dim:
         return f": one vector is a batch of one, pass {name}[None, :]"
     if array.ndim == 2 and array.shape[0] == dim:
         return f": pass {name}.T"
     if array.ndim > 2 and array.shape[-1] == dim:
         return f": pass {name}.reshape(-1, {dim})"
+    if array.ndim == 2 and array.shape[1] == vocab:
+        return f": the layer's weight [{vocab}, {dim}] looks transposed, it is read as [classes, dim]; use Layer(weight.T)"
     return ", one row per query and the layer's dim columns"
 
 

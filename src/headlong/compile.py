@@ -8,9 +8,11 @@ for you.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import os
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any, Protocol, overload
 
 from headlong import native
@@ -114,7 +116,7 @@ def compile(
         )
     if not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias), or a torch.nn.Linear")
-    vectors = None if calibration is None else _vectors(calibration, layer.dim)
+    vectors = None if calibration is None else _vectors(calibration, layer.dim, layer.vocab)
     place = _place(device, layer)
     if over is not None and "calibration" in wanted.over and vectors is None:
         raise OptionError("over holds 'calibration', but no calibration vectors came; pass calibration=hidden, or leave it out")
@@ -183,9 +185,9 @@ def _structured(
     return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason, **about)
 
 
-def _vectors(calibration: Any, dim: int) -> Doubles:
+def _vectors(calibration: Any, dim: int, vocab: int | None = None) -> Doubles:
     """Calibration vectors, checked."""
-    vectors = checked_hidden(calibration, dim, "calibration")
+    vectors = checked_hidden(calibration, dim, "calibration", vocab)
     if not len(vectors):
         raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
     return vectors
@@ -196,7 +198,10 @@ def _known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
     known = [field.name for field in dataclasses.fields(kind)]
     for option in options:
         if option not in known:
-            raise OptionError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+            named = [*known, *signature(compile).parameters]
+            near = difflib.get_close_matches(option, named, 1) or [one for one in named if one.startswith(option)]
+            meant = f"did you mean {near[0]}=? " if near else ""
+            raise OptionError(f"{name} has no option {option!r}; {meant}it has {', '.join(known) or 'none'}")
     return options
 
 

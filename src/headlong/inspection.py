@@ -24,6 +24,7 @@ import headlong
 from headlong.arrays import evenly
 from headlong.bench.measure import Progress
 from headlong.engines.arguments import LARGEST, checked_hidden, checked_k
+from headlong.engines.factory import choose
 from headlong.engines.reference.query import halves_of, radii
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
@@ -140,19 +141,20 @@ def tables(facts: Facts) -> list[Table]:
 def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     """What the numbers mean for the choice of a method."""
     layer, scored = facts.layer, float(np.median(facts.candidates)) / facts.layer.vocab
-    if scored > 0.25:
-        yield f"half of the queries score {percent(scored)} of the rows", "int8 cannot tell the classes apart: method='full'"
-    else:
-        yield (
-            f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median",
-            f"method='cascade': ids proved from {percent(min(facts.read, 1.0))} of the float32 bytes",
-        )
+    name, reason = choose(layer)
+    yield f"compile takes '{name}'", reason
+    if name == "cascade":
+        left = f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median"
+        if scored > Dense().share:
+            yield left, "such queries are read densely, as the engine finds out from a sample of the classes; tune measures it"
+        else:
+            yield left, f"ids are proved from {percent(min(facts.read, 1.0))} of the float32 bytes"
     energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
     rank = int(np.searchsorted(energy, 0.9)) + 1
-    if rank <= layer.dim // 4:
+    if name == "cascade" and rank <= layer.dim // 4:
         yield (
             f"90% of the energy is in {rank} of {layer.dim} directions",
-            f"a low-rank look is cheap: method='svd', width={rank}, if answers without a promise will do",
+            "a narrow first look is enough: calibration=hidden lets compile take it",
         )
     peak = np.abs(facts.hidden).max(1) / np.maximum(np.linalg.norm(facts.hidden, axis=1), 1e-300)
     if float(np.median(peak)) > 0.5:

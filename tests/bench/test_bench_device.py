@@ -20,7 +20,7 @@ from headlong.bench import field, gpu_clock
 from headlong.bench import run as bench
 from headlong.bench.measure import Contestant, Progress, read_run
 from headlong.bench.oracle import Draws, Truth, true_log_probs
-from headlong.bench.run import Settings
+from headlong.bench.settings import Settings
 from headlong.errors import OptionError
 from headlong.heads import build_head
 from headlong.report import device as report

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import headlong
 from headlong.bench.measure import (
     Contestant,
     Schedule,
@@ -135,6 +137,8 @@ def test_the_environment_names_machine_and_versions_but_no_place() -> None:
     assert made["threads"] == 2
     assert made["isa_used"] == ["portable"]
     assert made["versions"]["numpy"] == np.__version__
+    assert made["headlong"] == headlong.__version__
+    assert re.fullmatch(r"[0-9a-f]{12}\+?", made["commit"] or "0" * 12)
     text = json.dumps(made)
     for place in (os.uname().nodename, str(Path.home()), os.getcwd()):
         assert len(place) < 4 or place not in text

@@ -185,7 +185,7 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
     for part in ("perplexity", "What comes next", "cascade", "svd", "speed-up", "agreement"):
         assert part in said
     assert "<svg" in (tmp_path / "demo.html").read_text(encoding="utf-8")
-    assert read_run(tmp_path / "demo.json")["settings"]["baseline"] == "numpy fp32"
+    assert read_run(tmp_path / "demo.json")["settings"]["ways"] == ["cold", "loop"]
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,9 @@ SHORT = replace(TINY, steps=30)
 def test_the_layer_is_trained_once(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = demo.layer(SHORT, silent, demo.train_here)
     monkeypatch.setattr(demo, "train", None)
-    second = demo.layer(SHORT, silent, demo.train_here)
+    said: list[str] = []
+    second = demo.layer(SHORT, silent, demo.train_here, say=said.append)
+    assert said == ["the layer is one that was trained before; --fresh trains it again"]
     assert second.words == first.words
     assert (second.perplexity, second.unigram_perplexity) == (first.perplexity, first.unigram_perplexity)
     for name in ("weight", "bias", "hidden", "contexts", "target"):
@@ -177,20 +179,17 @@ def test_a_damaged_cache_is_said_and_made_again(cached: Path) -> None:
     path = demo.cache_file(SHORT)
     path.write_bytes(path.read_bytes()[:-100])
     said: list[str] = []
-
-    def stage(label: str) -> Progress:
-        said.append(label)
-        return silent(label)
-
-    again = demo.layer(SHORT, stage, demo.train_here)
-    assert any("damaged" in label for label in said)
+    again = demo.layer(SHORT, silent, demo.train_here, say=said.append)
+    assert said == ["the cached layer is damaged: training again"]
     np.testing.assert_array_equal(demo.read(path).weight, again.weight)
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cached / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cached / "file"))
-    assert demo.layer(SHORT, silent, demo.train_here).weight.shape == (300, 16)
+    said: list[str] = []
+    assert demo.layer(SHORT, silent, demo.train_here, say=said.append).weight.shape == (300, 16)
+    assert len(said) == 1 and "cannot be written" in said[0]
 
 
 def test_training_apart_tells_its_progress_and_its_faults(tmp_path: Path) -> None:

@@ -43,4 +43,22 @@ RECORD: dict[str, Any] = {
         {"contestant": "torch bf16", "batch": 4, "bytes": 5000, "seconds": [4e-3]},
         {"contestant": "cascade", "batch": 4, "bytes": 4000, "seconds": [16e-3]},
     ],
+    "emptied_by": "96 MB of other weights, multiplied by NumPy",
+    "cold": [
+        {"contestant": "torch fp32", "batch": 1, "bytes": 40000, "seconds": [20e-3, 22e-3, 24e-3]},
+        {"contestant": "torch bf16", "batch": 1, "bytes": 20000, "seconds": [10e-3, 12e-3, 14e-3]},
+        {"contestant": "cascade", "batch": 1, "bytes": 10000, "seconds": [5e-3, 4e-3, 7e-3]},
+        {"contestant": "hnswlib", "batch": 1, "seconds": [2e-3, 2e-3, 2e-3]},
+    ],
 }
+
+COLD: dict[str, Any] = {
+    "environment": {**RECORD["environment"], "headlong": "0.1.0", "commit": "0123456789ab", "load": 0.5, "others": 0.3},
+    "facts": {"over": "torch bf16", "between two calls": "96 MB of other weights, multiplied by PyTorch"},
+    "rows": [
+        {"method": name, "median_us": time, "q25_us": 0.9 * time, "q75_us": 1.2 * time, "p90_us": 2 * time,
+         "speed_up": 12000 / time, "slower": 10000 / time, "faster": 13000 / time}
+        for name, time in (("torch fp32", 22000.0), ("torch bf16", 12000.0), ("cascade", 5000.0), ("hnswlib", 2000.0))
+    ],
+}  # fmt: skip
+"""A run of ``benchmarks/cold_calls.py``."""

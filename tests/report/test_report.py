@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench_record import RECORD
+from bench_record import COLD, RECORD
 from headlong.report import readme
 from headlong.report.axes import Axis
 from headlong.report.page import bench_page, page, speed_and_misses
@@ -17,9 +17,10 @@ from headlong.report.plots import Point, Row, curve, dot_plot, scatter
 from headlong.report.tables import (
     Table,
     agreement,
-    baseline,
+    baselines,
     caption,
     comparison,
+    comparisons,
     duration,
     markdown,
     nats,
@@ -29,16 +30,18 @@ from headlong.report.tables import (
     summaries,
     times,
     topk_table,
+    ways,
     worst_gap,
 )
+from headlong.report.where import machine
 
 
 def test_a_summary_is_what_the_definitions_say() -> None:
     first, _, cascade, hnsw, *_, last = summaries(RECORD)
-    assert (first.median, first.speedup, first.agreement, first.worst, first.proved) == (10e-3, 1.0, 1.0, 2e-6, None)
-    assert (cascade.median, cascade.speedup, cascade.worst, cascade.proved, cascade.read) == (2e-3, 5.0, 0.0, 1.0, 0.25)
+    assert (first.median, first.speedup, first.agreement, first.worst, first.proved) == (10e-3, 0.5, 1.0, 2e-6, None)
+    assert (cascade.median, cascade.speedup, cascade.worst, cascade.proved, cascade.read) == (2e-3, 2.5, 0.0, 1.0, 0.25)
     assert (hnsw.agreement, hnsw.worst, hnsw.read) == (0.75, None, None)
-    assert (last.median, last.speedup) == (4e-3, 0.5)
+    assert (last.median, last.speedup) == (4e-3, 0.25)
     assert first.low == pytest.approx(8.4e-3)
     assert first.high == pytest.approx(11.6e-3)
 
@@ -57,11 +60,32 @@ def test_worst_gap_looks_at_every_id() -> None:
     assert worst_gap({"gap": [[None]]}) is None
 
 
-def test_the_baseline_is_torch_unless_the_run_names_another() -> None:
-    assert baseline(RECORD) == "torch fp32"
-    assert baseline({**RECORD, "settings": {"baseline": "hnswlib"}}) == "hnswlib"
-    assert baseline({**RECORD, "settings": {"baseline": "absent"}}) == "torch fp32"
-    assert baseline({"settings": {}, "runs": [{"contestant": "only"}]}) == "only"
+def test_speed_ups_are_over_the_fastest_dense_product_of_each_batch() -> None:
+    assert baselines(RECORD) == {1: "torch bf16", 4: "torch bf16"}
+    slower = deepcopy(RECORD)
+    slower["runs"][1]["seconds"] = [11e-3]
+    assert baselines(slower) == {1: "torch fp32", 4: "torch bf16"}
+    assert "the fastest dense product (torch fp32 at 1, torch bf16 at 4)" in caption(slower)
+    assert baselines({**RECORD, "settings": {"baseline": "hnswlib"}}) == {1: "hnswlib", 4: "torch bf16"}
+    assert baselines({"settings": {}, "runs": [{"contestant": "only", "batch": 1, "seconds": [1.0]}]}) == {1: "only"}
+
+
+def test_cold_calls_come_first_and_factors_carry_quartiles() -> None:
+    assert ways(RECORD) == ["cold", "loop"] and ways({**RECORD, "cold": []}) == ["loop"]
+    cascade = summaries(RECORD, "cold")[2]
+    assert (cascade.median, cascade.speedup) == (5e-3, 12 / 5)
+    assert (cascade.slower, cascade.faster) == (2.0, 2.5)  # of 10/5, 12/4 and 14/7, call by call
+    first, second = comparisons(RECORD)
+    assert first.rows[2][2] == "2.40× (2.00–2.50)" and "each after 96 MB of other weights" in first.caption
+    assert "in a loop" in second.title and "after 96 MB" not in second.caption
+
+
+def test_a_busy_machine_is_said() -> None:
+    said = machine(COLD["environment"])
+    assert "load average 0.5 before, other programs took 30% of the processors: BUSY" in said
+    assert "headlong 0.1.0 at 0123456789ab" in said
+    quiet = machine({**COLD["environment"], "others": 0.01})
+    assert "took 1% of the processors" in quiet and "BUSY" not in quiet
 
 
 @pytest.mark.parametrize(
@@ -112,13 +136,14 @@ def test_numbers_as_text() -> None:
 
 
 def test_the_comparison_has_a_row_for_everyone() -> None:
-    table = comparison(RECORD, "title")
+    table = comparison(RECORD, "title", "loop")
     assert table.columns == (
-        "method", "1 query", "speed-up", "4 at once, each", "speed-up",
+        "method", "1 query", "speed-up (quartiles)", "4 at once, each", "speed-up (quartiles)",
         "top-2 agreement", "worst |Δlog p|", "ids proved", "read",
     )  # fmt: skip
-    assert table.rows[2] == ("cascade", "2.00 ms", "5.00×", "4.00 ms", "0.50×", "100%", "0", "100%", "25.0%")
-    assert table.rows[3] == ("hnswlib", "1.00 ms", "10.0×", "", "", "75.0%", "no log p", "–", "–")
+    worth = ("100%", "0", "100%", "25.0%")
+    assert table.rows[2] == ("cascade", "2.00 ms", "2.50× (5.00–5.00)", "4.00 ms", "0.25× (0.25–0.25)", *worth)
+    assert table.rows[3] == ("hnswlib", "1.00 ms", "5.00× (5.00–5.00)", "", "", "75.0%", "no log p", "–", "–")
     for fact in ("A <CPU> & more", "2 threads", "avx2", "numpy 2.0", "2026-01-02", "1,000 classes"):
         assert fact in caption(RECORD)
 
@@ -128,23 +153,39 @@ def test_markdown_keeps_its_columns() -> None:
     assert lines == ["| a | \\|b\\| |", "|---|--:|", "| x\\|y | 1 |", "", "note"]
 
 
+def test_the_readme_shows_cold_calls_over_the_fastest_dense_product() -> None:
+    table = readme.headline(COLD, RECORD)
+    assert "over torch bf16 (quartiles)" in table.columns and "BUSY" in table.caption
+    assert [row[0] for row in table.rows] == ["torch fp32", "torch bf16", "headlong", "hnswlib, a graph"]
+    assert table.rows[2] == ("headlong", "5.00 ms (4.50–6.00)", "2.40× (2.00–2.60)", "100%", "0", "ids proved")
+    assert table.rows[3][3:] == ("75.0%", "no log p", "none")
+    picture = readme.picture(COLD)
+    assert picture.count("<rect") == 4 and picture.count('class="mark ours"') == 1 and "headlong: 5.00 ms" in picture
+
+
 def test_the_readme_shows_where_a_plain_product_wins() -> None:
-    rows = {row[0]: row for row in readme.headline(RECORD).rows}
-    assert rows["torch bf16, 4 at once"][2] == "2.00×"
-    assert rows["cascade, 4 at once"][2] == "0.50×"
-    clauses = list(readme.which_one(RECORD))
-    assert any("keep your matrix product; at 4 at once torch bf16" in clause for clause in clauses)
-    assert any("`cascade`, 5.00× torch fp32, ids proved" in clause for clause in clauses)
-    assert any("hnswlib found 75.0% of the top 2" in clause for clause in clauses)
+    text = readme.loop(RECORD)
+    assert "over torch bf16: headlong 2.00 ms (2.50×)" in text
+    assert "the plain product wins: 4 at once, headlong takes 4.00 ms a query, torch bf16 1.00 ms" in text
+    faster = deepcopy(RECORD)
+    faster["runs"][6]["seconds"] = [1e-3]
+    assert "the lead shrinks" in readme.loop(faster) or "wins" not in readme.loop(faster)
 
 
-def test_the_readme_claims_nothing_that_the_run_does_not_show() -> None:
+def test_the_readme_says_how_often_others_are_wrong() -> None:
     record = deepcopy(RECORD)
-    record["answers"][2]["proved"] = [1, 0]
-    record["runs"][6]["seconds"] = [1e-3]
-    clauses = list(readme.which_one(record))
-    assert not any("The same answer" in clause or "keep your" in clause for clause in clauses)
-    assert any("the lead shrinks" in clause for clause in clauses)
+    text = readme.wrong(record)
+    assert "hnswlib 50.0%" in text and "torch bf16 0%" in text and "headlong 0%, with 100% of the rows proved" in text
+    record["answers"][2] |= {"true": [[-0.5, -9.0], [-0.25, -2.0]], "proved": [0, 1]}
+    assert "headlong 50.0%, with 50.0% of the rows proved" in readme.wrong(record)
+
+
+def test_a_decode_step_is_summed_up() -> None:
+    steps = [{"what": readme.STEP, "batch": 1, "times": ratio} for ratio in (1.5, 1.25)]
+    rows = [*steps, {"what": "else", "batch": 1, "times": 9}]
+    facts = {"shape": "gpt2", "vocab": 50257, "greedy tokens equal": 99, "greedy tokens": 100}
+    text = readme.decode([{"facts": facts, "rows": rows}])
+    assert "**1.25–1.50×** for GPT-2's shape (50,257 tokens)" in text and "99 of 100 greedy tokens" in text
 
 
 def test_paper_rows_carry_the_verdict_and_what_was_published() -> None:

@@ -73,13 +73,6 @@ def test_results_are_lines_of_json(tmp_path: Path) -> None:
         papers.write(tmp_path / "file" / "t.jsonl", [], {})
 
 
-def test_rows_say_which_headlong_made_them() -> None:
-    found = papers.made_by()
-    assert found["headlong"] == hl.__version__
-    if "commit" in found:
-        assert len(found["commit"]) >= 7 and int(found["commit"], 16) >= 0
-
-
 @pytest.fixture
 def layer(rng: np.random.Generator) -> hl.Layer:
     return hl.Layer(rng.standard_normal((1100, 32), np.float32), rng.standard_normal(1100).astype(np.float32))

@@ -27,7 +27,8 @@ from headlong.bench.field import PLAIN, RIVAL, STEPS, TEMPERATURE, Field, Plan, 
 from headlong.bench.gpu_clock import Place
 from headlong.bench.measure import Contestant, Schedule
 from headlong.bench.oracle import Draws, Truth
-from headlong.bench.run import Settings, Stage
+from headlong.bench.run import Stage
+from headlong.bench.settings import Settings
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 
@@ -44,7 +45,7 @@ def run(
     unknown = next((name for name in wanted if name not in names()), None)
     if unknown is not None:
         raise OptionError(f"there is no contestant {unknown!r} on a device; expected one of {'; '.join(names())}")
-    queries, settings = bench.spread(layer, hidden, replace(settings, baseline=RIVAL))
+    queries, settings = bench.spread(layer, hidden, replace(settings, baseline=RIVAL, ways=("loop",)))
     queries = np.asarray(queries).astype(layer.weight.dtype).astype(np.float32)
     facts = {"layer": bench.layer_facts(layer), "settings": json.loads(json.dumps(asdict(settings)))}
     record = kept(path, facts)

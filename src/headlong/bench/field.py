@@ -19,7 +19,8 @@ from headlong.bench.gpu_clock import Call, Place
 from headlong.bench.measure import Contestant, Progress
 from headlong.bench.rivals import Found
 from headlong.bench.rivals.device import TorchLayer
-from headlong.bench.run import Entry, Settings
+from headlong.bench.run import Entry
+from headlong.bench.settings import Settings
 from headlong.engines.device.residence import tensor_of
 from headlong.layers.matrix import Layer
 

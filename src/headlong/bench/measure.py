@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import headlong
 from headlong.errors import MalformedFileError, OptionError, StoreError, cause
 
 FORMAT, VERSION = "headlong-run", 1
-PACKAGES = ("headlong", "numpy", "torch", "faiss-cpu", "hnswlib", "usearch", "scann")
+PACKAGES = ("numpy", "torch", "faiss-cpu", "hnswlib", "usearch", "scann")
 ISA_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimd", "asimddp", "i8mm")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS")
 
@@ -169,9 +171,11 @@ def pinned(threads: int) -> Iterator[list[int]]:
 
 
 def environment(threads: int, **facts: Any) -> dict[str, Any]:
-    """What a reader needs to judge the times: machine, versions, date. Names no host, user or folder."""
+    """What a reader needs to judge the times: our commit, machine, versions, date. Names no host, user or folder."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "headlong": headlong.__version__,
+        "commit": commit(),
         "cpu": _cpu_name(),
         "isa": _isa_flags(),
         "cpus": os.cpu_count(),
@@ -181,6 +185,21 @@ def environment(threads: int, **facts: Any) -> dict[str, Any]:
         "versions": dict(_versions()),
         **facts,
     }
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this library runs from, with ``+`` where files differ; None where there is none."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists() or not (root / "src" / "headlong").is_dir():
+        return None
+    try:
+        head, changed = (
+            subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "src", "csrc"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{head}+" if changed else head
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 ::
 
-    record = {environment, layer, settings, answers: one entry per contestant, runs: one entry per contestant and batch}
+    record = {environment, layer, settings, answers: one entry per contestant,
+              runs: one entry per contestant and batch, calls in a loop;  cold: the same, the caches emptied before each call}
 
 Raw only: ids, their true log-probabilities, each query's own error and proof, bytes, and the time of every single call.
 Agreement, worst errors, medians and speed-ups are :mod:`headlong.report`'s, so a new column needs no new run. The truth is
@@ -14,18 +15,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import headlong
 from headlong.arrays import evenly
-from headlong.bench import measure, rivals
+from headlong.bench import cold, measure, rivals
 from headlong.bench.measure import Clock, Contestant, Progress, Schedule
+from headlong.bench.neighbours import Neighbours, load_average
 from headlong.bench.oracle import Doubles, Truth, true_log_probs
-from headlong.checks import real, whole
-from headlong.engines.arguments import checked_eps, checked_hidden, checked_k
+from headlong.bench.settings import Settings
+from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
@@ -34,34 +36,8 @@ Stage = Callable[[str], Progress]
 """``stage(label)`` gives the progress callback of one stage."""
 
 STATED = ("proved", "error", "log_probs")
-MOST = 1 << 31
 ROUNDING = 1e-9
 """What the truth itself may be off by, in nats."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What was asked of everyone, how the clock was read, and whom speed-ups are over (empty: torch, else NumPy)."""
-
-    k: int = 10
-    batches: tuple[int, ...] = (1, 8, 64)
-    eps: float = 0.2
-    delta: float = 0.0
-    threads: int = 1
-    queries: int = 256
-    rounds: int = 15
-    calls: int = 5
-    seconds: float = 20.0
-    seed: int = 0
-    baseline: str = ""
-
-    def __post_init__(self) -> None:
-        whole(self.queries, "queries", 1, MOST)
-        whole(self.rounds, "rounds", 1, MOST)
-        whole(self.calls, "calls", 1, MOST)
-        whole(self.seed, "seed", 0, 2**64 - 1)
-        real(self.delta, "delta", 0.0, 1.0)
-        checked_eps(self.eps)
 
 
 class Entry(NamedTuple):
@@ -139,18 +115,8 @@ def engine_contestant(name: str, engine: Any, k: int, asked: Mapping[str, Any], 
     """``engine.topk(hidden, k, **asked)``."""
     promise = engine.promise._replace(eps=asked["eps"]) if "eps" in asked else engine.promise
     about = {"engine": repr(engine), "promise": str(promise), "memory": kept(engine.plan), "build": round(build, 3)}
+    about["reason"] = f"{engine.name}: {engine.reason}"
     return Contestant(name, lambda hidden: engine.topk(hidden, k=k, **asked), about=about)
-
-
-def batches(text: str) -> tuple[int, ...]:
-    """``"1,8,64" -> (1, 8, 64)``"""
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise OptionError(f"batch sizes {text!r}; expected whole numbers from 1 with commas between, such as 1,8,64")
-    return found
 
 
 def default_names(calibration: bool = False) -> list[str]:
@@ -163,13 +129,21 @@ def run(
 ) -> dict[str, Any]:
     """Answers and interleaved times of the named contestants on up to ``settings.queries`` of the hidden vectors."""
     queries, settings = spread(layer, hidden, settings)
+    load, neighbours = load_average(), Neighbours()
     with measure.pinned(settings.threads):
         field = contestants(layer, names, settings, stage("compile"), calibration)
         record = answered(field, layer, queries, settings, stage)
         schedule = Schedule(settings.rounds, calls=settings.calls, seconds=settings.seconds, seed=settings.seed)
-        for batch in settings.batches:
+        if "cold" in settings.ways:
+            work = cold.OtherLayers(cold.megabytes())
+            record |= {"emptied_by": work.made, "cold": []}
+            for batch in settings.batches:
+                record["cold"] += timed_cold(field, queries, batch, settings, work, stage)
+        for batch in settings.batches if "loop" in settings.ways else ():
             record["runs"] += timed(field, queries, batch, schedule, stage)
-    return {"environment": measure.environment(settings.threads, isa_used=_isa_used(record["runs"])), **record}
+    isa = _isa_used([*record["runs"], *record.get("cold", [])])
+    made = measure.environment(settings.threads, isa_used=isa, load=load, others=neighbours.share())
+    return {"environment": made, **record}
 
 
 def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings]:
@@ -211,11 +185,28 @@ def layer_facts(layer: Layer) -> dict[str, Any]:
 def timed(
     field: Sequence[Contestant], queries: Any, batch: int, schedule: Schedule, stage: Stage, clock: Clock = measure.wall
 ) -> list[dict[str, Any]]:
-    """One entry for each contestant at this batch size: what it costs, and the time of every call."""
-    costs = {one.name: _cost(one, queries, batch) for one in field}
+    """One entry for each contestant at this batch size: what it costs, and the time of every call of the loop."""
+    costs, label = _costs(field, queries, batch), stage(f"time in a loop, batch {batch}")
+    return _entries(costs, measure.race(field, queries, batch, schedule, label, clock))
+
+
+def timed_cold(
+    field: Sequence[Contestant], queries: Any, batch: int, settings: Settings, work: Callable[[], None], stage: Stage
+) -> list[dict[str, Any]]:
+    """As :func:`timed`, as many calls, one a turn, each after other work."""
+    costs, label = _costs(field, queries, batch), stage(f"time cold, batch {batch}")
+    rounds = settings.rounds * settings.calls
+    return _entries(costs, cold.race(field, queries, batch, rounds, work, label, settings.seconds, settings.seed))
+
+
+def _costs(field: Sequence[Contestant], queries: Any, batch: int) -> dict[str, dict[str, Any]]:
+    return {one.name: _cost(one, queries, batch) for one in field}
+
+
+def _entries(costs: Mapping[str, Mapping[str, Any]], timings: Iterable[measure.Timing]) -> list[dict[str, Any]]:
     return [
         {"contestant": name, "batch": batch, **costs[name], "seconds": [_significant(value, 5) for value in seconds]}
-        for name, _, seconds in measure.race(field, queries, batch, schedule, stage(f"time, batch {batch}"), clock)
+        for name, batch, seconds in timings
     ]
 
 

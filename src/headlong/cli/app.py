@@ -8,8 +8,9 @@ answers to stdout.
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,8 +37,25 @@ class OneLine(TyperGroup):
         except OSError as fault:
             status = refused(f"{fault.filename}: {cause(fault)}" if fault.filename else cause(fault))
         except (HeadlongError, MemoryError) as fault:
-            status = refused(str(fault) or type(fault).__name__)
+            status = refused(as_spelt(str(fault), self._options(args[0] if args else None)) or type(fault).__name__)
         sys.exit(status)
+
+
+    def _options(self, args: Any) -> dict[str, str]:
+        """``{"delta_ids": "--delta-ids"}`` of the command that was asked for."""
+        words = sys.argv[1:] if args is None else list(args)
+        command = next((self.commands[word] for word in words if word in self.commands), None)
+        params = command.params if command is not None else []
+        return {str(one.name): min(one.opts, key=len) if len(one.opts) == 1 else max(one.opts, key=len)
+                for one in params if one.param_type_name == "option"}  # fmt: skip
+
+
+def as_spelt(fault: str, options: Mapping[str, str]) -> str:
+    """``"delta_ids is 2" -> "--delta-ids is 2"``: what the library calls by a name, as the command line spells it."""
+    known = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
+    if not known:
+        return fault
+    return re.sub(rf"(?<![\w.-])({known})(?= is |=)", lambda found: options[found[1]], fault)
 
 
 def refused(fault: str) -> int:

@@ -82,10 +82,10 @@ def reproduce(
         path = inputs.target(out / f"{table.paper}.{table.table}.jsonl")
         with bars() as stage:
             if table.planned is not None:
-                lines = papers.study(table, path, environment(count, **papers.made_by()), stage, rows)
+                lines = papers.study(table, path, environment(count), stage, rows)
             else:
                 lines = list(papers.results(table, stage, queries))
-                papers.write(path, lines, environment(count, **papers.made_by()))
+                papers.write(path, lines, environment(count))
         if as_json:
             for line in lines:
                 say_json(line)

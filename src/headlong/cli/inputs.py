@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from headlong.arrays import HIDDEN
+from headlong.cli import foreign
 from headlong.compile import load
 from headlong.engines import saved
 from headlong.engines.base import Engine
@@ -97,6 +98,8 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
     weight = weight or (names[0] if names else None)
     bias = bias if bias is not None else (names[1] if len(names) > 1 else None)
     kept: str | Literal[False] | None = False if bias == "" else bias
+    if said := foreign.as_layer(path):
+        raise MalformedFileError(said)
     if weight:
         return Layer.load(path, weight=weight, bias=kept)
     try:
@@ -163,19 +166,34 @@ def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Pat
     return path
 
 
-def hidden(text: str, dim: int | None = None) -> Any:
-    """``[n, dim]`` hidden vectors from ``path.npy`` or ``path.safetensors[:tensor]``, of a type that every command reads."""
+def hidden(text: str, dim: int | None = None, vocab: int | None = None) -> Any:
+    """``[n, dim]`` hidden vectors from ``path.npy`` or ``path.safetensors[:tensor]``, of a type that every command reads.
+
+    ``vocab``: the layer's classes, so that a weight the wrong way round is suspected by name.
+    """
     path, *names = split(text, 1)
-    if path.endswith(".npy") and names:
+    if said := foreign.as_hidden(path):
+        raise MalformedFileError(said)
+    array = path.endswith(".npy") or foreign.kind(path) == "npy"
+    if array and names:
         raise MissingTensorError(f"{text}: an .npy file holds one array, without a name; leave :{names[0]} out")
-    rows = _npy(path) if path.endswith(".npy") else _tensor(path, names[0] if names else None)
+    rows = _npy(path) if array else _tensor(path, names[0] if names else None)
     if rows.ndim == 1:
         rows = rows[None, :]
     if rows.ndim != 2 or rows.shape[1] != (dim or rows.shape[1]):
-        raise ShapeError(f"{text} has shape {list(rows.shape)}; expected hidden vectors [n, {dim or 'dim'}]")
+        wanted = f"{text} has shape {list(rows.shape)}; expected hidden vectors [n, {dim or 'dim'}]"
+        raise ShapeError(f"{wanted}{_turned(rows, dim, vocab)}")
     if rows.dtype.newbyteorder("=") not in HIDDEN:
         raise DtypeError(f"{text} is {rows.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
     return rows
+
+
+def _turned(rows: Any, dim: int | None, vocab: int | None) -> str:
+    """What is probably the wrong way round, and how to turn it."""
+    if rows.ndim == 2 and vocab is not None and rows.shape[1] == vocab != dim:
+        shapes = f"[{vocab}, {dim}] looks transposed: it is read as [classes, dimensions]"
+        return f": the layer's weight {shapes}; save weight.T, headlong.Layer(weight.T).save(...)"
+    return ": save its transpose" if rows.ndim == 2 and rows.shape[0] == dim else ""
 
 
 def _npy(path: str) -> Any:

@@ -58,7 +58,7 @@ def inspect(
         inputs.target(html, layer, hidden)
     with bars() as stage:
         subject = inputs.layer(layer, weight, bias)
-        rows = None if hidden is None else inputs.hidden(hidden, subject.dim)
+        rows = None if hidden is None else inputs.hidden(hidden, subject.dim, subject.vocab)
         facts = inspection.inspect(subject, rows, min(10, subject.vocab) if k is None else k, count, stage("read the layer"))
     if html is not None:
         write_text(html, inspection.html_page(facts, Path(layer).name))
@@ -91,7 +91,7 @@ def capacity(
     if html is not None:
         inputs.target(html, layer, hidden)
     subject = inputs.mixture(layer) or inputs.layer(layer, weight, bias)
-    rows = evenly(inputs.hidden(hidden, subject.dim), queries)
+    rows = evenly(inputs.hidden(hidden, subject.dim, subject.vocab), queries)
     with bars() as stage:
         found = study.capacity(subject, rows, stage, programs)
     if html is not None:
@@ -136,7 +136,7 @@ def compile(
     with bars() as stage:
         move = stage("compile")
         subject = inputs.any_layer(layer, weight, bias)
-        vectors = None if calibration is None else inputs.hidden(calibration, subject.dim)
+        vectors = None if calibration is None else inputs.hidden(calibration, subject.dim, subject.vocab)
         engine = hl.compile(
             subject, method, eps=eps, delta=delta, delta_ids=delta_ids, over=over.split(",") if over else None,
             calibration=vectors, threads=count, seed=seed, **chosen,
@@ -175,7 +175,7 @@ def tune(
         inputs.target(out, layer, hidden, replaced=inputs.ENGINES)
     with bars() as stage:
         subject = inputs.layer(layer, weight, bias)
-        vectors = inputs.hidden(hidden, subject.dim)
+        vectors = inputs.hidden(hidden, subject.dim, subject.vocab)
         engine, report = tuned(
             subject, vectors, k=k, eps=eps, delta=delta, delta_ids=delta_ids, threads=count, seed=seed, progress=stage("plans")
         )
@@ -211,4 +211,5 @@ def shortlist(
     if kind != "centroid-head":
         inputs.target(out, layer, hidden, replaced=inputs.SHORTLISTS)
     subject = inputs.layer(layer, weight, bias)
-    typer.echo(build(kind, subject, inputs.hidden(hidden, subject.dim), out, size, clusters, budget, probes, seed))
+    vectors = inputs.hidden(hidden, subject.dim, subject.vocab)
+    typer.echo(build(kind, subject, vectors, out, size, clusters, budget, probes, seed))

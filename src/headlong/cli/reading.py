@@ -45,17 +45,18 @@ def demo(
     from headlong.cli.terminal import bars, show, write_text
     from headlong.demo import run
     from headlong.demo.model import Recipe
-    from headlong.report.tables import comparison
+    from headlong.report.tables import comparisons
 
     for path in filter(None, (html, raw)):
         inputs.target(path)
     with bars() as stage:
-        trained = run.layer(Recipe(), stage, run.train_apart, fresh)
+        trained = run.layer(Recipe(), stage, run.train_apart, fresh, lambda text: typer.echo(f"headlong: {text}", err=True))
         record = run.contest(trained, run.settings(count, quick), stage)
         examples = run.examples(trained, count)
     typer.echo(run.introduction(trained))
     show(examples)
-    show(comparison(record))
+    for table in comparisons(record):
+        show(table)
     if raw is not None:
         write_run(raw, record)
     write_text(html, run.html_page(trained, record, examples))
@@ -83,7 +84,7 @@ def topk(
     engine = inputs.engine(source, count, given)
     if engine is None:
         engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count)
-    rows = inputs.hidden(hidden, engine.layer.dim)
+    rows = inputs.hidden(hidden, engine.layer.dim, engine.layer.vocab)
     shown = rows if as_json else rows[:SHOWN]
     lines: list[dict[str, Any]] = []
     with bars() as stage:
@@ -111,6 +112,9 @@ def bench(
     ] = None,
     queries: Annotated[int, typer.Option(help="How many of the hidden vectors, evenly spread.")] = 256,
     rounds: Annotated[int, typer.Option(help="Turns of each contestant at each batch size.")] = 15,
+    way: Annotated[
+        str, typer.Option(help="cold: other work empties the caches before each call, as in a decoder; loop; or both.")
+    ] = "both",
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
@@ -134,11 +138,13 @@ def bench(
     from headlong.bench import synthetic as spectra
     from headlong.bench.gpu_clock import place
     from headlong.bench.measure import write_run
+    from headlong.bench.settings import WAYS, Settings, batches
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, show, write_text
+    from headlong.report.advice import MADE_UP, remarks
     from headlong.report.device import device_table
     from headlong.report.page import bench_page
-    from headlong.report.tables import comparison, engines
+    from headlong.report.tables import comparisons, engines
 
     if (layer is None) == (synthetic is None):
         got = "neither" if layer is None else "both"
@@ -146,7 +152,8 @@ def bench(
     for path in filter(None, (raw, html)):
         inputs.target(path, layer, hidden, calibration)
     there = None if device is None else place(device)
-    chosen = contest.Settings(k, contest.batches(batch), eps, delta, count, queries, rounds, seed=seed)
+    ways = WAYS if way == "both" else (way,)
+    chosen = Settings(k, batches(batch), eps, delta, count, queries, rounds, seed=seed, ways=ways)
     rows: Any
     seen: Any
     with bars() as stage:
@@ -154,17 +161,22 @@ def bench(
             subject, rows, seen = spectra.synthetic(*spectra.shape(synthetic), queries, seed, stage("synthetic layer"))
         else:
             subject = inputs.layer(str(layer), weight, bias)
-            rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden, subject.dim)
-            seen = None if calibration is None else inputs.hidden(calibration, subject.dim)
+            shape = subject.dim, subject.vocab
+            rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden, *shape)
+            seen = None if calibration is None else inputs.hidden(calibration, *shape)
         named = [name.strip() for name in only.split(";")] if only else None
         if there is None:
             record = contest.run(subject, rows, named or contest.default_names(seen is not None), chosen, stage, seen)
         else:
             record = bench_device.run(subject, rows, named or field.names(), chosen, there, stage, seen)
     layer = layer or f"synthetic {synthetic}"
-    record["layer"] |= {"name": Path(layer).name, "hidden": "synthetic" if hidden is None else Path(hidden).name}
-    show(comparison(record))
+    asked = Path(hidden).name if hidden else MADE_UP if synthetic is None else "synthetic"
+    record["layer"] |= {"name": Path(layer).name, "hidden": asked}
+    for table in comparisons(record):
+        show(table)
     show(engines(record))
+    for line in remarks(record):
+        typer.echo(line)
     if there is not None:
         show(device_table(Path(layer).name, record))
     if raw is not None:

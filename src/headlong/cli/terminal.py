@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console
@@ -24,6 +25,8 @@ Stage = Callable[[str], Callable[[int, int], None]]
 
 REDRAW = 0.1
 """Seconds between redrawn bars: no thread redraws them, since it would disturb what is being timed."""
+SILENCE = 5.0
+"""Seconds between two lines of progress where stderr is no terminal."""
 UNCUT = 220
 """Columns where the output is not a terminal."""
 NUMBER = 20
@@ -32,10 +35,14 @@ NUMBER = 20
 
 @contextmanager
 def bars() -> Iterator[Stage]:
-    """``stage(label)`` adds a bar; its callback ``(done, total)`` moves it. Nothing is drawn where no one looks on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    """``stage(label)`` adds a bar; its callback ``(done, total)`` moves it; lines where stderr is no terminal."""
     console = Console(stderr=True)
-    progress = Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
+    if not console.is_terminal:
+        with plain_lines() as stage:
+            yield stage
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=console, auto_refresh=False)
 
     def stage(label: str) -> Callable[[int, int], None]:
         progress.start()  # not before: what fails without a bar leaves no empty line
@@ -57,6 +64,38 @@ def bars() -> Iterator[Stage]:
     finally:
         if progress.tasks:
             progress.stop()
+
+
+@contextmanager
+def plain_lines(every: float = SILENCE, out: TextIO | None = None) -> Iterator[Stage]:
+    """A line each ``every`` seconds that says where the work is; a command that ends before has none. One thread writes them:
+    it wakes that often and no more, and stages without steps are heard of, too."""
+    at: list[Any] = ["", 0, 0]
+    ended, started = threading.Event(), time.monotonic()
+
+    def stage(label: str) -> Callable[[int, int], None]:
+        at[:] = [label, 0, 0]
+
+        def move(done: int, total: int) -> None:
+            at[:] = [label, done, total]
+
+        return move
+
+    def tell() -> None:
+        while not ended.wait(every):
+            label, done, total = at
+            steps = f", {done} of {total}" if total else ""
+            target = out or sys.stderr
+            target.write(f"headlong: {label or 'reading'}{steps}, {time.monotonic() - started:.0f} s\n")
+            target.flush()
+
+    teller = threading.Thread(target=tell, name="headlong progress", daemon=True)
+    teller.start()
+    try:
+        yield stage
+    finally:
+        ended.set()
+        teller.join()
 
 
 def show(table: Table) -> None:

@@ -32,7 +32,8 @@ import headlong
 from headlong.bench import rivals
 from headlong.bench import run as bench
 from headlong.bench.measure import THREAD_VARIABLES, Progress
-from headlong.bench.run import Settings, Stage
+from headlong.bench.run import Stage
+from headlong.bench.settings import Settings
 from headlong.demo import corpus as builtin
 from headlong.demo.model import Recipe, Trained, train
 from headlong.errors import DataError, HeadlongError
@@ -46,7 +47,7 @@ APART = "import sys; from headlong.demo.run import main; main(*sys.argv[1:])"
 """What the process that trains runs."""
 METHODS = ("full", "cascade", "cascade, ids only", "svd")
 RIVALS = ("numpy fp32", "torch fp32")
-SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0, baseline=RIVALS[0])
+SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0)
 SHOWN = 5
 SILENCE = 0.1
 """Seconds between two lines of progress from the training process."""
@@ -69,23 +70,27 @@ def cache_file(recipe: Recipe) -> Path:
     return cache_folder() / f"demo-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.safetensors"
 
 
+Say = Callable[[str], None]
 Trainer = Callable[[Recipe, Path, Stage], None]
 """Trains the layer of a recipe and writes it to a file."""
 
 
-def layer(recipe: Recipe, stage: Stage, trainer: Trainer, fresh: bool = False) -> Trained:
+def layer(recipe: Recipe, stage: Stage, trainer: Trainer, fresh: bool = False, say: Say | None = None) -> Trained:
     """The trained layer, from the cache unless ``fresh``; a cache that cannot be read is made again, one that cannot be
-    written is done without."""
-    path = cache_file(recipe)
+    written is done without. ``say`` hears which."""
+    path, say = cache_file(recipe), say or (lambda text: None)
     if not fresh and path.is_file():
         try:
-            return read(path)
+            found = read(path)
         except HeadlongError:
-            stage("the cached layer is damaged: training again")(1, 1)
+            say("the cached layer is damaged: training again")
+        else:
+            say("the layer is one that was trained before; --fresh trains it again")
+            return found
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError:
-        stage(f"{path.parent} cannot be written: the layer is not kept")(1, 1)
+        say(f"{path.parent} cannot be written: the layer is not kept")
         with tempfile.TemporaryDirectory() as folder:
             trainer(recipe, Path(folder, path.name), stage)
             mapped = read(Path(folder, path.name))

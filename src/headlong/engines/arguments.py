@@ -36,9 +36,9 @@ class Asked(NamedTuple):
     few: bool
 
 
-def checked_hidden(hidden: Any, dim: int, name: str = "hidden") -> Doubles:
+def checked_hidden(hidden: Any, dim: int, name: str = "hidden", vocab: int | None = None) -> Doubles:
     """``[batch, dim]`` in float64, finite and within float32's range."""
-    rows, largest = widened(hidden_rows(hidden, dim, name))
+    rows, largest = widened(hidden_rows(hidden, dim, name, vocab))
     if largest <= LARGEST:
         return rows
     hidden64(hidden, dim, name)  # says where a number is not finite
@@ -46,7 +46,7 @@ def checked_hidden(hidden: Any, dim: int, name: str = "hidden") -> Doubles:
 
 
 def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:
-    rows = checked_hidden(hidden, dim)
+    rows = checked_hidden(hidden, dim, vocab=vocab)
     mask, left = restricted(allowed, exclude, len(rows), vocab)
     return Asked(kind_of(hidden), rows, mask, mask is not None and few_enough(left, vocab))
 

@@ -44,7 +44,8 @@ def build(
         kept = shortlist(layer, vectors, min(size, layer.vocab))
         kept.save(out)
         shares = f"{kept.kept_mass:.2%} of the mass, {kept.kept_top1:.2%} of the top ids"
-        return f"{len(kept.ids)} of {layer.vocab} classes: {shares}"
+        more = f" ({size} were asked for; the layer has no more)" if size > layer.vocab else ""
+        return f"{len(kept.ids)} of {layer.vocab} classes{more}: {shares}"
     if kind == "learned":
         screen = learned_screen(layer, vectors, clusters or 100, budget, seed=seed)
     elif kind in ("clusters", "centroid-head"):

@@ -28,9 +28,11 @@ from headlong.report.tables import (
 )
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --paper: #fff; --line: #d5dae0; --accent: #1f5fbf; }
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --paper: #fff; --line: #d5dae0; --accent: #1f5fbf;
+  --rival: #c08a2e; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ed; --soft: #9aa5b1; --paper: #14171b; --line: #343b44; --accent: #7fb0ff; }
+  :root { --ink: #e6e9ed; --soft: #9aa5b1; --paper: #14171b; --line: #343b44; --accent: #7fb0ff;
+    --rival: #d9a64e; }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
   max-width: 62rem; padding: 1rem; }
@@ -44,6 +46,7 @@ figure { margin: 1rem 0; } svg { width: 100%; height: auto; max-width: 46rem; mi
 td { white-space: nowrap; } td.text { white-space: normal; min-width: 12rem; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .soft { fill: var(--soft); }
 svg .grid { stroke: var(--line); stroke-width: 1; } svg .mark { fill: var(--accent); }
+svg .mark.dense { fill: var(--soft); opacity: .55; } svg .mark.rival { fill: var(--rival); }
 svg .span { stroke: var(--accent); stroke-width: 2; fill: none; opacity: .55; }
 """
 
@@ -120,7 +123,7 @@ def speed_and_misses(found: Sequence[Summary]) -> Figure:
         f"at the foot are the {FASTEST} fastest of those that miss none."
     )
     shown = (round_duration, lambda value: "none" if value < 1.01 * foot else percent(value))
-    return Figure(title, scatter(title, points, shown, ("time per query", "missed")), note)
+    return Figure(title, scatter(title, points, shown, ("time per query", "missed"), foot), note)
 
 
 LONG = 24

@@ -67,12 +67,13 @@ def dot_plot(title: str, rows: Sequence[Row], show: Callable[[float], str], capt
 
 
 def scatter(
-    title: str, points: Sequence[Point], show: tuple[Callable[[float], str], Callable[[float], str]], names: tuple[str, str]
-) -> str:
-    """Points on two logarithmic axes."""
+    title: str, points: Sequence[Point], show: tuple[Callable[[float], str], Callable[[float], str]], names: tuple[str, str],
+    foot: float | None = None,
+) -> str:  # fmt: skip
+    """Points on two logarithmic axes; where a ``foot`` is given the upright one begins there and has a decade at least."""
     height, bottom = 320, 280
     across = Axis.over([point.x for point in points], 80, WIDTH - 100)
-    up = Axis.over([point.y for point in points], bottom, 24)
+    up = Axis.over([*(point.y for point in points), *([] if foot is None else [foot, 10 * foot])], bottom, 24)
     marks = [_grid(across.at(tick), 14, bottom, label) for tick, label in across.labels(show[0])]
     marks += _levels(up, WIDTH - 100, show[1])
     places = [(across.at(point.x), up.at(point.y)) for point in points]

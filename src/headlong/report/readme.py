@@ -1,92 +1,156 @@
-"""What the README says of a stored run: the first table, and which method to take when.
+"""What README's first screen says of stored runs: cold calls, a whole decode step, calls in a loop.
 
-Every clause is printed only where the run supports it, and the case in which the plain method does best is always there.
+Every line is printed only where a run supports it. Speed-ups are over the fastest dense product of the same run, the case in
+which a plain product comes nearest (or wins) is always there, and rivals that may be wrong are last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from headlong.report.tables import Record, Summary, Table, baseline, caption, duration, nats, percent, summaries, times
+from headlong.report.bars import Bar, bars
+from headlong.report.tables import (
+    DENSE,
+    TIE,
+    Record,
+    Summary,
+    Table,
+    agreement,
+    baselines,
+    duration,
+    factor_of,
+    nats,
+    percent,
+    share,
+    spread,
+    summaries,
+    times,
+    worst_gap,
+)
+from headlong.report.where import machine
 
-CALIBRATED = ("calibrated, ids only", "calibrated, default promise", "calibrated, proved within 0.05")
-OURS = ("full", "cascade", *CALIBRATED[1:], "auto")
-PLAIN = ("torch fp32", "torch bf16", "numpy fp32")
+CALIBRATED = ("calibrated, ids only", "calibrated, default promise")
+OURS = ("cascade", "calibrated, default promise", "calibrated, ids only")
 SEARCHES = ("hnswlib",)
-SHOWN = ("torch fp32", "torch bf16", "cascade", *CALIBRATED[:2], *SEARCHES)
-"""The first table's contestants; results/README.md has all of them at every batch size."""
+WORDS = {
+    "cascade": "headlong",
+    "calibrated, default promise": "headlong, calibrated",
+    "calibrated, ids only": "headlong, calibrated, ids only",
+    "hnswlib": "hnswlib, a graph",
+}
+"""The contestants of README as a reader names them."""
+STEP = "decode step, top-p"
 
 
-def headline(record: Record) -> Table:
-    """One query at a time; then the batch size at which a plain product comes nearest to us, or wins."""
-    found = summaries(record)
-    promises = {entry["contestant"]: entry["about"].get("promise", "none") for entry in record["answers"]}
-    smallest = min(entry.batch for entry in found)
-    one = {entry.contestant: entry for entry in found if entry.batch == smallest}
-    shown = [(name, one[name]) for name in SHOWN if name in one]
-    plain, ours = hardest(found)
-    shown += [(f"{entry.contestant}, {entry.batch} at once", entry) for entry in (plain, ours) if entry.batch != smallest]
-    rows = tuple(
-        (
-            name,
-            duration(entry.median),
-            times(entry.speedup),
-            percent(entry.agreement),
-            nats(entry.worst),
-            percent(entry.read),
-            promises[entry.contestant],
-        )
-        for name, entry in shown
+def headline(cold: Record, answers: Record) -> Table:
+    """Cold calls of one query; what the answers are worth is from a run of ``bench`` on the same layer."""
+    rows = {row["method"]: row for row in cold["rows"]}
+    quality = {entry["contestant"]: entry for entry in answers["answers"]}
+    over = cold["facts"]["over"]
+    dense = sorted((name for name in DENSE if name in rows), key=lambda name: -rows[name]["median_us"])
+    shown = [name for name in (*dense, *OURS, *SEARCHES) if name in rows and name in quality]
+    truth = answers["truth"]["log_probs"]
+    cells = tuple((WORDS.get(name, name), *_times(rows[name]), *_worth(quality[name], truth)) for name in shown)
+    columns = ("one query", "time (quartiles)", f"over {over} (quartiles)", "same top 10", "worst |Δlog p|", "promise")
+    layer = answers["layer"]
+    note = (
+        f"A trained layer of {layer['vocab']:,} classes × {layer['dim']} dimensions; before each call "
+        f"{cold['facts']['between two calls']}; {over} is the fastest dense product there. {machine(cold['environment'])}"
     )
-    over = f"over {baseline(record)}"
-    columns = ("one query at a time", "time", over, f"same top {record['settings']['k']}", "worst |Δlog p|", "read", "promise")
-    return Table("", columns, rows, caption(record, "the row's batch"))
+    return Table("", columns, cells, note)
+
+
+def _times(row: Mapping[str, Any]) -> tuple[str, str]:
+    median, low, high = (1e-6 * row[name] for name in ("median_us", "q25_us", "q75_us"))
+    return spread(median, low, high), factor_of(row["speed_up"], row["slower"], row["faster"])
+
+
+def _worth(entry: Mapping[str, Any], truth: Sequence[Sequence[float]]) -> tuple[str, str, str]:
+    right = agreement(entry.get("true", truth), [row[-1] for row in truth])
+    return percent(right), nats(worst_gap(entry)), entry["about"].get("promise", "none")
+
+
+def picture(cold: Record) -> str:
+    """The cold times as bars: dense products, ours, a graph."""
+    rows = {row["method"]: row for row in cold["rows"]}
+    dense = sorted((name for name in DENSE if name in rows), key=lambda name: -rows[name]["median_us"])
+    shown = [*((name, "dense") for name in dense), *((name, "ours") for name in OURS), *((name, "rival") for name in SEARCHES)]
+    found = [
+        Bar(WORDS.get(name, name), 1e-6 * rows[name]["median_us"], duration(1e-6 * rows[name]["median_us"]), kind)
+        for name, kind in shown
+        if name in rows
+    ]
+    return bars("Time of one query, right after a decoder's other layers", found)
+
+
+def decode(runs: Sequence[Record]) -> str:
+    """One sentence: a whole decode step in transformers, other layers included, model by model."""
+    parts, equal, asked = [], 0, 0
+    for run in runs:
+        facts = run["facts"]
+        ratios = [row["times"] for row in run["rows"] if row["what"] == STEP and row["batch"] == 1]
+        if ratios:
+            name = {"gpt2": "GPT-2", "gemma": "Gemma 3"}.get(facts["shape"], facts["shape"])
+            parts.append(f"**{_span(ratios)}** for {name}'s shape ({facts['vocab']:,} tokens)")
+        equal, asked = equal + facts["greedy tokens equal"], asked + facts["greedy tokens"]
+    return (
+        f"A whole decode step of `generate()` with top-p sampling, the model's other layers included: {' and '.join(parts)}; "
+        f"{equal:,} of {asked:,} greedy tokens are those of stock transformers."
+    )
+
+
+def _span(ratios: Sequence[float]) -> str:
+    low, high = times(min(ratios)), times(max(ratios))
+    return low if low == high else f"{low.rstrip('×')}–{high}"
+
+
+def loop(record: Record) -> str:
+    """One sentence: the same engines called in a loop of nothing else, and where a plain product comes nearest."""
+    found = {(one.contestant, one.batch): one for one in summaries(record)}
+    against = baselines(record)
+    least = min(against)
+    said = [(WORDS[name], found[name, least]) for name in OURS if (name, least) in found]
+    parts = ", ".join(f"{word} {duration(one.median)} ({times(one.speedup)})" for word, one in said)
+    text = f"In a loop of such calls and nothing else, the layer in the caches, over {against[least]}: {parts}."
+    plain, ours = hardest(list(found.values()))
+    if plain.batch == least:
+        return text
+    verdict = "the plain product wins" if plain.median < ours.median else "the lead shrinks"
+    return (
+        f"{text} In batches {verdict}: {plain.batch} at once, {WORDS.get(ours.contestant, ours.contestant)} takes "
+        f"{duration(ours.median)} a query, {plain.contestant} {duration(plain.median)}."
+    )
 
 
 def hardest(found: list[Summary]) -> tuple[Summary, Summary]:
-    """The best plain product and the best proved engine, at the batch size where the first does best beside the second."""
+    """The best plain product and our best engine with log-probabilities, where the first does best beside the second."""
 
     def best(batch: int, names: tuple[str, ...]) -> Summary:
         return min((entry for entry in found if entry.batch == batch and entry.contestant in names), key=lambda e: e.median)
 
-    pairs = [(best(batch, PLAIN), best(batch, OURS)) for batch in sorted({entry.batch for entry in found})]
+    pairs = [(best(batch, DENSE), best(batch, OURS[:2])) for batch in sorted({entry.batch for entry in found})]
     return min(pairs, key=lambda pair: pair[0].median / pair[1].median)
 
 
-def which_one(record: Record) -> Iterator[str]:
-    """Advice that this run supports, one clause each."""
-    found = summaries(record)
-    smallest = min(entry.batch for entry in found)
-    one = {entry.contestant: entry for entry in found if entry.batch == smallest}
-    base = baseline(record)
-    cascade, learned = one.get("cascade"), one.get("calibrated, default promise")
-    if cascade and cascade.agreement == 1 == cascade.proved and cascade.speedup > 1:
-        more = ""
-        if learned and learned.agreement == 1 == learned.proved and learned.speedup > 1:
-            ids = times(one["calibrated, ids only"].speedup)
-            more = f" With `calibration=` hidden vectors: {times(learned.speedup)} at the default promise, ids alone {ids}."
-        ours = f"`cascade`, {times(cascade.speedup)} {base}, ids proved."
-        yield f"**The same answer, one query at a time on a CPU**: {ours}{more}"
-    full = one.get("full")
-    if full and full.speedup >= 1 and full.worst is not None:
-        worst = nats(full.worst)
-        yield f"**Log-probabilities exact to rounding**: `full`, {times(full.speedup)} {base}, worst error {worst} nats."
-    for name in SEARCHES:
-        search = one.get(name)
-        same = [entry for name, entry in one.items() if name in OURS and entry.agreement == 1]
-        if search and search.agreement < 1 and all(search.speedup > entry.speedup for entry in same):
-            yield (
-                f"**Ids alone, and some of them may be wrong**: {name} found {percent(search.agreement)} of the top "
-                f"{record['settings']['k']} at {times(search.speedup)}, without probabilities."
-            )
-    plain, proved = hardest(found)
-    if plain.median < proved.median:
-        yield (
-            f"**Large batches**: keep your matrix product; at {plain.batch} at once {plain.contestant} took "
-            f"{duration(plain.median)} per query, {proved.contestant} {duration(proved.median)}."
-        )
-    else:
-        yield (
-            f"**Large batches**: the lead shrinks; at {plain.batch} at once {proved.contestant} took "
-            f"{duration(proved.median)} per query, {plain.contestant} {duration(plain.median)}."
-        )
+def wrong(record: Record) -> str:
+    """How often the best k of products in fewer bits and of graphs are not the layer's own: the sentence before their times."""
+    k = record["settings"]["k"]
+    found = {entry["contestant"]: entry for entry in record["answers"]}
+    others = [name for name in ("torch bf16", "torch int8", *SEARCHES) if name in found]
+    parts = [f"{name} {percent(missed(record, found[name]))}" for name in others]
+    mine = [found[name] for name in OURS if name in found]
+    ours = percent(max(missed(record, entry) for entry in mine))
+    proved = share([flag for entry in mine for flag in entry["proved"]])
+    queries = record["settings"]["queries"]
+    return (
+        f"How often the top {k} is not the layer's own, of {queries} queries: {', '.join(parts)}; headlong {ours}, "
+        f"with {percent(proved)} of the rows proved."
+    )
+
+
+def missed(record: Record, entry: Mapping[str, Any]) -> float:
+    """Share of the queries with an id that is not among the best."""
+    truth = record["truth"]["log_probs"]
+    pairs = zip(entry.get("true", truth), (row[-1] for row in truth), strict=True)
+    return 1 - share([all(value is not None and value >= least - TIE for value in row) for row, least in pairs])

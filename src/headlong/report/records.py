@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headlong.report.tables import Table
+from headlong.report.where import measured_where
 
 LISTS = ("rows", "runs")
 
@@ -57,10 +58,3 @@ def field(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def measured_where(environment: Mapping[str, Any]) -> str:
-    """Machine, threads, versions, date in one line."""
-    versions = ", ".join(f"{name} {version}" for name, version in environment.get("versions", {}).items())
-    words = [environment.get("cpu"), f"{environment['threads']} threads" if "threads" in environment else None, versions]
-    return "; ".join(str(word) for word in [*words, environment.get("date")] if word)

@@ -2,7 +2,8 @@
 
 ::
 
-    speed-up      = median seconds of the baseline / median seconds of the contestant       same batch size
+    speed-up      = median seconds of the fastest dense product / median seconds of the contestant   same batch size, same way
+    quartiles     = those of the same ratio, call by call: both were asked the same query in the same turn
     agreement     = share of the ids that are among the true top k (ties count)             over all queries
     worst         = max |log p^ - log p| in nats                                            over all queries and ids
     proved        = share of the queries whose ids the contestant says are proved
@@ -19,10 +20,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headlong.report.where import machine
+
 Record = Mapping[str, Any]
 
-BASELINES = ("torch fp32", "numpy fp32")
-"""The first of these that took part is what speed-ups are over, unless the run names another."""
+DENSE = ("torch bf16", "torch int8", "torch fp32", "numpy fp32")
+"""Plain products over all rows. The fastest that took part is what speed-ups are over, unless the run names another."""
+WAYS = {"cold": "after other work has emptied the caches", "loop": "in a loop, the layer in the caches"}
+"""How calls were timed, and what a heading says of it."""
 TIE = 2e-6
 """Log-probabilities this near count as equal: they are stored with six decimals."""
 
@@ -36,6 +41,8 @@ class Summary(NamedTuple):
     low: float
     high: float
     speedup: float
+    slower: float
+    faster: float
     agreement: float
     worst: float | None
     proved: float | None
@@ -51,31 +58,51 @@ class Table(NamedTuple):
     caption: str = ""
 
 
-def baseline(record: Record) -> str:
-    """The contestant that speed-ups are measured against."""
-    names = [run["contestant"] for run in record["runs"]]
-    wanted = (record["settings"].get("baseline"), *BASELINES)
-    return next((name for name in wanted if name in names), names[0])
+def ways(record: Record) -> list[str]:
+    """The ways in which the record's calls were timed, cold first."""
+    return [way for way in WAYS if timings(record, way)]
 
 
-def summaries(record: Record) -> list[Summary]:
-    """One entry for each run of the record, in its order."""
-    against = baseline(record)
-    base = {run["batch"]: statistics.median(run["seconds"]) for run in record["runs"] if run["contestant"] == against}
+def timings(record: Record, way: str) -> Sequence[Mapping[str, Any]]:
+    """The record's entries of one way."""
+    found: Sequence[Mapping[str, Any]] = record.get("cold", []) if way == "cold" else record["runs"]
+    return found
+
+
+def baselines(record: Record, way: str = "loop") -> dict[int, str]:
+    """By batch size: whom speed-ups are over."""
+    entries = timings(record, way)
+    found = {}
+    for batch in dict.fromkeys(entry["batch"] for entry in entries):
+        medians = {entry["contestant"]: statistics.median(entry["seconds"]) for entry in entries if entry["batch"] == batch}
+        named = record["settings"].get("baseline")
+        dense = [name for name in DENSE if name in medians] or list(medians)[:1]
+        found[batch] = named if named in medians else min(dense, key=medians.__getitem__)
+    return found
+
+
+def summaries(record: Record, way: str = "loop") -> list[Summary]:
+    """One entry for each contestant and batch size timed in this way, in the record's order."""
+    against = baselines(record, way)
+    entries = timings(record, way)
+    base = {run["batch"]: run["seconds"] for run in entries if run["contestant"] == against[run["batch"]]}
     quality = {entry["contestant"]: entry for entry in record["answers"]}
     truth = record["truth"]["log_probs"]
     found = []
-    for run in record["runs"]:
-        entry, batch = quality[run["contestant"]], run["batch"]
-        median = statistics.median(run["seconds"])
+    for run in entries:
+        entry, batch, seconds = quality[run["contestant"]], run["batch"], run["seconds"]
+        median = statistics.median(seconds)
+        ratios = [theirs / ours for theirs, ours in zip(base[batch], seconds, strict=False)]
         found.append(
             Summary(
                 contestant=run["contestant"],
                 batch=batch,
                 median=median / batch,
-                low=percentile(run["seconds"], 10) / batch,
-                high=percentile(run["seconds"], 90) / batch,
-                speedup=base[batch] / median,
+                low=percentile(seconds, 10) / batch,
+                high=percentile(seconds, 90) / batch,
+                speedup=statistics.median(base[batch]) / median,
+                slower=percentile(ratios, 25),
+                faster=percentile(ratios, 75),
                 agreement=agreement(entry.get("true", truth), [row[-1] for row in truth]),
                 worst=worst_gap(entry),
                 proved=share(entry["proved"]) if "proved" in entry else None,
@@ -111,12 +138,13 @@ def share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags) if flags else 1.0
 
 
-def comparison(record: Record, title: str = "") -> Table:
-    """A row for each contestant, two columns for each batch size, then what its answers are worth."""
-    found = summaries(record)
+def comparison(record: Record, title: str = "", way: str = "") -> Table:
+    """A row for each contestant, two columns for each batch size, then what its answers are worth; the first way by itself."""
+    way = way or ways(record)[0]
+    found = summaries(record, way)
     batches = sorted({entry.batch for entry in found})
     names = list(dict.fromkeys(entry.contestant for entry in found))
-    timed = [heading for batch in batches for heading in (_batch_heading(batch), "speed-up")]
+    timed = [heading for batch in batches for heading in (_batch_heading(batch), "speed-up (quartiles)")]
     columns = ("method", *timed, f"top-{record['settings']['k']} agreement", "worst |Δlog p|", "ids proved", "read")
     rows = []
     for name in names:
@@ -124,7 +152,12 @@ def comparison(record: Record, title: str = "") -> Table:
         cells = [cell for batch in batches for cell in _timed_cells(mine.get(batch))]
         first = mine[min(mine)]
         rows.append((name, *cells, percent(first.agreement), nats(first.worst), percent(first.proved), percent(first.read)))
-    return Table(title, columns, tuple(rows), caption(record))
+    return Table(title or f"Calls {WAYS[way]}", columns, tuple(rows), caption(record, way=way))
+
+
+def comparisons(record: Record) -> list[Table]:
+    """A table for each way in which calls were timed, cold first."""
+    return [comparison(record, way=way) for way in ways(record)]
 
 
 def _batch_heading(batch: int) -> str:
@@ -132,20 +165,38 @@ def _batch_heading(batch: int) -> str:
 
 
 def _timed_cells(entry: Summary | None) -> tuple[str, str]:
-    return ("", "") if entry is None else (duration(entry.median), times(entry.speedup))
+    return ("", "") if entry is None else (duration(entry.median), factor(entry))
 
 
-def caption(record: Record, batch: str = "the smallest batch") -> str:
+def factor(entry: Summary) -> str:
+    """A summary's speed-up with its quartiles."""
+    return factor_of(entry.speedup, entry.slower, entry.faster)
+
+
+def factor_of(ratio: float, slower: float, faster: float) -> str:
+    """``"5.00× (4.41–5.52)"``"""
+    return f"{times(ratio)} ({_three_digits(slower)}–{_three_digits(faster)})"
+
+
+def caption(record: Record, batch: str = "the smallest batch", way: str = "loop") -> str:
     """Machine, threads, versions, date: what the numbers hold for."""
     made, layer, settings = record["environment"], record["layer"], record["settings"]
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    emptied = f", each after {record['emptied_by']}" if way == "cold" and "emptied_by" in record else ""
     return (
         f"{layer['vocab']:,} classes × {layer['dim']} dimensions, stored as {layer['dtype']}; "
-        f"{settings['queries']} queries, k = {settings['k']}; medians of interleaved calls, "
-        f"speed-up over {baseline(record)}; read: bytes per query at {batch}, of the float32 layer. "
-        f"{made.get('gpu') or made['cpu']}, {made['threads']} threads, {', '.join(made['isa_used'] or made['isa'])}; "
-        f"Python {made['python']}, {versions}; {made['date']}."
+        f"{settings['queries']} queries, k = {settings['k']}; medians of calls in turns{emptied}; "
+        f"speed-up over {_against(record, way)}; read: bytes per query at {batch}, of the float32 layer. {machine(made)}"
     )
+
+
+def _against(record: Record, way: str) -> str:
+    """``"the fastest dense product (torch int8 at 1, torch bf16 at 8)"``"""
+    found = baselines(record, way)
+    names = list(dict.fromkeys(found.values()))
+    if len(names) == 1:
+        return names[0]
+    parts = (f"{name} at {' and '.join(str(batch) for batch, one in found.items() if one == name)}" for name in names)
+    return f"the fastest dense product ({', '.join(parts)})"
 
 
 def engines(record: Record) -> Table:
@@ -172,6 +223,12 @@ def duration(seconds: float) -> str:
     """``0.000_083 -> "83 µs"``"""
     unit, size = _unit(seconds)
     return f"{_three_digits(seconds / size)} {unit}"
+
+
+def spread(seconds: float, low: float, high: float) -> str:
+    """``0.0083, 0.008, 0.009 -> "8.30 ms (8.00–9.00)"``: one unit for all three."""
+    unit, size = _unit(seconds)
+    return f"{_three_digits(seconds / size)} {unit} ({_three_digits(low / size)}–{_three_digits(high / size)})"
 
 
 def round_duration(seconds: float) -> str:

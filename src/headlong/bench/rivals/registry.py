@@ -77,10 +77,15 @@ def bias_of(layer: Layer) -> Floats:
     return np.zeros(layer.vocab, np.float32) if layer.bias is None else np.asarray(layer.bias)
 
 
-def with_bias(layer: Layer) -> Floats:
-    """``[weight, bias]``: the bias as one more coordinate, whose half in the query is 1."""
-    return np.ascontiguousarray(np.column_stack([matrix(layer), bias_of(layer)]))
+def with_bias(layer: Layer, multiple: int = 1) -> Floats:
+    """``[weight, bias, 0 ...]``: the bias as one more coordinate, whose half in the query is 1; zeros up to a ``multiple``."""
+    return _whole(np.column_stack([matrix(layer), bias_of(layer)]), multiple)
 
 
-def with_one(hidden: Any) -> Floats:
-    return np.ascontiguousarray(np.column_stack([float32(hidden), np.ones(len(hidden), np.float32)]))
+def with_one(hidden: Any, multiple: int = 1) -> Floats:
+    """``[hidden, 1, 0 ...]``"""
+    return _whole(np.column_stack([float32(hidden), np.ones(len(hidden), np.float32)]), multiple)
+
+
+def _whole(rows: Floats, multiple: int) -> Floats:
+    return np.ascontiguousarray(np.pad(rows, ((0, 0), (0, -rows.shape[1] % multiple))))

@@ -11,17 +11,14 @@ the reason. Nothing is dropped silently.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import headlong
 from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError, cause
 
@@ -173,18 +170,6 @@ def study(
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {cause(error)}") from error
     return lines
-
-
-def made_by() -> dict[str, str]:
-    """headlong's version and, where it runs from a checkout of its sources, the commit: part of every row's environment."""
-    package = Path(headlong.__file__).parent
-    root = package.parent.parent
-    found = {"headlong": headlong.__version__}
-    if package == root / "src" / "headlong" and (root / ".git").exists():
-        asked = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):  # no git, or another owner's checkout
-            found["commit"] = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    return found
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,87 @@
+"""Calls as a decoder makes them: after other work has emptied the caches, and with threads that have slept.
+
+::
+
+    for turn in rounds:  for one in contestants (a fresh order each turn):  work() ; seconds += wall(one.call, block)
+
+``work`` multiplies more megabytes of other weights by a vector than the largest cache holds, as the layers before the output
+layer do: in PyTorch where a contestant has loaded it, in NumPy elsewhere. :func:`headlong.bench.measure.race` times calls in a
+loop of nothing but themselves instead. Both are true; a user of a decoder meets this one.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headlong.bench.measure import Contestant, Progress, Timing, wall
+
+LAYERS = 6
+LEAST, MOST = 96, 512
+"""Megabytes that go through the caches between two calls."""
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def megabytes() -> int:
+    """Twice the largest cache, as far as the system tells of it."""
+    try:
+        sizes = [_size(file.read_text(encoding="ascii")) for file in CACHES.glob("index*/size")]
+    except OSError:
+        sizes = []
+    return min(max([LEAST, *(2 * size for size in sizes)]), MOST)
+
+
+def _size(text: str) -> int:
+    """``"32768K\\n" -> 32``"""
+    digits = text.strip().rstrip("KM")
+    return int(digits) // (1024 if text.strip().endswith("K") else 1) if digits.isdigit() else 0
+
+
+class OtherLayers:
+    """``x = weight @ x`` over a few square weights; ``made`` says what does it."""
+
+    def __init__(self, size: int) -> None:
+        width = int((size * 1e6 / 4 / LAYERS) ** 0.5)
+        self.torch: Any = sys.modules.get("torch")
+        self.made = f"{size} MB of other weights, multiplied by {'PyTorch' if self.torch else 'NumPy'}"
+        rng = np.random.default_rng(0)
+        weights = [rng.standard_normal((width, width), np.float32) / np.float32(width**0.5) for _ in range(LAYERS)]
+        self._weights = [self.torch.from_numpy(weight) for weight in weights] if self.torch else weights
+        self._x = self._weights[0][0]
+
+    def __call__(self) -> None:
+        x = self._x
+        for weight in self._weights:
+            x = weight @ x
+
+
+def race(
+    contestants: Sequence[Contestant], queries: Any, batch: int, rounds: int, work: Callable[[], None],
+    progress: Progress | None = None, seconds: float = float("inf"), seed: int = 0,
+) -> list[Timing]:  # fmt: skip
+    """One timed call a turn on ``queries[j : j + batch]``, the same for everyone; fewer turns, but three, once ``seconds`` have
+    gone by."""
+    starts = range(0, len(queries) - batch + 1, batch)
+    prepared = {one.name: [one.prepare(queries[start : start + batch]) for start in starts] for one in contestants}
+    found: dict[str, list[float]] = {one.name: [] for one in contestants}
+    order, rng, started = list(contestants), random.Random(seed), time.perf_counter()
+    for one in contestants:
+        wall(one.call, prepared[one.name][-1])  # what only a first call does: threads start, memory is claimed
+    for turn in range(rounds):
+        if turn >= 3 and time.perf_counter() - started > seconds:
+            break
+        rng.shuffle(order)
+        for one in order:
+            work()
+            found[one.name].append(wall(one.call, prepared[one.name][turn % len(starts)]))
+        if progress is not None:
+            progress(turn + 1, rounds)
+    if progress is not None:
+        progress(rounds, rounds)
+    return [Timing(name, batch, values) for name, values in found.items()]

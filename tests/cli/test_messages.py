@@ -1,0 +1,192 @@
+"""What the command line says: where the work is, whose queries were asked, what a file really is, options as they are typed."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import headlong as hl
+from bench_record import RECORD
+from headlong.cli.app import as_spelt
+from headlong.cli.commands import app
+from headlong.cli.foreign import as_hidden, as_layer, kind
+from headlong.cli.terminal import bars, plain_lines
+from headlong.errors import OptionError, ShapeError
+from headlong.inspection import inspect
+from headlong.report.advice import MADE_UP, remarks
+from headlong.report.page import speed_and_misses
+from headlong.report.tables import summaries
+
+
+@pytest.fixture(autouse=True)
+def settled_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands claim threads for their whole process; monkeypatch puts them back."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS"):
+        monkeypatch.setenv(name, "1")
+
+
+@pytest.fixture
+def files(tmp_path: Path, rng: np.random.Generator) -> Path:
+    weight, hidden = rng.standard_normal((200, 16), np.float32), rng.standard_normal((70, 16), np.float32)
+    hl.Layer(weight).save(tmp_path / "layer.safetensors")
+    hl.Layer(np.ascontiguousarray(weight.T)).save(tmp_path / "turned.safetensors")
+    np.save(tmp_path / "h.npy", hidden)
+    np.savez(tmp_path / "h.npz", states=hidden, other=hidden[:3])
+    np.savetxt(tmp_path / "h.csv", hidden, delimiter=",", header="a,b", comments="")
+    (tmp_path / "h.pkl").write_bytes(b"\x80\x04junk")
+    return tmp_path
+
+
+def refused(*args: object) -> str:
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_lines_of_progress_come_only_where_work_takes_time() -> None:
+    out = io.StringIO()
+    with plain_lines(0.02, out) as stage:
+        move = stage("train")
+        time.sleep(0.05)
+        move(3, 10)
+        time.sleep(0.05)
+    lines = out.getvalue().splitlines()
+    assert re.fullmatch(r"headlong: train, \d+ s", lines[0])
+    assert re.fullmatch(r"headlong: train, 3 of 10, \d+ s", lines[-1])
+    quick = io.StringIO()
+    with plain_lines(5.0, quick) as stage:
+        stage("quick")(1, 1)
+    assert quick.getvalue() == ""
+
+
+def test_where_stderr_is_no_terminal_there_are_lines_and_no_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headlong.cli.terminal.plain_lines.__wrapped__.__defaults__", (0.02, None))
+    with bars() as stage:
+        stage("compile")
+        time.sleep(0.06)
+    assert "headlong: compile, 0 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "layer", "hidden"),
+    [
+        ("h.npy", "npy", "is an .npy array; headlong.Layer(numpy.load(", ""),
+        ("h.npz", "npz", "['states']).save('layer.safetensors')", "with states, other; save one array: numpy.save("),
+        ("h.csv", "csv", "is a table of text; a layer is a safetensors file", "numpy.loadtxt("),
+        ("h.pkl", "pickle", "is a pickle, which is never read", "is a pickle, which is never read"),
+        ("layer.safetensors", "", "", ""),
+        ("nowhere", "", "", ""),
+    ],
+)
+def test_a_file_that_is_something_else_is_known(files: Path, name: str, found: str, layer: str, hidden: str) -> None:
+    path = str(files / name)
+    assert kind(path) == found
+    assert layer in as_layer(path) and bool(layer) == bool(as_layer(path))
+    assert hidden in as_hidden(path) and bool(hidden) == bool(as_hidden(path))
+
+
+def test_the_commands_say_so(files: Path) -> None:
+    assert "is an .npy array" in refused("inspect", files / "h.npy")
+    assert "is an .npz with states, other" in refused("topk", files / "layer.safetensors", files / "h.npz")
+    assert "is a table of text" in refused("bench", files / "layer.safetensors", "--hidden", files / "h.csv")
+    (files / "array.bin").write_bytes((files / "h.npy").read_bytes())
+    good = CliRunner().invoke(app, ["topk", str(files / "layer.safetensors"), str(files / "array.bin"), "--json"])
+    assert good.exit_code == 0 and len(good.stdout.splitlines()) == 70, "an array is known by its content"
+
+
+def test_a_transposed_weight_is_suspected(files: Path) -> None:
+    line = refused("topk", files / "turned.safetensors", files / "h.npy")
+    assert "the layer's weight [16, 200] looks transposed" in line and "weight.T" in line
+    engine = hl.compile(hl.Layer.load(files / "turned.safetensors"))
+    with pytest.raises(ShapeError, match=r"weight \[16, 200\] looks transposed"):
+        engine.topk(np.load(files / "h.npy"), k=2)
+    with pytest.raises(ShapeError, match="looks transposed"):
+        hl.compile(hl.Layer.load(files / "turned.safetensors"), calibration=np.load(files / "h.npy"))
+    with pytest.raises(ShapeError) as other:
+        engine.topk(np.ones((3, 5), np.float32), k=2)
+    assert "transposed" not in str(other.value)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("calib", "calibration"), ("thread", "threads"), ("widht", "width")])
+def test_a_near_option_is_suggested(typed: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=rf"no option '{typed}'; did you mean {meant}=\?"):
+        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "cascade", **{typed: 1})  # type: ignore[call-overload]
+    with pytest.raises(OptionError) as far:
+        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "cascade", zzz=1)
+    assert "did you mean" not in str(far.value)
+
+
+def test_options_are_named_as_they_are_typed(files: Path) -> None:
+    names = {"delta_ids": "--delta-ids", "k": "-k"}
+    assert as_spelt("delta_ids is 2; k=3 and delta", names) == "--delta-ids is 2; -k=3 and delta"
+    assert as_spelt("a --k is 2", {"k": "-k"}) == "a --k is 2"
+    out = files / "e.safetensors"
+    assert "--delta-ids is 2" in refused("compile", files / "layer.safetensors", "-o", out, "--delta-ids", 2)
+    assert "-k is 900" in refused("topk", files / "layer.safetensors", files / "h.npy", "-k", 900)
+    line = refused("bench", files / "layer.safetensors", "--way", "sideways")
+    assert "--way is sideways; expected cold or loop, or both" in line
+
+
+def test_bench_says_whose_queries_it_used(files: Path) -> None:
+    asked = ["bench", str(files / "layer.safetensors"), "--only", "auto;numpy fp32"]
+    asked += ["--batch", "1", "--rounds", "1", "--queries", "4"]
+    said = CliRunner().invoke(app, asked).stdout
+    assert "Queries: made up" in said and "compile takes, by itself: full: 3,200 weights" in said
+    assert "emptied the caches" in said and "in a loop" in said
+    only = CliRunner().invoke(app, [*asked, "--hidden", str(files / "h.npy"), "--way", "loop"]).stdout
+    assert "made up" not in only and "emptied" not in only
+
+
+def test_bench_says_what_would_have_been_faster() -> None:
+    record = deepcopy(RECORD)
+    record["layer"]["hidden"] = MADE_UP
+    assert len(list(remarks(record))) == 1  # auto took no part
+    auto = {**deepcopy(record["answers"][2]), "contestant": "auto"}
+    auto["about"]["reason"] = "full: because"
+    record["answers"].append(auto)
+    record["cold"].append({"contestant": "auto", "batch": 1, "seconds": [9e-3]})
+    _, takes, faster = remarks(record)
+    assert takes == "compile takes, by itself: full: because."
+    assert faster == "method='cascade' is faster on these queries: 5.00 ms against 9.00 ms."
+    record["cold"][-1]["seconds"] = [5.4e-3]
+    assert len(list(remarks(record))) == 2
+
+
+@pytest.mark.parametrize(("vocab", "dim"), [(200, 16), (20_000, 128)])
+def test_inspect_and_compile_advise_the_same(rng: np.random.Generator, vocab: int, dim: int) -> None:
+    from headlong.inspection import advice
+
+    layer = hl.Layer(rng.standard_normal((vocab, dim), np.float32) * np.linspace(2, 0.01, dim, dtype=np.float32))
+    found = list(advice(inspect(layer, None, 5, 1, lambda done, total: None)))
+    engine = hl.compile(layer)
+    assert found[0] == (f"compile takes '{engine.name}'", engine.reason)
+    others = {"full", "cascade", "svd", "adaptive", "buckets"} - {engine.name}
+    assert not any(f"method='{name}'" in word for line in found for word in line for name in others)
+
+
+def test_a_token_map_of_more_classes_than_there_are(files: Path) -> None:
+    paths = [str(files / name) for name in ("layer.safetensors", "h.npy")]
+    asked = ["shortlist", *paths, "-o", str(files / "map.safetensors"), "--size"]
+    assert "200 of 200 classes (500 were asked for; the layer has no more)" in CliRunner().invoke(app, [*asked, "500"]).stdout
+    assert "100 of 200 classes:" in CliRunner().invoke(app, [*asked, "100"]).stdout
+
+
+def test_those_that_miss_nothing_stand_at_the_foot_of_the_plot() -> None:
+    """Where all of a run's methods are exact they stood in the middle, and the caption says foot."""
+    record = deepcopy(RECORD)
+    record["answers"] = [{**entry, "true": RECORD["truth"]["log_probs"]} for entry in record["answers"]]
+    for some in (record, RECORD):
+        svg = speed_and_misses(summaries(some)).svg
+        heights = [float(value) for value in re.findall(r'<circle class="mark" cx="[\d.]+" cy="([\d.]+)"', svg)]
+        exact = [one for one in summaries(some) if one.batch == 1 and one.agreement == 1]
+        assert max(heights) > 260 and sum(height > 260 for height in heights) == min(2, len(exact))

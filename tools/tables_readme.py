@@ -1,0 +1,134 @@
+"""README's first screen and the page that helps to choose: every factor from a committed run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headlong.bench.measure import read_run
+from headlong.report import readme
+from headlong.report.page import STYLE
+from headlong.report.plots import standalone
+from headlong.report.tables import Summary, Table, baselines, markdown, percent, summaries, times
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+TRAINED, SMALL = "bench-wikitext2.json", "bench-ptb-lstm.json"
+MILLION = "bench-synthetic-1000000x256-a1.json"
+GENERATE = ("generate-gpt2.json", "generate-gemma.json")
+
+
+def cold() -> dict[str, Any]:
+    """The run of ``benchmarks/cold_calls.py``."""
+    return dict(json.loads((RESULTS / "cold-calls.json").read_text(encoding="utf-8")))
+
+
+def run(name: str) -> dict[str, Any]:
+    return read_run(RESULTS / name)
+
+
+def generations() -> list[dict[str, Any]]:
+    """The runs of ``benchmarks/generate.py``."""
+    return [dict(json.loads((RESULTS / name).read_text(encoding="utf-8"))) for name in GENERATE]
+
+
+def headline() -> str:
+    return markdown(readme.headline(cold(), run(TRAINED)))
+
+
+def decode() -> str:
+    return readme.decode(generations())
+
+
+def loop() -> str:
+    return readme.loop(run(TRAINED))
+
+
+def wrong() -> str:
+    return readme.wrong(run(TRAINED))
+
+
+def picture() -> str:
+    """``docs/figures/cold-calls.svg``"""
+    return standalone(readme.picture(cold()), STYLE) + "\n"
+
+
+def choice() -> str:
+    """A row for each situation: what to take, and what it gained in the committed runs."""
+    rows = [*_decoders(), *_trained(), *_others()]
+    table = markdown(Table("", ("your situation", "take", "expect"), tuple(rows)))
+    return table.replace("--:|", "---|")
+
+
+def _decoders() -> list[tuple[str, str, str]]:
+    runs = generations()
+    parts = [row["times"] for one in runs for row in one["rows"] if row["what"].startswith("head + ")]
+    steps = [row["times"] for one in runs for row in one["rows"] if row["what"] == readme.STEP]
+    vocab = " or ".join(f"{one['facts']['vocab']:,}" for one in runs)
+    gain = f"output layer and sampler {_span(parts)}, the whole step {_span(steps)} stock transformers"
+    return [(f"a language model decodes on a CPU, {vocab} tokens, 1 to 8 sequences",
+             "`accelerate(model, text=...)`, then `generate(model, ...)` ([page](PAGES/transformers.md))", gain)]  # fmt: skip
+
+
+def _trained() -> list[tuple[str, str, str]]:
+    record, calls = run(TRAINED), {row["method"]: row for row in cold()["rows"]}
+    found, over = _at(record, 1), cold()["facts"]["over"]
+    size = f"{record['layer']['vocab']:,} × {record['layer']['dim']}"
+
+    def gain(name: str) -> str:
+        return f"{times(calls[name]['speed_up'])} {over} cold; {times(found[name].speedup)} {baselines(record)[1]} in a loop"
+
+    batch = _at(record, 64)
+    ids, both = batch["calibrated, ids only"], batch["calibrated, default promise"]
+    at_once = f"{times(both.speedup)} {baselines(record)[64]}; ids only {times(ids.speedup)}"
+    return [
+        (f"one query at a time, {size}; ids and log-probabilities; you have hidden vectors",
+         "`hl.compile(layer, calibration=hidden)`", gain("calibrated, default promise")),
+        ("the same, and the ids or their order are enough",
+         "`hl.compile(layer, calibration=hidden, eps=math.inf)`", gain("calibrated, ids only")),
+        ("the same without hidden vectors", "`hl.compile(layer)`", gain("cascade")),
+        ("64 queries at once, with hidden vectors", "`hl.compile(layer, calibration=hidden)`", f"{at_once} in a loop"),
+        ("log-probabilities exact to rounding", '`hl.compile(layer, "full")`',
+         f"{gain('full')}: float64 sums cost more than a product in few bits"),
+    ]  # fmt: skip
+
+
+def _others() -> list[tuple[str, str, str]]:
+    large, small, trained = run(MILLION), run(SMALL), _at(run(TRAINED), 1)
+    million, tiny = _at(large, 1)["calibrated, ids only"], _at(small, 1)["auto"]
+    rivals = [trained[name] for name in ("hnswlib", "scann") if name in trained]
+    said = ", ".join(f"{one.contestant} {times(one.speedup)} with {percent(one.agreement)} of the ids" for one in rivals)
+    return [
+        ("a recommender: a million items × 256, one user at a time",
+         "`hl.compile(layer, calibration=users, eps=math.inf)` ([page](PAGES/search.md))",
+         f"{times(million.speedup)} {baselines(large)[1]} in a loop"),
+        (f"a small layer, {small['layer']['vocab']:,} × {small['layer']['dim']}", "`hl.compile(layer)`",
+         f"{times(tiny.speedup)} {baselines(small)[1]} in a loop: tens of microseconds either way"),
+        ("some ids may be wrong, and no probabilities are needed",
+         "a graph or a tree: hnswlib, FAISS, ScaNN ([beside](PAGES/beside.md))", f"{said}, in a loop"),
+        ("everything on a GPU, large batches", "your matrix product",
+         "no factor of ours was measured there ([page](PAGES/device.md))"),
+    ]  # fmt: skip
+
+
+def _at(record: dict[str, Any], batch: int) -> dict[str, Summary]:
+    return {one.contestant: one for one in summaries(record) if one.batch == batch}
+
+
+def _span(ratios: list[float]) -> str:
+    return f"{times(min(ratios)).rstrip('×')}–{times(max(ratios))}"
+
+
+def placed(block: Callable[[], str], pages: str) -> Callable[[], str]:
+    """The block with its links as the page needs them."""
+    return lambda: block().replace("PAGES/", pages)
+
+
+BLOCKS = {
+    "headline": headline, "decode": decode, "loop": loop, "wrong": wrong,
+    "choice": placed(choice, "docs/"), "choice-page": placed(choice, ""),
+}  # fmt: skip
+PAGES = ("index", "choose", "beside", "studies/index")
+PICTURES = {"docs/figures/cold-calls.svg": picture}
