@@ -35,15 +35,13 @@ QUARTILES = {"median": 50, "q25": 25, "q75": 75, "p90": 90}
 
 
 def rows(found: list[measure.Timing]) -> tuple[str, list[dict[str, Any]]]:
-    """The fastest dense product, and a row for each contestant: quartiles of its time and of its speed beside that product."""
+    """The fastest dense product, and a row for each contestant: quartiles of its time, its speed beside that product."""
     base = min((one for one in found if one.contestant in DENSE), key=lambda one: statistics.median(one.seconds))
     table = []
     for name, _, seconds in found:
-        ratios = [theirs / ours for theirs, ours in zip(base.seconds, seconds, strict=True)]
         times = {f"{word}_us": 1e6 * percentile(seconds, at) for word, at in QUARTILES.items()}
         speed = statistics.median(base.seconds) / statistics.median(seconds)
-        slower, faster = percentile(ratios, 25), percentile(ratios, 75)
-        table.append({"method": name, **times, "speed_up": speed, "slower": slower, "faster": faster})
+        table.append({"method": name, **times, "speed_up": speed})
     return base.contestant, table
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headlong.report.page import STYLE
+from headlong.report.page import PICTURE
 from headlong.report.plots import WIDTH, _svg, _text, standalone
 
 BEST = 2
@@ -116,7 +116,7 @@ svg .open { fill: var(--accent); fill-opacity: .13; stroke: var(--accent); } svg
 def files() -> dict[str, str]:
     """What is written, by name."""
     drawn = {"cascade-steps.svg": cascade(), "blocks-steps.svg": blocks()}
-    return {name: standalone(svg, STYLE + EXTRA) + "\n" for name, svg in drawn.items()}
+    return {name: standalone(svg, PICTURE + EXTRA) + "\n" for name, svg in drawn.items()}
 
 
 if __name__ == "__main__":

@@ -371,7 +371,7 @@ BUILD = {
 }  # fmt: skip
 COLD = {
     "method": "method", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "p90_us": "90 %",
-    "speed_up": "times the fastest dense product", "slower": "25 %", "faster": "75 %",
+    "speed_up": "times the fastest dense product",
 }  # fmt: skip
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
 FAILURES = {

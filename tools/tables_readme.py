@@ -9,7 +9,7 @@ from typing import Any
 
 from headlong.bench.measure import read_run
 from headlong.report import readme
-from headlong.report.page import STYLE
+from headlong.report.page import PICTURE
 from headlong.report.plots import standalone
 from headlong.report.tables import Summary, Table, baselines, markdown, percent, summaries, times
 
@@ -52,7 +52,7 @@ def wrong() -> str:
 
 def picture() -> str:
     """``docs/figures/cold-calls.svg``"""
-    return standalone(readme.picture(cold()), STYLE) + "\n"
+    return standalone(readme.picture(cold()), PICTURE) + "\n"
 
 
 def choice() -> str:

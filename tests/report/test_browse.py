@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 from bench_record import RECORD
 from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
-from headlong.report.sections import Source, report
+from headlong.report.answer import answer
+from headlong.report.page import Words
+from headlong.report.sections import Source, bench_page, report
 
 INSPECTED = {
     "vocab": 900, "dim": 32, "dtype": "float32", "percentiles": [0, 5, 50, 95, 100], "row_norms": [1, 2, 3, 4, 5],
@@ -31,16 +35,36 @@ CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrom
 def test_every_section_is_there_and_nothing_is_fetched() -> None:
     page = report(SOURCES)
     for title in (
-        "bench.json: time, agreement", "Speed against error", "Bytes against time", "Time per query by batch size",
-        "Interval widths", "Singular values of layer.json", "Rank of the likeliest class", "paper.jsonl: as published",
-        "What each one promises", "Files without a picture here",
+        "<summary>bench.json</summary>", "Every method: calls after other work", "Every method: calls in a loop",
+        "Speed against error", "Bytes against time", "Time per query by batch size", "Interval widths",
+        "Singular values of layer.json", "Rank of the likeliest class", "<summary>paper.jsonl</summary>",
+        "What each one promises", "Files without a picture here (1)", "Tables of studies (1)",
     ):  # fmt: skip
         assert title in page, title
     assert "default-src 'none'" in page and page.count("<script>") == 1
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", page)
-    links = re.findall(r'<a href="#(part\d+)">', page)
-    assert links and all(f'id="{link}"' in page for link in links)
-    assert page.index("<nav") < page.index("<h2")
+
+
+def test_the_answer_comes_first_and_files_are_folded() -> None:
+    page = report(SOURCES)
+    before = page[: page.index("<details")]
+    assert "Made from 4 files" in before and "odd.json" not in before
+    assert "cascade takes 5.00 ms where torch bf16, the fastest dense product, takes 12.0 ms: 2.40×" in before
+    assert "hnswlib takes 2.00 ms and found 75.0% of the best, and does not say which" in before
+    assert before.count("<svg") == 1 and before.count("<tr>") == 1 + 3
+    assert "<details open>" not in page
+    assert "<details open>" in report(SOURCES[:1]), "one file is not hidden"
+
+
+def test_the_answer_says_when_the_plain_product_wins() -> None:
+    slow = deepcopy(RECORD)
+    slow["cold"][2]["seconds"] = [20e-3]
+    words = answer(slow)[0]
+    assert isinstance(words, Words)
+    assert words.text.startswith("Here the plain product wins: torch bf16 takes 12.0 ms, cascade 20.0 ms.")
+    slow["answers"][2]["proved"] = [0, 1]
+    words = answer(slow)[0]
+    assert isinstance(words, Words) and words.text.startswith("Nothing that took part proves")
 
 
 def test_files_are_read_by_what_they_are(tmp_path: Path) -> None:
@@ -90,7 +114,19 @@ def browse(page: Path, *flags: str) -> tuple[dict[str, Any], str]:
     return json.loads(said[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")), done.stderr
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+def photograph(page: Path, to: Path, width: int, height: int = 1400) -> None:
+    """A screenshot for people to look at: the tests keep it where ``HEADLONG_ARTEFACTS`` says."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed (Debian: apt-get install chromium); no screenshots")
+    command = [
+        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        f"--user-data-dir={to.parent / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},{height}",
+        f"--screenshot={to}", page.as_uri(),
+    ]  # fmt: skip
+    subprocess.run(command, capture_output=True, timeout=240, check=True)
+
+
+@pytest.mark.parametrize("width", [500, 1200])
 def test_the_page_in_chromium(tmp_path: Path, width: int) -> None:
     page = tmp_path / "report.html"
     page.write_text(report(SOURCES).replace("</body>", PROBE), encoding="utf-8")
@@ -101,3 +137,19 @@ def test_the_page_in_chromium(tmp_path: Path, width: int) -> None:
     assert found["hovered"] == found["title"] != ""
     assert found["focused"] is True
     assert found["wide"] is True, "the page is wider than the window"
+
+
+PAGES = {"report": lambda: report(SOURCES), "demo": lambda: bench_page(RECORD, "headlong demo", "A next-word layer.")}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_screenshots_of_both_pages(tmp_path: Path, name: str) -> None:
+    kept = Path(os.environ.get("HEADLONG_ARTEFACTS") or tmp_path)
+    kept.mkdir(parents=True, exist_ok=True)
+    (tmp_path / f"{name}.html").write_text(PAGES[name](), encoding="utf-8")
+    sizes = []
+    for word, width in (("phone", 500), ("desk", 1200)):
+        picture = kept / f"{name}-{word}.png"
+        photograph(tmp_path / f"{name}.html", picture, width)
+        sizes.append(picture.stat().st_size)
+    assert min(sizes) > 20_000, "a blank page"

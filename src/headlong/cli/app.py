@@ -37,7 +37,8 @@ class OneLine(TyperGroup):
         except OSError as fault:
             status = refused(f"{fault.filename}: {cause(fault)}" if fault.filename else cause(fault))
         except (HeadlongError, MemoryError) as fault:
-            status = refused(as_spelt(str(fault), self._options(args[0] if args else None)) or type(fault).__name__)
+            options = self._options(args[0] if args else extra.get("args"))
+            status = refused(as_spelt(str(fault), options) or type(fault).__name__)
         sys.exit(status)
 
 
@@ -46,8 +47,7 @@ class OneLine(TyperGroup):
         words = sys.argv[1:] if args is None else list(args)
         command = next((self.commands[word] for word in words if word in self.commands), None)
         params = command.params if command is not None else []
-        return {str(one.name): min(one.opts, key=len) if len(one.opts) == 1 else max(one.opts, key=len)
-                for one in params if one.param_type_name == "option"}  # fmt: skip
+        return {str(one.name): max(one.opts, key=len) for one in params if one.param_type_name == "option"}
 
 
 def as_spelt(fault: str, options: Mapping[str, str]) -> str:

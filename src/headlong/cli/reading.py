@@ -143,7 +143,7 @@ def bench(
     from headlong.cli.terminal import bars, show, write_text
     from headlong.report.advice import MADE_UP, remarks
     from headlong.report.device import device_table
-    from headlong.report.page import bench_page
+    from headlong.report.sections import bench_page
     from headlong.report.tables import comparisons, engines
 
     if (layer is None) == (synthetic is None):

@@ -38,7 +38,7 @@ from headlong.demo import corpus as builtin
 from headlong.demo.model import Recipe, Trained, train
 from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
-from headlong.report.page import bench_page
+from headlong.report.sections import bench_page
 from headlong.report.tables import Table, percent
 from headlong.store import open_file, write_file
 

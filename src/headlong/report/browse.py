@@ -1,4 +1,4 @@
-"""What a page of many tables needs to be browsed: sorting, a line that names the point under the pointer, a contents list.
+"""What a page of many tables needs to be browsed: sorting, and a line that names the point under the pointer.
 
 The page is whole without it: :data:`SCRIPT` turns headings of columns into buttons, lets the marks of plots take the focus,
 and fetches nothing. A content policy in the page forbids every request.
@@ -6,15 +6,11 @@ and fetches nothing. A content policy in the page forbids every request.
 
 from __future__ import annotations
 
-import html
-import re
-
 POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
     'script-src \'unsafe-inline\'; img-src data:">\n<link rel="icon" href="data:,">'
 )
 STYLE = """
-nav ul { columns: 2 16rem; padding-left: 1.2rem; } nav a, a { color: var(--accent); }
 th button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0; cursor: pointer;
   text-align: inherit; } th button::after { content: " \\2195"; color: var(--soft); }
 th[aria-sort="ascending"] button::after { content: " \\2191"; } th[aria-sort="descending"] button::after { content: " \\2193"; }
@@ -76,14 +72,7 @@ for (const figure of document.querySelectorAll('figure')) {
 
 
 def browsable(page: str) -> str:
-    """A page of :func:`headlong.report.page.page` with a contents list, the script and the policy."""
-    titles = re.findall(r"<h2>(.*?)</h2>", page)
-    links = "".join(f'<li><a href="#part{place}">{title}</a></li>' for place, title in enumerate(titles))
-    places = iter(range(len(titles)))
-    page = re.sub(r"<h2>", lambda _: f'<h2 id="part{next(places)}">', page)
-    contents = f'<nav aria-label="{html.escape("Contents")}"><ul>{links}</ul></nav>\n'
-    first = page.index("<h2 id") if titles else page.index("</main>")
-    page = page[:first] + contents + page[first:]
+    """A page of :func:`headlong.report.page.page` with the script and the policy."""
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{POLICY}', 1)
     page = page.replace("</style>", f"{STYLE}</style>", 1)
     return page.replace("</body>", f"<script>{SCRIPT}</script>\n</body>", 1)

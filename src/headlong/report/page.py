@@ -10,30 +10,38 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headlong.report.plots import Point, Row, dot_plot, scatter
 from headlong.report.tables import (
-    Record,
     Summary,
     Table,
-    comparison,
     duration,
-    engines,
     nats,
     percent,
     round_duration,
-    summaries,
     times,
 )
 
-STYLE = """
+COLOURS = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --paper: #fff; --line: #d5dae0; --accent: #1f5fbf;
   --rival: #c08a2e; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e9ed; --soft: #9aa5b1; --paper: #14171b; --line: #343b44; --accent: #7fb0ff;
     --rival: #d9a64e; }
 }
+"""
+DRAWN = """
+svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .soft { fill: var(--soft); }
+svg .grid { stroke: var(--line); stroke-width: 1; } svg .mark { fill: var(--accent); }
+svg .mark.dense { fill: var(--soft); opacity: .55; } svg .mark.rival { fill: var(--rival); }
+svg .span { stroke: var(--accent); stroke-width: 2; fill: none; opacity: .55; }
+"""
+PICTURE = COLOURS + DRAWN
+"""The style of a plot that is a file of its own."""
+STYLE = (
+    COLOURS
+    + """
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
   max-width: 62rem; padding: 1rem; }
 h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
@@ -44,11 +52,12 @@ thead th { vertical-align: bottom; } th:first-child, .text { text-align: left; }
 tbody th { font-weight: 600; white-space: nowrap; }
 figure { margin: 1rem 0; } svg { width: 100%; height: auto; max-width: 46rem; min-width: 31rem; }
 td { white-space: nowrap; } td.text { white-space: normal; min-width: 12rem; }
-svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .soft { fill: var(--soft); }
-svg .grid { stroke: var(--line); stroke-width: 1; } svg .mark { fill: var(--accent); }
-svg .mark.dense { fill: var(--soft); opacity: .55; } svg .mark.rival { fill: var(--rival); }
-svg .span { stroke: var(--accent); stroke-width: 2; fill: none; opacity: .55; }
+details { border-top: 1px solid var(--line); padding: .2rem 0; } details details { margin-left: .8rem; }
+summary { cursor: pointer; font-weight: 600; padding: .45rem 0; } .words { font-size: 1.05rem; }
+h3, h4 { font-size: 1.02rem; margin: 1.2rem 0 .4rem; }
 """
+    + DRAWN
+)
 
 
 class Figure(NamedTuple):
@@ -59,24 +68,32 @@ class Figure(NamedTuple):
     caption: str = ""
 
 
-def page(title: str, intro: str, parts: Sequence[Table | Figure]) -> str:
+class Words(NamedTuple):
+    """A paragraph."""
+
+    text: str
+
+
+class Group(NamedTuple):
+    """Parts behind a heading that unfolds them; ``open``: unfolded at first."""
+
+    title: str
+    parts: Sequence[Any]
+    open: bool = False
+
+
+Part = Table | Figure | Words | Group
+
+
+def page(title: str, intro: str, parts: Sequence[Part]) -> str:
     """The whole file."""
-    body = "\n".join(_table(part) if isinstance(part, Table) else _figure(part) for part in parts)
+    body = "\n".join(_part(part, 2) for part in parts)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{_text(title)}</h1>\n<p>{_text(intro)}</p>\n{body}\n</main>\n</body>\n</html>\n"
     )
-
-
-def bench_page(record: Record, title: str, intro: str, extra: Sequence[Table | Figure] = ()) -> str:
-    """The comparison, its plots and the promises of one run."""
-    found = summaries(record)
-    plots = [times_figure(found, batch) for batch in sorted({entry.batch for entry in found})]
-    plots += [speed_and_misses(found), speed_and_error(found)]
-    parts = [comparison(record, "Time, agreement, error, bytes"), *extra, *plots, engines(record)]
-    return page(title, intro, parts)
 
 
 def times_figure(found: Sequence[Summary], batch: int) -> Figure:
@@ -130,15 +147,29 @@ LONG = 24
 """A column with a longer cell holds words, which are set to the left; the others hold numbers."""
 
 
-def _table(table: Table) -> str:
+def _part(part: Part, level: int) -> str:
+    if isinstance(part, Group):
+        inside = "\n".join(_part(one, level + 1) for one in part.parts)
+        shown = " open" if part.open else ""
+        return f"<details{shown}><summary>{_text(part.title)}</summary>\n{inside}\n</details>"
+    if isinstance(part, Words):
+        return f'<p class="words">{_text(part.text)}</p>'
+    return _table(part, level) if isinstance(part, Table) else _figure(part, level)
+
+
+def _head(title: str, level: int) -> str:
+    return f"<h{level}>{_text(title)}</h{level}>\n" if title else ""
+
+
+def _table(table: Table, level: int) -> str:
     words = [any(len(row[place]) > LONG for row in table.rows) for place in range(len(table.columns))]
     marks = [' class="text"' if long else "" for long in words]
     heads = "".join(f'<th scope="col"{mark}>{_text(name)}</th>' for name, mark in zip(table.columns, marks, strict=True))
     rows = "\n".join(f"<tr>{_cells(row, marks)}</tr>" for row in table.rows)
     return (
-        f"<h2>{_text(table.title)}</h2>\n"
+        f"{_head(table.title, level)}"
         f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n'
-        f'<p class="note">{_text(table.caption)}</p>'
+        + (f'<p class="note">{_text(table.caption)}</p>' if table.caption else "")
     )
 
 
@@ -147,9 +178,9 @@ def _cells(row: Sequence[str], marks: Sequence[str]) -> str:
     return f'<th scope="row">{_text(row[0])}</th>{cells}'
 
 
-def _figure(figure: Figure) -> str:
-    note = f'<figcaption class="note">{_text(figure.caption)}</figcaption>'
-    return f'<h2>{_text(figure.title)}</h2>\n<figure><div class="wide" tabindex="0">{figure.svg}</div>{note}</figure>'
+def _figure(figure: Figure, level: int) -> str:
+    note = f'<figcaption class="note">{_text(figure.caption)}</figcaption>' if figure.caption else ""
+    return f'{_head(figure.title, level)}<figure><div class="wide" tabindex="0">{figure.svg}</div>{note}</figure>'
 
 
 def _text(text: str) -> str:

@@ -51,7 +51,8 @@ def headline(cold: Record, answers: Record) -> Table:
     dense = sorted((name for name in DENSE if name in rows), key=lambda name: -rows[name]["median_us"])
     shown = [name for name in (*dense, *OURS, *SEARCHES) if name in rows and name in quality]
     truth = answers["truth"]["log_probs"]
-    cells = tuple((WORDS.get(name, name), *_times(rows[name]), *_worth(quality[name], truth)) for name in shown)
+    plain = rows[over]["median_us"]
+    cells = tuple((WORDS.get(name, name), *_times(rows[name], plain), *_worth(quality[name], truth)) for name in shown)
     columns = ("one query", "time (quartiles)", f"over {over} (quartiles)", "same top 10", "worst |Δlog p|", "promise")
     layer = answers["layer"]
     note = (
@@ -61,9 +62,9 @@ def headline(cold: Record, answers: Record) -> Table:
     return Table("", columns, cells, note)
 
 
-def _times(row: Mapping[str, Any]) -> tuple[str, str]:
-    median, low, high = (1e-6 * row[name] for name in ("median_us", "q25_us", "q75_us"))
-    return spread(median, low, high), factor_of(row["speed_up"], row["slower"], row["faster"])
+def _times(row: Mapping[str, Any], plain: float) -> tuple[str, str]:
+    median, low, high = (row[name] for name in ("median_us", "q25_us", "q75_us"))
+    return spread(1e-6 * median, 1e-6 * low, 1e-6 * high), factor_of(plain / median, plain / high, plain / low)
 
 
 def _worth(entry: Mapping[str, Any], truth: Sequence[Sequence[float]]) -> tuple[str, str, str]:

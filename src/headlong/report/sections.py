@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headlong.errors import MalformedFileError
+from headlong.report.answer import answer
 from headlong.report.browse import browsable
-from headlong.report.page import Figure, page, speed_and_error, times_figure
+from headlong.report.page import Figure, Group, Part, page, speed_and_error, speed_and_misses, times_figure
 from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.records import record_tables
 from headlong.report.tables import (
+    WAYS,
     Table,
     comparison,
     duration,
@@ -22,9 +24,11 @@ from headlong.report.tables import (
     percent,
     round_duration,
     summaries,
+    ways,
 )
 
-Part = Table | Figure
+KINDS = ("Speed of every method, layer by layer", "Layers inspected", "Tables of studies", "Other measurements")
+"""The groups of a report."""
 
 
 class Source(NamedTuple):
@@ -35,8 +39,8 @@ class Source(NamedTuple):
 
 
 def report(sources: Sequence[Source], title: str = "headlong: results") -> str:
-    """The HTML of everything in ``sources``, in their order."""
-    parts: list[Part] = []
+    """The HTML of everything in ``sources``: the answer of the widest run, then a group for each kind, a fold for each file."""
+    kinds: dict[str, list[Group]] = {kind: [] for kind in KINDS}
     other: list[tuple[str, str]] = []
     for source in sources:
         try:
@@ -45,30 +49,73 @@ def report(sources: Sequence[Source], title: str = "headlong: results") -> str:
             raise MalformedFileError(
                 f"{source.name} has the names of a result but not its content; expected a file that headlong wrote"
             ) from error
-        parts += found or []
         if found is None:
             other.append((source.name, _kind(source.content)))
-    if not parts:
+        else:
+            kinds[found.kind].append(Group(source.name, found.parts))
+    files = sum(map(len, kinds.values()))
+    if not files:
         names = ", ".join(name for name, _ in other)
         raise MalformedFileError(f"{names}: no result in there; expected what bench --json, inspect --json or reproduce wrote")
+    parts: list[Part] = [*_answer(sources)]
+    for kind, groups in kinds.items():
+        if groups:
+            parts.append(Group(f"{kind} ({len(groups)})", groups, open=files == 1))
     if other:
-        parts.append(Table("Files without a picture here", ("file", "kind"), tuple(other)))
-    names = ", ".join(source.name for source in sources)
-    intro = f"Made from {names}. Click a heading to sort by it; point at a mark, or move to it with Tab, and it is named."
+        parts.append(Group(f"Files without a picture here ({len(other)})", [Table("", ("file", "kind"), tuple(other))]))
+    intro = f"Made from {len(sources)} files. Groups unfold; a click on a heading sorts by it; marks of plots name themselves."
     return browsable(page(title, intro, parts))
 
 
-def _parts(source: Source) -> list[Part] | None:
+def _answer(sources: Sequence[Source]) -> list[Part]:
+    """The answer of the run with the most contestants; of those the largest layer's."""
+    runs = [source for source in sources if _is_bench(source.content)]
+    if not runs:
+        return []
+    layers = {source.name: source.content["layer"] for source in runs}
+    size = {name: layer["vocab"] * layer["dim"] for name, layer in layers.items()}
+    widest = max(runs, key=lambda source: (len(source.content["answers"]), size[source.name]))
+    return answer(widest.content, widest.name)
+
+
+def bench_page(record: Mapping[str, Any], title: str, intro: str, extra: Sequence[Part] = ()) -> str:
+    """One run: its answer, what else there is to say, then everything else in groups."""
+    return browsable(page(title, intro, [*answer(record), *extra, *_folded(record)]))
+
+
+def _folded(record: Mapping[str, Any]) -> list[Part]:
+    found = summaries(record, ways(record)[0])
+    plots = [times_figure(found, batch) for batch in sorted({entry.batch for entry in found})]
+    return [
+        *(Group(f"Every method: calls {WAYS[way]}", [comparison(record, way=way)._replace(title="")]) for way in ways(record)),
+        Group("Speed against misses and errors", [speed_and_misses(found), speed_and_error(found)]),
+        Group("Times with their spread", plots),
+        Group("What each one promises", [engines(record)._replace(title="")]),
+    ]
+
+
+class Found(NamedTuple):
+    """What a file holds: one of ``KINDS``, and its parts."""
+
+    kind: str
+    parts: list[Part]
+
+
+def _parts(source: Source) -> Found | None:
     content = source.content
-    if isinstance(content, Mapping) and "runs" in content and "truth" in content:
-        return _bench(source.name, content)
+    if _is_bench(content):
+        return Found(KINDS[0], _bench(content))
     if isinstance(content, Mapping) and "singular_values" in content:
-        return _inspection(source.name, content)
+        return Found(KINDS[1], _inspection(source.name, content))
     if isinstance(content, Mapping) and (tables := record_tables(source.name, content)):
-        return list(tables)
+        return Found(KINDS[3], list(tables))
     if isinstance(content, list) and content and all(_is_paper_line(line) for line in content):
-        return [paper_table(content, f"{source.name}: as published, and here", content[0].get("source", "see docs/papers"))]
+        return Found(KINDS[2], [paper_table(content, "As published, and here", content[0].get("source", "see docs/studies"))])
     return None
+
+
+def _is_bench(content: Any) -> bool:
+    return isinstance(content, Mapping) and "runs" in content and "truth" in content
 
 
 def _is_paper_line(line: Any) -> bool:
@@ -81,19 +128,17 @@ def _kind(content: Any) -> str:
     return f"{len(content)} lines of JSON" if isinstance(content, list) else "JSON"
 
 
-def _bench(name: str, record: Mapping[str, Any]) -> list[Part]:
-    found = summaries(record)
-    batches = sorted({entry.batch for entry in found})
-    parts: list[Part] = [comparison(record, f"{name}: time, agreement, error, bytes")]
-    parts += [speed_and_error(found), bytes_and_time(record)]
-    if len(batches) > 1:
+def _bench(record: Mapping[str, Any]) -> list[Part]:
+    found = summaries(record, ways(record)[0])
+    parts: list[Part] = [*answer(record), bytes_and_time(record)]
+    if len({entry.batch for entry in found}) > 1:
         parts.append(crossover(record))
-    return [*parts, *(times_figure(found, batch) for batch in batches), engines(record)]
+    return [*parts, *_folded(record)]
 
 
 def bytes_and_time(record: Mapping[str, Any]) -> Figure:
     """What a query reads against what it takes, at the smallest batch, of those that count their bytes."""
-    found = summaries(record)
+    found = summaries(record, ways(record)[0])
     smallest = min(entry.batch for entry in found)
     points = [
         Point(one.contestant, one.read, one.median, f"{percent(one.read)} of the float32 layer in {duration(one.median)}")
@@ -108,7 +153,7 @@ def bytes_and_time(record: Mapping[str, Any]) -> Figure:
 
 def crossover(record: Mapping[str, Any]) -> Figure:
     """Time per query over batch size: where two lines cross, the better choice changes."""
-    found = summaries(record)
+    found = summaries(record, ways(record)[0])
     names = list(dict.fromkeys(entry.contestant for entry in found))
     series = [
         Series(

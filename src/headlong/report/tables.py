@@ -3,7 +3,7 @@
 ::
 
     speed-up      = median seconds of the fastest dense product / median seconds of the contestant   same batch size, same way
-    quartiles     = those of the same ratio, call by call: both were asked the same query in the same turn
+    quartiles     = median seconds of that product / quartiles of the contestant's seconds
     agreement     = share of the ids that are among the true top k (ties count)             over all queries
     worst         = max |log p^ - log p| in nats                                            over all queries and ids
     proved        = share of the queries whose ids the contestant says are proved
@@ -91,8 +91,7 @@ def summaries(record: Record, way: str = "loop") -> list[Summary]:
     found = []
     for run in entries:
         entry, batch, seconds = quality[run["contestant"]], run["batch"], run["seconds"]
-        median = statistics.median(seconds)
-        ratios = [theirs / ours for theirs, ours in zip(base[batch], seconds, strict=False)]
+        median, plain = statistics.median(seconds), statistics.median(base[batch])
         found.append(
             Summary(
                 contestant=run["contestant"],
@@ -100,9 +99,9 @@ def summaries(record: Record, way: str = "loop") -> list[Summary]:
                 median=median / batch,
                 low=percentile(seconds, 10) / batch,
                 high=percentile(seconds, 90) / batch,
-                speedup=statistics.median(base[batch]) / median,
-                slower=percentile(ratios, 25),
-                faster=percentile(ratios, 75),
+                speedup=plain / median,
+                slower=plain / percentile(seconds, 75),
+                faster=plain / percentile(seconds, 25),
                 agreement=agreement(entry.get("true", truth), [row[-1] for row in truth]),
                 worst=worst_gap(entry),
                 proved=share(entry["proved"]) if "proved" in entry else None,
