@@ -29,6 +29,10 @@ test-all *ARGS:
 docs:
     {{python}} tools/tables.py
 
+# Screenshots of the site, the report and the demo's page, to be looked at (needs Chromium)
+pictures FOLDER="artefacts":
+    HEADLONG_ARTEFACTS={{FOLDER}} {{python}} -m pytest -q -n 0 -k "screenshots or pictures" tests/test_site.py tests/report/test_browse.py
+
 # A million damaged files for the readers
 fuzz INPUTS="1000000" SEED="1":
     {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json results/fuzz.json

@@ -1,8 +1,7 @@
-"""The documentation: tutorials run as they are written, links lead somewhere, and the site builds without a network."""
+"""The documentation: tutorials run as they are written, and links lead somewhere."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -107,16 +106,3 @@ def test_links_between_pages_lead_somewhere() -> None:
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken
-
-
-def test_the_site_builds_offline(tmp_path: Path) -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("mkdocs", "mkdocstrings", "mkdocstrings_handlers")):
-        pytest.skip("mkdocs and mkdocstrings are not installed: pip install 'headlong[docs]'")
-    command = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "-q", "-f", "mkdocs.yml", "-d", str(tmp_path)]
-    proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # nobody listens there
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **proxy}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    api = (tmp_path / "api.html").read_text(encoding="utf-8")
-    assert "TopKClassifier" in api and "headlong_generate" in api
-    assert {page.stem for page in DOCS.glob("*.md")} <= {page.stem for page in tmp_path.glob("*.html")}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from copy import deepcopy
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from bench_record import RECORD
+from chromium import CHROMIUM, photograph
 from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
 from headlong.report.answer import answer
@@ -29,7 +28,6 @@ PAPER = [{"setting": {"width": "D/8"}, "got": {"kl": 0.5}, "expected": {}, "verd
 SOURCES = [
     Source("bench.json", RECORD), Source("layer.json", INSPECTED), Source("paper.jsonl", PAPER), Source("odd.json", {"a": 1}),
 ]  # fmt: skip
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 
 
 def test_every_section_is_there_and_nothing_is_fetched() -> None:
@@ -114,18 +112,6 @@ def browse(page: Path, *flags: str) -> tuple[dict[str, Any], str]:
     return json.loads(said[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")), done.stderr
 
 
-def photograph(page: Path, to: Path, width: int, height: int = 1400) -> None:
-    """A screenshot for people to look at: the tests keep it where ``HEADLONG_ARTEFACTS`` says."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed (Debian: apt-get install chromium); no screenshots")
-    command = [
-        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-        f"--user-data-dir={to.parent / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},{height}",
-        f"--screenshot={to}", page.as_uri(),
-    ]  # fmt: skip
-    subprocess.run(command, capture_output=True, timeout=240, check=True)
-
-
 @pytest.mark.parametrize("width", [500, 1200])
 def test_the_page_in_chromium(tmp_path: Path, width: int) -> None:
     page = tmp_path / "report.html"
@@ -144,12 +130,8 @@ PAGES = {"report": lambda: report(SOURCES), "demo": lambda: bench_page(RECORD, "
 
 @pytest.mark.parametrize("name", PAGES)
 def test_screenshots_of_both_pages(tmp_path: Path, name: str) -> None:
-    kept = Path(os.environ.get("HEADLONG_ARTEFACTS") or tmp_path)
-    kept.mkdir(parents=True, exist_ok=True)
     (tmp_path / f"{name}.html").write_text(PAGES[name](), encoding="utf-8")
     sizes = []
     for word, width in (("phone", 500), ("desk", 1200)):
-        picture = kept / f"{name}-{word}.png"
-        photograph(tmp_path / f"{name}.html", picture, width)
-        sizes.append(picture.stat().st_size)
+        sizes.append(photograph(tmp_path / f"{name}.html", f"{name}-{word}", width))
     assert min(sizes) > 20_000, "a blank page"

@@ -38,8 +38,8 @@ def bars() -> Iterator[Stage]:
     """``stage(label)`` adds a bar; its callback ``(done, total)`` moves it; lines where stderr is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        with plain_lines() as stage:
-            yield stage
+        with plain_lines() as lines:
+            yield lines
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=console, auto_refresh=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headlong.report.bars import Bar, bars
 from headlong.report.page import Figure, Part, Words
 from headlong.report.tables import (
+    DENSE,
     WAYS,
     Record,
     Summary,
@@ -52,12 +53,13 @@ def rows(at: dict[str, Summary], against: str) -> list[Summary]:
     """At most five of a batch's summaries: slowest first."""
     ours = sorted((one for one in at.values() if one.proved == 1 and one.agreement == 1), key=lambda one: one.median)[:OURS]
     others = [one for one in at.values() if one.proved is None and one.contestant != against]
-    return sorted([at[against], *ours, *sorted(others, key=lambda one: one.median)[:1]], key=lambda one: -one.median)
+    others.sort(key=lambda one: (one.contestant in DENSE, one.median))  # a search rather than a slower product
+    return sorted([at[against], *ours, *others[:1]], key=lambda one: -one.median)
 
 
 def kind_of(one: Summary, against: str) -> str:
     """The colour of its bar."""
-    return "dense" if one.contestant == against else "rival" if one.proved is None else "ours"
+    return "dense" if one.contestant in (against, *DENSE) else "rival" if one.proved is None else "ours"
 
 
 def meaning(chosen: list[Summary], against: str) -> str:
@@ -74,7 +76,7 @@ def meaning(chosen: list[Summary], against: str) -> str:
     if best.speedup < 1:
         ours_takes = f"{best.contestant} {duration(best.median)}"
         first = f"Here the plain product wins: {against} takes {duration(base.median)}, {ours_takes}."
-    others = [one for one in chosen if one.proved is None and one.contestant != against]
+    others = [one for one in chosen if one.proved is None and one.contestant not in (against, *DENSE)]
     if not others:
         return first
     other = others[0]

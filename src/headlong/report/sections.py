@@ -129,11 +129,19 @@ def _kind(content: Any) -> str:
 
 
 def _bench(record: Mapping[str, Any]) -> list[Part]:
-    found = summaries(record, ways(record)[0])
     parts: list[Part] = [*answer(record), bytes_and_time(record)]
-    if len({entry.batch for entry in found}) > 1:
+    if len(_batches(record, _broadest(record))) > 1:
         parts.append(crossover(record))
     return [*parts, *_folded(record)]
+
+
+def _broadest(record: Mapping[str, Any]) -> str:
+    """The way that was timed at the most batch sizes; cold of equals."""
+    return max(ways(record), key=lambda way: len(_batches(record, way)))
+
+
+def _batches(record: Mapping[str, Any], way: str) -> set[int]:
+    return {one.batch for one in summaries(record, way)}
 
 
 def bytes_and_time(record: Mapping[str, Any]) -> Figure:
@@ -153,7 +161,7 @@ def bytes_and_time(record: Mapping[str, Any]) -> Figure:
 
 def crossover(record: Mapping[str, Any]) -> Figure:
     """Time per query over batch size: where two lines cross, the better choice changes."""
-    found = summaries(record, ways(record)[0])
+    found = summaries(record, _broadest(record))
     names = list(dict.fromkeys(entry.contestant for entry in found))
     series = [
         Series(

@@ -1,0 +1,75 @@
+"""The documentation as a site: it builds strictly and without a network, in six sections, and is found by looking at it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chromium import photograph
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+NEEDED = ("mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; a link that leads nowhere, or a page that is not in the navigation, ends the build."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed: pip install 'headlong[docs]'")
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "-q", "--strict", "-f", "mkdocs.yml", "-d", str(target)]
+    proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # nobody listens there
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1", **proxy}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_every_page_is_built_and_in_the_navigation(site: Path) -> None:
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")}
+    assert pages <= {str(page.relative_to(site).with_suffix("")) for page in site.rglob("*.html")}
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2].partition("\nmarkdown_extensions")[0]
+    assert pages == set(re.findall(r": ([\w/-]+)\.md$", nav, re.MULTILINE))
+    assert len(re.findall(r"^  - ", nav, re.MULTILINE)) <= 6
+
+
+def test_the_landing_page_shows_what_one_gains_and_what_is_proved(site: Path) -> None:
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert "figures/cold-calls.svg" in page and "What is proved:" in page
+    assert page.index("cold-calls.svg") < page.index("What is proved:") < page.index("start here")
+
+
+def test_code_is_highlighted_and_copied_search_and_both_schemes_are_there(site: Path) -> None:
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert 'class="kn">import' in page and "content.code.copy" in page
+    assert 'data-md-color-scheme="slate"' in page or 'data-md-color-scheme="default"' in page
+    assert page.count("prefers-color-scheme") >= 2 and 'data-md-component="search"' in page
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    assert any("calibration" in entry["text"] for entry in index["docs"])
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    for page in ("index.html", "api.html", "how.html"):
+        text = (site / page).read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+\.(?:js|css|woff2?|png|svg)"', text), page
+
+
+def test_the_reference_is_linked_with_itself(site: Path) -> None:
+    api = (site / "api.html").read_text(encoding="utf-8")
+    assert "TopKClassifier" in api and "headlong_generate" in api
+    assert len(re.findall(r'href="#headlong\.[\w.]+"', api)) > 50
+
+
+def test_pictures_of_the_site(site: Path) -> None:
+    sizes = [photograph(site / "index.html", f"site-{word}", width) for word, width in (("phone", 500), ("desk", 1280))]
+    dark = photograph(site / "how.html", "site-dark", 1280, 1400, "--blink-settings=preferredColorScheme=0")
+    assert min(*sizes, dark) > 20_000, "a blank page"
