@@ -52,7 +52,7 @@ def wrong() -> str:
 
 def picture() -> str:
     """``docs/figures/cold-calls.svg``"""
-    return standalone(readme.picture(cold()), PICTURE) + "\n"
+    return standalone(readme.picture(cold(), run(TRAINED)), PICTURE) + "\n"
 
 
 def choice() -> str:

@@ -160,8 +160,12 @@ def test_the_readme_shows_cold_calls_over_the_fastest_dense_product() -> None:
     assert [row[0] for row in table.rows] == ["torch fp32", "torch bf16", "headlong", "hnswlib, a graph"]
     assert table.rows[2] == ("headlong", "5.00 ms (4.50–6.00)", "2.40× (2.00–2.67)", "100%", "0", "ids proved")
     assert table.rows[3][3:] == ("75.0%", "no log p", "none")
-    picture = readme.picture(COLD)
-    assert picture.count("<rect") == 4 and picture.count('class="mark ours"') == 1 and "headlong: 5.00 ms" in picture
+    picture = readme.picture(COLD, RECORD)
+    assert picture.count("<rect") == 4 and picture.count('class="mark ours"') == 1
+    assert "headlong: 5.00 ms, proved" in picture and "a graph: 2.00 ms, 50.0% wrong" in picture
+    unproved = deepcopy(RECORD)
+    unproved["answers"][2]["proved"] = [1, 0]
+    assert "proved" not in readme.picture(COLD, unproved)
 
 
 def test_the_readme_shows_where_a_plain_product_wins() -> None:

@@ -72,17 +72,20 @@ def _worth(entry: Mapping[str, Any], truth: Sequence[Sequence[float]]) -> tuple[
     return percent(right), nats(worst_gap(entry)), entry["about"].get("promise", "none")
 
 
-def picture(cold: Record) -> str:
-    """The cold times as bars: dense products, ours, a graph."""
+def picture(cold: Record, answers: Record) -> str:
+    """The cold times as bars: dense products, ours, a graph; how often the best k were wrong, or that they are proved."""
     rows = {row["method"]: row for row in cold["rows"]}
+    quality = {entry["contestant"]: entry for entry in answers["answers"]}
     dense = sorted((name for name in DENSE if name in rows), key=lambda name: -rows[name]["median_us"])
     shown = [*((name, "dense") for name in dense), *((name, "ours") for name in OURS), *((name, "rival") for name in SEARCHES)]
-    found = [
-        Bar(WORDS.get(name, name), 1e-6 * rows[name]["median_us"], duration(1e-6 * rows[name]["median_us"]), kind)
-        for name, kind in shown
-        if name in rows
-    ]
-    return bars("Time of one query, right after a decoder's other layers", found)
+    found = []
+    for name, kind in shown:
+        if name in rows and name in quality:
+            seconds, off = 1e-6 * rows[name]["median_us"], missed(answers, quality[name])
+            sure = off == 0 and all(quality[name].get("proved", [0]))
+            worth = "proved" if sure else f"{percent(off)} wrong" if off else ""
+            found.append(Bar(WORDS.get(name, name), seconds, ", ".join(filter(None, (duration(seconds), worth))), kind))
+    return bars(f"Time of one query after other layers, and how often its top {answers['settings']['k']} is wrong", found)
 
 
 def decode(runs: Sequence[Record]) -> str:
