@@ -63,10 +63,39 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+\.(?:js|css|woff2?|png|svg)"', text), page
 
 
-def test_the_reference_is_linked_with_itself(site: Path) -> None:
+def test_links_into_the_reference_lead_somewhere(site: Path) -> None:
     api = (site / "api.html").read_text(encoding="utf-8")
     assert "TopKClassifier" in api and "headlong_generate" in api
-    assert len(re.findall(r'href="#headlong\.[\w.]+"', api)) > 50
+    there = set(re.findall(r'id="([^"]+)"', api))
+    for page in site.rglob("*.html"):
+        for anchor in re.findall(r'<a class="reference" href="[^"#]*#([^"]+)"', page.read_text(encoding="utf-8")):
+            assert anchor in there, f"{page.name}: {anchor}"
+
+
+API = """# API
+## Layers
+### `headlong.compile(layer, *, eps=0.01)`
+### `headlong.Engine(layer)`
+#### `Engine.topk(hidden, k=10)`
+### `headlong.heads.TreeHead(dim)`
+### `headlong.heads.TreeHead(dim)`
+"""
+
+
+def test_names_in_code_lead_to_the_reference() -> None:
+    pytest.importorskip("markdown", reason="mkdocs brings it")
+    spec = importlib.util.spec_from_file_location("crosslinks", ROOT / "tools" / "crosslinks.py")
+    assert spec is not None and spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    places = hook.anchors(API)
+    assert places["hl.compile"] == "headlongcompilelayer-eps001"
+    assert places["Engine.topk"] == places["engine.topk"] == "enginetopkhidden-k10"
+    assert places["TreeHead"] == "headlongheadstreeheaddim", "the first of two"
+    page = "<p><code>hl.compile(layer)</code>, <code>hl.compile</code>, <code>other()</code></p><pre><code>Engine</code></pre>"
+    made = hook.linked(f"{page}<h2>More</h2>{page}", places, "../api.html")
+    assert made.count('<a class="reference" href="../api.html#headlongcompilelayer-eps001">') == 2, "once in each section"
+    assert "other()</code></a>" not in made and "<pre><code>Engine</code></pre>" in made
 
 
 def test_pictures_of_the_site(site: Path) -> None:
