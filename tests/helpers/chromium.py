@@ -21,6 +21,7 @@ def photograph(page: Path, name: str, width: int, height: int = 1400, *flags: st
     picture = folder / f"{name}.png"
     command = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        "--virtual-time-budget=4000",
         f"--user-data-dir={page.parent / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
         f"--window-size={width},{height}", *flags, f"--screenshot={picture}", page.as_uri(),
     ]  # fmt: skip
