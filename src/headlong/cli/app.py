@@ -55,7 +55,7 @@ def as_spelt(fault: str, options: Mapping[str, str]) -> str:
     known = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
     if not known:
         return fault
-    return re.sub(rf"(?<![\w.-])({known})(?= is |=)", lambda found: options[found[1]], fault)
+    return re.sub(rf"(?<![\w.-])({known})(?= is (?!no )|=)", lambda found: options[found[1]], fault)
 
 
 def refused(fault: str) -> int:
