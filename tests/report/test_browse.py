@@ -112,7 +112,7 @@ def browse(page: Path, *flags: str) -> tuple[dict[str, Any], str]:
     return json.loads(said[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")), done.stderr
 
 
-@pytest.mark.parametrize("width", [500, 1200])
+@pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_in_chromium(tmp_path: Path, width: int) -> None:
     page = tmp_path / "report.html"
     page.write_text(report(SOURCES).replace("</body>", PROBE), encoding="utf-8")
