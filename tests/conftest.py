@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from headlong import native
+from headlong.engines import method
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
@@ -48,6 +50,21 @@ def _levels(item: pytest.Item) -> set[str]:
     """The instruction set that a test is run for, where it is run for one."""
     call = getattr(item, "callspec", None)
     return {str(value) for name, value in (call.params if call else {}).items() if name in ("level", "isa")}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def crossover() -> Iterator[float]:
+    """Tests' layers are small: batches of them would be read densely, and how batches look would go untested."""
+    usual = method.APART
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(method, "APART", math.inf)
+        yield usual
+
+
+@pytest.fixture
+def usual_crossover(crossover: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches as users have them."""
+    monkeypatch.setattr(method, "APART", crossover)
 
 
 @pytest.fixture

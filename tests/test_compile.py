@@ -10,7 +10,8 @@ import pytest
 
 import headlong as hl
 from headlong import native
-from headlong.engines.factory import SMALL, choose
+from headlong.engines.factory import choose
+from headlong.engines.method import SMALL
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
@@ -156,3 +157,29 @@ def test_auto_proves_normalisers_of_large_batches_densely() -> None:
     assert "dense beyond batch 8" in proved.reason and proved.topk(vectors[:9]).cost.dense.all()
     for other in (hl.compile(layer, calibration=vectors), hl.compile(layer, eps=math.inf, calibration=vectors)):
         assert "dense beyond" not in other.reason and not other.topk(vectors[:9]).cost.dense.any()
+
+
+@pytest.mark.parametrize(
+    ("function", "method", "options"),
+    [
+        ("eigh", "cascade", {"width": 8}),
+        ("eigh", "cascade", {"bits": 2.5}),
+        ("inv", "cascade", {"width": 8}),
+        ("qr", "cascade", {"bits": 4}),
+    ],
+)
+def test_a_library_that_computes_nan_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, function: str, method: str, options: dict[str, Any]
+) -> None:
+    """As OpenBLAS's SVE kernels did under emulation: answers were id -1."""
+    usual = getattr(np.linalg, function)
+
+    def broken(*given: Any) -> Any:
+        found = usual(*given)
+        return np.full_like(found, np.nan) if isinstance(found, np.ndarray) else tuple(part * np.nan for part in found)
+
+    layer = hl.Layer(np.random.default_rng(3).standard_normal((300, 16)).astype(np.float32))
+    assert hl.compile(layer, method, **options).topk(np.ones((1, 16)), 1).ids[0, 0] >= 0
+    monkeypatch.setattr(np.linalg, function, broken)
+    with pytest.raises(NonFiniteError, match="computes wrongly"):
+        hl.compile(layer, method, **options)

@@ -153,6 +153,7 @@ class Plan(NamedTuple):
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
+    ``seen``      the lengths of hidden vectors that learned radii are for: a call with others is read densely; None: all
     """
 
     mean: Array | None
@@ -164,6 +165,7 @@ class Plan(NamedTuple):
     dense: Dense = Dense()
     arrays: Mapping[str, Array] | None = None
     blocks: Blocks | None = None
+    seen: tuple[float, float] | None = None
 
 
 def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ def play(case: Case) -> Outcome:
     layer = hl.Layer(weight, bias)
     engine = hl.compile(
         layer, "cascade", eps=case.eps, calibration=calibration if case.calibrated else None, threads=2, **case.options
-    )
+    ).reading_densely(math.inf)  # batches of so small a layer are read densely otherwise
     found = engine.topk(queries, K)
     alone = [engine.topk(query[None], K).cost for query in queries]
     logits = queries.astype(np.float64) @ weight.astype(np.float64).T + (0 if bias is None else bias.astype(np.float64))
@@ -99,3 +99,29 @@ def test_normalisers_that_nobody_asked_for_are_finite_and_within_their_error(spr
     assert np.isfinite(outcome.off).all() and np.isfinite(outcome.best).all()
     assert (outcome.off <= outcome.error).all()
     assert outcome.rows < 0.5 * case.batch * case.vocab
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("cascade", {}), "prefix": ("cascade", {"width": 8}), "few-bits": ("cascade", {"bits": 4}),
+    "one-bit": ("cascade", {"bits": 1}),
+    "blocks": ("cascade", {"blocks": True}), "adaptive": ("adaptive", {}), "buckets": ("buckets", {}), "default": ("auto", {}),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("usual_crossover")
+@pytest.mark.parametrize("batch", [8, 64])
+@pytest.mark.parametrize("link", [None, hl.Gss()], ids=["plain", "gss"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_on_a_small_layer_reads_no_more_than_a_dense_pass(way: str, link: hl.Gss | None, batch: int) -> None:
+    """What is looked at in vain cannot be taken back: every way of reading costs the rows once, whatever was asked for."""
+    rng = np.random.default_rng(5)
+    weight = (rng.normal(size=(12_103, 64)) * np.exp(0.4 * rng.normal(size=(12_103, 1)))).astype(np.float32)
+    hidden = 5 * rng.normal(size=(batch, 64))
+    method, options = WAYS[way]
+    layer = hl.Layer(weight, None, link)
+    engine, dense = hl.compile(layer, method, **options), hl.compile(layer, "full")
+    for eps in (None, math.inf):
+        ours, theirs = engine.topk(hidden, 10, eps=eps), dense.topk(hidden, 10, eps=eps)
+        assert (ours.ids == theirs.ids).all()
+        assert ours.cost.dense.all() and ours.cost.bytes.sum() <= 1.1 * theirs.cost.bytes.sum()
+    assert engine.lse(hidden).cost.bytes.sum() <= 1.1 * dense.lse(hidden).cost.bytes.sum()

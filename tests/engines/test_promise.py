@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
+from plans import decaying
 from rates import check_rate, tail
 
 STAKES = {0.98: 0.5, 0.7: 0.2, 0.45: 0.12, 0.25: 0.08, 0.12: 0.06, 0.05: 0.04}
@@ -159,3 +161,26 @@ def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hid
     check_rate(failures, len(hidden) * SEEDS, 1e-3)
     read = np.mean([built.topk(row[None], 10).cost.bytes[0] for row in hidden[:64]])
     assert read <= 0.13 * trained.vocab * trained.dim * 4
+
+
+@pytest.mark.parametrize("far", [1e6, 1e-6])
+@pytest.mark.parametrize("method", ["cascade", "adaptive"])
+def test_radii_learned_at_another_scale_are_harmless(method: str, far: float, tmp_path: Path) -> None:
+    """Queries of another size than all calibration vectors are none of those that radii were learned for: all is proved."""
+    layer, hidden = decaying(9001, 64, 1.5)
+    every_row = hl.compile(layer, "full").topk(hidden[:1], 5).cost.bytes
+    more = {"width": 8} if method == "cascade" else {"widths": "calibrated"}
+    options = {"eps": 0.1, "delta": 0.05, "delta_ids": 0.05, "over": ["query", "calibration"], "threads": 1, **more}
+    engine = hl.compile(layer, method, calibration=far * hidden, **options)
+    engine.save(tmp_path / "engine.safetensors")
+    exact = truth(layer, hidden[:100])
+    for one in (engine, hl.load(tmp_path / "engine.safetensors", threads=1)):
+        found = one.topk(hidden[:100], 5)
+        for b, reference in enumerate(exact.logits):
+            check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
+        assert found.proved.all() and found.cost.dense.all()
+        check_within(found.lse, exact.lse, found.error, 1e-9)
+        check_within(one.lse(hidden[:4]).lse, exact.lse[:4], np.full(4, 0.1), 1e-9)
+    like = hl.compile(layer, method, calibration=hidden[100:], **options).topk(hidden[:1], 5)
+    assert like.cost.bytes != every_row, "queries like those that radii were learned from are what they are for"
+    assert engine.topk(hidden[:1], 5).cost.bytes == every_row

@@ -31,7 +31,7 @@ expected = ask(rows[:5])
 raised = []
 
 def handler(*_):
-    raised.append(time.monotonic())
+    raised.append(time.process_time())
     raise KeyboardInterrupt
 
 signal.signal(signal.SIGINT, handler)
@@ -39,7 +39,7 @@ sent = []
 
 def send():
     time.sleep(0.5)
-    sent.append(time.monotonic())
+    sent.append(time.process_time())
     signal.raise_signal(signal.SIGINT)  # on another thread: Python's main thread is to hear it
 
 thread = threading.Thread(target=send)
@@ -47,7 +47,7 @@ thread.start()
 try:
     ask(rows)
 except KeyboardInterrupt:
-    ended = time.monotonic()
+    ended = time.process_time()
     thread.join()
     again = ask(rows[:5])
     assert all(np.array_equal(a, b) for a, b in zip(again[:-1], expected[:-1]))
@@ -73,6 +73,9 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+SOON = 0.2
+"""Seconds of processor time of each thread from the signal to the exception, and by the clock where a processor is free: calls
+ask every tenth of a second, at a turn of the work that threads share. A whole call here takes many times that."""
 CASCADE = [("cascade", verb) for verb in ("topk", "lse", "sample")]
 CALLS = [("full", "topk"), ("full", "log_prob"), *CASCADE, ("adaptive", "topk")]
 
@@ -83,8 +86,7 @@ def test_an_interrupt_ends_a_long_batch(method: str, verb: str, threads: str) ->
     found = python(INTERRUPTED, method, verb, threads)
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() != "not interrupted"
-    # 0.2 s where a processor is free; a shared one may not run the thread that long. The whole call takes much more.
-    assert float(found.stdout) < 2.0
+    assert float(found.stdout) < SOON * int(threads)
 
 
 @pytest.mark.parametrize(("method", "verb"), [CALLS[0], CALLS[2], CALLS[4], CALLS[5]])
@@ -105,4 +107,4 @@ thread.start()
 """
     found = python(INTERRUPTED.replace("\nthread.start()\n", fork), "cascade", "topk", "2")
     assert found.returncode == 0, found.stderr
-    assert float(found.stdout) < 2.0
+    assert float(found.stdout) < SOON * 2

@@ -254,7 +254,15 @@ class Engine(Changeable):
         return proved if self.promise.delta_ids == 0 else np.asarray(proved & dense)
 
     def _dense(self, asked: Asked) -> bool:
-        return len(asked.hidden) > self.plan.dense.batch
+        return len(asked.hidden) > self.plan.dense.batch or self._unlike(asked.hidden)
+
+    def _unlike(self, hidden: Doubles) -> bool:
+        """Whether a vector is of another size than all that radii were learned from, which then say nothing of it."""
+        if self.plan.seen is None:
+            return False
+        shortest, longest = self.plan.seen
+        lengths = np.sqrt(np.einsum("ij,ij->i", hidden, hidden))
+        return bool(((lengths < shortest) | (lengths > longest)).any())
 
     def _few(self, asked: Asked) -> Few:
         assert asked.mask is not None

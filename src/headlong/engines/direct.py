@@ -24,8 +24,8 @@ def direct(
     """``topk(hidden, k, eps)`` of this executor in one native call; None where there is none."""
     blocks = executor if isinstance(executor, BlockReader) else None
     beneath: Any = executor if blocks is None else blocks.beneath
-    if not native.is_native(beneath) or (blocks is not None and blocks.affine is None):
-        return None
+    if not native.is_native(beneath) or (blocks is not None and blocks.affine is None) or plan.seen is not None:
+        return None  # what was learned of vectors is compared with them first
     call: Direct = native.direct_call(
         beneath.capsule, None if blocks is None else blocks.search.capsule, executor, (TopK, Cost), path, promise.eps, *chance,
         0 if threads is None else threads, plan.dense.batch, 0 if blocks is None else blocks.batch,

@@ -10,14 +10,16 @@ import numpy as np
 from headlong import native
 from headlong.answers import Promise
 from headlong.engines.base import Engine
-from headlong.engines.method import METHODS, Method
+from headlong.engines.method import METHODS, SMALL, Method
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import Plan
 
-SMALL = 1_500_000
-"""Weights below which reading all of them is no slower than looking first."""
+LIBRARY = (
+    "the linear algebra library that NumPy was built with computes wrongly here: try another kernel of it "
+    "(OPENBLAS_CORETYPE), or method='full', which needs none"
+)
 READERS = ("auto", "full", "cascade")
 """What may read a matrix of a structured layer: those that prove their answers."""
 
@@ -45,7 +47,11 @@ def reading(
     count = native.threads(threads)
     norms = checked_norms(layer, count)
     promise = reader.promise(wanted, vectors is not None)
-    plan = reader.plan(layer, vectors, count, promise)
+    try:
+        plan = reader.plan(layer, vectors, count, promise)
+    except np.linalg.LinAlgError as error:
+        raise NonFiniteError(f"no basis for the layer was found ({error}); {LIBRARY}") from error
+    check_numbers(plan)
     return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
 
 
@@ -61,6 +67,17 @@ def checked_norms(layer: Layer, threads: int) -> Floats:
             f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
         )
     return norms
+
+
+def check_numbers(plan: Plan) -> None:
+    """NonFiniteError where a plan of finite numbers came out with NaN: comparisons with it have no order, and radii no end."""
+    named = {"mean": plan.mean, "rotation": plan.rotation, "base": plan.base, "centre": plan.centre}
+    for number, level in enumerate(plan.levels):
+        named |= {f"scale of level {number}": level.scale, f"slack of level {number}": level.slack}
+    small = {name: array for name, array in (plan.arrays or {}).items() if array.dtype == np.float64}
+    for name, array in (named | small).items():
+        if array is not None and np.isnan(array).any():
+            raise NonFiniteError(f"the {name} of the plan came out with NaN, though layer and vectors are finite; {LIBRARY}")
 
 
 def part(layer: Layer, method: str, wanted: Promise, *, threads: int | None, seed: int) -> Engine:

@@ -23,6 +23,19 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
 
+SMALL = 1_500_000
+"""Weights below which reading all of them is no slower than looking first."""
+APART: float = 4
+"""Queries at once beyond which a dense pass over a small layer is cheaper than looks at it: one tile of products serves all of
+them, while candidates and draws are each query's own (``results/storm-costs.json``)."""
+
+
+def crossover(layer: Layer, shares: bool = True) -> float:
+    """The batch beyond which all rows are read, whatever was looked at first: :data:`APART` where the layer has few weights, or
+    where queries of a batch share nothing that they read.
+    """
+    return APART if not shares or layer.vocab * layer.dim < SMALL else math.inf
+
 
 @dataclass(frozen=True)
 class Method(ABC):

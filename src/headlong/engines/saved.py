@@ -77,6 +77,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "changes": None if engine.changes is None else engine.changes.vocab,
         "budget": plan.budget,
         "dense": [_plain(value) for value in plan.dense],
+        "seen": plan.seen,
         "layer": {
             "checksum": layer.checksum(),
             "vocab": layer.vocab,
@@ -191,7 +192,17 @@ class _Record:
             Dense(_number(batch), _number(share)),
             {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
             self._blocks(layer),
+            seen=self._seen(),
         )
+
+    def _seen(self) -> tuple[float, float] | None:
+        record = self.data.get("seen")  # files from before there was any have no word of it
+        if record is None:
+            return None
+        shortest, longest = map(_number, record)
+        if not 0 <= shortest <= longest:
+            raise ValueError(f"seen is {record}; expected two lengths, the shorter one first")
+        return shortest, longest
 
     def _blocks(self, layer: Layer) -> Blocks | None:
         record = self.data.get("blocks")  # files from before there were any have no word of them

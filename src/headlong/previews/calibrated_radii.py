@@ -21,6 +21,7 @@ from headlong.native import Doubles
 from headlong.previews.whitening import Basis, pieces
 
 QUERIES_AT_ONCE = 1024
+FAR = 4.0
 PLENTY = 2
 """Times the fewest queries that a rate takes: more of them hardly narrow the widths, and each reads the layer."""
 
@@ -33,6 +34,16 @@ def enough(delta: float) -> int:
 def last(calibration: Doubles, delta: float) -> Doubles:
     """The vectors of the second half that radii are learned from."""
     return calibration[len(calibration) // 2 :][-PLENTY * enough(delta) :]
+
+
+def reach(calibration: Doubles) -> tuple[float, float]:
+    """The lengths of vectors that may be like ``calibration``: from a quarter of its shortest to four times its longest.
+
+    One more vector from where these came is within their range but for a chance of ``2 / (n + 1)``; four times as far it is of
+    another kind, and what was learned says nothing of it.
+    """
+    lengths = np.sqrt(np.einsum("ij,ij->i", calibration, calibration))
+    return float(lengths.min()) / FAR, float(lengths.max()) * FAR
 
 
 def varied(queries: Doubles) -> int:

@@ -22,12 +22,12 @@ from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.race import WIDTHS, tail_scores
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader
 from headlong.engines.hand_off import EngineParts
-from headlong.engines.method import Method, register, sure
+from headlong.engines.method import Method, crossover, register, sure
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
-from headlong.previews.calibrated_radii import conformal, split
+from headlong.previews.calibrated_radii import conformal, reach, split
 
 
 @register
@@ -97,7 +97,9 @@ class Adaptive(Method):
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         arrays = self._published(layer, calibration) if self.published else self._race(layer, calibration, promise)
-        return Plan(None, None, None, None, (), None, Dense(math.inf, self.share), arrays)
+        together = math.inf if self.published else crossover(layer, shares=False)
+        seen = reach(calibration) if calibration is not None and "calibration" in promise.over else None
+        return Plan(None, None, None, None, (), None, Dense(together, self.share), arrays, seen=seen)
 
     def reader(self, engine: EngineParts) -> PublishedReader | RaceReader | None:
         """What answers instead of the plain executor; None where float32 cannot hold the columns."""

@@ -87,6 +87,8 @@ class RaceReader:
     ) -> Answer:
         if self._reference is not None:
             return self._reference.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+        if dense:
+            return self.rows.topk(hidden, k, eps, mask, True, threads, delta, seed)
         logits, ids, log_probs, lse, error, rows, read, _, dear = self._race(hidden, k, eps, mask, threads, delta)
         proved = np.full(len(hidden), self.widths.kind == "sure")
         columns = [logits, ids, log_probs, lse, error, proved, rows, read, dear]
@@ -97,6 +99,8 @@ class RaceReader:
     ) -> Answer:
         if self._reference is not None:
             return self._reference.lse(hidden, eps, mask, dense, threads, delta, seed)
+        if dense:
+            return self.rows.lse(hidden, eps, mask, True, threads, delta, seed)
         _, _, _, lse, error, rows, read, _, dear = self._race(hidden, 0, eps, mask, threads, delta)
         return self._finish(
             [lse, error, rows, read, dear], dear, lambda some, part: self.rows.lse(some, eps, part, True, threads), hidden, mask

@@ -25,7 +25,7 @@ from headlong.answers import Promise
 from headlong.checks import real, whole
 from headlong.engines.adaptive.reader import Answer, keys_of
 from headlong.engines.hand_off import EngineParts
-from headlong.engines.method import Method, register, sure
+from headlong.engines.method import Method, crossover, register, sure
 from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
 from headlong.links import lowering_error
@@ -59,7 +59,7 @@ class Buckets(Method):
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         count = default_buckets(layer.vocab) if self.buckets is None else whole(self.buckets, "buckets", 1, layer.vocab)
-        return Plan(None, None, None, None, (), None, Dense(math.inf, self.share), bucket_arrays(layer, count))
+        return Plan(None, None, None, None, (), None, Dense(crossover(layer), self.share), bucket_arrays(layer, count))
 
     def reader(self, engine: EngineParts) -> BucketReader:
         return BucketReader(engine, self.share)

@@ -24,7 +24,7 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
-from headlong.engines.method import Method, register, sure
+from headlong.engines.method import Method, crossover, register, sure
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -32,7 +32,7 @@ from headlong.plan import Dense, Plan
 from headlong.previews.again import plan_again
 from headlong.previews.block_choice import learned_share, most_asked, stand_ins
 from headlong.previews.blocks import blocks_of
-from headlong.previews.calibrated_radii import likely_factor, split, tail_factor
+from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
 from headlong.previews.first_look import CANDIDATES, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
@@ -92,6 +92,8 @@ class Cascade(Method):
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         plan, basis = self._levels(layer, calibration, threads, promise)
+        if calibration is not None and "calibration" in promise.over:
+            plan = plan._replace(seen=reach(calibration))
         return self._with_blocks(layer, plan, basis, calibration, threads, promise)
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
@@ -124,7 +126,7 @@ class Cascade(Method):
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise
     ) -> tuple[Plan, Basis | None]:
         """The look at all classes and what follows it, and the whitened basis where there is one."""
-        dense = Dense(share=DENSE_SHARE)
+        dense = Dense(crossover(layer), DENSE_SHARE)
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
             return self._planes(layer, calibration, dense, threads, promise), None

@@ -68,8 +68,8 @@ class ScreensEngine(StructuredEngine):
             chosen = np.broadcast_to(np.arange(screen.clusters), scores.shape)
         elif self.probes == 1:
             chosen = scores.argmax(axis=1)[:, None]
-        else:
-            chosen = np.argpartition(-scores, self.probes - 1, axis=1)[:, : self.probes]
+        else:  # a sort keeps the smaller of equal scores, which a partition does not
+            chosen = np.argsort(-scores, axis=1, kind="stable")[:, : self.probes]
         sets = [np.unique(np.concatenate([screen.ids[screen.part(one)] for one in row])) for row in chosen]
         ids = np.full((len(sets), max(map(len, sets), default=0)), -1, np.int64)
         for row, one in zip(ids, sets, strict=True):
