@@ -39,17 +39,23 @@ fuzz INPUTS="1000000" SEED="1":
 
 # Random layers and calls, each in a process with limits, against float64; goes on where results/storm.json ends
 storm CASES="2000":
-    OMP_NUM_THREADS=1 {{python}} tests/storm/storm.py --cases {{CASES}} --json results/storm.json
+    OMP_NUM_THREADS=1 {{python}} tests/storm/storm.py --cases {{CASES}} --jobs 2 --json results/storm.json
+
+# What batches cost on a recommender-like layer in the worst case of the storm, over a dense scan; wants a quiet machine
+storm-costs CASES="150":
+    OMP_NUM_THREADS=1 {{python}} tests/storm/costs.py --cases {{CASES}} --json results/storm-costs.json
+
+# Loading a verified engine, and a draw among equal logits; wants a quiet machine
+worst-calls:
+    {{python}} tests/storm/worst_calls.py results/worst-calls.json
 
 # Sixteen threads, engines that come and go, a fork a second: memory flat, no wrong answer
 soak SECONDS="3600":
     OMP_NUM_THREADS=1 {{python}} tests/storm/soak.py --seconds {{SECONDS}} --json results/soak.json
 
-# Kernels with the address and undefined-behaviour sanitizers, and the tests over them
-sanitize:
-    {{python}} -m pip install --no-build-isolation -c constraints.txt -C cmake.define.HEADLONG_SANITIZE=ON .
-    LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-        {{python}} -m pytest -q
+# Native code under a sanitizer (address: with undefined behaviour; thread: data races), over the tests of tools/sanitize.sh
+sanitize KIND="address" *TESTS:
+    PYTHON={{python}} tools/sanitize.sh {{KIND}} {{TESTS}}
 
 # Time every engine and the rivals that are installed; raw runs go to results/
 bench *ARGS:

@@ -3,7 +3,8 @@
 #
 #   tools/sanitize.sh address     out-of-bounds, use after free, undefined behaviour
 #   tools/sanitize.sh thread      data races
-#   tools/sanitize.sh KIND TEST...  other tests than those of kernels, encoder, masks, engines, many callers, saved engines and damaged files
+#   tools/sanitize.sh KIND TEST...  other tests than those of kernels, encoder, masks, engines, many callers, saved engines, damaged
+#                                   files, and slices of storm and soak (HEADLONG_STORM: their seconds)
 #
 # Leaks are not looked for: the interpreter keeps memory until it exits. ASLR is off, which ThreadSanitizer needs.
 set -euo pipefail
@@ -17,7 +18,7 @@ case $kind in
   *) echo "$kind is no sanitizer; choose address or thread" >&2; exit 2 ;;
 esac
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(tests/kernels tests/previews/test_encode.py tests/engines/test_{masks,engines,promise,callers,saved}.py tests/cli/test_fuzz.py)
+[ ${#tests[@]} -gt 0 ] || tests=(tests/kernels tests/previews/test_encode.py tests/engines/test_{masks,engines,promise,callers,saved}.py tests/cli/test_fuzz.py tests/storm)
 
 python=${PYTHON:-python3}
 work=$(mktemp -d)
@@ -28,6 +29,6 @@ trap 'rm -rf "$work"' EXIT
 grep -q "$symbol" "$work"/site/headlong/_native*.so || { echo "the kernels were built without $kind" >&2; exit 1; }
 
 cxx=${CXX:-g++}
-export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 OMP_NUM_THREADS=1
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" OMP_NUM_THREADS=1
 setarch -R env PYTHONPATH="$work/site" LD_PRELOAD="$("$cxx" -print-file-name=$library) $("$cxx" -print-file-name=libstdc++.so)" \
   "$python" -m pytest -q -p no:cacheprovider "${tests[@]}"

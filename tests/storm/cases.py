@@ -3,27 +3,33 @@
 ::
 
     case = draw(number)          plain facts, quick to print and to repeat
-    layer, hidden, vectors = build(case)
+    thrown = build(case)         layer, hidden and calibration vectors, and what is true of them
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+from structured import MAKERS, Oracle, Wanted, build_structured
 
+import headlong as hl
 from headlong import Affine, Gss, Layer, SoftCap, Table
+from headlong.engines.shards import here
+from headlong.layers.structured import StructuredLayer
+from oracle import Truth, logsumexp, truth
 
 Doubles = NDArray[np.float64]
 
 SHAPES = {
     "vocab": ([1, 2, 63, 64, 65, 1000, 12_103, 20_011, 200_003], [2, 2, 6, 6, 6, 40, 10, 10, 2]),
     "dim": ([1, 2, 7, 16, 64, 100, 513], [1, 1, 2, 3, 5, 4, 2]),
-    "batch": ([1, 2, 7, 8, 17, 64, 100, 200], [2, 1, 1, 3, 2, 4, 3, 6]),
+    "batch": ([1, 2, 7, 8, 17, 64, 100, 200], [1, 1, 1, 2, 1, 3, 2, 20]),
 }
 SPECTRA = ("flat", "decaying", "one direction", "low rank", "duplicates", "zero rows", "one huge row", "sparse", "long tail")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -33,11 +39,19 @@ CALIBRATIONS = ("none", "good", "alien", "zeros", "equal", "one row", "far large
 METHODS = {
     "full": ({},),
     "cascade": ({}, {"width": 0}, {"width": 8}, {"bits": 1}, {"bits": 2}, {"bits": 4}, {"bits": 8}, {"bits": 2.5},
-                {"deeper": False}, {"bits": 4, "deeper": False}, {"bits": 4, "rotation": 3}),
+                {"deeper": False}, {"bits": 4, "deeper": False}, {"bits": 4, "rotation": 3}, {"blocks": True},
+                {"blocks": True, "deeper": False}, {"blocks": True, "width": 8}),
     "adaptive": ({},),
+    "buckets": ({}, {"buckets": 5}),
     "svd": ({},),
     "auto": ({},),
+    "shards": ({}, {"bits": 4}),
+    **dict.fromkeys(MAKERS, ({},)),
+    **dict.fromkeys(("blocks", "experts", "mixture"), ({}, {"parts": "full"}, {"parts": "cascade"})),
 }  # fmt: skip
+OFTEN = {"cascade": 14, "adaptive": 3, "auto": 4}
+LARGE_TREE = 20_011
+"""Classes beyond which a structured layer is not thrown: its distribution in float64 is walked, not multiplied."""
 MOST_NUMBERS, MOST_LOGITS = 13_000_000, 2_500_000
 """Of a layer, and of a batch over it in float64: what one case may weigh."""
 
@@ -63,6 +77,8 @@ class Case:
     mask: str
     k: int
     threads: int
+    looks: bool
+    """Batches of a small layer are looked at as large layers are, not read densely."""
 
 
 def draw(number: int) -> Case:
@@ -79,10 +95,14 @@ def draw(number: int) -> Case:
     while vocab * batch > MOST_LOGITS and batch > 1:
         batch //= 2
     spread = one([10.0 ** rng.uniform(-30, 4), 10.0 ** rng.uniform(-1, 2), 16.0, 60.0], [2, 6, 1, 1])
-    method = one([*METHODS], [1, 8, 2, 1, 3])
+    method = one([*METHODS], [OFTEN.get(name, 1.5) for name in METHODS])
     options = dict(one(METHODS[method]))
-    calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("cascade", "auto") else "none"
+    if method in MAKERS or method == "buckets":
+        vocab = min(vocab, LARGE_TREE)
+    calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("cascade", "auto", "mixture") else "none"
     eps, delta = one([0.01, 0.1, 1e-4, math.inf], [6, 3, 1, 2]), one([1e-3, 0.05, 0.0], [3, 4, 3])
+    if "blocks" in options and rng.random() < 0.5:
+        eps = math.inf  # ids alone: what blocks are for
     over, delta_ids = "query", 0.0
     if method == "cascade" and delta > 0 and not math.isinf(eps):
         if calibration not in ("none",) and "bits" not in options and rng.random() < 0.4:
@@ -97,32 +117,47 @@ def draw(number: int) -> Case:
         number, vocab, dim, batch, float(spread), one(SPECTRA), one([*DTYPES]), one(BIASES, [3, 2, 1]),
         one([*LINKS], [8, 1, 1, 1, 1]), method, options, calibration, float(eps), float(delta), delta_ids, over,
         one(["none", "few", "most", "by row", "exclude"], [6, 1, 1, 1, 1]), int(min(vocab, one([1, 5, 10, 100], [3, 4, 3, 1]))),
-        one([1, 2, 3], [3, 3, 1]),
+        one([1, 2, 3], [3, 3, 1]), bool(rng.random() < 0.7),
     )  # fmt: skip
 
 
-def build(case: Case) -> tuple[Layer, Doubles, Doubles | None]:
+class Thrown(NamedTuple):
+    """``oracle`` says what is true of a structured layer; None: a matrix and a link, which the tests' own oracle knows."""
+
+    layer: Layer | StructuredLayer
+    hidden: Doubles
+    vectors: Doubles | None
+    oracle: Oracle | None
+
+
+def build(case: Case) -> Thrown:
     """Layer, hidden vectors ``[batch, dim]`` and calibration vectors, if any."""
     rng = np.random.default_rng([7, case.number])
-    weight = _rows(case, rng)
+    structured = case.method in MAKERS
+    weight = None if structured else _rows(case, rng)
     turn = np.exp(-np.arange(case.dim) / max(1.0, case.dim / 8)) if case.spectrum == "decaying" else np.ones(case.dim)
 
     def vectors(count: int) -> Doubles:
         rows = rng.standard_normal((count, case.dim)) * turn + 0.3 * np.ones(case.dim)
         return np.asarray(rows * np.exp(0.3 * rng.standard_normal((count, 1))))
 
-    hidden = vectors(case.batch)
-    scale = float(np.std(hidden[:8] @ weight[rng.integers(0, case.vocab, 256)].T)) or 1.0
-    factor = case.spread / scale
+    hidden, factor = vectors(case.batch), 1.0
+    if weight is not None:
+        factor = case.spread / (float(np.std(hidden[:8] @ weight[rng.integers(0, case.vocab, 256)].T)) or 1.0)
+    seen = hidden[:8].copy()
     if case.batch > 4:
         hidden[1] = 0.0
         hidden[2] *= 10.0
-    bias = {"none": None, "plain": rng.standard_normal(case.vocab), "large": 1000 * rng.standard_normal(case.vocab)}[case.bias]
-    stored = weight.astype(DTYPES[case.dtype])
     hidden = np.clip(hidden * factor, -1e30, 1e30).astype(np.float32).astype(np.float64)
+    calibration = _calibration(case, lambda count: vectors(count) * factor, rng)
+    if weight is None:
+        wanted = Wanted(case.vocab, case.dim, min(case.spread, 300.0), DTYPES[case.dtype], seen, rng)
+        layer, oracle = build_structured(case.method, wanted)
+        return Thrown(layer, hidden, calibration, oracle)
+    bias = {"none": None, "plain": rng.standard_normal(case.vocab), "large": 1000 * rng.standard_normal(case.vocab)}[case.bias]
     link = bent() if case.link == "table" else LINKS[case.link]
-    layer = Layer(stored, None if bias is None else bias.astype(np.float32), link)
-    return layer, hidden, _calibration(case, lambda count: vectors(count) * factor, rng)
+    matrix = Layer(weight.astype(DTYPES[case.dtype]), None if bias is None else bias.astype(np.float32), link)
+    return Thrown(matrix, hidden, calibration, None)
 
 
 def bent() -> Table:
@@ -168,3 +203,31 @@ def _calibration(case: Case, vectors: Any, rng: np.random.Generator) -> Doubles 
     }
     found = made[case.calibration]()
     return None if found is None else np.clip(found, -1e30, 1e30)
+
+
+def compiled(case: Case, layer: Any, options: Any, threads: int | None = None) -> Any:
+    """The case's engine: for shards, three over a third of the classes each."""
+
+    def one(part: Any, method: str, asked: Any) -> Any:
+        engine = hl.compile(part, method, threads=threads or case.threads, **asked)
+        return engine.reading_densely(math.inf) if case.looks and (engine.plan.levels or engine.plan.arrays) else engine
+
+    if case.method in MAKERS:
+        return hl.compile(layer, case.method, threads=threads or case.threads, **options)
+    if case.method != "shards":
+        return one(layer, case.method, options)
+    cuts = sorted({0, layer.vocab // 3, 2 * layer.vocab // 3, layer.vocab})
+    parts = [slice(*pair) for pair in itertools.pairwise(cuts)]
+    share = options | {"delta": options["delta"] / len(parts), "delta_ids": options["delta_ids"] / len(parts)}
+    layers = [Layer(layer.weight[at], None if layer.bias is None else layer.bias[at], layer.link) for at in parts]
+    return here([one(part, "cascade", share) for part in layers])
+
+
+def told(thrown: Thrown, live: Any) -> Truth:
+    """What is true of the layer, under a mask where there is one."""
+    if thrown.oracle is None:
+        return truth(thrown.layer, thrown.hidden, live)
+    found = thrown.oracle(thrown.hidden)
+    exponents = found.exponents if live is None or found.unscreened is None else found.unscreened
+    exponents = exponents if live is None else np.where(live, exponents, -np.inf)
+    return Truth(exponents, exponents, logsumexp(exponents), found.rounding)

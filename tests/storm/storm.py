@@ -12,6 +12,7 @@ lower end of a rate, at 1e-6, lies above what was promised.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -21,6 +22,8 @@ import signal
 import sys
 import time
 import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,36 +38,47 @@ import headlong as hl  # noqa: E402
 PROCESSOR, WALL, MEMORY = 90, 900, 6 << 30
 """Seconds of processor time, seconds by the clock (the machine may be busy), bytes of address space: of one case."""
 SURE = 1e-6
+SANITIZED = "san.so" in os.environ.get("LD_PRELOAD", "")
+"""A sanitizer needs terabytes of addresses and many times the time."""
 
 
-def in_process(number: int) -> dict[str, Any]:
-    """What came of a case, run in a child of this process."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        _child(number, writer)
-    os.close(writer)
-    text, end = b"", time.monotonic() + WALL
-    while (left := end - time.monotonic()) > 0 and select.select([reader], [], [], left)[0]:
-        piece = os.read(reader, 1 << 16)
-        if not piece:
-            break
-        text += piece
-    os.close(reader)
-    if time.monotonic() >= end:
-        os.kill(child, signal.SIGKILL)
-    _, status, usage = os.wait4(child, 0)
-    spent = {"seconds": round(usage.ru_utime + usage.ru_stime, 3), "megabytes": usage.ru_maxrss >> 10}
-    if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        return spent | {"ended": "hang" if name in ("SIGXCPU", "SIGKILL") else "abort", "by": name}
-    return spent | (json.loads(text) if text else {"ended": "abort", "by": f"exit {os.waitstatus_to_exitcode(status)}"})
+class Running:
+    """A case in a child of this process, forked from its only thread: a lock that another one held would stay held there."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.text, self.end = number, b"", time.monotonic() + WALL
+        self.reader, writer = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            os.close(self.reader)
+            _child(number, writer)
+        os.close(writer)
+
+    def read(self) -> bool:
+        """Whether all that the child has to say has come."""
+        piece = os.read(self.reader, 1 << 16)
+        self.text += piece
+        return not piece
+
+    def came(self) -> dict[str, Any]:
+        """What came of the case; a child that is not done by now never will be."""
+        os.close(self.reader)
+        if time.monotonic() >= self.end:
+            os.kill(self.child, signal.SIGKILL)
+        _, status, usage = os.wait4(self.child, 0)
+        spent = {"seconds": round(usage.ru_utime + usage.ru_stime, 3), "megabytes": usage.ru_maxrss >> 10}
+        if os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            return spent | {"ended": "hang" if name in ("SIGXCPU", "SIGKILL") else "abort", "by": name}
+        if not self.text:
+            return spent | {"ended": "abort", "by": f"exit {os.waitstatus_to_exitcode(status)}"}
+        return spent | json.loads(self.text)
 
 
 def _child(number: int, writer: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR, PROCESSOR + 5))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if not SANITIZED:
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR, PROCESSOR + 5))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     try:
         found = run(draw(number))
         said: dict[str, Any] = {
@@ -76,6 +90,24 @@ def _child(number: int, writer: int) -> None:
     with os.fdopen(writer, "w") as pipe:
         json.dump(said, pipe)
     os._exit(0)
+
+
+def in_turn(numbers: Iterable[int], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """``(number, what came of it)`` in the order of the numbers, so that a record is whole up to its last; ``jobs`` at once."""
+    left, running, done = iter(numbers), deque[Running](), {}
+    while True:
+        while len(running) < 4 * jobs and len(running) - len(done) < jobs and (number := next(left, None)) is not None:
+            running.append(Running(number))
+        if not running:
+            return
+        busy = [one for one in running if one.number not in done]
+        ready = select.select([one.reader for one in busy], [], [], 1.0)[0]
+        for one in busy:
+            if time.monotonic() >= one.end or (one.reader in ready and one.read()):
+                done[one.number] = one.came()
+        while running and running[0].number in done:
+            number = running.popleft().number
+            yield number, done.pop(number)
 
 
 class Record:
@@ -145,14 +177,14 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=1e9, help="by the clock")
     parser.add_argument("--first", type=int, help="the first case's number; default: where the record ended")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at once")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     record, end = Record(given.json), time.monotonic() + given.seconds
     first, before = given.first if given.first is not None else record.data["next"], len(record.data["trouble"])
-    for number in range(first, first + given.cases):
-        if time.monotonic() > end:
-            break
-        record.add(number, in_process(number))
+    numbers = itertools.takewhile(lambda _: time.monotonic() < end, range(first, first + given.cases))
+    for number, came in in_turn(numbers, given.jobs):
+        record.add(number, came)
         for trouble in record.data["trouble"][before:]:
             print(json.dumps(trouble), flush=True)
         before = len(record.data["trouble"])
