@@ -20,7 +20,8 @@ from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
 from headlong.previews.block_choice import learned_share
-from headlong.previews.blocks import blocks_of, lengths_up, shape_of, spectral
+from headlong.previews.block_records import lengths_up
+from headlong.previews.blocks import blocks_of, shape_of, spectral
 from headlong.previews.whitening import Basis, whiten
 from headlong.store import open_file, write_file
 from oracle import check_topk, truth

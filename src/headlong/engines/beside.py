@@ -39,9 +39,12 @@ class Part(NamedTuple):
     def topk(self, hidden: Doubles, k: int, eps: float | None) -> TopK:
         """By name, padded to ``k``."""
         top = self.engine.topk(hidden, min(k, self.engine.layer.vocab), eps=eps, allowed=self.marks)
+        if self.names is not None:
+            top = top._replace(ids=np.where(top.ids < 0, -1, self.names[top.ids]))
+        if top.ids.shape[1] == k:
+            return top
         short = ((0, 0), (0, k - top.ids.shape[1]))
-        ids = top.ids if self.names is None else np.append(self.names, -1)[top.ids]
-        ids, logits = np.pad(ids, short, constant_values=-1), np.pad(top.logits, short, constant_values=-np.inf)
+        ids, logits = np.pad(top.ids, short, constant_values=-1), np.pad(top.logits, short, constant_values=-np.inf)
         return top._replace(ids=ids, logits=logits)
 
     def lse(self, hidden: Doubles, eps: float | None, temperature: float | None) -> Lse:

@@ -178,6 +178,8 @@ class Changed(Merged):
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
         tops = [part.topk(call.hidden, k, eps) for part in self._parts(call)]
+        if len(tops) == 1:
+            return tops[0]
         logits, ids = (np.concatenate([getattr(top, name) for top in tops], axis=1) for name in ("logits", "ids"))
         logits, ids = best_of(logits, ids, k, self.layer.vocab)
         lse, error = merged_lse(tuple(top.lse for top in tops), tuple(top.error for top in tops))

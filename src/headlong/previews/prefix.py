@@ -15,7 +15,7 @@ No probability enters: the radius holds for every finite row and query.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,13 +125,15 @@ def roundings(layer: Layer, basis: Basis, found: Encoded) -> Summands:
     return summands
 
 
-def joined(summands: Summands, uncoded: NDArray[np.bool_], row: int) -> tuple[Floats, tuple[Term, ...]]:
+def joined(
+    summands: Summands, uncoded: NDArray[np.bool_], row: int, typical: Sequence[float] | None = None
+) -> tuple[Floats, tuple[Term, ...]]:
     """One row of the slack for many summands: ``max_p part_p / typical_p``, and the terms times ``typical_p``."""
     count = len(uncoded)
     some = summands(slice(0, count, -(-count // AT_ONCE)))
-    if count > AT_ONCE and not all((part > 0).any() for _, part in some):
+    if typical is None and count > AT_ONCE and not all((part > 0).any() for _, part in some):
         some = summands(slice(0, count))
-    typical = [_typical(part) for _, part in some]
+    typical = [typical_of(part) for _, part in some] if typical is None else typical
     slack = np.empty((1, count), np.float32)
     for start in range(0, count, AT_ONCE):
         here = slice(start, start + AT_ONCE)
@@ -141,7 +143,7 @@ def joined(summands: Summands, uncoded: NDArray[np.bool_], row: int) -> tuple[Fl
     return slack, tuple(term._replace(factor=usual, row=row) for (term, _), usual in zip(some, typical, strict=True))
 
 
-def _typical(part: Doubles) -> float:
+def typical_of(part: Doubles) -> float:
     """A factor of the size of most entries, never 0."""
     some = part[part > 0]
     return max(float(np.median(some)), 1e-30) if len(some) else 1e-30
