@@ -94,6 +94,23 @@ class BoundBlocks {
     const char* isa() const { return b_.looks->isa; }
     nb::capsule capsule() const { return nb::capsule(&b_, kBlocksCapsule); }
 
+    // Answers call the rows by these names [vocab].
+    void name(nb::ndarray<const int64_t, nb::numpy, nb::c_contig> names) {
+        check(static_cast<int64_t>(names.size()) == b_.vocab, "names [vocab]");
+        b_.names = names.data();
+        names_ = nb::cast(names);
+    }
+
+    // Searches more classes after its own, in a tree that bounds the same coordinates. Calls take no mask then.
+    void put_beside(nb::object other) {
+        const Blocks& more = nb::cast<const BoundBlocks&>(other).b_;
+        check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges && more.factor == b_.factor &&
+                  more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.beside == nullptr,
+              "trees side by side bound the same coordinates");
+        b_.beside = &more;
+        beside_ = std::move(other);
+    }
+
   private:
     struct Arrays {
         std::vector<Search> found;
@@ -105,7 +122,8 @@ class BoundBlocks {
     Arrays arrays(Doubles hidden, int64_t k, const std::optional<Bytes>& mask, int threads) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
         const auto count = static_cast<int64_t>(hidden.shape(0));
-        check(k >= 1 && k <= b_.vocab, "1 <= k <= vocab");
+        check(k >= 1 && k <= b_.vocab + (b_.beside == nullptr ? 0 : b_.beside->vocab), "1 <= k <= vocab");
+        check(!mask || b_.beside == nullptr, "no mask over trees side by side");
         if (mask)
             check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == b_.vocab &&
                       (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
@@ -208,7 +226,7 @@ class BoundBlocks {
     }
 
     Blocks b_;
-    nb::object keep_;
+    nb::object keep_, names_, beside_;
 };
 
 nb::object neighbours_of(Floats features, int threads) {
@@ -233,6 +251,8 @@ void bind_blocks(nb::module_& m) {
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))
         .def_prop_ro("capsule", &BoundBlocks::capsule)
+        .def("name", &BoundBlocks::name, nb::arg("names"))
+        .def("put_beside", &BoundBlocks::put_beside, nb::arg("other"))
         .def_prop_ro("isa", &BoundBlocks::isa);
     m.def("neighbours", &neighbours_of, nb::arg("features"), nb::arg("threads"));
 }

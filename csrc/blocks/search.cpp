@@ -1,388 +1,190 @@
-// One query's way through the blocks: all nodes of the coarsest level, the classes below the best of them for a threshold, then
-// every node whose bound reaches it, in the order of memory; what stays open is looked at closer, then scored, best first.
+// Queries' way through the blocks: all nodes of the coarsest level, the classes below the best of them for a threshold, then every
+// node whose bound reaches it, the highest first; what stays open is looked at closer, then scored, best first. Queries that go
+// together read a record one after the other while it is in the cache; a long way is gone by several threads.
 #include "blocks/search.h"
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <limits>
+#include <memory>
 
+#include "blocks/run.h"
 #include "runtime/pool.h"
 
 namespace headlong {
 namespace {
 
-constexpr double kNone = -std::numeric_limits<double>::infinity();
-constexpr float kLowest = -std::numeric_limits<float>::max();  // what pads a record is below: there is nothing beneath it
-constexpr int64_t kSeeds = 16;     // nodes of every level on the way to the first threshold
-constexpr size_t kTogether = 8;    // rows that are scored at once
-constexpr size_t kPending = 32;    // classes between two closer looks, so that their records are on their way
-constexpr int64_t kAhead = 6;      // records asked for before they are read
-constexpr int kBins = 256;          // of bounds, from the highest down
-constexpr float kMostX = 1e30f;    // coordinates beyond are left to the other levels
+constexpr int kTogether = 16;        // queries that go together
+constexpr int64_t kAhead = 6;        // records asked for before they are read
+constexpr int64_t kLong = 4096;      // blocks to open from which a second thread is worth its waking
+constexpr int64_t kTaken = 4;        // nodes that a thread takes at once
 
-bool better(const Found& a, const Found& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
-
-void prefetch(const uint8_t* from, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
-}
-
-float up(double x) {
-    const float y = static_cast<float>(x);
-    return static_cast<double>(y) < x ? std::nextafter(y, std::numeric_limits<float>::infinity()) : y;
-}
-
-float down(double x) { return -up(-x); }
-
-double norm(const double* x, int64_t start, int64_t stop) {
-    double sum = 0;
-    for (int64_t j = start; j < stop; ++j) sum += x[j] * x[j];
-    return std::sqrt(sum);
-}
-
-// A class that may be among the best: where it is, its estimate and its upper end.
-struct Candidate {
-    int32_t place;
-    float est, upper;
-};
-
-// What one thread needs for a query, kept from call to call.
-struct Work {
-    std::vector<double> shifted, turned, given, rest_lengths;
-    std::vector<float> left, rest;
-    std::vector<float> x, signs, bounds, lengths, closer_lengths;
-    std::vector<float> sorted;
-    std::vector<int32_t> open, next;
-    std::vector<Candidate> candidates, pending;
-    std::vector<Found> best;
-    std::vector<int64_t> ids;
-    std::vector<double> z;
-    std::vector<uint64_t> seeded;
-};
-
-class Run {
+// The way of some queries together.
+class Sweep {
   public:
-    Run(const Blocks& blocks, const double* hidden, int64_t k, const uint8_t* mask, Work& work, Search& answer)
-        : b_(blocks), hidden_(hidden), k_(k), mask_(mask), w_(work), answer_(answer) {}
+    Sweep(const Blocks& blocks, Run* const* runs, int count) : b_(blocks), runs_(runs), count_(count) {}
 
-    void go() {
-        if (!prepare()) return;
-        roots();
-        seed();
-        w_.open.clear();
-        const int64_t nodes = b_.levels[0].groups * kNeighbours;
-        if (b_.levels.size() == 1) {
-            for (int64_t g = 0; g < b_.levels[0].groups; ++g) leaf(static_cast<int32_t>(g));
-        } else {
-            open_roots(nodes);
-            descend(1, w_.open.data(), static_cast<int64_t>(w_.open.size()), true);
+    // The nodes of the coarsest level that any query wants, roughly from the highest bound down: a sort by bins.
+    void order(std::vector<int32_t>& nodes) const {
+        const int64_t count = b_.levels[0].groups * kNeighbours;
+        std::vector<int16_t> bins(count, kBins);
+        for (int q = 0; q < count_; ++q) runs_[q]->place(count, bins.data());
+        int32_t starts[kBins + 2] = {0};
+        for (int64_t n = 0; n < count; ++n) ++starts[bins[n] + 1];
+        for (int b = 0; b <= kBins; ++b) starts[b + 1] += starts[b];
+        nodes.resize(starts[kBins]);
+        for (int64_t n = 0; n < count; ++n)
+            if (bins[n] < kBins) nodes[starts[bins[n]]++] = static_cast<int32_t>(n);
+    }
+
+    // Opens what the queries want below the nodes [start, stop) of the list.
+    void open(const std::vector<int32_t>& nodes, int64_t start, int64_t stop) {
+        const BlockLevel& below = b_.levels[1];
+        const int64_t bytes = below.shape.group_bytes(), count = static_cast<int64_t>(nodes.size());
+        for (int64_t i = start; i < stop; ++i) {
+            if (i + kAhead < count) prefetch(below.records + nodes[i + kAhead] * bytes, bytes);
+            uint32_t wanting = 0;
+            for (int q = 0; q < count_; ++q) wanting |= static_cast<uint32_t>(runs_[q]->wants(nodes[i])) << q;
+            if (wanting != 0) descend(1, nodes[i], wanting);
         }
-        if (!close()) return;
-        std::sort(w_.best.begin(), w_.best.end(), better);
-        answer_.best.assign(w_.best.begin(), w_.best.begin() + std::min<int64_t>(k_, w_.best.size()));
-        answer_.opened = static_cast<double>(opened_) / static_cast<double>(b_.levels.back().groups);
-        answer_.done = true;
     }
 
   private:
-    // The query as every level wants it. False where float32 cannot hold it.
-    bool prepare() {
-        const int64_t dim = b_.dim, width = b_.width;
-        w_.shifted.resize(dim);
-        w_.turned.resize(width);
-        double length = 0, add = 0;
-        for (int64_t j = 0; j < dim; ++j) {
-            w_.shifted[j] = hidden_[j] - b_.mean[j];
-            length += w_.shifted[j] * w_.shifted[j];
-        }
-        length = std::sqrt(length) * (1 + 1e-12);
-        if (b_.centre != nullptr)
-            for (int64_t j = 0; j < dim; ++j) add += hidden_[j] * b_.centre[j];
-        b_.kernels->dot_rows(b_.head, b_.turn_kind, dim, nullptr, width, w_.shifted.data(), w_.turned.data());
-        const double* x = w_.turned.data();
-        w_.x.assign(width + kNeighbours, 0.f);
-        w_.signs.resize(2 * b_.look);
-        float most = 0;
-        for (int64_t j = 0; j < width; ++j) {
-            w_.x[j] = static_cast<float>(x[j]);
-            most = std::max(most, std::fabs(w_.x[j]));
-            if (j >= b_.look) continue;
-            w_.signs[j] = std::max(w_.x[j], 0.f);
-            w_.signs[b_.look + j] = std::min(w_.x[j], 0.f);
-        }
-        const double halves[4] = {norm(x, 0, b_.look), norm(x, b_.look, width), 1, length};
-        w_.lengths.clear();
-        w_.closer_lengths.clear();
-        take_rest(x, length);
-        for (size_t s = 0, behind = 0; s + 1 < b_.edges.size(); ++s) {
-            const double exact = b_.edges[s] < width ? norm(x, b_.edges[s], b_.edges[s + 1]) : w_.rest_lengths[behind++];
-            const float size = up(exact * b_.factor * (1 + 0x1p-18));
-            w_.lengths.push_back(size);
-            if (static_cast<int64_t>(s) >= b_.closer_from) w_.closer_lengths.push_back(size);
-        }
-        double shared = 0, closer = 0;
-        for (int h = 0; h < 4; ++h) {
-            shared += b_.shared[h] * halves[h];
-            closer += b_.closer_shared[h] * halves[h];
-        }
-        w_.lengths.push_back(up(shared * (1 + 0x1p-18)));
-        w_.closer_lengths.push_back(up(closer * (1 + 0x1p-18)));
-        const float slack = up(std::fabs(add) * 0x1p-20 + 0x1p-100);
-        box_ = {w_.signs.data(), w_.lengths.data(), static_cast<float>(add), slack};
-        class_ = {w_.x.data(), w_.lengths.data(), static_cast<float>(add), slack};
-        closer_ = {w_.x.data() + b_.look, w_.closer_lengths.data(), 0, slack};
-        for (float size : w_.lengths) most = std::max(most, size);
-        for (float size : w_.closer_lengths) most = std::max(most, size);
-        answer_.bytes = static_cast<double>(dim * width * (b_.rest == nullptr ? 1 : 2)) * (b_.turn_kind == Kind::f32 ? 4 : 2) +
-                        static_cast<double>(dim * b_.rest_width);
-        w_.candidates.clear();
-        w_.pending.clear();
-        w_.best.clear();
-        w_.ids.clear();
-        return most <= kMostX && std::fabs(class_.add) <= kMostX;
-    }
-
-    // No less than the lengths of the segments behind `width`: of what x back leaves of the query, by codes of the rotation, and what
-    // that is off. (What x back gives has next to no part in them, and is most of the query.)
-    void take_rest(const double* x, double length) {
-        w_.rest_lengths.clear();
-        if (b_.rest == nullptr) return;
-        const int64_t dim = b_.dim, width = b_.width;
-        w_.left.resize(dim);
-        w_.rest.resize(b_.rest_width);
-        w_.given.resize(dim);
-        b_.kernels->rotate(b_.back, b_.turn_kind, dim, width, 0, dim, x, width, 1, w_.given.data(), dim);
-        double square = 0;
-        for (int64_t j = 0; j < dim; ++j) {
-            w_.left[j] = static_cast<float>(w_.shifted[j] - w_.given[j]);
-            square += static_cast<double>(w_.left[j]) * w_.left[j];
-        }
-        b_.looks->spread(b_.rest, dim, b_.rest_width, w_.left.data(), w_.rest.data());
-        const double left = std::sqrt(square), size = norm(x, 0, width);
-        const double* lost = b_.rest_lost.data();
-        for (size_t s = 0; s + 1 < b_.edges.size(); ++s) {
-            if (b_.edges[s] < width) continue;
-            double sum = 0;
-            for (int64_t j = b_.edges[s] - width; j < b_.edges[s + 1] - width; ++j) {
-                const double one = static_cast<double>(w_.rest[j]) * b_.rest_scale[j];
-                sum += one * one;
-            }
-            w_.rest_lengths.push_back(std::sqrt(sum) * (1 + 0x1p-20) + lost[0] * left + lost[1] * length + lost[2] * size);
-            lost += 3;
-        }
-    }
-
-    void roots() {
-        const BlockLevel& root = b_.levels[0];
-        w_.bounds.resize(root.groups * kNeighbours);
-        if (b_.levels.size() == 1) return;  // its nodes are classes, which seed() and go() look at
-        float est[kNeighbours];
-        const int64_t bytes = root.shape.group_bytes();
-        for (int64_t g = 0; g < root.groups; ++g)
-            b_.looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
-        answer_.bytes += static_cast<double>(root.groups * bytes);
-    }
-
-    // The first threshold: down from the best nodes of every level to the classes of the best blocks.
-    void seed() {
-        const int64_t blocks = b_.levels.back().groups;
-        w_.seeded.assign((blocks + 63) / 64, 0);
-        if (b_.levels.size() == 1) return;
-        const int64_t wanted = std::max(kSeeds, 2 * ((k_ + kNeighbours - 1) / kNeighbours));
-        best_of(w_.bounds.data(), nullptr, static_cast<int64_t>(w_.bounds.size()), wanted, w_.next);
-        float est[kNeighbours];
-        std::vector<float> bounds;
-        std::vector<int32_t> nodes;
-        for (size_t level = 1; level + 1 < b_.levels.size(); ++level) {
-            const BlockLevel& here = b_.levels[level];
-            const int64_t bytes = here.shape.group_bytes();
-            bounds.resize(w_.next.size() * kNeighbours);
-            nodes.resize(bounds.size());
-            for (size_t i = 0; i < w_.next.size(); ++i) {
-                here_is(level, w_.next[i], bytes, est, &bounds[i * kNeighbours]);
-                for (int c = 0; c < kNeighbours; ++c) nodes[i * kNeighbours + c] = w_.next[i] * kNeighbours + c;
-            }
-            best_of(bounds.data(), nodes.data(), static_cast<int64_t>(bounds.size()), wanted, w_.next);
-        }
-        const uint8_t* records = b_.levels.back().records;
-        const int64_t bytes = b_.levels.back().shape.group_bytes();
-        for (int32_t g : w_.next) prefetch(records + g * bytes, bytes);
-        for (int32_t g : w_.next) {
-            leaf(g);
-            w_.seeded[g / 64] |= uint64_t{1} << (g % 64);
-        }
-        look_closer();
-        std::vector<Candidate>& all = w_.candidates;
-        const size_t few = std::min<size_t>(k_, all.size());
-        std::nth_element(all.begin(), all.begin() + few, all.end(), [](const Candidate& a, const Candidate& b) { return a.est > b.est; });
-        for (size_t i = 0; i < few; ++i) ask(all[i]);
-        all.erase(all.begin(), all.begin() + few);
-        settle();
-    }
-
-    // The nodes of the coarsest level that reach the threshold, roughly from the highest bound down: a sort by bins.
-    void open_roots(int64_t nodes) {
-        float most = tau_;
-        for (int64_t n = 0; n < nodes; ++n)
-            if (w_.bounds[n] < kMostX) most = std::max(most, w_.bounds[n]);
-        const float width = most > tau_ && tau_ > -kMostX ? (kBins - 1) / (most - tau_) : 0;
-        const auto bin_of = [&](float bound) {  // beyond all, or where there is no threshold yet: the first bin
-            const float at = (bound - tau_) * width;
-            return kBins - 1 - (at < kBins - 1 ? static_cast<int>(at) : kBins - 1);
-        };
-        int32_t starts[kBins + 1] = {0};
-        for (int64_t n = 0; n < nodes; ++n)
-            if (w_.bounds[n] >= tau_) ++starts[bin_of(w_.bounds[n]) + 1];
-        for (int b = 0; b < kBins; ++b) starts[b + 1] += starts[b];
-        w_.open.resize(starts[kBins]);
-        for (int64_t n = 0; n < nodes; ++n)
-            if (w_.bounds[n] >= tau_) w_.open[starts[bin_of(w_.bounds[n])]++] = static_cast<int32_t>(n);
-    }
-
-    void here_is(size_t level, int64_t group, int64_t bytes, float* est, float* upper) {
-        b_.looks->sixteen(b_.levels[level].records + group * bytes, b_.levels[level].shape, box_, kLowest, est, upper);
-        answer_.bytes += static_cast<double>(bytes);
-    }
-
-    // The `wanted` nodes with the largest bounds that are there at all.
-    void best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out) {
-        float least = kLowest;
-        if (count > wanted) {
-            w_.sorted.resize(count);
-            for (int64_t n = 0; n < count; ++n) w_.sorted[n] = bounds[n] >= kLowest ? bounds[n] : kLowest;
-            std::nth_element(w_.sorted.begin(), w_.sorted.begin() + (wanted - 1), w_.sorted.end(), std::greater<float>());
-            least = w_.sorted[wanted - 1];
-        }
-        out.clear();
-        for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)  // the first ones among equals
-            if (bounds[n] > least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
-        for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)
-            if (bounds[n] == least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
-        std::sort(out.begin(), out.end());
-    }
-
-    // Opens `count` nodes of the level before `level`, whose bounds are those of the coarsest level where `rooted`.
-    void descend(size_t level, const int32_t* nodes, int64_t count, bool rooted) {
+    // The record `node` of a level, for the queries that want it.
+    void descend(size_t level, int32_t node, uint32_t wanting) {
         const BlockLevel& here = b_.levels[level];
         const int64_t bytes = here.shape.group_bytes();
-        const bool last = level + 1 == b_.levels.size();
-        float est[kNeighbours], upper[kNeighbours];
-        int32_t children[kNeighbours];
-        for (int64_t i = 0; i < count; ++i) {
-            if (i + kAhead < count) prefetch(here.records + nodes[i + kAhead] * bytes, bytes);
-            const int32_t node = nodes[i];
-            if (rooted && !(w_.bounds[node] >= tau_)) continue;
-            if (last) {
-                if (w_.seeded[node / 64] >> (node % 64) & 1) continue;
-                leaf(node);
-                continue;
+        if (level + 1 == b_.levels.size()) {
+            for (uint32_t left = wanting; left != 0; left &= left - 1)
+                if (runs_[__builtin_ctz(left)]->is_seeded(node)) wanting &= ~(left & -left);
+            const double share = static_cast<double>(bytes) / std::max(1, __builtin_popcount(wanting));
+            for (; wanting != 0; wanting &= wanting - 1) runs_[__builtin_ctz(wanting)]->leaf(node, share);
+            return;
+        }
+        const double share = static_cast<double>(bytes) / __builtin_popcount(wanting);
+        uint32_t wanted[kNeighbours] = {0}, any = 0;  // who wants each child
+        for (; wanting != 0; wanting &= wanting - 1) {
+            const int q = __builtin_ctz(wanting);
+            uint32_t open = runs_[q]->open(here.records + node * bytes, here.shape, share);
+            any |= open;
+            for (; open != 0; open &= open - 1) wanted[__builtin_ctz(open)] |= uint32_t{1} << q;
+        }
+        const BlockLevel& below = b_.levels[level + 1];
+        const int64_t more = below.shape.group_bytes();
+        for (uint32_t left = any; left != 0; left &= left - 1)
+            prefetch(below.records + (node * static_cast<int64_t>(kNeighbours) + __builtin_ctz(left)) * more, more);
+        for (; any != 0; any &= any - 1) {
+            const int c = __builtin_ctz(any);
+            descend(level + 1, node * kNeighbours + c, wanted[c]);
+        }
+    }
+
+    const Blocks& b_;
+    Run* const* runs_;
+    int count_;
+};
+
+// Some queries of a call, and how many threads may help them.
+class Group {
+  public:
+    Group(const Blocks& blocks, const double* hidden, int64_t k, int threads) : b_(blocks), hidden_(hidden), k_(k), threads_(threads) {}
+
+    // `masks[q]` [vocab] or null, of `count` queries.
+    void go(const uint8_t* const* masks, Search* answers, int count) {
+        static thread_local std::vector<std::unique_ptr<Work>> kept;
+        while (static_cast<int>(kept.size()) < count) kept.push_back(std::make_unique<Work>());
+        std::vector<Run> all;
+        std::vector<Run*> runs;
+        all.reserve(count);
+        for (int q = 0; q < count; ++q) {
+            all.emplace_back(b_, hidden_ + q * b_.dim, k_, masks[q], *kept[q], answers[q]);
+            answers[q].done = all[q].begin(count);
+        }
+        for (const Blocks* tree = &b_; tree != nullptr; tree = tree->beside) {
+            runs.clear();
+            for (int q = 0; q < count; ++q) {
+                if (tree != &b_) answers[q].done = answers[q].done && all[q].enter(*tree, count);
+                if (answers[q].done) runs.push_back(&all[q]);
             }
-            uint32_t open = b_.looks->sixteen(here.records + node * bytes, here.shape, box_, tau_, est, upper);
-            answer_.bytes += static_cast<double>(bytes);
-            int64_t found = 0;
-            for (; open != 0; open &= open - 1) children[found++] = node * kNeighbours + __builtin_ctz(open);
-            descend(level + 1, children, found, false);
+            walk(*tree, runs, masks[0], answers[0]);
+            for (int q = 0; q < count; ++q) answers[q].done = answers[q].done && all[q].close();
+        }
+        for (int q = 0; q < count; ++q) {
+            const std::vector<Found>& best = all[q].best();
+            answers[q].best.assign(best.begin(), best.begin() + std::min<int64_t>(k_, static_cast<int64_t>(best.size())));
+            answers[q].opened = std::min(1.0, static_cast<double>(all[q].opened()) / static_cast<double>(b_.levels.back().groups));
         }
     }
 
-    // Looks at the classes of a block. One whose estimate reaches the threshold is scored soon, which raises it.
-    void leaf(int32_t group) {
-        const BlockLevel& here = b_.levels.back();
-        const int64_t bytes = here.shape.group_bytes();
-        float est[kNeighbours], upper[kNeighbours];
-        uint32_t open = b_.looks->sixteen(here.records + group * bytes, here.shape, class_, tau_, est, upper);
-        ++opened_;
-        answer_.bytes += static_cast<double>(bytes);
-        for (; open != 0; open &= open - 1) {
-            const int c = __builtin_ctz(open);
-            const int32_t place = group * kNeighbours + c, id = b_.order[place];
-            if (id < 0 || (mask_ != nullptr && mask_[id] == 0)) continue;
-            if (b_.closer != nullptr) prefetch(b_.closer + place * closer_bytes_, closer_bytes_);
-            w_.pending.push_back({place, est[c], upper[c]});
+  private:
+    // One tree, for all queries that are left. What several threads find of one query joins its candidates' best.
+    void walk(const Blocks& tree, const std::vector<Run*>& runs, const uint8_t* mask, Search& first) {
+        static thread_local std::vector<int32_t> nodes;
+        const int together = static_cast<int>(runs.size());
+        if (together == 0) return;
+        Sweep sweep(tree, runs.data(), together);
+        if (tree.levels.size() == 1) {
+            const auto bytes = static_cast<double>(tree.levels[0].shape.group_bytes());
+            for (int64_t g = 0; g < tree.levels[0].groups; ++g)
+                for (Run* run : runs) run->leaf(static_cast<int32_t>(g), bytes / together);
+            return;
         }
-        if (w_.pending.size() >= kPending) look_closer();
+        sweep.order(nodes);
+        if (together == 1 && threads_ > 1 && below(tree, nodes) >= kLong) split(tree, *runs[0], mask, nodes, first);
+        else sweep.open(nodes, 0, static_cast<int64_t>(nodes.size()));
     }
 
-    // Looks closer at the classes that are pending. One whose estimate reaches the threshold is scored soon, which raises it.
-    void look_closer() {
-        for (Candidate one : w_.pending) {
-            if (!(one.upper >= tau_)) continue;
-            if (b_.closer != nullptr) {
-                one.upper = b_.looks->closer(b_.closer + one.place * closer_bytes_, b_.closer_shape, closer_, &one.est);
-                answer_.bytes += static_cast<double>(closer_bytes_);
-                if (!(one.upper >= tau_)) continue;
+    // Blocks below the nodes of the coarsest level, at most.
+    static int64_t below(const Blocks& tree, const std::vector<int32_t>& nodes) {
+        auto count = static_cast<int64_t>(nodes.size());
+        for (size_t level = 2; level < tree.levels.size(); ++level) count *= kNeighbours;
+        return count;
+    }
+
+    // One query's nodes among several threads, each with candidates and a best of its own and one threshold for all.
+    void split(const Blocks& tree, Run& first, const uint8_t* mask, const std::vector<int32_t>& nodes, Search& answer) const {
+        struct Part {
+            Search answer;
+            std::vector<Found> best;
+            int64_t opened = 0;
+            bool done = true;
+        };
+        std::vector<Part> parts(threads_);
+        std::atomic<float> threshold{kLowest};
+        std::atomic<int64_t> next{0};
+        const auto count = static_cast<int64_t>(nodes.size());
+        const auto open = [&](Run& run) {
+            Run* one = &run;
+            Sweep sweep(tree, &one, 1);
+            for (int64_t at = next.fetch_add(kTaken); at < count; at = next.fetch_add(kTaken))
+                sweep.open(nodes, at, std::min(at + kTaken, count));
+        };
+        first.share(&threshold);
+        run_parallel(threads_, [&](int t) {
+            if (t == 0) {
+                open(first);
+                return;
             }
-            if (full_ && one.est >= tau_) {
-                ask(one);
-                if (w_.ids.size() >= kTogether) settle();
-            } else {
-                w_.candidates.push_back(one);
-            }
+            static thread_local Work beside;
+            Run own(tree, hidden_, k_, mask, beside, parts[t].answer);
+            own.join(first, threshold);
+            open(own);
+            parts[t].done = own.close();
+            parts[t].best = own.best();
+            parts[t].opened = own.opened();
+        });
+        for (const Part& part : parts) {
+            first.add(part.best, part.opened);
+            answer.rows += part.answer.rows;
+            answer.bytes += part.answer.bytes;
+            answer.done = answer.done && part.done;
         }
-        w_.pending.clear();
-    }
-
-    // The row of a class is wanted.
-    void ask(const Candidate& of) {
-        const int64_t id = b_.order[of.place];
-        w_.ids.push_back(id);
-        const int64_t bytes = b_.dim * (b_.kind == Kind::f32 ? 4 : 2);
-        prefetch(static_cast<const uint8_t*>(b_.weight) + id * bytes, bytes);
-    }
-
-    // Scores the rows that were asked for; the threshold is the k-th best of all that were.
-    void settle() {
-        if (w_.ids.empty()) return;
-        w_.z.resize(w_.ids.size());
-        b_.kernels->dot_rows(b_.weight, b_.kind, b_.dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
-        for (size_t i = 0; i < w_.ids.size(); ++i) {
-            const double z = b_.bias == nullptr ? w_.z[i] : w_.z[i] + b_.bias[w_.ids[i]];
-            w_.best.push_back({w_.ids[i], std::isfinite(z) ? z : kNone});
-            std::push_heap(w_.best.begin(), w_.best.end(), better);
-            if (static_cast<int64_t>(w_.best.size()) <= k_) continue;
-            std::pop_heap(w_.best.begin(), w_.best.end(), better);
-            w_.best.pop_back();
-        }
-        answer_.rows += static_cast<int64_t>(w_.ids.size());
-        answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(b_.dim * (b_.kind == Kind::f32 ? 4 : 2));
-        w_.ids.clear();
-        full_ = static_cast<int64_t>(w_.best.size()) >= k_;
-        if (full_) tau_ = std::max(tau_, down(w_.best.front().z));
-    }
-
-    // Scores what is still open, best first. False where that is so much that a dense pass is cheaper.
-    bool close() {
-        std::vector<Candidate>& all = w_.candidates;
-        look_closer();
-        settle();
-        size_t left = 0;
-        for (const Candidate& one : all)
-            if (one.upper >= tau_) all[left++] = one;
-        all.resize(left);
-        if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), b_.most * static_cast<double>(b_.vocab))) return false;
-        std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
-        for (const Candidate& one : all) {
-            if (!(one.upper >= tau_)) break;
-            ask(one);
-            if (w_.ids.size() >= kTogether) settle();
-        }
-        settle();
-        return true;
+        first.share(nullptr);
     }
 
     const Blocks& b_;
     const double* hidden_;
     int64_t k_;
-    const uint8_t* mask_;
-    Work& w_;
-    Search& answer_;
-    LookQuery box_{}, class_{}, closer_{};
-    float tau_ = kLowest;
-    const int64_t closer_bytes_ = b_.closer_shape.class_bytes();
-    bool full_ = false;
-    int64_t opened_ = 0;
+    int threads_;
 };
 
 }  // namespace
@@ -390,16 +192,20 @@ class Run {
 std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads) {
     std::vector<Search> answers(count);
+    if (count == 0) return answers;
+    const int64_t each = std::min<int64_t>(kTogether, (count + threads - 1) / threads), groups = (count + each - 1) / each;
     std::atomic<int64_t> next{0};
     const auto work = [&](int) {
-        static thread_local Work kept;
-        for (int64_t q = next++; q < count; q = next++) {
-            const uint8_t* here = mask == nullptr ? nullptr : mask + (mask_per_row ? q * blocks.vocab : 0);
-            Run(blocks, hidden + q * blocks.dim, k, here, kept, answers[q]).go();
+        const uint8_t* masks[kTogether];
+        for (int64_t g = next++; g < groups; g = next++) {
+            const int64_t first = g * each, here = std::min(each, count - first);
+            for (int64_t q = 0; q < here; ++q)
+                masks[q] = mask == nullptr ? nullptr : mask + (mask_per_row ? (first + q) * blocks.vocab : 0);
+            Group(blocks, hidden + first * blocks.dim, k, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
         }
     };
-    if (count == 1 || threads == 1) work(0);
-    else run_parallel(static_cast<int>(std::min<int64_t>(threads, count)), work);
+    if (groups == 1 || threads == 1) work(0);
+    else run_parallel(static_cast<int>(std::min<int64_t>(threads, groups)), work);
     return answers;
 }
 

@@ -46,6 +46,8 @@ struct Blocks {
     double most = 0.25;  // the share of classes beyond which reading row by row is given up
     const Kernels* kernels = nullptr;
     const Looks* looks = nullptr;
+    const int64_t* names = nullptr;    // [vocab] the id of each row, or null: its number
+    const Blocks* beside = nullptr;    // more classes, in a tree of their own of the same shape, searched after this one
 };
 
 struct Found {
@@ -61,7 +63,7 @@ struct Search {
     bool done = false;
 };
 
-// hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null.
+// hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where trees lie beside.
 std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads);
 

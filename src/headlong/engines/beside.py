@@ -17,10 +17,12 @@ from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
 from headlong.engines.allowed import Filters, few, sample_of
 from headlong.engines.base import Engine
+from headlong.engines.blocks import BlockReader
 from headlong.engines.masks import Marked
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.previews.again import blocks_beside
 
 Ids = NDArray[np.int64]
 Places = NDArray[Any]
@@ -75,6 +77,44 @@ class Part(NamedTuple):
         found = sample_of(few(names, logits, layer.link), filters)
         cost = Cost(count, count * float(layer.dim * layer.weight.itemsize), np.zeros(len(hidden), bool), self.engine.name)
         return Sample(*found, np.ones(found[0].shape, bool), cost)
+
+
+class Together:
+    """Settled classes and rows beside them in one search over blocks, for calls that ask for ids alone."""
+
+    def __init__(self, settled: Engine, reader: BlockReader, search: Any) -> None:
+        self.takes, self.affine, self.search = reader.takes, reader.affine, search
+        self.threads, self.path = settled.threads, f"{settled.name}/{reader.isa}"
+
+    @classmethod
+    def of(cls, settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Together | None:
+        """None where there are no blocks, where their bounds were learned, or where their basis was not kept."""
+        plan, reader = settled.plan, settled.executor
+        if plan.blocks is None or not isinstance(reader, BlockReader) or reader.affine is None or not reader.sure:
+            return None
+        order, level, share = plan.blocks.order, native.isa(), plan.dense.share
+        gone = there[np.maximum(order, 0)] == 0
+        left = plan.blocks._replace(order=np.where(gone, np.int32(-1), order))
+        search = native.blocks(settled.layer.weight, settled.layer.bias, left, share, level)
+        if rows is not None:
+            more = blocks_beside(plan, rows, native.threads(settled.threads))
+            if more is None:
+                return None
+            beside = native.blocks(rows.weight, rows.bias, more, share, level)
+            beside.name(ids)
+            search.put_beside(beside)
+        return cls(settled, reader, search)
+
+    def topk(self, hidden: Doubles, k: int) -> TopK | None:
+        """None where blocks are not worth their while."""
+        if not self.takes(len(hidden), k):
+            return None
+        assert self.affine is not None
+        *found, done = self.search.answer(hidden, k, None, native.threads(self.threads), *self.affine)
+        if not done:
+            return None
+        logits, ids, log_probs, lse, error, proved, *cost = found
+        return TopK(log_probs, ids, logits, lse, error, proved, Cost(*cost, self.path))
 
 
 def rows_like(layer: Layer, weight: Any, bias: Any) -> Layer:

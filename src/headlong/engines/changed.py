@@ -15,6 +15,7 @@ the rows that came, so a change costs as much as they do, and an engine that was
 
 from __future__ import annotations
 
+import math
 import os
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
-from headlong.engines.beside import Part, joined, kept_of, new_ids, one_layer, rows_like
+from headlong.engines.beside import Part, Together, joined, kept_of, new_ids, one_layer, rows_like
 from headlong.engines.factory import checked_norms, reading
 from headlong.engines.masks import Marked
 from headlong.engines.merged import Merged, best_of, blank, log_probs_of, merged_lse
@@ -95,6 +96,11 @@ class Changed(Merged):
         wanted = self.promise._replace(delta=0.0, delta_ids=0.0, over=frozenset())
         reader = METHODS["cascade" if looked else "full"]()
         return reading(self.rows, reader, wanted, threads=self.settled.threads, seed=self.settled.seed)
+
+    @cached_property
+    def together(self) -> Together | None:
+        """Both parts in one search, where that can be."""
+        return Together.of(self.settled, self.there, self.rows, self.ids)
 
     def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Changed:
         rows = rows_like(self.settled.layer, weight, bias)
@@ -164,11 +170,14 @@ class Changed(Merged):
             return call
         return call._replace(mask=call.mask & self._alive.mask)
 
+    def _is_plain(self, call: Asked) -> bool:
+        """Whether the caller named no classes."""
+        return call.mask is None or (self._alive is not None and call.mask is self._alive.mask)
+
     def _parts(self, call: Asked) -> list[Part]:
         """The settled classes and the rows beside, each with the marks of those that may be answered."""
-        plain = call.mask is None or (self._alive is not None and call.mask is self._alive.mask)
         own, beside = self._own, None
-        if not plain:
+        if not self._is_plain(call):
             assert call.mask is not None
             mask = call.mask[:, : len(self.there)]
             own = Marked(np.ascontiguousarray(mask if own is None else mask & own.mask))
@@ -177,6 +186,10 @@ class Changed(Merged):
         return found if self.added is None else [*found, Part(self.added, self.ids, beside)]
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
+        if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.together is not None:
+            found = self.together.topk(call.hidden, k)
+            if found is not None:
+                return found
         tops = [part.topk(call.hidden, k, eps) for part in self._parts(call)]
         if len(tops) == 1:
             return tops[0]

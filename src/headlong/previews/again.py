@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 from headlong.layers.matrix import Layer
-from headlong.plan import Level, Plan
+from headlong.plan import Blocks, Level, Plan
 from headlong.previews.block_choice import stand_ins
 from headlong.previews.blocks import blocks_of
 from headlong.previews.few_bits import Planes, planes_plan
@@ -22,11 +22,7 @@ from headlong.previews.whitening import Basis, basis_of, whiten
 
 def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     """``plan`` over ``layer``: levels of the same widths and bits, blocks where it had them."""
-    basis = None
-    if plan.rotation is not None:
-        assert plan.mean is not None
-        assert plan.centre is not None
-        basis = basis_of(plan.mean, plan.centre, plan.rotation, 1.0)
+    basis = basis_in(plan)
     again = _levels(plan, layer, basis, threads)
     if plan.blocks is None:
         return again
@@ -36,6 +32,24 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     every = plan.blocks.most >= int(np.count_nonzero(plan.blocks.order >= 0))
     most = layer.vocab if every else plan.blocks.most
     return again._replace(blocks=blocks._replace(batch=plan.blocks.batch, most=most))
+
+
+def basis_in(plan: Plan) -> Basis | None:
+    """The basis that the levels of a plan are in; None where rows are coded as they are."""
+    if plan.rotation is None:
+        return None
+    assert plan.mean is not None
+    assert plan.centre is not None
+    return basis_of(plan.mean, plan.centre, plan.rotation, 1.0)
+
+
+def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
+    """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept."""
+    blocks, turn = plan.blocks, plan.rotation
+    if blocks is None or turn is None or not np.array_equal(blocks.head, turn[:, : len(blocks.head)].T):
+        return None
+    basis = basis_in(plan)
+    return None if basis is None else blocks_of(rows, basis, threads)
 
 
 def _levels(plan: Plan, layer: Layer, basis: Basis | None, threads: int) -> Plan:

@@ -35,7 +35,7 @@ SEGMENTS = 5
 """Lengths of what is behind LOOK, at most; their segments double, the last takes the rest."""
 ROOT = 8192
 """Nodes that are looked at for every query, at most: with more of them there is one more level of boxes."""
-AT_ONCE = SIDE**4
+AT_ONCE = 4 * SIDE**3
 """Classes that are coded and packed at once."""
 HALF = 60000.0
 """What float16 holds."""

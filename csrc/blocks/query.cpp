@@ -1,0 +1,116 @@
+#include "blocks/query.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace headlong {
+namespace {
+
+double norm(const double* x, int64_t start, int64_t stop) {
+    double sum = 0;
+    for (int64_t j = start; j < stop; ++j) sum += x[j] * x[j];
+    return std::sqrt(sum);
+}
+
+}  // namespace
+
+float up(double x) {
+    const float y = static_cast<float>(x);
+    return static_cast<double>(y) < x ? std::nextafter(y, std::numeric_limits<float>::infinity()) : y;
+}
+
+bool Turned::take(const Blocks& b, const double* hidden) {
+    const int64_t dim = b.dim, width = b.width;
+    shifted_.resize(dim);
+    turned_.resize(width);
+    double length = 0, add = 0;
+    for (int64_t j = 0; j < dim; ++j) {
+        shifted_[j] = hidden[j] - b.mean[j];
+        length += shifted_[j] * shifted_[j];
+    }
+    length = std::sqrt(length) * (1 + 1e-12);
+    if (b.centre != nullptr)
+        for (int64_t j = 0; j < dim; ++j) add += hidden[j] * b.centre[j];
+    b.kernels->dot_rows(b.head, b.turn_kind, dim, nullptr, width, shifted_.data(), turned_.data());
+    x_.assign(width + kNeighbours, 0.f);
+    signs_.resize(2 * b.look);
+    float most = 0;
+    for (int64_t j = 0; j < width; ++j) {
+        x_[j] = static_cast<float>(turned_[j]);
+        most = std::max(most, std::fabs(x_[j]));
+        if (j >= b.look) continue;
+        signs_[j] = std::max(x_[j], 0.f);
+        signs_[b.look + j] = std::min(x_[j], 0.f);
+    }
+    length_ = length;
+    take_rest(b);
+    most = std::max(most, add_lengths(b));
+    const float slack = up(std::fabs(add) * 0x1p-20 + 0x1p-100);
+    box = {signs_.data(), lengths_.data(), static_cast<float>(add), slack};
+    own = {x_.data(), lengths_.data(), static_cast<float>(add), slack};
+    closer = {x_.data() + b.look, closer_lengths_.data(), 0, slack};
+    bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * (b.turn_kind == Kind::f32 ? 4 : 2) +
+            static_cast<double>(dim * b.rest_width);
+    return most <= kMostX && std::fabs(own.add) <= kMostX;
+}
+
+bool Turned::take_again(const Blocks& b) { return add_lengths(b) <= kMostX; }
+
+// The lengths of all segments and the two that join them; the largest is returned.
+float Turned::add_lengths(const Blocks& b) {
+    const double* x = turned_.data();
+    const double halves[4] = {norm(x, 0, b.look), norm(x, b.look, b.width), 1, length_};
+    lengths_.clear();
+    closer_lengths_.clear();
+    for (size_t s = 0, behind = 0; s + 1 < b.edges.size(); ++s) {
+        const double exact = b.edges[s] < b.width ? norm(x, b.edges[s], b.edges[s + 1]) : rest_lengths_[behind++];
+        const float size = up(exact * b.factor * (1 + 0x1p-18));
+        lengths_.push_back(size);
+        if (static_cast<int64_t>(s) >= b.closer_from) closer_lengths_.push_back(size);
+    }
+    double shared = 0, closest = 0;
+    for (int h = 0; h < 4; ++h) {
+        shared += b.shared[h] * halves[h];
+        closest += b.closer_shared[h] * halves[h];
+    }
+    lengths_.push_back(up(shared * (1 + 0x1p-18)));
+    closer_lengths_.push_back(up(closest * (1 + 0x1p-18)));
+    float most = 0;
+    for (float size : lengths_) most = std::max(most, size);
+    for (float size : closer_lengths_) most = std::max(most, size);
+    return most;
+}
+
+// No less than the lengths of the segments behind `width`: of what x back leaves of the query, by codes of the rotation, and what
+// that is off. (What x back gives has next to no part in them, and is most of the query.)
+void Turned::take_rest(const Blocks& b) {
+    rest_lengths_.clear();
+    if (b.rest == nullptr) return;
+    const int64_t dim = b.dim, width = b.width;
+    const double* x = turned_.data();
+    left_.resize(dim);
+    rest_.resize(b.rest_width);
+    given_.resize(dim);
+    b.kernels->rotate(b.back, b.turn_kind, dim, width, 0, dim, x, width, 1, given_.data(), dim);
+    double square = 0;
+    for (int64_t j = 0; j < dim; ++j) {
+        left_[j] = static_cast<float>(shifted_[j] - given_[j]);
+        square += static_cast<double>(left_[j]) * left_[j];
+    }
+    b.looks->spread(b.rest, dim, b.rest_width, left_.data(), rest_.data());
+    const double left = std::sqrt(square), size = norm(x, 0, width);
+    const double* lost = b.rest_lost.data();
+    for (size_t s = 0; s + 1 < b.edges.size(); ++s) {
+        if (b.edges[s] < width) continue;
+        double sum = 0;
+        for (int64_t j = b.edges[s] - width; j < b.edges[s + 1] - width; ++j) {
+            const double one = static_cast<double>(rest_[j]) * b.rest_scale[j];
+            sum += one * one;
+        }
+        rest_lengths_.push_back(std::sqrt(sum) * (1 + 0x1p-20) + lost[0] * left + lost[1] * length_ + lost[2] * size);
+        lost += 3;
+    }
+}
+
+}  // namespace headlong

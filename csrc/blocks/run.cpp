@@ -1,0 +1,257 @@
+#include "blocks/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace headlong {
+namespace {
+
+constexpr double kNone = -std::numeric_limits<double>::infinity();
+constexpr int64_t kSeeds = 16;    // nodes of every level on the way to the first threshold
+constexpr size_t kTogether = 8;   // rows that are scored at once
+constexpr size_t kPending = 32;   // classes between two closer looks, so that their records are on their way
+
+float down(double x) { return -up(-x); }
+
+}  // namespace
+
+bool Run::begin(int sharing) {
+    const bool held = w_.turned.take(*b_, hidden_);
+    box_ = w_.turned.box;
+    own_ = w_.turned.own;
+    closer_ = w_.turned.closer;
+    answer_.bytes = w_.turned.bytes / sharing;
+    w_.candidates.clear();
+    w_.pending.clear();
+    w_.best.clear();
+    w_.ids.clear();
+    if (!held) return false;
+    roots(sharing);
+    seed();
+    return true;
+}
+
+bool Run::enter(const Blocks& blocks, int sharing) {
+    b_ = &blocks;
+    closer_bytes_ = blocks.closer_shape.class_bytes();
+    if (!w_.turned.take_again(blocks)) return false;
+    box_ = w_.turned.box;
+    own_ = w_.turned.own;
+    closer_ = w_.turned.closer;
+    w_.candidates.clear();
+    std::make_heap(w_.best.begin(), w_.best.end(), better);
+    full_ = static_cast<int64_t>(w_.best.size()) >= k_;
+    if (full_) tau_ = std::max(tau_, down(w_.best.front().z));
+    shared_ = nullptr;
+    roots(sharing);
+    seed();
+    return true;
+}
+
+void Run::join(const Run& first, std::atomic<float>& threshold) {
+    box_ = first.box_;
+    own_ = first.own_;
+    closer_ = first.closer_;
+    bounds_ = first.bounds_;
+    seeded_ = first.seeded_;
+    tau_ = first.tau_;
+    share(&threshold);
+    w_.candidates.clear();
+    w_.pending.clear();
+    w_.best.clear();
+    w_.ids.clear();
+}
+
+void Run::roots(int sharing) {
+    const BlockLevel& root = b_->levels[0];
+    w_.bounds.resize(root.groups * kNeighbours);
+    bounds_ = w_.bounds.data();
+    if (b_->levels.size() == 1) return;  // its nodes are classes
+    float est[kNeighbours];
+    const int64_t bytes = root.shape.group_bytes();
+    for (int64_t g = 0; g < root.groups; ++g)
+        b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
+    answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
+}
+
+// The first threshold: down from the best nodes of every level to the classes of the best blocks.
+void Run::seed() {
+    w_.seeded.assign((b_->levels.back().groups + 63) / 64, 0);
+    seeded_ = w_.seeded.data();
+    if (b_->levels.size() == 1) return;
+    const int64_t wanted = std::max(kSeeds, 2 * ((k_ + kNeighbours - 1) / kNeighbours));
+    best_of(w_.bounds.data(), nullptr, static_cast<int64_t>(w_.bounds.size()), wanted, w_.next);
+    float est[kNeighbours];
+    std::vector<float> bounds;
+    std::vector<int32_t> nodes;
+    for (size_t level = 1; level + 1 < b_->levels.size(); ++level) {
+        const BlockLevel& here = b_->levels[level];
+        const int64_t bytes = here.shape.group_bytes();
+        bounds.resize(w_.next.size() * kNeighbours);
+        nodes.resize(bounds.size());
+        for (size_t i = 0; i < w_.next.size(); ++i) {
+            b_->looks->sixteen(here.records + w_.next[i] * bytes, here.shape, box_, kLowest, est, &bounds[i * kNeighbours]);
+            answer_.bytes += static_cast<double>(bytes);
+            for (int c = 0; c < kNeighbours; ++c) nodes[i * kNeighbours + c] = w_.next[i] * kNeighbours + c;
+        }
+        best_of(bounds.data(), nodes.data(), static_cast<int64_t>(bounds.size()), wanted, w_.next);
+    }
+    const int64_t bytes = b_->levels.back().shape.group_bytes();
+    for (int32_t g : w_.next) prefetch(b_->levels.back().records + g * bytes, bytes);
+    for (int32_t g : w_.next) {
+        leaf(g, static_cast<double>(bytes));
+        w_.seeded[g / 64] |= uint64_t{1} << (g % 64);
+    }
+    look_closer();
+    std::vector<Candidate>& all = w_.candidates;
+    const size_t few = std::min<size_t>(k_, all.size());
+    std::nth_element(all.begin(), all.begin() + few, all.end(), [](const Candidate& a, const Candidate& b) { return a.est > b.est; });
+    for (size_t i = 0; i < few; ++i) ask(all[i]);
+    all.erase(all.begin(), all.begin() + few);
+    settle();
+}
+
+// The `wanted` nodes with the largest bounds that are there at all.
+void Run::best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out) {
+    float least = kLowest;
+    if (count > wanted) {
+        w_.sorted.resize(count);
+        for (int64_t n = 0; n < count; ++n) w_.sorted[n] = bounds[n] >= kLowest ? bounds[n] : kLowest;
+        std::nth_element(w_.sorted.begin(), w_.sorted.begin() + (wanted - 1), w_.sorted.end(), std::greater<float>());
+        least = w_.sorted[wanted - 1];
+    }
+    out.clear();
+    for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)  // the first ones among equals
+        if (bounds[n] > least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
+    for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)
+        if (bounds[n] == least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
+    std::sort(out.begin(), out.end());
+}
+
+void Run::place(int64_t nodes, int16_t* bins) const {
+    float most = tau_;
+    for (int64_t n = 0; n < nodes; ++n)
+        if (bounds_[n] < kMostX) most = std::max(most, bounds_[n]);
+    const float width = most > tau_ && tau_ > -kMostX ? (kBins - 1) / (most - tau_) : 0;
+    for (int64_t n = 0; n < nodes; ++n) {
+        if (!(bounds_[n] >= tau_)) continue;
+        const float at = (bounds_[n] - tau_) * width;  // beyond all, or where there is no threshold yet: the first bin
+        const auto bin = static_cast<int16_t>(kBins - 1 - (at < kBins - 1 ? static_cast<int>(at) : kBins - 1));
+        bins[n] = std::min(bins[n], bin);
+    }
+}
+
+uint32_t Run::open(const uint8_t* record, const RecordShape& shape, double bytes) {
+    float est[kNeighbours], upper[kNeighbours];
+    answer_.bytes += bytes;
+    return b_->looks->sixteen(record, shape, box_, tau_, est, upper);
+}
+
+void Run::leaf(int32_t group, double bytes) {
+    const BlockLevel& here = b_->levels.back();
+    float est[kNeighbours], upper[kNeighbours];
+    if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
+    uint32_t open = b_->looks->sixteen(here.records + group * here.shape.group_bytes(), here.shape, own_, tau_, est, upper);
+    ++opened_;
+    answer_.bytes += bytes;
+    for (; open != 0; open &= open - 1) {
+        const int c = __builtin_ctz(open);
+        const int32_t place = group * kNeighbours + c, id = b_->order[place];
+        if (id < 0 || (mask_ != nullptr && mask_[id] == 0)) continue;
+        if (b_->closer != nullptr) prefetch(b_->closer + place * closer_bytes_, closer_bytes_);
+        w_.pending.push_back({place, est[c], upper[c]});
+    }
+    if (w_.pending.size() >= kPending) look_closer();
+}
+
+// Looks closer at the classes that are pending. One whose estimate reaches the threshold is scored soon, which raises it.
+void Run::look_closer() {
+    for (Candidate one : w_.pending) {
+        if (!(one.upper >= tau_)) continue;
+        if (b_->closer != nullptr) {
+            one.upper = b_->looks->closer(b_->closer + one.place * closer_bytes_, b_->closer_shape, closer_, &one.est);
+            answer_.bytes += static_cast<double>(closer_bytes_);
+            if (!(one.upper >= tau_)) continue;
+        }
+        if (full_ && one.est >= tau_) {
+            ask(one);
+            if (w_.ids.size() >= kTogether) settle();
+        } else {
+            w_.candidates.push_back(one);
+        }
+    }
+    w_.pending.clear();
+}
+
+// The row of a class is wanted.
+void Run::ask(const Candidate& of) {
+    const int64_t id = b_->order[of.place];
+    w_.ids.push_back(id);
+    const int64_t bytes = b_->dim * (b_->kind == Kind::f32 ? 4 : 2);
+    prefetch(static_cast<const uint8_t*>(b_->weight) + id * bytes, bytes);
+}
+
+// Scores the rows that were asked for; the threshold is the k-th best of all that were.
+void Run::settle() {
+    if (w_.ids.empty()) return;
+    w_.z.resize(w_.ids.size());
+    b_->kernels->dot_rows(b_->weight, b_->kind, b_->dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
+    for (size_t i = 0; i < w_.ids.size(); ++i) {
+        const double z = b_->bias == nullptr ? w_.z[i] : w_.z[i] + b_->bias[w_.ids[i]];
+        keep({b_->names == nullptr ? w_.ids[i] : b_->names[w_.ids[i]], std::isfinite(z) ? z : kNone});
+    }
+    answer_.rows += static_cast<int64_t>(w_.ids.size());
+    answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(b_->dim * (b_->kind == Kind::f32 ? 4 : 2));
+    w_.ids.clear();
+    full_ = static_cast<int64_t>(w_.best.size()) >= k_;
+    if (full_) raise(down(w_.best.front().z));
+}
+
+// Among the k best, if it is one of them.
+void Run::keep(const Found& one) {
+    w_.best.push_back(one);
+    std::push_heap(w_.best.begin(), w_.best.end(), better);
+    if (static_cast<int64_t>(w_.best.size()) <= k_) return;
+    std::pop_heap(w_.best.begin(), w_.best.end(), better);
+    w_.best.pop_back();
+}
+
+void Run::add(const std::vector<Found>& best, int64_t opened) {
+    for (const Found& one : best) keep(one);
+    opened_ += opened;
+    full_ = static_cast<int64_t>(w_.best.size()) >= k_;
+    if (full_) raise(down(w_.best.front().z));
+}
+
+void Run::raise(float threshold) {
+    tau_ = std::max(tau_, threshold);
+    if (shared_ == nullptr) return;
+    float known = shared_->load(std::memory_order_relaxed);
+    while (known < tau_ && !shared_->compare_exchange_weak(known, tau_, std::memory_order_relaxed)) {
+    }
+    tau_ = std::max(tau_, known);
+}
+
+bool Run::close() {
+    std::vector<Candidate>& all = w_.candidates;
+    look_closer();
+    settle();
+    if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
+    size_t left = 0;
+    for (const Candidate& one : all)
+        if (one.upper >= tau_) all[left++] = one;
+    all.resize(left);
+    if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), b_->most * static_cast<double>(b_->vocab))) return false;
+    std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
+    for (const Candidate& one : all) {
+        if (!(one.upper >= tau_)) break;
+        ask(one);
+        if (w_.ids.size() >= kTogether) settle();
+    }
+    settle();
+    std::sort(w_.best.begin(), w_.best.end(), better);
+    return true;
+}
+
+}  // namespace headlong

@@ -1,0 +1,99 @@
+// One query's search: its threshold, the classes that may be among the best, and those that are so far.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "blocks/query.h"
+
+namespace headlong {
+
+constexpr float kLowest = -std::numeric_limits<float>::max();  // what pads a record is below: there is nothing beneath it
+constexpr int kBins = 256;                                      // of bounds, from the highest down
+
+inline bool better(const Found& a, const Found& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
+
+inline void prefetch(const uint8_t* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+}
+
+// A class that may be among the best: where it is, its estimate and its upper end.
+struct Candidate {
+    int32_t place;
+    float est, upper;
+};
+
+// What a query needs, kept from call to call.
+struct Work {
+    Turned turned;
+    std::vector<float> bounds, sorted;
+    std::vector<int32_t> next;
+    std::vector<Candidate> candidates, pending;
+    std::vector<Found> best;
+    std::vector<int64_t> ids;
+    std::vector<double> z;
+    std::vector<uint64_t> seeded;
+};
+
+class Run {
+  public:
+    Run(const Blocks& blocks, const double* hidden, int64_t k, const uint8_t* mask, Work& work, Search& answer)
+        : b_(&blocks), hidden_(hidden), k_(k), mask_(mask), w_(work), answer_(answer) {}
+
+    // Turns the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
+    // float32 cannot hold the query.
+    bool begin(int sharing);
+    // Goes on in a tree beside, with the threshold and the best that there are. False as above.
+    bool enter(const Blocks& blocks, int sharing);
+    // Goes on with a search that another run began, whose threshold every run of it raises.
+    void join(const Run& first, std::atomic<float>& threshold);
+    // With a threshold that every run of the search raises, or (null) alone.
+    void share(std::atomic<float>* threshold) { shared_ = threshold; }
+
+    // What another run of the search found.
+    void add(const std::vector<Found>& best, int64_t opened);
+
+    // The node of the coarsest level reaches the threshold.
+    bool wants(int32_t node) const { return bounds_[node] >= tau_; }
+    // In `bins` (no lower than now): the first one is for the highest bounds; those below the threshold are left as they are.
+    void place(int64_t nodes, int16_t* bins) const;
+    // Nodes of a record that reach the threshold, a bit for each.
+    uint32_t open(const uint8_t* record, const RecordShape& shape, double bytes);
+    bool is_seeded(int32_t group) const { return seeded_[group / 64] >> (group % 64) & 1; }
+    // Looks at the classes of a block. One whose estimate reaches the threshold is scored soon, which raises it.
+    void leaf(int32_t group, double bytes);
+    // Scores what is still open, best first, and leaves the best in order. False where a dense pass is cheaper.
+    bool close();
+    std::vector<Found>& best() { return w_.best; }
+    int64_t opened() const { return opened_; }
+
+  private:
+    void roots(int sharing);
+    void seed();
+    void best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out);
+    void look_closer();
+    void ask(const Candidate& of);
+    void settle();
+    void keep(const Found& one);
+    void raise(float threshold);
+
+    const Blocks* b_;
+    const double* hidden_;
+    int64_t k_;
+    const uint8_t* mask_;
+    Work& w_;
+    Search& answer_;
+    LookQuery box_{}, own_{}, closer_{};
+    const float* bounds_ = nullptr;
+    const uint64_t* seeded_ = nullptr;
+    std::atomic<float>* shared_ = nullptr;
+    float tau_ = kLowest;
+    int64_t closer_bytes_ = b_->closer_shape.class_bytes();
+    bool full_ = false;
+    int64_t opened_ = 0;
+};
+
+}  // namespace headlong
