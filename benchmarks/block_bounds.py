@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from blocks import CALIBRATION, K, recommender, recurrent
 
-from headlong import kernels
+from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.previews.whitening import whiten
 
@@ -80,7 +80,7 @@ class Spread:
 
 
 def in_order(features: Any, side: int) -> Any:
-    order = kernels.neighbours(features, 1)
+    order = native.neighbours(features, 1)
     return order[: len(order) // side * side].reshape(-1, side)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.native import Doubles, Floats, round_up
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats, round_up
 from headlong.plan import BoxLevel, Term, deinterleave
 from headlong.previews.encode import Group, Groups, encode, sum_up
 from headlong.previews.prefix import EIGHT, ROUNDING, Summands, joined, roundings, typical_of

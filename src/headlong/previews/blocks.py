@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.arrays import evenly
-from headlong.native import Doubles, Floats, round_up
 from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats, round_up
 from headlong.plan import Blocks, BoxLevel
 from headlong.previews.block_records import SIDE, Bytes, Classes, Gauges, Kept, Shape, boxes, joined_tops
 from headlong.previews.whitening import Basis
