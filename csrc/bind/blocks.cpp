@@ -1,4 +1,5 @@
 // The search over blocks for Python. Arrays are borrowed: what is bound keeps their owners.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -57,6 +58,7 @@ class BoundBlocks {
         check(!b_.levels.empty(), "there is a level");
         check(static_cast<int64_t>(order.size()) == b_.levels.back().groups * kNeighbours, "order: sixteen for every block");
         for (size_t i = 0; i < order.size(); ++i) check(order.data()[i] >= -1 && order.data()[i] < b_.vocab, "order holds ids");
+        for (int64_t i = 0; i < std::min<int64_t>(b_.vocab, static_cast<int64_t>(order.size())); ++i) b_.holes |= order.data()[i] < 0;
         b_.order = order.data();
         check_levels();
         if (closer) take_closer(*closer);

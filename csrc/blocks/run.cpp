@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 namespace headlong {
 namespace {
@@ -35,6 +34,7 @@ bool Run::begin(int sharing) {
 bool Run::enter(const Blocks& blocks, int sharing) {
     b_ = &blocks;
     closer_bytes_ = blocks.closer_shape.class_bytes();
+    sieved_ = mask_ != nullptr || blocks.holes;
     if (!w_.turned.take_again(blocks)) return false;
     box_ = w_.turned.box;
     own_ = w_.turned.own;
@@ -112,20 +112,24 @@ void Run::seed() {
     settle();
 }
 
-// The `wanted` nodes with the largest bounds that are there at all.
+// The `wanted` nodes with the largest bounds that are there at all, the first ones among equals: few of many, so that hardly any
+// gets into the heap.
 void Run::best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out) {
-    float least = kLowest;
-    if (count > wanted) {
-        w_.sorted.resize(count);
-        for (int64_t n = 0; n < count; ++n) w_.sorted[n] = bounds[n] >= kLowest ? bounds[n] : kLowest;
-        std::nth_element(w_.sorted.begin(), w_.sorted.begin() + (wanted - 1), w_.sorted.end(), std::greater<float>());
-        least = w_.sorted[wanted - 1];
+    std::vector<std::pair<float, int32_t>>& heap = w_.highest;
+    const auto above = [](const auto& a, const auto& b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
+    heap.clear();
+    for (int64_t n = 0; n < count; ++n) {
+        const bool filled = static_cast<int64_t>(heap.size()) == wanted;
+        if (!(bounds[n] >= kLowest) || (filled && !(bounds[n] > heap.front().first))) continue;
+        if (filled) {
+            std::pop_heap(heap.begin(), heap.end(), above);
+            heap.pop_back();
+        }
+        heap.push_back({bounds[n], names == nullptr ? static_cast<int32_t>(n) : names[n]});
+        std::push_heap(heap.begin(), heap.end(), above);
     }
     out.clear();
-    for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)  // the first ones among equals
-        if (bounds[n] > least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
-    for (int64_t n = 0; n < count && static_cast<int64_t>(out.size()) < wanted; ++n)
-        if (bounds[n] == least) out.push_back(names == nullptr ? static_cast<int32_t>(n) : names[n]);
+    for (const auto& one : heap) out.push_back(one.second);
     std::sort(out.begin(), out.end());
 }
 
@@ -157,8 +161,8 @@ void Run::leaf(int32_t group, double bytes) {
     answer_.bytes += bytes;
     for (; open != 0; open &= open - 1) {
         const int c = __builtin_ctz(open);
-        const int32_t place = group * kNeighbours + c, id = b_->order[place];
-        if (id < 0 || (mask_ != nullptr && mask_[id] == 0)) continue;
+        const int32_t place = group * kNeighbours + c;
+        if (sieved_ && !is_there(b_->order[place])) continue;
         if (b_->closer != nullptr) prefetch(b_->closer + place * closer_bytes_, closer_bytes_);
         w_.pending.push_back({place, est[c], upper[c]});
     }
@@ -187,6 +191,7 @@ void Run::look_closer() {
 // The row of a class is wanted.
 void Run::ask(const Candidate& of) {
     const int64_t id = b_->order[of.place];
+    if (id < 0) return;  // a file may say that there is a record where there is no class
     w_.ids.push_back(id);
     const int64_t bytes = b_->dim * (b_->kind == Kind::f32 ? 4 : 2);
     prefetch(static_cast<const uint8_t*>(b_->weight) + id * bytes, bytes);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "blocks/query.h"
@@ -29,7 +30,8 @@ struct Candidate {
 // What a query needs, kept from call to call.
 struct Work {
     Turned turned;
-    std::vector<float> bounds, sorted;
+    std::vector<float> bounds;
+    std::vector<std::pair<float, int32_t>> highest;
     std::vector<int32_t> next;
     std::vector<Candidate> candidates, pending;
     std::vector<Found> best;
@@ -71,6 +73,7 @@ class Run {
     int64_t opened() const { return opened_; }
 
   private:
+    bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
     void roots(int sharing);
     void seed();
     void best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out);
@@ -92,6 +95,7 @@ class Run {
     std::atomic<float>* shared_ = nullptr;
     float tau_ = kLowest;
     int64_t closer_bytes_ = b_->closer_shape.class_bytes();
+    bool sieved_ = mask_ != nullptr || b_->holes;  // not every class of a block may be answered
     bool full_ = false;
     int64_t opened_ = 0;
 };

@@ -25,8 +25,9 @@ class Sweep {
 
     // The nodes of the coarsest level that any query wants, roughly from the highest bound down: a sort by bins.
     void order(std::vector<int32_t>& nodes) const {
+        static thread_local std::vector<int16_t> bins;
         const int64_t count = b_.levels[0].groups * kNeighbours;
-        std::vector<int16_t> bins(count, kBins);
+        bins.assign(count, kBins);
         for (int q = 0; q < count_; ++q) runs_[q]->place(count, bins.data());
         int32_t starts[kBins + 2] = {0};
         for (int64_t n = 0; n < count; ++n) ++starts[bins[n] + 1];
@@ -92,8 +93,9 @@ class Group {
     void go(const uint8_t* const* masks, Search* answers, int count) {
         static thread_local std::vector<std::unique_ptr<Work>> kept;
         while (static_cast<int>(kept.size()) < count) kept.push_back(std::make_unique<Work>());
-        std::vector<Run> all;
-        std::vector<Run*> runs;
+        static thread_local std::vector<Run> all;
+        static thread_local std::vector<Run*> runs;
+        all.clear();
         all.reserve(count);
         for (int q = 0; q < count; ++q) {
             all.emplace_back(b_, hidden_ + q * b_.dim, k_, masks[q], *kept[q], answers[q]);
