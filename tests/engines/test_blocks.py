@@ -166,6 +166,43 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
 
 
+compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy searches for one query after the other")
+
+
+@compiled_code
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_together_answers_are_those_of_one_by_one(threads: int) -> None:
+    layer, hidden = clustered(9001, 40)
+    blocks, _ = made(layer, hidden)
+    search = native.blocks(layer.weight, layer.bias, blocks, 0.25, native.isa())
+    wide = hidden.astype(np.float64)
+    one = [search.topk(row[None], 10, None, 1) for row in wide]
+    for batch in (2, 15, 16, 17, 60):
+        ids, logits, rows, read, _, done = search.topk(wide[:batch], 10, None, threads)
+        assert done.all()
+        np.testing.assert_array_equal(ids, np.concatenate([answer[0] for answer in one[:batch]]))
+        np.testing.assert_array_equal(logits, np.concatenate([answer[1] for answer in one[:batch]]))
+        alone = sum(float(answer[3][0]) for answer in one[:batch])
+        if batch > 2 * threads:
+            assert read.sum() < alone  # what is read once is shared out
+        assert (rows >= 10).all()
+
+
+@compiled_code
+def test_a_long_way_is_gone_by_several_threads() -> None:
+    rng = np.random.default_rng(3)
+    layer = Layer(rng.standard_normal((70_000, 16)).astype(np.float32))
+    hidden = rng.standard_normal((4, 16))
+    blocks, _ = made(layer, rng.standard_normal((300, 16)))
+    search = native.blocks(layer.weight, layer.bias, blocks, 0.25, native.isa())
+    best = np.argsort(-truth(layer, hidden).logits, axis=1, kind="stable")[:, :20]
+    for row in range(4):
+        for threads in (1, 2, 3):
+            ids, _, _, read, opened, done = search.topk(hidden[row : row + 1], 20, None, threads)
+            assert done.all() and read[0] > 0 and 0.2 < opened[0] <= 1
+            np.testing.assert_array_equal(ids[0], best[row])
+
+
 def plain(layer: Layer, hidden: np.ndarray) -> tuple[Engine, Engine]:
     return hl.compile(layer, calibration=hidden, **IDS), hl.compile(layer, calibration=hidden, **{**IDS, "blocks": False})
 
