@@ -25,25 +25,33 @@ ASKED = (1, 16, 64, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
 LESS = 0.5
 """Of the bytes of a look at all classes: what blocks may read to be worth their while."""
+TOGETHER = 5.0
+"""Times fewer bytes than such a look, from which batches of any size are searched for: there a look at all classes is read once
+for all queries, but its products are each query's own (``benchmarks/phrases.py``; beyond, two at once)."""
+FEW, EVERY = 2, 2**31 - 1
 STAND_INS = 4096
 """Rows of the layer that stand in for hidden vectors: one that predicts a class leans towards its row."""
 
 
-def most_asked(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> int:
-    """The largest of :data:`ASKED` for which a search reads less than a look at all classes, on some vectors; 0: none."""
+def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
+    """``most, batch``: the largest of :data:`ASKED` for which a search reads less than a look at all classes, on some vectors
+    (0: none), and how many queries at once."""
     if native.isa() == native.REFERENCE:
-        return min(ASKED[1], layer.vocab)  # it is asked for to be read, not to be fast
+        return min(ASKED[1], layer.vocab), FEW  # it is asked for to be read, not to be fast
     some = np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
     search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
-    most = 0
+    most, batch, look = 0, FEW, look_bytes(plan)
     for k in ASKED:
         if k > layer.vocab:
             break
-        *_, read, _, done = search.topk(some, k, None, 1)
-        if not done.all() or float(read.mean()) > LESS * look_bytes(plan):
+        alone = [search.topk(row[None], k, None, 1) for row in some]  # together they would share what they read
+        read = float(np.mean([answer[3] for answer in alone]))
+        if not all(answer[5].all() for answer in alone) or read > LESS * look:
             break
         most = k
-    return most
+        if k == ASKED[1] and read * TOGETHER <= look:
+            batch = EVERY
+    return most, batch
 
 
 def look_bytes(plan: Plan) -> float:

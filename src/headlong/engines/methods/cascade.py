@@ -30,7 +30,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.again import plan_again
-from headlong.previews.block_choice import learned_share, most_asked, stand_ins
+from headlong.previews.block_choice import learned_share, stand_ins, worth
 from headlong.previews.blocks import blocks_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
@@ -119,8 +119,10 @@ class Cascade(Method):
         if basis is None or calibration is None:
             basis = whiten(layer.weight, vectors)
         blocks = blocks_of(layer, basis, threads, learned_share(layer, basis, queries, rate_of(promise)))
-        most = layer.vocab if self.blocks else most_asked(layer, plan, blocks, vectors, DENSE_SHARE)
-        return plan._replace(blocks=blocks._replace(most=most)) if self.blocks or most > 1 else plan
+        most, batch = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+        if most <= 1 and not self.blocks:
+            return plan
+        return plan._replace(blocks=blocks._replace(most=layer.vocab if self.blocks else most, batch=batch))
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise

@@ -73,8 +73,8 @@ def _factors(
 ) -> tuple[Floats, Floats]:
     """``U [rows, dim]`` and ``V S [columns, dim]`` of a sparse matrix."""
     pairs = torch.from_numpy(np.stack([rows, columns]))
-    matrix = torch.sparse_coo_tensor(pairs, torch.from_numpy(values), shape, check_invariants=True).coalesce()
-    forth, back = matrix.to_sparse_csr(), matrix.t().coalesce().to_sparse_csr()
+    forth = torch.sparse_coo_tensor(pairs, torch.from_numpy(values), shape, check_invariants=True).coalesce()
+    back = forth.t().coalesce()
     found = torch.randn(shape[0], dim + SPARE, generator=torch.Generator().manual_seed(seed))
     for _ in range(3):
         found = torch.linalg.qr(forth @ (back @ found))[0]
