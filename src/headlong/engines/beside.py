@@ -113,8 +113,8 @@ class Together:
         *found, done = self.search.answer(hidden, k, None, native.threads(self.threads), *self.affine)
         if not done:
             return None
-        logits, ids, log_probs, lse, error, proved, *cost = found
-        return TopK(log_probs, ids, logits, lse, error, proved, Cost(*cost, self.path))
+        logits, ids, log_probs, lse, error, proved, rows, read, dense = found
+        return TopK(log_probs, ids, logits, lse, error, proved, Cost(rows, read, dense, self.path))
 
 
 def rows_like(layer: Layer, weight: Any, bias: Any) -> Layer:

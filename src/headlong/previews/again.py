@@ -46,10 +46,13 @@ def basis_in(plan: Plan) -> Basis | None:
 def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept."""
     blocks, turn = plan.blocks, plan.rotation
-    if blocks is None or turn is None or not np.array_equal(blocks.head, turn[:, : len(blocks.head)].T):
+    if blocks is None:
         return None
-    basis = basis_in(plan)
-    return None if basis is None else blocks_of(rows, basis, threads)
+    if len(blocks.head) == rows.dim:  # all of the basis
+        turn = np.ascontiguousarray(blocks.head.T)
+    elif turn is None or not np.array_equal(blocks.head, turn[:, : len(blocks.head)].T):
+        return None
+    return blocks_of(rows, basis_of(blocks.mean, blocks.centre, turn, 1.0), threads)
 
 
 def _levels(plan: Plan, layer: Layer, basis: Basis | None, threads: int) -> Plan:
