@@ -49,10 +49,11 @@ LAW: dict[str, set[str]] = {
     "report": {"errors", "numpy", "matplotlib"},
     "torch": {"integrations"},
     "integrations": {
-        *READING, DOOR, "compile", "heads", "integrations/generation",
+        *READING, DOOR, "compile", "heads", "integrations/generation", "integrations/sklearn",
         "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
     },
     "integrations/generation": {*READING, DOOR, "compile", "integrations", "torch", "transformers"},
+    "integrations/sklearn": {*READING, DOOR, "compile", "heads", "torch", "sklearn", "scipy"},
     "inspection": MEASURING,
     "capacity": MEASURING | {"scipy"},
     "tune": MEASURING,
@@ -79,6 +80,7 @@ AT_THE_TOP = {
     "studies/models/backbones": {"torch"},
     "integrations": {"torch", "transformers", "sklearn", "scipy"},
     "integrations/generation": {"torch", "transformers"},
+    "integrations/sklearn": {"torch", "sklearn", "scipy"},
 }
 """...but for these, which are nothing without them."""
 

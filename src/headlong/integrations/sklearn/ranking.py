@@ -1,0 +1,125 @@
+"""What both classifiers share: rows in pieces, the k likeliest, and the dense matrices of scikit-learn's contract."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import headlong
+from headlong.errors import InputError, OptionError, ShapeError
+
+Doubles = NDArray[np.float64]
+
+ROWS = 4096
+"""Rows of ``X`` answered at once..."""
+PIECE = 2**22
+"""...and numbers held at once, where sparse rows are written out or all decision values are needed."""
+
+
+class Ranking(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+    """``engine_`` answers, ``classes_`` names the answers."""
+
+    classes_: NDArray[Any]
+    memory_limit: int
+    method: str
+    eps: float
+    delta: float
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803  # scikit-learn's name
+        """The likeliest class of each row; of equally likely ones the first in ``classes_``."""
+        _, ids = self._topk(self._rows(X), 1, math.inf)
+        return np.asarray(self.classes_[ids[:, 0]])
+
+    def predict_topk(self, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
+        """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far log-probabilities may be off, in nats."""
+        rows = self._rows(X)
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
+            raise ShapeError(f"k is {k!r}; expected 1 to {len(self.classes_)}, the number of classes")
+        log_probs, ids = self._topk(rows, int(k), eps)
+        return np.exp(log_probs), np.asarray(self.classes_[ids])
+
+    def predict_proba(self, X: Any) -> Doubles:  # noqa: N803
+        """``[n, vocab]``, in the order of ``classes_``; OptionError beyond ``memory_limit``."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Doubles:  # noqa: N803
+        """``[n, vocab]``; OptionError beyond ``memory_limit``."""
+        exponents = self._exponents(self._all_scores(self._rows(X)))
+        return np.asarray(exponents - logsumexp(exponents, axis=1, keepdims=True))
+
+    def decision_function(self, X: Any) -> Doubles:  # noqa: N803
+        """``[n, vocab]``, and ``[n]`` where there are two classes; OptionError beyond ``memory_limit``."""
+        scores = self._all_scores(self._rows(X))
+        return np.asarray(scores[:, 1] - scores[:, 0]) if len(self.classes_) == 2 else scores
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _rows(self, X: Any) -> Any:  # noqa: N803
+        """``X``, checked: an array, or sparse rows."""
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, dtype=[np.float64, np.float32], accept_sparse="csr")
+
+    def _topk(self, rows: Any, k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
+        log_probs, ids = zip(*(self._some(piece, k, eps) for piece in written_out(rows)), strict=True)
+        return np.concatenate(log_probs), np.concatenate(ids)
+
+    def _some(self, rows: NDArray[Any], k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
+        """``log_probs, ids [n, k]`` of a piece of dense rows."""
+        raise NotImplementedError
+
+    def _scores(self, rows: Any) -> Doubles:
+        """``[n, vocab]`` decision values of rows that may be sparse."""
+        raise NotImplementedError
+
+    def _exponents(self, scores: Doubles) -> Doubles:
+        """What the softmax is taken of: the decision values, unless a classifier says otherwise."""
+        return scores
+
+    def _all_scores(self, rows: Any) -> Doubles:
+        size = 8 * rows.shape[0] * len(self.classes_)
+        if size > self.memory_limit:
+            raise OptionError(
+                f"all values of {rows.shape[0]:,} rows and {len(self.classes_):,} classes take {size / 2**30:.1f} GiB, more "
+                f"than memory_limit={self.memory_limit:,}; use predict_topk, fewer rows, or raise memory_limit"
+            )
+        return self._scores(rows)
+
+    def _compiled(self, layer: Any) -> Any:
+        return headlong.compile(layer, self.method, eps=self.eps, delta=self.delta)
+
+
+def written_out(rows: Any) -> Iterator[NDArray[Any]]:
+    """Dense pieces of at most ``ROWS`` rows; of sparse ones, of at most about ``PIECE`` numbers."""
+    sparse = issparse(rows)
+    step = min(ROWS, max(1, PIECE // rows.shape[1])) if sparse else ROWS
+    for start in range(0, rows.shape[0], step):
+        piece = rows[start : start + step]
+        yield piece.toarray() if sparse else piece
+
+
+def predict_topk(model: Any, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
+    """``predict_topk`` of a ``Pipeline``, or of a search's best one, whose last step has it."""
+    while not hasattr(model, "predict_topk") and hasattr(model, "best_estimator_"):
+        model = model.best_estimator_
+    if isinstance(model, Pipeline):
+        before, model = model[:-1], model[-1]
+        X = before.transform(X) if len(before) else X  # noqa: N806
+        return predict_topk(model, X, k, eps)
+    if not isinstance(model, Ranking):
+        raise InputError(
+            f"{type(model).__name__} has no predict_topk; expected a TopKClassifier or HeadClassifier, or a Pipeline that ends "
+            "in one: TopKClassifier.of(pipeline) reads a fitted pipeline that ends in a linear classifier"
+        )
+    return model.predict_topk(X, k, eps)

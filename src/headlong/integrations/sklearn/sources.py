@@ -1,0 +1,153 @@
+"""Fitted classifiers whose decision values are linear in what they are given, as one matrix and an offset::
+
+    scores = prepare(X) @ weight.T + offset          argmax as the classifier's own predict
+
+``coef_``, ``intercept_``     linear models and discriminants
+OneVsRestClassifier          one row from each of its estimators
+MultinomialNB, ComplementNB  weight = feature_log_prob_, offset = class_log_prior_ (Complement's: none)
+BernoulliNB                  weight = log p - log(1 - p), offset = prior + sum log(1 - p); prepare: its threshold
+NearestCentroid              -|x - c|^2 = 2 <x, c> - |c|^2 - |x|^2, the last the same for all classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.naive_bayes import BernoulliNB, ComplementNB, MultinomialNB
+from sklearn.neighbors import NearestCentroid
+from sklearn.preprocessing import binarize
+
+from headlong.errors import InputError, ShapeError
+
+Doubles = NDArray[np.float64]
+
+
+class Linear(NamedTuple):
+    """``weight [vocab, dim]``, ``offset [vocab]`` (one row for two classes: those of the second), ``classes [vocab]``.
+
+    ``sigmoids``  probabilities are ``sigmoid(score) / sum of all sigmoids``, not the softmax of scores
+    ``above``     rows are read as whether each number is above this; None: as they are
+    """
+
+    weight: Doubles
+    offset: Doubles
+    classes: NDArray[Any]
+    sigmoids: bool = False
+    above: float | None = None
+
+
+def linear(fitted: Any) -> Linear:
+    """The matrix in a fitted classifier; InputError where there is none."""
+    for kind, reader in _READERS.items():
+        if isinstance(fitted, kind):
+            if not hasattr(fitted, "classes_"):
+                raise InputError(f"{type(fitted).__name__} is not fitted; call its fit first")
+            return _checked(reader(fitted), fitted)
+    for name in ("coef_", "intercept_", "classes_"):
+        if not hasattr(fitted, name):
+            raise InputError(
+                f"{type(fitted).__name__} has no {name}; expected a fitted linear classifier, OneVsRestClassifier over linear "
+                "ones, MultinomialNB, ComplementNB, BernoulliNB or NearestCentroid"
+            )
+    return _checked(_of_coefficients(fitted), fitted)
+
+
+def _checked(found: Linear, fitted: Any) -> Linear:
+    targets = getattr(getattr(fitted, "_label_binarizer", None), "y_type_", "")
+    if targets.startswith("multilabel") or getattr(fitted, "multilabel_", False):
+        raise InputError(
+            f"{type(fitted).__name__} was fitted on {targets or 'multilabel'} targets; expected one class for each row"
+        )
+    if len(found.weight) != len(found.classes) and not (len(found.weight) == 1 and len(found.classes) == 2):
+        raise ShapeError(
+            f"coef_ has {len(found.weight)} rows for {len(found.classes)} classes; expected one row per class"
+        )
+    if not (np.isfinite(found.weight).all() and np.isfinite(found.offset).all()):
+        raise InputError(
+            f"{type(fitted).__name__} has learned infinite or undefined numbers (a class or a word that never came?); "
+            "fit it with smoothing"
+        )
+    return found
+
+
+def _of_coefficients(fitted: Any) -> Linear:
+    coefficients = fitted.coef_.toarray() if issparse(fitted.coef_) else fitted.coef_  # after sparsify()
+    weight = np.atleast_2d(np.asarray(coefficients, np.float64))
+    offset = np.broadcast_to(np.asarray(fitted.intercept_, np.float64).reshape(-1), len(weight)).copy()
+    return Linear(weight, offset, np.asarray(fitted.classes_), _has_sigmoids(fitted) and len(weight) > 1)
+
+
+def _has_sigmoids(fitted: Any) -> bool:
+    """Whether each class has a probability of its own: SGD's one-against-rest with the logistic loss."""
+    return getattr(fitted, "loss", None) == "log_loss" and hasattr(fitted, "predict_proba")
+
+
+def _of_one_vs_rest(fitted: OneVsRestClassifier) -> Linear:
+    rows: list[Doubles | None] = []
+    offsets, sigmoids = [], True
+    for part in fitted.estimators_:
+        if type(part).__name__ == "_ConstantPredictor":  # a class that every row, or none, was of
+            rows.append(None)
+            offsets.append(float(np.ravel(part.y_)[0]))
+            sigmoids = False
+            continue
+        own = _of_coefficients(part) if hasattr(part, "coef_") else None
+        if own is None or len(own.weight) != 1:
+            raise InputError(
+                f"OneVsRestClassifier is over {type(part).__name__}; expected a linear classifier, which has coef_"
+            )
+        rows.append(own.weight[0])
+        offsets.append(float(own.offset[0]))
+        sigmoids &= _has_sigmoids(part) or type(part).__name__ == "LogisticRegression"
+    dim = next((len(row) for row in rows if row is not None), 0)
+    if not dim:
+        raise InputError("OneVsRestClassifier has learned constants only; expected two or more classes in its rows")
+    weight = np.stack([np.zeros(dim) if row is None else row for row in rows])
+    return Linear(weight, np.array(offsets), np.asarray(fitted.classes_), sigmoids and len(weight) > 1)
+
+
+def _of_counts(fitted: MultinomialNB) -> Linear:
+    return Linear(np.asarray(fitted.feature_log_prob_), np.asarray(fitted.class_log_prior_), np.asarray(fitted.classes_))
+
+
+def _of_complements(fitted: ComplementNB) -> Linear:
+    alone = len(fitted.classes_) == 1
+    offset = np.asarray(fitted.class_log_prior_) if alone else np.zeros(len(fitted.classes_))
+    return Linear(np.asarray(fitted.feature_log_prob_), offset, np.asarray(fitted.classes_))
+
+
+def _of_bernoulli(fitted: BernoulliNB) -> Linear:
+    with np.errstate(divide="ignore", invalid="ignore"):  # refused below where it is infinite
+        absent = np.log1p(-np.exp(fitted.feature_log_prob_))
+        weight = fitted.feature_log_prob_ - absent
+    return Linear(weight, fitted.class_log_prior_ + absent.sum(axis=1), np.asarray(fitted.classes_), above=fitted.binarize)
+
+
+def _of_centroids(fitted: NearestCentroid) -> Linear:
+    if fitted.metric != "euclidean":
+        raise InputError(f"NearestCentroid has metric={fitted.metric!r}; only 'euclidean' is a product of rows")
+    centroids, prior = np.asarray(fitted.centroids_, np.float64), np.asarray(fitted.class_prior_, np.float64)
+    if np.isclose(prior, 1 / len(prior)).all():  # then its predict takes the nearest one as they are
+        return Linear(2 * centroids, -(centroids**2).sum(axis=1), np.asarray(fitted.classes_))
+    spread = np.where(fitted.within_class_std_dev_ != 0, fitted.within_class_std_dev_, 1.0)
+    offset = 2 * np.log(prior) - ((centroids / spread) ** 2).sum(axis=1)
+    return Linear(2 * centroids / spread**2, offset, np.asarray(fitted.classes_))
+
+
+_READERS: dict[type, Callable[[Any], Linear]] = {
+    OneVsRestClassifier: _of_one_vs_rest,
+    MultinomialNB: _of_counts,
+    ComplementNB: _of_complements,
+    BernoulliNB: _of_bernoulli,
+    NearestCentroid: _of_centroids,
+}
+
+
+def prepared(rows: Any, above: float | None) -> Any:
+    """``rows``, or whether each of their numbers is above a threshold."""
+    return rows if above is None else binarize(rows, threshold=above)

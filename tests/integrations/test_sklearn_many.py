@@ -1,0 +1,199 @@
+"""scikit-learn's own answers beside ours: sparse rows, weights, other classifiers, pipelines, more rows later."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.special import softmax
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.naive_bayes import BernoulliNB, ComplementNB, GaussianNB, MultinomialNB
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from headlong.errors import InputError, OptionError
+from headlong.integrations.sklearn import HeadClassifier, TopKClassifier, predict_topk
+
+
+def counts(classes: int, density: float, rows: int = 400, dim: int = 60) -> tuple[Any, Any]:
+    """Sparse rows of small counts, each class with words of its own."""
+    rng = np.random.default_rng(classes)
+    chosen = np.concatenate([np.arange(classes), rng.integers(0, classes, rows - classes)])
+    means = rng.gamma(0.3, 1.0, (classes, dim)) * density
+    return scipy.sparse.csr_array(rng.poisson(means[chosen] + 0.01).astype(float)), np.array([f"c{i:03d}" for i in chosen])
+
+
+SOURCES = [
+    OneVsRestClassifier(LogisticRegression()),
+    OneVsRestClassifier(LinearSVC(random_state=0)),
+    SGDClassifier(loss="log_loss", random_state=0),
+    MultinomialNB(),
+    ComplementNB(norm=True),
+    BernoulliNB(binarize=0.5),
+    NearestCentroid(),
+    NearestCentroid(priors="empirical"),
+    RidgeClassifier(),
+]
+
+
+def own_scores(fitted: Any, x: Any) -> Any:
+    """``[n, vocab]``, in whose order the classifier predicts."""
+    if isinstance(fitted, NearestCentroid) and fitted.priors == "uniform":
+        return -((x.toarray()[:, None] - fitted.centroids_[None]) ** 2).sum(-1)  # its predict, not its decision_function
+    scores = fitted.predict_joint_log_proba(x) if hasattr(fitted, "predict_joint_log_proba") else fitted.decision_function(x)
+    return np.stack([np.zeros(len(scores)), scores], axis=1) if scores.ndim == 1 else scores
+
+
+@pytest.mark.parametrize("classes", [2, 3, 40])
+@pytest.mark.parametrize("density", [0.05, 3.0])  # few columns named, and most of them
+@pytest.mark.filterwarnings("ignore:self.within_class_std_dev_")  # NearestCentroid's, of words that always come equally often
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: repr(source)[:40])
+def test_sources_answer_as_scikit_learn_does(source: Any, density: float, classes: int) -> None:
+    x, y = counts(classes, density)
+    model = TopKClassifier(source).fit(x, y)
+    inside = model.estimator_
+    scores = own_scores(inside, x)
+    ours = model.decision_function(x)
+    ours = np.stack([np.zeros(len(ours)), ours], axis=1) if ours.ndim == 1 else ours
+    apart = (ours - ours[:, :1]) - (scores - scores[:, :1])  # what a row adds to all classes alike is no matter
+    assert np.abs(apart).max() < 1e-9 * max(1.0, np.abs(scores).max())
+    k = min(5, classes)
+    for rows in (x, x.toarray()):
+        proba, labels = model.predict_topk(rows, k)
+        at = np.searchsorted(model.classes_, labels)
+        chosen = np.take_along_axis(scores, at, axis=1)
+        best = -np.sort(-scores, axis=1)[:, :k]  # classes may tie: the scores have to be the best ones
+        np.testing.assert_allclose(chosen, best, rtol=1e-9, atol=1e-9)
+        sure = best[:, 0] - best[:, min(1, k - 1)] > 1e-9
+        assert (model.predict(rows) == inside.predict(rows))[sure].all() and sure.mean() > 0.5
+        own = hasattr(inside, "predict_proba") and "uniform" not in repr(getattr(inside, "priors", ""))
+        every = inside.predict_proba(rows) if own else softmax(scores, axis=1)
+        np.testing.assert_allclose(proba, np.take_along_axis(every, at, axis=1), rtol=0.0101, atol=1e-12)
+        np.testing.assert_allclose(model.predict_proba(rows), every, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(np.exp(model.predict_log_proba(rows)), every, rtol=1e-6, atol=1e-12)
+
+
+def test_what_is_no_product_of_rows_is_refused() -> None:
+    x, y = counts(4, 2.0)
+    dense = x.toarray()
+    for wrong, said in [
+        (GaussianNB().fit(dense, y), "GaussianNB has no coef_; expected a fitted linear classifier"),
+        (NearestCentroid(metric="manhattan").fit(dense, y), "metric='manhattan'"),
+        (OneVsRestClassifier(KNeighborsClassifier()).fit(dense, y), "over KNeighborsClassifier; expected a linear"),
+        (MultinomialNB(), "MultinomialNB is not fitted"),
+        (OneVsRestClassifier(LogisticRegression()).fit(x, np.eye(4)[np.searchsorted(np.unique(y), y)] > 0), "multilabel"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            TopKClassifier.of(wrong)
+
+
+@pytest.mark.parametrize("density", [0.04, 0.3])
+def test_sparse_rows_are_not_written_out_at_once(density: float) -> None:
+    rng = np.random.default_rng(0)
+    x = scipy.sparse.random_array((12_000, 4_000), density=density, format="csr", rng=rng)
+    inside = LogisticRegression()
+    inside.coef_, inside.intercept_ = rng.standard_normal((50, 4_000)), rng.standard_normal(50)
+    inside.classes_, inside.n_features_in_ = np.arange(50), 4_000
+    model = TopKClassifier.of(inside)
+    tracemalloc.start()
+    labels = model.predict_topk(x, 3)[1]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 150e6 < 12_000 * 4_000 * 8 / 2, most
+    expected = np.argsort(-inside.decision_function(x), axis=1)[:, :3]
+    assert (labels == expected).all()
+
+
+def test_a_weight_is_a_number_of_rows() -> None:
+    x, y = counts(6, 1.0)
+    weight = np.random.default_rng(0).integers(0, 4, x.shape[0]).astype(float)
+    inside = LogisticRegression().fit(x, y, sample_weight=weight)
+    model = TopKClassifier(LogisticRegression()).fit(x, y, sample_weight=weight)
+    np.testing.assert_allclose(model.coef_, inside.coef_)
+    np.testing.assert_allclose(model.intercept_, inside.intercept_)
+    through = make_pipeline(StandardScaler(with_mean=False), LogisticRegression())
+    again = TopKClassifier(through).fit(x, y, sample_weight=weight).estimator_
+    expected = through.fit(x, y, logisticregression__sample_weight=weight)
+    np.testing.assert_allclose(again[-1].coef_, expected[-1].coef_)
+    with pytest.raises(InputError, match=r"LinearDiscriminantAnalysis.fit takes no sample_weight"):
+        TopKClassifier(LinearDiscriminantAnalysis()).fit(x.toarray(), y, sample_weight=weight)
+    unweighted = HeadClassifier(epochs=5, random_state=0).fit(x, y)
+    weighted = HeadClassifier(epochs=5, random_state=0).fit(x, y, sample_weight=np.where(y == "c000", 50.0, 1.0))
+    assert (weighted.predict(x) == "c000").sum() > (unweighted.predict(x) == "c000").sum()
+
+
+@pytest.mark.parametrize("classes", [2, 30])
+@pytest.mark.parametrize("dense", [True, False])
+def test_coefficients_are_those_of_the_decision_values(classes: int, dense: bool) -> None:
+    x, y = counts(classes, 1.0)
+    rows = x.toarray() if dense else x
+    for model in (HeadClassifier(epochs=3, random_state=0).fit(rows, y), TopKClassifier().fit(rows, y)):
+        expected = np.asarray(rows @ model.coef_.T + model.intercept_)
+        assert model.coef_.shape == (1 if classes == 2 else classes, 60)
+        np.testing.assert_allclose(model.decision_function(rows), expected[:, 0] if classes == 2 else expected, atol=2e-5)
+    with pytest.raises(AttributeError, match="coef_ is of a fitted head that is one matrix"):
+        _ = HeadClassifier("mos", {}, epochs=1, random_state=0).fit(rows, y).coef_
+    assert not hasattr(HeadClassifier(), "coef_") and not hasattr(TopKClassifier(), "intercept_")
+
+
+def test_decision_values_are_refused_beyond_the_limit() -> None:
+    x, y = counts(20, 1.0)
+    model = TopKClassifier(memory_limit=8 * 20 * 10).fit(x, y)
+    for verb in (model.decision_function, model.predict_log_proba, model.predict_proba):
+        assert verb(x[:10]).shape == (10, 20)
+        with pytest.raises(OptionError, match="11 rows and 20 classes .* use predict_topk"):
+            verb(x[:11])
+
+
+def test_more_rows_later() -> None:
+    x, y = counts(10, 2.0, rows=1200)
+    classes = np.unique(y)
+    model = HeadClassifier(random_state=0)
+    with pytest.raises(InputError, match="the first partial_fit has no classes"):
+        model.partial_fit(x, y)
+    model.partial_fit(x[:300], y[:300], classes=classes)
+    early = model.score(x, y)
+    for _ in range(10):
+        for start in range(0, 1200, 300):
+            model.partial_fit(x[start : start + 300], y[start : start + 300])
+    assert model.score(x, y) > max(0.9, early)
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301  # scikit-learn's own way, on our own bytes
+    for one in (model, again):  # a copy goes on as the first does: the same shuffles, the same state of Adam
+        one.partial_fit(x[:300], y[:300])
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    with pytest.raises(InputError, match="y holds 'other', which is not among the 10 classes"):
+        model.partial_fit(x[:1], ["other"])
+    with pytest.raises(InputError, match="classes has 2 labels"):
+        model.partial_fit(x[:1], y[:1], classes=classes[:2])
+    fitted = HeadClassifier(epochs=5, random_state=0).fit(x, y)
+    before = fitted.score(x, y)
+    assert fitted.partial_fit(x, y).score(x, y) > before - 0.05  # from what it had learned, not from the start
+
+
+def test_the_likeliest_labels_of_texts_through_a_pipeline() -> None:
+    texts = [f"word{i % 12} of topic{i % 12} and filler{i % 5}" for i in range(240)]
+    y = np.array([f"label {i % 12}" for i in range(240)])
+    whole = make_pipeline(TfidfVectorizer(), TopKClassifier(LogisticRegression())).fit(texts, y)
+    proba, labels = predict_topk(whole, texts, 3)
+    order = np.argsort(-whole[-1].estimator_.predict_proba(whole[0].transform(texts)), axis=1)
+    assert (labels[:, 0] == whole.classes_[order[:, 0]]).all() and (labels[:, 0] == y).all()
+    plain = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, y)
+    over = TopKClassifier.of(plain)  # a fitted pipeline as it is: reads texts
+    np.testing.assert_array_equal(over.predict_topk(texts, 3)[1][:, 0], labels[:, 0])
+    np.testing.assert_allclose(over.predict_proba(texts), plain.predict_proba(texts), rtol=1e-9)
+    assert (pickle.loads(pickle.dumps(over)).predict(texts) == y).all()  # noqa: S301
+    search = GridSearchCV(whole, {"topkclassifier__estimator__C": [0.5, 2.0]}, cv=2).fit(texts, y)
+    assert (predict_topk(search, texts, 2)[1][:, 0] == y).all()
+    assert proba.shape == (240, 3)
+    with pytest.raises(InputError, match=r"LogisticRegression has no predict_topk; .*TopKClassifier.of\(pipeline\)"):
+        predict_topk(plain, texts)
