@@ -69,10 +69,10 @@ LAW: dict[str, set[str]] = {
     "__init__": {*LEFTWARD, "compile", "tune", "engines"},
     "__main__": {"cli"},
 }
-FILES = {"engines/device/residence.py": {"torch", "triton"}}
-"""Files with a package of their own: a GPU's memory."""
+FILES = {"engines/device/residence.py": {"torch", "triton"}, "layers/gguf_file.py": {"gguf"}}
+"""Files with a package of their own: a GPU's memory, GGUF files."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
-OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy"}
+OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy", "gguf"}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {
     "heads": {"torch"},

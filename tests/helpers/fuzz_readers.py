@@ -32,7 +32,7 @@ import headlong
 from headlong import native
 from headlong.bench.measure import environment, write_run
 from headlong.errors import HeadlongError
-from headlong.layers.checkpoint import Checkpoint
+from headlong.layers.checkpoint import Checkpoint, link_of_config
 from headlong.layers.matrix import Layer
 from headlong.links import SoftCap
 from headlong.store import DTYPES, open_file, write_file
@@ -106,7 +106,7 @@ def config_target(folder: Path) -> Target:
 
     def read(path: Path) -> None:
         Layer.load(path.parent).checksum()
-        Checkpoint(path.parent).link()
+        link_of_config(Checkpoint(path.parent).config())
 
     return Target("config", seeds, "config.json", read, False)
 

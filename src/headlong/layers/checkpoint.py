@@ -1,7 +1,8 @@
-"""Where a model's output layer lies: one safetensors file, the shards of an index, or a folder with either.
+"""Where a model's output layer lies: one safetensors file, the shards of an index, a GGUF file, or a folder with one of them.
 
 Knows Hugging Face's names: the usual output and input embeddings, tied heads, and the keys of ``config.json`` that scale
-or cap the final logits. Reads headers only; tensors are mapped when asked for. Pickled checkpoints are never opened.
+or cap the final logits. Reads headers only; tensors are mapped when asked for, and written out where they are stored as
+codes and scales. Pickled checkpoints are never opened.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from headlong.arrays import Array
 from headlong.errors import MalformedFileError, MissingTensorError, OptionError, StoreError
+from headlong.layers.gguf_file import GgufFile, is_gguf
+from headlong.layers.quantised import stored, written_out
 from headlong.links import IDENTITY, Affine, Link, SoftCap
 from headlong.store import TensorFile, json_object, open_file
 
@@ -57,6 +60,21 @@ class Checkpoint:
         return {} if self._file.name.endswith(INDEX) else self._shard(self._file.name).metadata
 
     def read(self, name: str) -> Array:
+        """One tensor, mapped; written out where it is stored as codes and scales."""
+        how = stored(name, self._shards)
+        return self._mapped(name) if how is None else written_out(how, self._mapped)
+
+    def kind(self, name: str) -> str | None:
+        """What a tensor that is stored as codes and scales is called; None for one that is mapped as it is."""
+        how = stored(name, self._shards)
+        if how is None:
+            return None
+        return how.kind if how.kind == "bitsandbytes int8" else f"{self._mapped(how.codes).dtype} {how.kind}"
+
+    def _has(self, name: str) -> bool:
+        return name in self._shards or stored(name, self._shards) is not None
+
+    def _mapped(self, name: str) -> Array:
         if name not in self._shards:
             raise MissingTensorError(f"{self.name} has no tensor {name!r}; its matrices are {self._matrices()}")
         return self._shard(self._shards[name]).read(name)
@@ -90,10 +108,10 @@ class Checkpoint:
 
     def head(self, weight: str) -> str:
         """The tensor to read for ``weight``: itself, or for an absent ``lm_head.weight`` what the model ties it to."""
-        if weight in self._shards or weight != HEADS[0]:
+        if self._has(weight) or weight != HEADS[0]:
             return weight
-        heads = [name for name in HEADS if name in self._shards]
-        tied = [name for name in EMBEDDINGS if name in self._shards]
+        heads = [name for name in HEADS if self._has(name)]
+        tied = [name for name in EMBEDDINGS if self._has(name)]
         if heads or self.config().get("tie_word_embeddings") is False:
             tied = heads
         if len(tied) != 1:
@@ -112,9 +130,23 @@ class Checkpoint:
                 return bias
         return None
 
-    def link(self) -> Link:
-        """What the model's configuration does to its final logits."""
-        return link_of_config(self.config(), self.name)
+    def is_head(self, name: str) -> bool:
+        """Whether the model's configuration is about these logits."""
+        return name in HEADS or name in EMBEDDINGS
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
+    """What lies at ``path``: a GGUF file, or a folder with one and nothing else; or a :class:`Checkpoint`."""
+    place = Path(path)
+    if place.is_file() and is_gguf(place):
+        return GgufFile(place)
+    if place.is_dir() and not any(place.glob("*.safetensors")):
+        files = sorted(place.glob("*.gguf"))
+        if len(files) > 1:
+            raise StoreError(f"{path} has several models: {', '.join(file.name for file in files)}; pass one of them")
+        if files:
+            return GgufFile(files[0])
+    return Checkpoint(path)
 
 
 def link_of_config(config: Mapping[str, Any], name: str = "config.json") -> Link:

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.errors import OptionError
-from headlong.layers.checkpoint import EMBEDDINGS, HEADS, Checkpoint
+from headlong.layers.checkpoint import HEADS, Checkpoint, link_of_config, open_checkpoint
 from headlong.layers.density import gaussian_kernel
+from headlong.layers.gguf_file import GgufFile
 from headlong.links import IDENTITY, Link, link_from_dict
 from headlong.store import check_version, checksum, json_object, write_file
 
@@ -71,20 +72,25 @@ class Layer:
         bias: str | Literal[False] | None = None,
         link: Link | None = None,
     ) -> Layer:
-        """Map a layer from a safetensors file, a sharded index, or a checkpoint's folder; nothing is read yet.
+        """Map a layer from a safetensors file, a sharded index, a GGUF file, or a checkpoint's folder; nothing is read yet.
+
+        A matrix that is stored as codes and scales (GGUF's quantised kinds, compressed-tensors, torchao, bitsandbytes int8)
+        is written out as float32 instead, four bytes a weight of memory: ``name`` and ``repr`` say so.
 
         ``weight``  the tensor's name; an absent ``lm_head.weight`` is looked for where models tie or rename it
         ``bias``    the tensor's name; None takes the one that belongs to the weight, if any; False takes none
         ``link``    None takes what the file (or, for a language model's head, ``config.json``) says
         """
-        checkpoint = Checkpoint(path)
+        checkpoint = open_checkpoint(path)
         name = checkpoint.head(weight)
         if bias is None:
             bias = checkpoint.bias(weight, name) or False
         if link is None:
-            link = _saved_link(checkpoint, is_head=name in HEADS or name in EMBEDDINGS)
+            link = _saved_link(checkpoint, is_head=checkpoint.is_head(name))
         offset = checkpoint.read(bias) if bias else None
-        return cls(checkpoint.read(name), offset, link, name=name)
+        matrix, kind = checkpoint.read(name), checkpoint.kind(name)
+        origin = name if kind is None else f"{name} ({kind}, written out as float32: {matrix.nbytes / 2**20:,.0f} MiB)"
+        return cls(matrix, offset, link, name=origin)
 
     @classmethod
     def gaussian_kernel(cls, points: Any, bandwidth: float) -> Layer:
@@ -189,9 +195,9 @@ class Layer:
         return f"Layer(vocab={self.vocab}, dim={self.dim}, {self.dtype}, {bias}, {self._link}{origin})"
 
 
-def _saved_link(checkpoint: Checkpoint, *, is_head: bool) -> Link | None:
+def _saved_link(checkpoint: Checkpoint | GgufFile, *, is_head: bool) -> Link | None:
     if checkpoint.metadata.get("format") == FORMAT:
         check_version(checkpoint.metadata, FORMAT, VERSION, checkpoint.name)
         text = checkpoint.metadata.get("link", "")
         return link_from_dict(json_object(text.encode(), f"{checkpoint.name}: the link"))
-    return checkpoint.link() if is_head else None
+    return link_of_config(checkpoint.config(), checkpoint.name) if is_head else None

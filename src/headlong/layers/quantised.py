@@ -1,0 +1,143 @@
+"""Output layers that a checkpoint stores as codes and scales, written out as float32.
+
+::
+
+    weight = (code - zero) * scale        in float64, rounded once to float32 (exact where scales have 16 bits)
+
+compressed-tensors  ``weight_packed`` int32: 4- or 8-bit codes plus half their range, the first in the lowest bits;
+                    ``weight_shape``, ``weight_scale [vocab, groups]``, ``weight_zero_point`` (packed down the rows)
+                    or ``weight`` int8 or float8 with ``weight_scale [1]``, ``[vocab, 1]``, ``[vocab, groups]`` or of tiles
+bitsandbytes int8   ``weight`` int8 by rows, ``SCB [vocab]``: the scale is SCB / 127
+torchao             ``_weight_qdata`` int8 or float8, ``_weight_scale``, ``_weight_zero_point``
+
+These are the weights that exactness is defined against. Writing them out takes four bytes a weight; an engine's own int8
+codes of rows that were int8 with one scale a row are those codes again, so its first look loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array, shape_of
+from headlong.errors import DtypeError, MalformedFileError
+
+PIECE = 1 << 22
+"""Weights written out at once."""
+CODES = {np.dtype(kind) for kind in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}
+
+
+class Stored(NamedTuple):
+    """Which tensors of a checkpoint make one matrix; ``kind`` is what people call it."""
+
+    kind: str
+    codes: str
+    scale: str
+    zero: str | None = None
+    shape: str | None = None
+    order: str | None = None
+
+
+def stored(weight: str, names: Collection[str]) -> Stored | None:
+    """How ``weight`` is stored as codes and scales; None where it is not."""
+    stem, _, last = weight.rpartition("weight")
+    if last or not stem:
+        return None
+
+    def found(name: str) -> str | None:
+        return stem + name if stem + name in names else None
+
+    packed, scale, zero = found("weight_packed"), found("weight_scale"), found("weight_zero_point")
+    if packed and scale:
+        return Stored("packed codes", packed, scale, zero, found("weight_shape"), found("weight_g_idx"))
+    if found("_weight_qdata") and found("_weight_scale"):
+        return Stored("torchao codes", f"{stem}_weight_qdata", f"{stem}_weight_scale", found("_weight_zero_point"))
+    if weight in names and (scale or found("weight_scale_inv")):
+        return Stored("codes", weight, scale or f"{stem}weight_scale_inv", zero)
+    if weight in names and found("SCB"):
+        return Stored("bitsandbytes int8", weight, f"{stem}SCB")
+    return None
+
+
+def written_out(how: Stored, read: Callable[[str], Array]) -> NDArray[np.float32]:
+    """``[vocab, dim]`` float32 of the tensors that ``read`` gives."""
+    if how.order is not None and (np.diff(read(how.order).astype(np.int64)) < 0).any():
+        raise DtypeError(f"{how.order} reorders the columns of groups; that layout is not read: save the model without it")
+    codes, scale = read(how.codes), _numbers(read(how.scale), how.scale)
+    if how.kind == "bitsandbytes int8":
+        scale = scale.reshape(-1, 1) / 127
+    vocab, dim, rows = _rows(how, codes, read)
+    scale = scale.reshape(-1, 1) if scale.ndim < 2 else scale
+    zero = None if how.zero is None else _zeros(read(how.zero), how, scale.shape, codes, dim)
+    for name, size, count in (("rows", vocab, scale.shape[0]), ("columns", dim, scale.shape[1])):
+        if not 1 <= count <= size:
+            raise MalformedFileError(f"{how.scale} is {shape_of(scale)}: {count} scales for {size} {name} of {how.codes}")
+    down = _places(vocab, scale.shape[0])
+    along = _places(dim, scale.shape[1])
+    dense = np.empty((vocab, dim), np.float32)
+    step = max(1, PIECE // dim)
+    for start in range(0, vocab, step):
+        some = slice(start, min(start + step, vocab))
+        exact = rows(some).astype(np.float64)
+        if zero is not None:
+            exact -= zero[down[some]][:, along]
+        dense[some] = exact * scale[down[some]][:, along]
+    dense.flags.writeable = False
+    return dense
+
+
+def _rows(how: Stored, codes: Array, read: Callable[[str], Array]) -> tuple[int, int, Callable[[slice], Array]]:
+    """``vocab, dim`` and what gives the codes of some rows."""
+    if codes.ndim != 2 or 0 in codes.shape:
+        raise MalformedFileError(f"{how.codes} has shape {shape_of(codes)}; expected codes [vocab, dim]")
+    if how.shape is None:
+        if codes.dtype not in CODES:
+            raise DtypeError(f"{how.codes} is {codes.dtype} ({how.kind}); int8 and float8 codes are read, one byte a weight")
+        return int(codes.shape[0]), int(codes.shape[1]), lambda some: codes[some]
+    vocab, dim = (int(size) for size in np.asarray(read(how.shape)).reshape(-1)[:2])
+    bits = _bits(codes, (vocab, dim), how)
+    return vocab, dim, lambda some: unpacked(codes[some], bits, dim)
+
+
+def _bits(codes: Array, shape: tuple[int, int], how: Stored) -> int:
+    vocab, dim = shape
+    for bits in (4, 8):
+        if codes.dtype == np.int32 and codes.shape == (vocab, -(-dim * bits // 32)):
+            return bits
+    raise DtypeError(
+        f"{how.codes} is {codes.dtype} {shape_of(codes)} for weights [{vocab}, {dim}]; codes of 4 or 8 bits in int32 are read"
+    )
+
+
+def unpacked(packed: Array, bits: int, dim: int) -> NDArray[np.int8]:
+    """``[n, words] int32 -> [n, dim]``: codes plus half their range, the first in the lowest bits."""
+    words = np.ascontiguousarray(packed).view(np.uint32)[..., None] >> np.arange(0, 32, bits, dtype=np.uint32)
+    codes = (words & np.uint32(2**bits - 1)).reshape(len(packed), -1)[:, :dim]
+    return (codes.astype(np.int16) - 2 ** (bits - 1)).astype(np.int8)
+
+
+def _zeros(zero: Array, how: Stored, shape: tuple[int, ...], codes: Array, dim: int) -> NDArray[np.float64]:
+    """Of the shape of the scales; of packed codes they are packed too, down the rows."""
+    if how.shape is not None and zero.dtype == np.int32 and zero.shape != shape:
+        bits = 4 if codes.shape[1] == -(-dim // 8) else 8
+        zero = unpacked(np.ascontiguousarray(zero.T), bits, shape[0]).T
+    zero = zero.reshape(-1, 1) if zero.ndim < 2 else zero
+    if zero.shape != shape:
+        raise MalformedFileError(f"{how.zero} has shape {shape_of(zero)}; expected {list(shape)}, as {how.scale}")
+    return zero.astype(np.float64)
+
+
+def _numbers(scale: Array, name: str) -> NDArray[Any]:
+    wide = scale.astype(np.float64)
+    if not np.isfinite(wide).all():
+        raise MalformedFileError(f"{name} holds NaN or infinity; the checkpoint is damaged")
+    return wide
+
+
+def _places(size: int, groups: int) -> NDArray[np.int64]:
+    """Which of ``groups`` equal runs, the last perhaps shorter, each place is in."""
+    return np.minimum(np.arange(size) // -(-size // groups), groups - 1)

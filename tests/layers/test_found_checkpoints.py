@@ -1,0 +1,247 @@
+"""Checkpoints as people find them: GGUF, compressed-tensors, torchao and bitsandbytes int8, made small here.
+
+The oracle is the matrix that the format's own rule gives, in float64; ids of the engine have to be those of its product.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import headlong as hl
+from headlong.cli.commands import app
+from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError, StoreError
+from headlong.links import Affine, SoftCap
+from headlong.native import encode_int8
+from headlong.plan import deinterleave
+from headlong.store import write_file
+
+VOCAB, DIM = 700, 512
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q4_K")
+Arrays = dict[str, Any]
+
+
+def plain(seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((VOCAB, DIM)) / np.arange(1, DIM + 1) ** 0.4).astype(np.float32)
+
+
+def stored(kind: str) -> tuple[Any, Any]:
+    """The bytes of a matrix in one of ggml's types, and the matrix that they are."""
+    rng, of = np.random.default_rng(1), gguf.GGMLQuantizationType[kind]
+    if kind in ("F32", "F16", "BF16", "Q8_0"):
+        data = gguf.quants.quantize(plain(), of)
+    else:  # the package does not quantise to these: any bytes are codes, once the float16 scales in them are sane
+        data = rng.integers(0, 256, (VOCAB, DIM // 256, gguf.GGML_QUANT_SIZES[of][1]), dtype=np.uint8)
+        scales = rng.uniform(0.001, 0.01, (VOCAB, DIM // 256, 2)).astype(np.float16).view(np.uint8)
+        data[..., slice(-2, None) if kind == "Q6_K" else slice(0, 4)] = scales[..., :2] if kind == "Q6_K" else scales
+        data = data.reshape(VOCAB, -1)
+    return data, gguf.quants.dequantize(data, of).astype(np.float64)
+
+
+def gguf_file(path: Path, tensors: dict[str, str], arch: str = "llama", **facts: float) -> Path:
+    writer = gguf.GGUFWriter(path, arch)
+    for name, value in facts.items():
+        writer.add_float32(f"{arch}.{name}", value)
+    for name, kind in tensors.items():
+        writer.add_tensor(name, stored(kind)[0], raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def agrees(layer: hl.Layer, weight: Any, bias: Any = 0.0) -> None:
+    """The stored matrix as it is, and ids, logits and normalisers of its float64 product, proved."""
+    np.testing.assert_array_equal(np.asarray(layer.weight, np.float64), weight.astype(np.float32))
+    hidden = np.random.default_rng(2).standard_normal((16, DIM))
+    z = hidden @ weight.T + bias
+    top = hl.compile(layer, "cascade", delta=0.0).topk(hidden, 5)
+    assert (top.ids == np.argsort(-z, axis=1, kind="stable")[:, :5]).all() and top.proved.all()
+    np.testing.assert_allclose(top.logits, -np.sort(-z, axis=1)[:, :5], rtol=1e-6)
+    lse = np.logaddexp.reduce(layer.link(z), axis=1)
+    assert (np.abs(top.lse - lse) <= top.error + 1e-6).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gguf(kind: str, tmp_path: Path) -> None:
+    path = gguf_file(tmp_path / "model.gguf", {"token_embd.weight": "F16", "output.weight": kind})
+    weight = stored(kind)[1]
+    layer = hl.Layer.load(path)
+    agrees(layer, weight)
+    quantised = kind.startswith("Q")
+    assert layer.dtype == {"F16": "float16", "BF16": "bfloat16"}.get(kind, "float32")
+    assert layer.name == (f"output.weight ({kind}, written out as float32: 1 MiB)" if quantised else "output.weight")
+    assert hl.Layer.load(tmp_path).checksum() == layer.checksum()  # the folder, too
+
+
+def test_what_a_gguf_file_says_of_its_logits(tmp_path: Path) -> None:
+    tied = {"token_embd.weight": "Q8_0"}
+    cases: list[tuple[str, Arrays, Any]] = [
+        ("gemma2", {"final_logit_softcapping": 30.0}, SoftCap(30.0)),
+        ("command-r", {"logit_scale": 0.0625}, Affine(0.0625)),
+        ("granite", {"logit_scale": 8.0}, Affine.temperature(8.0)),
+        ("llama", {}, Affine()),
+    ]
+    for arch, facts, link in cases:
+        layer = hl.Layer.load(gguf_file(tmp_path / f"{arch}.gguf", tied, arch, **facts))
+        assert layer.link == link and layer.name.startswith("token_embd.weight (Q8_0")
+    odd = gguf_file(tmp_path / "odd.gguf", tied, "newton", logit_scale=3.0)
+    with pytest.raises(OptionError, match=r"newton.logit_scale=3.0 does is not known here; pass link="):
+        hl.Layer.load(odd)
+    assert hl.Layer.load(odd, link=Affine(3.0)).link == Affine(3.0)
+    with pytest.raises(StoreError, match="several models"):
+        hl.Layer.load(tmp_path)
+
+
+def test_damaged_and_unread_gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gguf_file(tmp_path / "model.gguf", {"output.weight": "Q8_0"})
+    whole = path.read_bytes()
+    for length in (4, 20, 100, len(whole) // 2):
+        (tmp_path / "cut.gguf").write_bytes(whole[:length])
+        with pytest.raises(MalformedFileError, match="no whole GGUF file"):
+            hl.Layer.load(tmp_path / "cut.gguf")
+    with pytest.raises(MissingTensorError, match=r"it has output.weight \[700, 512\] Q8_0"):
+        hl.Layer.load(path, weight="blk.0.attn_q.weight")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'headlong\[gguf\]'"):
+        hl.Layer.load(path)
+
+
+def packed(codes: Any, bits: int) -> Any:
+    """compressed-tensors' int32 words: codes plus half their range, the first in the lowest bits."""
+    per = 32 // bits
+    wide = np.zeros((len(codes), -(-codes.shape[1] // per) * per), np.uint32)
+    wide[:, : codes.shape[1]] = codes.astype(np.int64) + 2 ** (bits - 1)
+    words = np.zeros((len(codes), wide.shape[1] // per), np.uint32)
+    for place in range(per):
+        words |= wide[:, place::per] << np.uint32(bits * place)
+    return words.view(np.int32)
+
+
+def grouped(bits: int, groups: int, scale_type: Any) -> tuple[Any, Any]:
+    """Codes of the plain matrix, and their scales."""
+    most = 2 ** (bits - 1) - 1
+    runs = plain().reshape(VOCAB, groups, -1)
+    scale = (np.abs(runs).max(2) / most).astype(scale_type)
+    codes = np.clip(np.rint(runs / scale.astype(np.float32)[..., None]), -most - 1, most).reshape(VOCAB, DIM)
+    return codes.astype(np.int8), scale
+
+
+def wide(scale: Any) -> Any:
+    return np.repeat(scale.astype(np.float64), DIM // scale.shape[1], axis=1)
+
+
+def int8_by_rows() -> tuple[Arrays, Any]:
+    codes, scale = grouped(8, 1, np.float32)
+    return {"lm_head.weight": codes, "lm_head.weight_scale": scale}, codes * wide(scale)
+
+
+def int4_packed(zero: bool = False, bits: int = 4) -> tuple[Arrays, Any]:
+    codes, scale = grouped(bits, 4, ml_dtypes.bfloat16)
+    tensors = {"lm_head.weight_packed": packed(codes, bits), "lm_head.weight_scale": scale}
+    tensors["lm_head.weight_shape"] = np.array([VOCAB, DIM])
+    if not zero:
+        return tensors, codes * wide(scale)
+    zeros = np.random.default_rng(3).integers(-3, 3, scale.shape).astype(np.int8)
+    tensors["lm_head.weight_zero_point"] = np.ascontiguousarray(packed(zeros.T, bits).T)  # down the rows
+    return tensors, (codes - wide(zeros)) * wide(scale)
+
+
+def float8(scale_shape: tuple[int, int], name: str = "weight_scale") -> tuple[Arrays, Any]:
+    scale = np.random.default_rng(4).uniform(0.001, 0.01, scale_shape).astype(np.float32)
+    codes = (plain() * 30).astype(ml_dtypes.float8_e4m3fn)
+    run = -(-VOCAB // scale_shape[0])
+    every = np.repeat(np.repeat(scale.astype(np.float64), run, axis=0)[:VOCAB], DIM // scale_shape[1], axis=1)
+    return {"lm_head.weight": codes, f"lm_head.{name}": scale}, codes.astype(np.float64) * every
+
+
+def bitsandbytes() -> tuple[Arrays, Any]:
+    codes, scale = grouped(8, 1, np.float32)
+    tensors = {"lm_head.weight": codes, "lm_head.SCB": scale[:, 0] * np.float32(127), "lm_head.weight_format": np.uint8([0])}
+    return tensors, codes * (tensors["lm_head.SCB"].astype(np.float64) / 127)[:, None]
+
+
+def torchao() -> tuple[Arrays, Any]:
+    codes, scale = grouped(8, 4, np.float16)
+    zeros = np.random.default_rng(5).integers(-3, 3, scale.shape).astype(np.int8)
+    names = ("qdata", "scale", "zero_point")
+    tensors = {f"lm_head._weight_{name}": part for name, part in zip(names, (codes, scale, zeros), strict=True)}
+    return tensors, (codes - wide(zeros)) * wide(scale)
+
+
+FOUND: dict[str, Callable[[], tuple[Arrays, Any]]] = {
+    "int8 codes": int8_by_rows,
+    "int32 packed codes": int4_packed,
+    "int32 packed codes with zeros": lambda: int4_packed(zero=True),
+    "int32 packed codes of 8 bits": lambda: int4_packed(zero=True, bits=8),
+    "float8_e4m3fn codes": lambda: float8((1, 1)),
+    "float8_e4m3fn codes by rows": lambda: float8((VOCAB, 1)),
+    "float8_e4m3fn codes in tiles": lambda: float8((7, 4), "weight_scale_inv"),
+    "bitsandbytes int8": bitsandbytes,
+    "int8 torchao codes": torchao,
+}
+
+
+@pytest.mark.parametrize("form", FOUND)
+def test_codes_and_scales(form: str, tmp_path: Path) -> None:
+    tensors, weight = FOUND[form]()
+    bias = np.random.default_rng(6).standard_normal(VOCAB).astype(np.float32)
+    write_file(tmp_path / "model.safetensors", {**tensors, "lm_head.bias": bias}, {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps({"logit_scale": 0.5}))
+    layer = hl.Layer.load(tmp_path)
+    agrees(layer, weight, bias)
+    assert layer.link == Affine(0.5)
+    kind = form.partition(" with")[0].partition(" by")[0].partition(" of")[0].partition(" in t")[0]
+    assert f"lm_head.weight ({kind}, written out as float32: 1 MiB)" in repr(layer)
+
+
+def test_the_first_look_at_int8_rows_reads_the_stored_codes(tmp_path: Path) -> None:
+    for tensors, _ in (int8_by_rows(), bitsandbytes()):
+        write_file(tmp_path / "model.safetensors", tensors, {"format": "pt"})
+        ours = encode_int8(hl.Layer.load(tmp_path).weight, 1)
+        rows = deinterleave(ours.codes, VOCAB)
+        assert (rows.astype(np.int16) - 128 == tensors["lm_head.weight"]).all()
+        assert ours.error.max() <= 2**-20 * np.abs(ours.size).max()  # nothing is lost but roundings
+
+
+def test_codes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    good, _ = int4_packed()
+    reordered = np.arange(DIM, dtype=np.int32)[::-1] // 128
+    bad: list[tuple[Arrays, type[Exception], str]] = [
+        ({"lm_head.weight_packed": good["lm_head.weight_packed"][:, :-1]}, DtypeError, "4 or 8 bits in int32 are read"),
+        ({"lm_head.weight_scale": np.ones((VOCAB, DIM + 1), np.float16)}, MalformedFileError, "513 scales for 512 columns"),
+        ({"lm_head.weight_scale": np.full((VOCAB, 4), np.nan, np.float16)}, MalformedFileError, "holds NaN or infinity"),
+        ({"lm_head.weight_zero_point": np.ones((3, 3), np.int32)}, MalformedFileError, "weight_zero_point has shape"),
+        ({"lm_head.weight_g_idx": np.ascontiguousarray(reordered)}, DtypeError, "reorders the columns"),
+    ]
+    for change, error, said in bad:
+        tensors = {name: np.ascontiguousarray(part) for name, part in {**good, **change}.items()}
+        write_file(tmp_path / "model.safetensors", tensors, {"format": "pt"})
+        with pytest.raises(error, match=said):
+            hl.Layer.load(tmp_path)
+    nibbles = {"lm_head._weight_qdata": np.zeros((VOCAB, DIM // 2), np.uint8), "lm_head._weight_scale": np.ones((VOCAB, 1))}
+    write_file(tmp_path / "model.safetensors", nibbles, {"format": "pt"})
+    with pytest.raises(DtypeError, match=r"is uint8 \(torchao codes\); int8 and float8 codes are read"):
+        hl.Layer.load(tmp_path)
+
+
+def test_the_command_line_compiles_them(tmp_path: Path) -> None:
+    path = gguf_file(tmp_path / "model.gguf", {"output.weight": "Q6_K"})
+    out = tmp_path / "head.safetensors"
+    done = CliRunner().invoke(app, ["compile", str(path), "-o", str(out), "--threads", "1"])
+    assert done.exit_code == 0, done.output
+    assert "output.weight (Q6_K, written out as float32: 1 MiB)" in done.output
+    hidden = np.random.default_rng(0).standard_normal((3, DIM))
+    expected = np.argsort(-(hidden @ stored("Q6_K")[1].T), axis=1)[:, :4]
+    assert (hl.load(out).topk(hidden, 4).ids == expected).all()
