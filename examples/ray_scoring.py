@@ -26,7 +26,7 @@ def main(rows: int = 2000) -> None:
         ray.shutdown()
     ids = np.stack([item["ids"] for item in found])
     assert (ids == engine.topk(hidden, 3).ids).all()
-    print(f"{len(ids)} rows, the ids of a local engine; the first: {ids[0].tolist()}")  # noqa: T201
+    print(f"{len(ids)} rows, the ids of a local engine; the first: {ids[0].tolist()}")
 
 
 if __name__ == "__main__":

@@ -33,10 +33,9 @@ class Scorer:
     def __call__(self, batch: Mapping[str, Any]) -> Columns:
         """A batch of columns, as Ray's ``batch_format="numpy"`` hands it over."""
         if self.column not in batch:
-            raise InputError(f"the batch has the columns {', '.join(batch)}; expected {self.column!r}, a vector in each row")
-        rows = [np.asarray(row, np.float32) for row in batch[self.column]]
-        hidden = np.stack(rows) if rows else np.empty((0, self.engine.layer.dim), np.float32)
-        top = self.engine.topk(hidden, k=self.k)
+            names = ", ".join(map(str, batch)) or "none"
+            raise InputError(f"the batch has the columns {names}; expected {self.column!r}, a vector in each row")
+        top = self.engine.topk(vectors(batch[self.column], self.engine.layer.dim, self.column), k=self.k)
         found = {"ids": top.ids, "log_probs": top.log_probs, "error": top.error, "proved": top.proved}
         return {**batch, **found}
 
@@ -47,7 +46,7 @@ def in_pandas(engine: str, k: int = 10, column: str = "hidden", threads: int = 1
     def scored(frames: Iterator[Any]) -> Iterator[Any]:
         scorer = Scorer(engine, k, column, threads)
         for frame in frames:
-            found = scorer({column: frame[column]})
+            found = scorer({name: frame[name] for name in frame.columns})
             yield frame.assign(
                 ids=list(found["ids"]), log_probs=list(found["log_probs"]), error=found["error"], proved=found["proved"]
             )
@@ -57,8 +56,37 @@ def in_pandas(engine: str, k: int = 10, column: str = "hidden", threads: int = 1
 
 def spark_schema(schema: Any) -> Any:
     """A ``StructType`` with what :func:`in_pandas` adds."""
+    for field in schema.fields:
+        if field.dataType.simpleString() == "vector":
+            raise InputError(
+                f"the column {field.name!r} holds ml.Vectors, which Spark does not hand to pandas; make it an array first: "
+                f"withColumn({field.name!r}, pyspark.ml.functions.vector_to_array({field.name!r}))"
+            )
     added = "ids array<bigint>, log_probs array<double>, error double, proved boolean"
     return ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields), added])
+
+
+def vectors(column: Any, dim: int, name: str) -> Any:
+    """``[n, dim]`` float32 of a column with a vector in each row; InputError names the first row that holds none.
+
+    A row may be an array, a list, or an object with ``toArray`` (``ml.Vector``).
+    """
+    rows = np.empty((len(column), dim), np.float32)
+    for place, value in enumerate(column):
+        if value is None or (isinstance(value, float) and np.isnan(value)):
+            raise InputError(f"row {place} of the batch has no {name!r} (null); drop or fill such rows before scoring")
+        given = value.toArray() if hasattr(value, "toArray") else value
+        try:
+            vector = np.asarray(given, np.float32)
+        except (TypeError, ValueError) as error:
+            kind = type(value).__name__
+            raise InputError(f"row {place} of the batch has a {kind} in {name!r}; expected {dim} numbers: {error}") from error
+        if vector.shape != (dim,):
+            raise InputError(f"row {place} of the batch has {name!r} of shape {list(vector.shape)}; expected {dim} numbers")
+        if not np.isfinite(vector).all():
+            raise InputError(f"row {place} of the batch has NaN or infinity in {name!r}; drop or repair it before scoring")
+        rows[place] = vector
+    return rows
 
 
 @functools.lru_cache(maxsize=4)
