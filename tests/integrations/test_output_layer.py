@@ -121,6 +121,40 @@ def test_it_lives_under_distributed_data_parallel(tmp_path: Path) -> None:
     assert all(torch.equal(*answer) for answer in answers)
 
 
+def _sharded(rank: int, folder: str) -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    os.environ |= {"MASTER_ADDR": "localhost"}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    layer, plain = OutputLayer.of(linear()), linear()
+    spread: Any = fully_shard(layer, mesh=init_device_mesh("cpu", (2,)))
+    x, target = hidden(6), torch.arange(6)
+    for net in (spread, plain):
+        optimiser = torch.optim.SGD(net.parameters(), 0.5)
+        nn.functional.cross_entropy(net(x), target).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    held = spread.weight.to_local().shape[0]
+    top = spread.eval().topk(hidden())
+    with torch.no_grad():
+        spread.weight.mul_(2)
+    with pytest.raises(InputError, match="call refresh"):
+        spread.topk(hidden())
+    twice = spread.refresh().topk(hidden())
+    same = torch.allclose(spread.weight.full_tensor(), 2 * plain.weight)
+    torch.save((top.ids, plain(hidden()).topk(10).indices, twice.ids, held, same), f"{folder}/{rank}")
+    dist.destroy_process_group()
+
+
+def test_it_lives_where_parameters_are_spread_over_processes(tmp_path: Path) -> None:
+    multiprocessing.spawn(_sharded, (str(tmp_path),), nprocs=2)  # type: ignore[attr-defined,no-untyped-call]
+    for rank in range(2):
+        ids, expected, twice, held, same = torch.load(tmp_path / str(rank))
+        assert held == VOCAB // 2 and same
+        assert torch.equal(ids, expected) and torch.equal(twice[:, 0], expected[:, 0])
+
+
 def test_a_linear_is_a_layer() -> None:
     plain, x = linear(), hidden()
     layer = headlong.Layer(plain)

@@ -354,7 +354,7 @@ def test_text_calibrates_with_a_bar_and_says_what_to_expect(model: Any, words: A
     head = accelerate(model, text=pieces, tokenizer=words, method="cascade")
     assert "calibration" in capsys.readouterr().err
     assert head.gain is not None and head.gain.product > 0 and head.gain.look > 0 and head.gain.rest > 0
-    assert "a greedy step" in repr(head) and "generate(model, ...)" in repr(head)
+    assert "a greedy step" in repr(head) and "generate(model, ...); model.generate(...) is as it was" in repr(head)
     restore(model)
     with pytest.raises(OptionError, match="pass tokenizer="):
         accelerate(model, text=pieces)

@@ -8,7 +8,8 @@
     model.lm_head.refresh()                           # after the weights have changed
 
 The engine is made when it is first asked for, belongs to the weights of that moment, and is no part of ``state_dict``, of a
-pickle or of a copy. Under FSDP give ``of`` the gathered weights.
+pickle or of a copy. Where ``fully_shard`` has spread the parameters over processes, ``refresh`` gathers them: every process
+calls it, or asks for the first time, at once, and each holds an engine over all classes.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class OutputLayer(nn.Linear):
         super().__init__(in_features, out_features, bias, device, dtype)
         self.link, self.options = link, options
         self._kept: KeptEngine | None = None
+        self._versions: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, linear: nn.Linear, *, link: Any = None, **options: Any) -> OutputLayer:
@@ -59,10 +61,18 @@ class OutputLayer(nn.Linear):
         """Compile for the weights of now; ``calibration [n, dim]`` hidden vectors make a question read less."""
         if calibration is not None:
             self.options["calibration"] = calibration
-        bias = None if self.bias is None else self.bias.detach()
-        layer = headlong.Layer(self.weight.detach(), bias, self.link)
-        self._kept = KeptEngine(headlong.compile(layer, **self.options), tuple(self.parameters()))
+        bias = None if self.bias is None else _whole(self.bias)
+        layer = headlong.Layer(_whole(self.weight), bias, self.link)
+        self._kept = KeptEngine(headlong.compile(layer, **self.options), self._own())
+        self._versions = self._spread_versions()
         return self
+
+    def _own(self) -> tuple[Tensor, ...]:
+        """The parameters, or what of them this process holds."""
+        return tuple(part.to_local() if hasattr(part, "to_local") else part for part in self.parameters())
+
+    def _spread_versions(self) -> tuple[int, ...]:
+        return tuple(part._version for part in self.parameters() if hasattr(part, "to_local"))  # noqa: SLF001
 
     @property
     def engine(self) -> Any:
@@ -70,7 +80,12 @@ class OutputLayer(nn.Linear):
         if self._kept is None:
             self.refresh()
         assert self._kept is not None
-        return self._kept.of(tuple(self.parameters()))
+        now = self._spread_versions()
+        if now != self._versions:  # writes to a spread parameter are counted there, not in the part that this process holds
+            self._kept.suspect = True
+        found = self._kept.of(self._own())
+        self._versions = now
+        return found
 
     def topk(self, hidden: Tensor, k: int = 10, **options: Any) -> headlong.TopK:
         """The ``k`` likeliest classes; see ``headlong.engines.base.Engine.topk``."""
@@ -98,6 +113,12 @@ class OutputLayer(nn.Linear):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {'no engine yet' if self._kept is None else self._kept.engine!r}"
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    """All of a parameter that may be spread over processes."""
+    gathered: Tensor = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    return gathered.detach()
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
