@@ -111,6 +111,25 @@ def config_target(folder: Path) -> Target:
     return Target("config", seeds, "config.json", read, False)
 
 
+def quantised_target(folder: Path) -> Target:
+    """Output layers stored as codes and scales: packed, by rows, with zero points, bitsandbytes'."""
+    rng = np.random.default_rng(3)
+    words, codes = rng.integers(-(2**31), 2**31, (6, 2)).astype(np.int32), rng.integers(-128, 128, (6, 16)).astype(np.int8)
+    scale, zero = np.full((6, 2), 0.5, np.float16), rng.integers(-8, 8, (6, 2)).astype(np.int8)
+    shape, packed_zero = np.array([6, 16]), words[:1]
+    forms: list[dict[str, Any]] = [
+        {"weight_packed": words, "weight_scale": scale, "weight_shape": shape, "weight_zero_point": packed_zero},
+        {"weight": codes, "weight_scale": scale, "weight_zero_point": zero},
+        {"weight": codes, "SCB": np.ones(6, np.float32)},
+        {"_weight_qdata": codes.astype(ml_dtypes.float8_e4m3fn), "_weight_scale": scale[:, :1]},
+    ]
+    seeds = []
+    for form in forms:
+        write_file(folder / "seed", {f"lm_head.{name}": part for name, part in form.items()}, {"format": "pt"})
+        seeds.append((folder / "seed").read_bytes())
+    return Target("quantised", seeds, "model.safetensors", lambda path: Layer.load(path).checksum())
+
+
 def engine_target(folder: Path) -> Target:
     """Saved engines of every method over one level of codes, or none."""
     layer, _ = small_layer()
@@ -157,6 +176,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "tensors": tensors_target,
     "index": index_target,
     "config": config_target,
+    "quantised": quantised_target,
     "engine": engine_target,
     "levels": levels_target,
 }

@@ -144,8 +144,8 @@ def compile(
         move(1, 2)
         engine.save(out, layer=not without_layer)
         move(2, 2)
-    if " written out " in getattr(subject, "name", ""):
-        typer.echo(f"read {subject.name}")
+    if " written out " in (name := getattr(subject, "name", "")):
+        typer.echo(f"read {name}")
     typer.echo(repr(engine))
     typer.echo(f"{engine.name}: {engine.reason}")
 

@@ -82,10 +82,11 @@ def written_out(how: Stored, read: Callable[[str], Array]) -> NDArray[np.float32
     step = max(1, PIECE // dim)
     for start in range(0, vocab, step):
         some = slice(start, min(start + step, vocab))
-        exact = rows(some).astype(np.float64)
-        if zero is not None:
-            exact -= zero[down[some]][:, along]
-        dense[some] = exact * scale[down[some]][:, along]
+        with np.errstate(over="ignore", invalid="ignore"):  # compile refuses what is not finite, as in every layer
+            exact = rows(some).astype(np.float64)
+            if zero is not None:
+                exact -= zero[down[some]][:, along]
+            dense[some] = exact * scale[down[some]][:, along]
     dense.flags.writeable = False
     return dense
 
@@ -98,7 +99,10 @@ def _rows(how: Stored, codes: Array, read: Callable[[str], Array]) -> tuple[int,
         if codes.dtype not in CODES:
             raise DtypeError(f"{how.codes} is {codes.dtype} ({how.kind}); int8 and float8 codes are read, one byte a weight")
         return int(codes.shape[0]), int(codes.shape[1]), lambda some: codes[some]
-    vocab, dim = (int(size) for size in np.asarray(read(how.shape)).reshape(-1)[:2])
+    sizes = read(how.shape)
+    if sizes.shape != (2,) or sizes.dtype.kind not in "iu" or int(sizes.min()) < 1:
+        raise MalformedFileError(f"{how.shape} is {sizes.dtype} {shape_of(sizes)}; expected two sizes, [vocab, dim]")
+    vocab, dim = (int(size) for size in sizes)
     bits = _bits(codes, (vocab, dim), how)
     return vocab, dim, lambda some: unpacked(codes[some], bits, dim)
 
@@ -117,22 +121,27 @@ def unpacked(packed: Array, bits: int, dim: int) -> NDArray[np.int8]:
     """``[n, words] int32 -> [n, dim]``: codes plus half their range, the first in the lowest bits."""
     words = np.ascontiguousarray(packed).view(np.uint32)[..., None] >> np.arange(0, 32, bits, dtype=np.uint32)
     codes = (words & np.uint32(2**bits - 1)).reshape(len(packed), -1)[:, :dim]
-    return (codes.astype(np.int16) - 2 ** (bits - 1)).astype(np.int8)
+    return np.asarray(codes.astype(np.int16) - 2 ** (bits - 1), np.int8)
 
 
 def _zeros(zero: Array, how: Stored, shape: tuple[int, ...], codes: Array, dim: int) -> NDArray[np.float64]:
     """Of the shape of the scales; of packed codes they are packed too, down the rows."""
-    if how.shape is not None and zero.dtype == np.int32 and zero.shape != shape:
+    if how.shape is not None and zero.dtype == np.int32 and zero.ndim == 2 and zero.shape != shape:
         bits = 4 if codes.shape[1] == -(-dim // 8) else 8
         zero = unpacked(np.ascontiguousarray(zero.T), bits, shape[0]).T
     zero = zero.reshape(-1, 1) if zero.ndim < 2 else zero
     if zero.shape != shape:
         raise MalformedFileError(f"{how.zero} has shape {shape_of(zero)}; expected {list(shape)}, as {how.scale}")
+    if zero.dtype.kind not in "iu":
+        raise DtypeError(f"{how.zero} is {zero.dtype}; expected whole numbers")
     return zero.astype(np.float64)
 
 
 def _numbers(scale: Array, name: str) -> NDArray[Any]:
-    wide = scale.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN that signals; refused below
+        wide = scale.astype(np.float64)
+    if wide.ndim > 2 or not wide.size:
+        raise MalformedFileError(f"{name} has shape {shape_of(scale)}; expected scales [rows, groups]")
     if not np.isfinite(wide).all():
         raise MalformedFileError(f"{name} holds NaN or infinity; the checkpoint is damaged")
     return wide
