@@ -15,10 +15,10 @@ from headlong.integrations.sklearn import TopKClassifier
 
 
 def texts(labels: int, each: int, rng: np.random.Generator) -> tuple[list[str], Any]:
-    """Each label has three words of its own among 4,000, and every text twelve words."""
-    own = rng.integers(0, 4000, (labels, 3))
+    """Each label has three words of its own among 1,500, and every text twelve words."""
+    own = rng.integers(0, 1500, (labels, 3))
     chosen = np.tile(np.arange(labels), each)
-    words = np.concatenate([own[chosen], (4000 * rng.random((len(chosen), 9)) ** 3).astype(int)], axis=1)
+    words = np.concatenate([own[chosen], (1500 * rng.random((len(chosen), 9)) ** 3).astype(int)], axis=1)
     return [" ".join(f"word{number}" for number in row) for row in words], np.array([f"label {one}" for one in chosen])
 
 
