@@ -28,24 +28,24 @@ K, ASKED, CALIBRATION, RATE = 10, 300, 4096, 0.01
 Rows = NDArray[np.float32]
 
 
-def recommender(seed: int = 0) -> tuple[Layer, Rows]:
+def recommender(seed: int = 0, count: int = 8000) -> tuple[Layer, Rows]:
     """Items of a few hundred tastes, each of its own size; users near some of them."""
     rng = np.random.default_rng(seed)
     energy = np.arange(1, 65.0) ** -0.35
     tastes = rng.standard_normal((300, 64)) * energy
     items = tastes[rng.integers(0, 300, 12_000)] + 0.35 * rng.standard_normal((12_000, 64)) * energy
     items *= np.exp(0.3 * rng.standard_normal((12_000, 1)))
-    users = 1.5 * tastes[rng.integers(0, 300, 8000)] + rng.standard_normal((8000, 64)) * energy
+    users = 1.5 * tastes[rng.integers(0, 300, count)] + rng.standard_normal((count, 64)) * energy
     return Layer(items.astype(np.float32), rng.normal(0, 0.5, 12_000).astype(np.float32)), users.astype(np.float32)
 
 
-def recurrent(seed: int = 1) -> tuple[Layer, Rows]:
+def recurrent(seed: int = 1, count: int = 8000) -> tuple[Layer, Rows]:
     """Rows and vectors whose logits' energy falls as j^-1.5, with the biases of Zipf's law."""
     rng = np.random.default_rng(seed)
     turn = np.linalg.qr(rng.standard_normal((100, 100)))[0]
     energy = np.arange(1, 101.0) ** -0.375
     rows = (rng.standard_normal((10_000, 100)) * energy) @ turn
-    vectors = (rng.standard_normal((8000, 100)) * energy) @ turn
+    vectors = (rng.standard_normal((count, 100)) * energy) @ turn
     bias = -np.log(np.arange(1, 10_001)) + rng.normal(0, 0.3, 10_000)
     return Layer(rows.astype(np.float32), bias.astype(np.float32)), vectors.astype(np.float32)
 

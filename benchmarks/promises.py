@@ -1,14 +1,16 @@
-"""How often promises that may fail do fail, against float64.
+"""How often promises that may fail do fail, on vectors that chose nothing, against float64.
 
-    python benchmarks/promises.py LAYER --calibration HIDDEN --hidden HIDDEN --json results/promise-failures.json
+    python benchmarks/promises.py NAME LAYER HIDDEN... --json results/promise-failures.json [--rotations]
+    python benchmarks/promises.py --made --json results/promise-failures.json
 
-    failure   |lse^ - lse| > eps, or for ids a class of the answer that is not among the k largest logits of float64
-    upper     the largest rate that so few failures do not refute at 95 % (Clopper and Pearson 1934)
+    failure     |lse^ - lse| > eps, or any of the ids that is not among the k largest logits of float64
+    low, high   95 % limits of the rate behind the failures (Clopper and Pearson 1934)
 
-Over the query's randomness: the default promise, seven seeds on every vector, alone and in batches. Over calibration:
-learned widths; those who calibrate and those who are asked are drawn from the same vectors, so that they are
-exchangeable. Over the rotation: 2,000 independent ones of every eighth class; failures of one rotation are not independent,
-so its rate is also given for rotations with any failure, and for single radii of (class, query) pairs.
+The vectors of all HIDDEN are shuffled; 6,000 calibrate and 10,000 others are asked, so that both are alike. Drift is what
+follows when they are not: the same engines, asked with vectors of a scale of 1.5 (a sharper model), with rows of the layer, and
+with vectors that have no direction in common with any. A file is filled layer by layer. No clock: counts only. ``--rotations``:
+2,000 random rotations of every eighth class, too; failures of one rotation are not independent, so its rate is given for
+rotations with any failure, and for single radii of (class, query) pairs.
 """
 
 from __future__ import annotations
@@ -21,17 +23,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from blocks import recommender, recurrent
 from numpy.typing import NDArray
 
 import headlong as hl
 from headlong.bench import measure
 from headlong.cli import inputs
+from headlong.engines.base import Engine
+from headlong.engines.checking import tally
 from headlong.engines.reference.query import halves_of, products, radii
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
 
-SEEDS, ROTATIONS, EIGHTH, K, BLOCK = 7, 2000, 8, 10, 128
+SEEDS, ROTATIONS, EIGHTH, K, BLOCK = 3, 2000, 8, 10, 128
+CALIBRATION, COUNT, COSTED = 6000, 10_000, 300
 TIE = 1e-9
+TAUGHT = ("query", "calibration")
+PROMISES: dict[str, dict[str, Any]] = {
+    "top-10 ids but for 0.01": {"eps": math.inf, "delta_ids": 0.01, "over": TAUGHT},
+    "top-10 ids but for 0.05": {"eps": math.inf, "delta_ids": 0.05, "over": TAUGHT},
+    "within 0.01 but for 0.001": {"eps": 0.01, "delta": 0.001, "over": TAUGHT},
+    "within 0.05 but for 0.01": {"eps": 0.05, "delta": 0.01, "over": TAUGHT},
+    "within 0.01 but for 0.001, over the query": {"eps": 0.01, "delta": 0.001},
+    "within 0.05 but for 0.05, over the query": {"eps": 0.05, "delta": 0.05},
+}
+DRIFTED = ("top-10 ids but for 0.01", "within 0.01 but for 0.001")
 
 
 class Exact(NamedTuple):
@@ -41,7 +57,7 @@ class Exact(NamedTuple):
     least: NDArray[np.float64]
 
 
-def exact(layer: Layer, hidden: NDArray[Any]) -> Exact:
+def exact(layer: Layer, hidden: NDArray[Any], k: int) -> Exact:
     weight = layer.weight.astype(np.float64)
     lse, least = [], []
     for start in range(0, len(hidden), BLOCK):
@@ -49,75 +65,82 @@ def exact(layer: Layer, hidden: NDArray[Any]) -> Exact:
         z = z if layer.bias is None else z + layer.bias
         top = z.max(axis=1)
         lse.append(top + np.log(np.exp(z - top[:, None]).sum(axis=1)))
-        least.append(np.partition(z, -K, axis=1)[:, -K])
+        least.append(np.partition(z, -k, axis=1)[:, -k])
     return Exact(np.concatenate(lse), np.concatenate(least))
 
 
-def upper(failures: int, trials: int, level: float = 0.95) -> float:
-    """The rate at which so few failures come with probability ``1 - level``, by bisection of the binomial tail."""
-    low, high = failures / trials, 1.0
-    for _ in range(60):
-        rate = (low + high) / 2
-        few = sum(
-            math.exp(math.lgamma(trials + 1) - math.lgamma(i + 1) - math.lgamma(trials - i + 1)
-                     + i * math.log(rate) + (trials - i) * math.log1p(-rate))
-            for i in range(failures + 1)
-        )  # fmt: skip
-        low, high = (rate, high) if few > 1 - level else (low, rate)
-    return high
+def row(layer: str, promise: str, over: str, promised: float, failures: int, trials: int, **more: Any) -> dict[str, Any]:
+    found = tally("", promised, failures, trials)
+    counts = {"promised": promised, "failures": failures, "trials": trials, "low": found.low, "high": found.high}
+    return {"layer": layer, "promise": promise, "over": over, **counts, "kept": found.holds, **more}
 
 
-def row(name: str, over: str, promised: float, failures: int, trials: int, **more: Any) -> dict[str, Any]:
-    found = {"promise": name, "over": over, "promised": promised, "failures": failures, "trials": trials}
-    return {**found, "upper": upper(failures, trials), "kept": upper(failures, trials) <= promised, **more}
-
-
-def seeds(layer: Layer, calibration: Any, hidden: Any, true: Exact, threads: int, **options: Any) -> list[dict[str, Any]]:
-    """Every vector in a call of its own, and all in one: batches are answered another way."""
-    calls = {"one a call": 1, "all in a call": len(hidden)}
-    failures, wrong, worst = dict.fromkeys(calls, 0), dict.fromkeys(calls, 0), dict.fromkeys(calls, 0.0)
+def counted(name: str, promise: str, engine: Engine, hidden: Any, true: Exact) -> dict[str, Any]:
+    """Ids one a call; a normaliser one a call and, with other seeds, 64 a call, which is answered another way."""
+    over, eps = " and ".join(sorted(engine.promise.over)), engine.promise.eps
+    read = float(np.mean([engine.topk(one[None], K).cost.bytes[0] for one in hidden[:COSTED]]))
+    about = {"share_read": read / (4.0 * engine.layer.vocab * engine.layer.dim)}
+    if math.isinf(eps):
+        found = np.array([engine.topk(one[None], K).logits[0, -1] for one in hidden])
+        wrong = int((found < true.least - TIE * (1 + np.abs(true.least))).sum())
+        return row(name, promise, over, engine.promise.delta_ids, wrong, len(hidden), **about)
+    beyond, worst = 0, 0.0
     for seed in range(SEEDS):
-        engine = hl.compile(layer, "cascade", calibration=calibration, seed=seed, threads=threads, **options)
-        for name, size in calls.items():
-            found = [engine.topk(hidden[start : start + size], K) for start in range(0, len(hidden), size)]
-            off = np.abs(np.concatenate([some.lse for some in found]) - true.lse)
-            failures[name] += int((off > engine.promise.eps).sum())
-            worst[name] = max(worst[name], float(off.max()))
-            wrong[name] += int((np.concatenate([some.logits[:, -1] for some in found]) < true.least - TIE).sum())
-    what = f"log-probabilities within {engine.promise.eps:g}" + (", learned widths" if options else "")
-    over, trials = " and ".join(sorted(engine.promise.over)), SEEDS * len(hidden)
-    return [
-        row(f"{what}, {name}", over, engine.promise.delta, failures[name], trials, worst=worst[name], wrong_ids=wrong[name])
-        for name in calls
-    ]
+        reader = Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, threads=1, seed=seed)
+        size = 64 if seed else 1
+        lse = np.concatenate([reader.lse(hidden[start : start + size]).lse for start in range(0, len(hidden), size)])
+        off = np.abs(lse - true.lse)
+        beyond, worst = beyond + int((off > eps).sum()), max(worst, float(off.max()))
+    return row(name, promise, over, engine.promise.delta, beyond, SEEDS * len(hidden), worst=worst, **about)
 
 
-def learned(layer: Layer, calibration: Any, hidden: Any, true: Exact, threads: int) -> dict[str, Any]:
-    engine = hl.compile(
-        layer, "cascade", calibration=calibration, threads=threads, eps=math.inf, delta_ids=0.01
-    )
-    wrong = int((engine.topk(hidden, K).logits[:, -1] < true.least - TIE).sum())
-    return row("top-10 ids, learned widths", "calibration", 0.01, wrong, len(hidden))
+def measured(name: str, layer: Layer, vectors: NDArray[Any], threads: int) -> list[dict[str, Any]]:
+    """Every promise of one layer, and two of them under drift."""
+    rng = np.random.default_rng(0)
+    vectors = rng.permutation(vectors)[: CALIBRATION + COUNT].astype(np.float32)
+    calibration, hidden = vectors[:CALIBRATION], vectors[CALIBRATION:]
+    true, rows = exact(layer, hidden, K), []
+    size = float(np.median(np.linalg.norm(hidden - hidden.mean(axis=0), axis=1)))
+    some = rng.choice(layer.vocab, 1000, replace=False)
+    drifts = {
+        "vectors times 1.5": 1.5 * hidden[:1000],
+        "rows of the layer": _long(layer.weight[some].astype(np.float32), size),
+        "random directions": _long(rng.standard_normal((1000, layer.dim)).astype(np.float32), size),
+    }
+    truths = {drift: exact(layer, asked, K) for drift, asked in drifts.items()}
+    for promise, options in PROMISES.items():
+        engine = hl.compile(layer, "cascade", calibration=calibration, threads=threads, **options)
+        assert isinstance(engine, Engine)
+        rows.append(counted(name, promise, engine, hidden, true))
+        sys.stdout.write(json.dumps(rows[-1]) + "\n")
+        sys.stdout.flush()
+        for drift, asked in drifts.items() if promise in DRIFTED else ():
+            rows.append(counted(name, f"{promise}, {drift}", engine, asked, truths[drift]))
+    return rows
 
 
-def rotations(layer: Layer, hidden: Any, threads: int) -> list[dict[str, Any]]:
+def _long(vectors: NDArray[Any], size: float) -> NDArray[Any]:
+    return vectors * (size / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-20)))
+
+
+def rotations(name: str, layer: Layer, hidden: Any, threads: int) -> list[dict[str, Any]]:
     bias = None if layer.bias is None else np.ascontiguousarray(layer.bias[::EIGHTH])
     part = Layer(np.ascontiguousarray(layer.weight[::EIGHTH]), bias)
-    true, every = exact(part, hidden), np.arange(part.vocab)
+    least, every = exact(part, hidden, K).least, np.arange(part.vocab)
     logits = hidden[0].astype(np.float64) @ part.weight.astype(np.float64).T + (0 if bias is None else bias)
-    wrong, turned, outside, missed = 0, 0, 0, 0
+    turned, outside, missed = 0, 0, 0
     for seed in range(ROTATIONS):
         engine = hl.compile(
             part, "cascade", threads=threads, eps=math.inf, delta_ids=0.01, bits=4, rotation=seed
         )
-        failed = int((engine.topk(hidden, K).logits[:, -1] < true.least - TIE).sum())
-        wrong, turned = wrong + failed, turned + (failed > 0)
+        failed = int((engine.topk(hidden, K).logits[:, -1] < least - TIE).sum())
+        turned += failed > 0
         off = beyond(engine.plan, hidden[0].astype(np.float64), logits, every)
         outside, missed = outside + off, missed + (off > 0)
     return [
-        row("top-10 ids, rotations with any failure", "rotation", 0.01, turned, ROTATIONS, failed_queries=wrong),
-        row("all radii of one query", "rotation", 0.01, missed, ROTATIONS),
-        row("radii, (class, query) pairs", "rotation", 0.01 / part.vocab, outside, ROTATIONS * part.vocab),
+        row(name, "top-10 ids, rotations with any failure", "rotation", 0.01, turned, ROTATIONS),
+        row(name, "all radii of one query", "rotation", 0.01, missed, ROTATIONS),
+        row(name, "radii, (class, query) pairs", "rotation", 0.01 / part.vocab, outside, ROTATIONS * part.vocab),
     ]
 
 
@@ -132,28 +155,30 @@ def beyond(plan: Plan, hidden: NDArray[np.float64], logits: NDArray[np.float64],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("layer")
-    parser.add_argument("--calibration", required=True)
-    parser.add_argument("--hidden", required=True)
-    parser.add_argument("--count", type=int, default=2048)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("name", nargs="?", default="")
+    parser.add_argument("layer", nargs="?", default="")
+    parser.add_argument("hidden", nargs="*")
+    parser.add_argument("--made", action="store_true", help="the two layers that benchmarks/blocks.py makes")
+    parser.add_argument("--rotations", action="store_true")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
-    layer, calibration = inputs.layer(asked.layer), np.asarray(inputs.hidden(asked.calibration))
-    vectors = np.random.default_rng(0).permutation(np.asarray(inputs.hidden(asked.hidden)))
-    hidden, like_them = vectors[: asked.count], vectors[asked.count :]
-    true, rows = exact(layer, hidden), []
-    for made in (
-        lambda: seeds(layer, calibration, hidden, true, asked.threads),
-        lambda: seeds(layer, like_them, hidden, true, asked.threads, over=("query", "calibration")),
-        lambda: [learned(layer, like_them, hidden, true, asked.threads)],
-        lambda: rotations(layer, hidden[:64], asked.threads),
-    ):
-        rows += made()
-        record = {"environment": measure.environment(asked.threads), "facts": {"vectors": len(hidden)}, "rows": rows}
-        asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        sys.stdout.write(json.dumps(rows[-1]) + "\n")
-        sys.stdout.flush()
+    if asked.made:
+        count = CALIBRATION + COUNT
+        made = {"a recommender's, made": recommender(count=count), "an LSTM's, made": recurrent(count=count)}
+        rows = [row for name, (layer, vectors) in made.items() for row in measured(name, layer, vectors, asked.threads)]
+    else:
+        layer = inputs.layer(asked.layer)
+        vectors = np.concatenate([np.asarray(inputs.hidden(source)) for source in asked.hidden])
+        rows = measured(asked.name, layer, vectors, asked.threads)
+        if asked.rotations:
+            rows += rotations(asked.name, layer, vectors[:64].astype(np.float32), asked.threads)
+    known = json.loads(asked.json.read_text(encoding="utf-8"))["rows"] if asked.json.is_file() else []
+    new = {(row["layer"], row["promise"]) for row in rows}
+    rows = [row for row in known if (row.get("layer"), row["promise"]) not in new] + rows
+    facts = {"asked": COUNT, "calibrated_with": CALIBRATION}
+    record = {"environment": measure.environment(asked.threads), "facts": facts, "rows": rows}
+    asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

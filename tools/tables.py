@@ -38,7 +38,7 @@ import tables_synthetic as synthetic  # noqa: E402
 
 PAGES = (
     "cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune",
-    "processors",
+    "promises", "processors",
 )  # fmt: skip
 MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES, *first_screen.PAGES)
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in MADE))
@@ -375,8 +375,8 @@ COLD = {
 }  # fmt: skip
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
 FAILURES = {
-    "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures", "trials": "trials",
-    "upper": "95 % limit", "worst": "worst error",
+    "layer": "layer", "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures",
+    "trials": "trials", "low": "at least", "high": "at most", "worst": "worst error", "share_read": "of float32's bytes",
 }  # fmt: skip
 GROWTH = {
     "vocab": "classes", "dim": "dimensions", "median_us": "median, µs", "bytes": "bytes", "gigabytes_per_second": "GB/s",

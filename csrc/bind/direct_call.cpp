@@ -8,6 +8,8 @@
 #include "bind/answers.h"
 #include "bind/arguments.h"  // before NumPy's headers, which want Python's first
 
+#include <nanobind/stl/pair.h>
+
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #include <numpy/arrayobject.h>
 
@@ -17,6 +19,7 @@
 #include <limits>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "bind/without_gil.h"
 #include "executor/executor.h"
@@ -60,17 +63,24 @@ nb::object named(nb::handle type, Items&&... items) {
 
 class DirectCall {
   public:
-    // executor, blocks (None: none): the bound classes' capsules; kinds: TopK, Cost; sure: whether the blocks' bounds hold for every
+    // executor: the bound class's capsule; blocks: (k, capsule) of each search, the k best being what it is asked for by whoever wants no
+    // more of them (0: as many as are wanted); kinds: TopK, Cost; sure: whether the blocks' bounds hold for every
     // query; proves: whether radii prove what they show; dense: batches beyond it are read densely; blocks_batch, blocks_most: the
     // batches and k that blocks take; threads 0: at hand.
-    DirectCall(nb::object executor, nb::object blocks, nb::object owners, nb::tuple kinds, nb::object path, double eps, double delta,
+    DirectCall(nb::object executor, nb::tuple blocks, nb::object owners, nb::tuple kinds, nb::object path, double eps, double delta,
          uint64_t seed, int threads, double dense, int64_t blocks_batch, int64_t blocks_most, bool sure, bool proves, nb::tuple affine)
         : owners_(nb::make_tuple(executor, blocks, owners)), topk_(kinds[0]), cost_(kinds[1]), path_(std::move(path)), eps_(eps), delta_(delta),
           dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves) {
         e_ = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
-        if (!blocks.is_none()) b_ = static_cast<const Blocks*>(nb::cast<nb::capsule>(blocks).data(kBlocksCapsule));
+        check(e_ != nullptr, "an executor");
+        for (nb::handle item : blocks) {
+            const auto [most, capsule] = nb::cast<std::pair<int64_t, nb::capsule>>(item);
+            const auto* found = static_cast<const Blocks*>(capsule.data(kBlocksCapsule));
+            check(found != nullptr && found->dim == e_->dim && found->vocab == e_->vocab, "executor and blocks of one layer");
+            check(most >= 0 && most <= e_->vocab, "a search finds some of the classes");
+            searches_.push_back({most, found});
+        }
         if (nb::len(affine) == 2) affine_ = {nb::cast<double>(affine[0]), nb::cast<double>(affine[1])};
-        check(e_ != nullptr && (b_ == nullptr || (b_->dim == e_->dim && b_->vocab == e_->vocab)), "executor and blocks of one layer");
     }
 
     // TopK, or None where Python is to look at the arguments.
@@ -119,9 +129,11 @@ class DirectCall {
 
     std::vector<Answer> answered(const double* rows, int64_t count, const Question& question) const {
         const bool dense = static_cast<double>(count) > dense_;
-        if (b_ == nullptr || dense || !std::isinf(question.eps) || count > blocks_batch_ || question.k > blocks_most_)
+        const auto here = std::find_if(searches_.begin(), searches_.end(), [&](const auto& one) { return one.first == 0 || question.k <= one.first; });
+        if (here == searches_.end() || dense || !std::isinf(question.eps) || count > blocks_batch_ || question.k > blocks_most_)
             return ask(*e_, rows, count, question, dense);
-        const std::vector<Search> found = search(*b_, rows, count, question.k, nullptr, false, question.threads);
+        const int64_t wanted = std::max(question.k, here->first);
+        const std::vector<Search> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads);
         std::vector<Answer> answers(count);
         std::vector<int64_t> left;
         for (int64_t q = 0; q < count; ++q) {
@@ -167,7 +179,7 @@ class DirectCall {
 
     nb::object owners_, topk_, cost_, path_;
     const Executor* e_ = nullptr;
-    const Blocks* b_ = nullptr;
+    std::vector<std::pair<int64_t, const Blocks*>> searches_;
     std::pair<double, double> affine_{1, 0};
     double eps_, delta_, dense_;
     uint64_t seed_;
@@ -186,9 +198,9 @@ int load_numpy() {
 void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
-        .def(nb::init<nb::object, nb::object, nb::object, nb::tuple, nb::object, double, double, uint64_t, int, double, int64_t, int64_t, bool,
+        .def(nb::init<nb::object, nb::tuple, nb::object, nb::tuple, nb::object, double, double, uint64_t, int, double, int64_t, int64_t, bool,
                       bool, nb::tuple>(),
-             nb::arg("executor"), nb::arg("blocks").none(), nb::arg("owners"), nb::arg("kinds"), nb::arg("path"), nb::arg("eps"), nb::arg("delta"),
+             nb::arg("executor"), nb::arg("blocks"), nb::arg("owners"), nb::arg("kinds"), nb::arg("path"), nb::arg("eps"), nb::arg("delta"),
              nb::arg("seed"), nb::arg("threads"), nb::arg("dense"), nb::arg("blocks_batch"), nb::arg("blocks_most"), nb::arg("sure"),
              nb::arg("proves"), nb::arg("affine"))
         .def("topk", &DirectCall::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps").none());

@@ -18,12 +18,14 @@
 namespace headlong {
 namespace {
 
+using Learned = std::optional<std::tuple<double, double, std::vector<double>>>;  // plan.Draws: eps, spend, narrow
+
 class BoundExecutor {
   public:
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
                   std::optional<Doubles> mean, std::optional<AnyArray> rotation, std::optional<Doubles> centre,
                   std::optional<Floats> base, nb::sequence levels, int64_t budget, double share,
-                  const std::string& isa) {
+                  const std::string& isa, const Learned& draws) {
         Executor& e = executor_;
         e.kernels = kernels_for(isa.c_str());
         check(e.kernels != nullptr, "this CPU does not have that instruction set");
@@ -72,6 +74,7 @@ class BoundExecutor {
         keep(*base);
         set_level(nb::cast<nb::sequence>(levels[0]), width);
         for (size_t i = 1; i < nb::len(levels); ++i) add_deeper(nb::cast<nb::sequence>(levels[i]), width);
+        if (draws) set_draws(*draws);
     }
 
     nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
@@ -109,6 +112,18 @@ class BoundExecutor {
         return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
                               column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
                               flags(answers, &Answer::dense));
+    }
+
+    nb::object try_draws(Doubles hidden, int64_t k, double eps, const std::vector<double>& spends, int tries, int threads,
+                         uint64_t seed) const {
+        const int64_t batch = batch_of(hidden);
+        check(k >= 0 && k <= executor_.vocab && tries >= 1 && tries <= 4096 && spends.size() <= 4096, "k in 0..vocab, 1..4096 tries");
+        for (double spend : spends) check(spend > 0 && std::isfinite(spend), "what is spent is above 0");
+        Question question = ask(std::nullopt, batch, eps, threads, 0.5, seed);  // that it may fail matters, not how often
+        question.k = k;
+        std::vector<double> found;
+        unlocked([&] { found = headlong::try_draws(executor_, hidden.data(), batch, question, spends, tries); });
+        return owned(std::move(found), {static_cast<size_t>(batch), spends.size(), static_cast<size_t>(tries)});
     }
 
     nb::object logits(Doubles hidden, Ids ids, int threads) const {
@@ -348,6 +363,14 @@ class BoundExecutor {
         e.deeper.push_back(std::move(to));
     }
 
+    void set_draws(const std::tuple<double, double, std::vector<double>>& draws) {
+        const auto& [eps, spend, narrow] = draws;
+        check(eps > 0 && spend > 0 && std::isfinite(spend), "draws have an eps and a spend above 0");
+        check(narrow.size() == 1 + executor_.deeper.size(), "draws know what is typical of each level's radius");
+        for (double part : narrow) check(part > 0 && part <= 1, "what is typical of a radius is at most all of it");
+        executor_.draws = {eps, spend, narrow};
+    }
+
     int64_t batch_of(const Doubles& hidden) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == executor_.dim, "hidden must be [batch, dim]");
         return static_cast<int64_t>(hidden.shape(0));
@@ -395,10 +418,12 @@ void bind_executor(nb::module_& m) {
     nb::class_<BoundExecutor>(m, "Executor")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
                       std::optional<AnyArray>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
-                      double, const std::string&>(),
+                      double, const std::string&, const Learned&>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
              nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
-             nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("isa") = "")
+             nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("isa") = "", nb::arg("draws").none() = nb::none())
+        .def("try_draws", &BoundExecutor::try_draws, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("spends"),
+             nb::arg("tries"), nb::arg("threads") = 0, nb::arg("seed") = 0)
         .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),
              nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
         .def("lse", &BoundExecutor::lse, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(),

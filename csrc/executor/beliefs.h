@@ -17,7 +17,7 @@ struct Known {
     std::vector<Scored> scored;
 };
 
-// For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see normaliser/by_bet.cpp.
+// For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see normaliser/gaps.cpp.
 struct Weighed {
     Scratch<float> middle, gap;
     double sum = 0;

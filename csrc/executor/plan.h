@@ -59,6 +59,12 @@ struct Deeper {
     bool adds = false;  // to the estimate of the level before, or replaces it
 };
 
+// How many rows a normaliser within `eps` takes, as queries taught: see plan.Draws and normaliser/by_draws.cpp.
+struct Draws {
+    double eps = 0, spend = 0;   // spend 0: nothing was learned
+    std::vector<double> narrow;  // what is typical of each level's radius
+};
+
 struct Plan {
     const double* mean = nullptr;  // x = (hidden - mean) @ rotation
     const void* rotation = nullptr;
@@ -70,6 +76,7 @@ struct Plan {
     Source dense, preview;           // the rows themselves, and the first level
     std::vector<Deeper> deeper;      // the others
     bool has_preview = false;
+    Draws draws;
 };
 
 }  // namespace headlong

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "executor/beliefs.h"
+#include "normaliser/betting.h"
 #include "executor/executor.h"
 #include "executor/look.h"
 
@@ -73,12 +74,24 @@ Outlook refining(const Executor& e, const Look& look, int q, const Question& que
 Status refine(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                         Interval& lse, Answer& answer);
 
+// normaliser/gaps.cpp: what is scored and what is drawn from
+void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double beta, int threads, Weighed& w);
+Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
+                         Weighed& w, Answer& answer);
+bool score_widest(const Executor& e, Look& look, int q, float edge, double most, double beta, int threads, Weighed& w,
+                  Scratch<double>& before, double* exact, std::vector<Scored>& scored);
+
+// normaliser/by_draws.cpp: the normaliser from as many rows as queries taught
+bool learned(const Executor& e, const Look& look, int q, const Question& question);
+Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
+            Answer& answer);
+
 // normaliser/by_bet.cpp: the normaliser from a sample
 Status bet(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                      Interval& lse, Answer& answer);
 uint64_t key_of(const Executor& e, const Look& look, int q, const Question& question);
-std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before, uint64_t key,
-                                           uint32_t round, int64_t count, int threads, const TermOf& term, Answer& answer);
+std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before,
+                                 const std::vector<double>& points, int threads, const TermOf& term, Answer& answer);
 
 // sampling/nucleus.cpp: the nucleus
 double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,

@@ -7,12 +7,13 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "executor/plan.h"
 #include "runtime/scratch.h"
 
 namespace headlong {
 
 constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
+constexpr double kSpread = 0.02;       // the mean of X^2 that a bet expects before anything is drawn
 constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
 
 inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
@@ -39,6 +40,18 @@ bool wins(const std::vector<double>& drawn, double odds, const Factor& factor) {
 inline double draws_for(double odds, double e, double spread) {
     return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
 }
+
+// How many draws an estimate takes: until a bet with `odds` is won, or as queries taught.
+struct Rule {
+    double odds = 2;
+    const Draws* learned = nullptr;
+
+    double draws(double e) const {  // for a mean that is off by `e` at most
+        if (learned == nullptr) return draws_for(odds, e, kSpread);
+        const double r = 1 / std::max(e, 1e-150);
+        return learned->spend * (r * r + r);
+    }
+};
 
 // A bet that the sum known + total * E[X] is within exp(+-aim) of where the draws of X in [-1, 1] put it.
 struct Bet {

@@ -21,8 +21,8 @@
 namespace headlong {
 namespace {
 
-constexpr double kSpread = 0.2;     // the mean of X^2 that is expected before anything is drawn
-constexpr double kLeft = 0.5;       // what reading on leaves, in units of what is to be shown
+constexpr double kScattered = 0.2;  // the mean of X^2 that is expected before anything is drawn
+constexpr double kLeft = 0.5;        // what reading on leaves, in units of what is to be shown
 constexpr size_t kMostDrawn = 512;  // more is read on before more than these are drawn
 constexpr double kFew = 96;         // draws that are no reason to read on
 constexpr int kSteps = 24;
@@ -87,7 +87,7 @@ bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double 
     for (int b = kBins; b >= 0 && spent < least; --b) {
         spent += b < kBins ? prices[b] : 0;
         double cost = below[b] <= target ? spent : kInf;
-        if (odds > 0) cost = spent + draws_for(odds, claim / (below[b] + kLeft * claim), kSpread);
+        if (odds > 0) cost = spent + draws_for(odds, claim / (below[b] + kLeft * claim), kScattered);
         if (b > bin_of(1e30f) || cost >= least) continue;  // those may be more than a float can say
         least = cost;
         cut = b;
@@ -168,7 +168,7 @@ Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& quest
         }
         std::vector<double>& won = gains[sides.inside];
         const bool may_bet = odds > 0 && claim > 0 && won.size() < kMostDrawn && total < 1e30;
-        double draws = may_bet ? draws_for(odds, claim / total, kSpread) + 8 : kInf;
+        double draws = may_bet ? draws_for(odds, claim / total, kScattered) + 8 : kInf;
         std::vector<int32_t> ids;
         const double target = claim > 0 && won.size() < kMostDrawn ? std::min(0.5 * claim, total) : 0.25 * total;
         if (!(draws < kFew)) {
@@ -179,8 +179,9 @@ Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& quest
         }
         before[0] = 0;
         for (int64_t r = 0; r < count; ++r) before[r + 1] = before[r] + runs[r];
-        const std::vector<double> fresh = sample_terms(e, look, q, w, before, key, static_cast<uint32_t>(step),
-                                                       static_cast<int64_t>(std::min(draws, 128.0)), threads, term, answer);
+        const std::vector<double> points = sorted_points(*e.kernels, key, static_cast<uint32_t>(step),
+                                                         static_cast<int64_t>(std::min(draws, 128.0)), before[count]);
+        const std::vector<double> fresh = sample_terms(e, look, q, w, before, points, threads, term, answer);
         const double bound = -sum / total, most = 1 / (sides.inside ? kMost + bound : kMost - bound);
         for (double x : fresh) won.push_back((sides.inside ? x - bound : bound - x) * most);
         if (wins(won, odds, [](double gain) { return gain; })) return {true, sides.inside, false};

@@ -119,7 +119,9 @@ class Blocks(NamedTuple):
     ``shared``        factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in what a record's last length multiplies;
     ``closer_shared`` the same of the closer look
     ``factor``        of the lengths of the segments: 1, or less where that was learned
-    ``batch``         queries at once that are searched for one by one; more of them look at all classes together
+    ``answers`` ``(k, factor)`` with k rising: those that were learned for the k best to be right, for no more than the last
+                k and for no other set of classes; () where ``factor`` holds for every class
+    ``batch``   queries at once that are searched for one by one; more of them look at all classes together
     ``most``          classes that may be asked for at once: more of them open more blocks
     """
 
@@ -140,6 +142,20 @@ class Blocks(NamedTuple):
     factor: float = 1.0
     batch: int = 2
     most: int = 64
+    answers: tuple[tuple[int, float], ...] = ()
+
+
+class Draws(NamedTuple):
+    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/draws.py``.
+
+    ``eps``     the promise that they were taught for: calls that ask for another one do without
+    ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms
+    ``narrow``  what is typical of each level's radius, as a share of it
+    """
+
+    eps: float
+    spend: float
+    narrow: tuple[float, ...]
 
 
 class Plan(NamedTuple):
@@ -152,6 +168,7 @@ class Plan(NamedTuple):
     ``levels``    coarse to fine; none: every query is read densely
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
+    ``draws``     what queries taught about the normaliser's sample; None: it is bet on
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
     ``seen``      the lengths of hidden vectors that learned radii are for: a call with others is read densely; None: all
     """
@@ -165,6 +182,7 @@ class Plan(NamedTuple):
     dense: Dense = Dense()
     arrays: Mapping[str, Array] | None = None
     blocks: Blocks | None = None
+    draws: Draws | None = None
     seen: tuple[float, float] | None = None
 
 

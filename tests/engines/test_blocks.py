@@ -15,11 +15,11 @@ import headlong as hl
 from adversarial import CASES, build
 from headlong import native
 from headlong.engines.base import Engine
+from headlong.engines.methods.answers import answer_factors
 from headlong.engines.reference.blocks import SIDE, Search, _State, bounds, closer, halves_of
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
-from headlong.previews.block_choice import learned_share
 from headlong.previews.block_records import lengths_up
 from headlong.previews.blocks import blocks_of, shape_of, spectral
 from headlong.previews.whitening import Basis, whiten
@@ -287,9 +287,24 @@ def test_learned_bounds_promise_what_they_keep() -> None:
         assert not top.proved.any()
         missed += set(top.ids[0]) != set(best)
     assert missed <= 0.02 * len(asked) + 3 * math.sqrt(0.02 * len(asked))
-    basis = whiten(layer.weight, more[:200].astype(np.float64))
-    wide, narrow = (learned_share(layer, basis, more[200:400].astype(np.float64), rate) for rate in (0.5, 0.01))
-    assert 0 < wide < narrow <= 1
+    assert [k for k, _ in engine.plan.blocks.answers] == [1, 10, 64] and engine.plan.blocks.most == 64
+    ranked = np.argsort(-truth(layer, asked[:40]).logits, axis=1, kind="stable")
+    some = np.random.default_rng(1).choice(3000, 200, replace=False)  # bounds know nothing of other sets' best
+    for b, row in enumerate(asked[:40]):
+        for mask, left in (({"allowed": some}, np.isin(ranked[b], some)), ({"exclude": ranked[b, :5]}, np.arange(3000) >= 5)):
+            assert len(set(engine.topk(row[None], 10, **mask).ids[0]) - set(ranked[b][left][:10])) <= 1
+        assert engine.topk(row[None], 4).ids.shape == (1, 4)
+
+
+def test_less_has_to_be_right_where_more_may_fail() -> None:
+    layer, _ = clustered(3000, 64, seed=4)
+    rng = np.random.default_rng(9)
+    hidden = (rng.standard_normal((1000, 64)) * np.arange(1, 65.0) ** -0.7 + 0.3) * 4
+    blocks = blocks_of(layer, whiten(layer.weight, hidden[:200]))
+    loose, strict = (answer_factors(layer, blocks, 0.25, hidden[:200], hidden[200:], rate, 1) for rate in (0.3, 0.01))
+    assert [k for k, _ in loose] == [k for k, _ in strict] == [1, 10, 64]
+    assert all(0 < wide <= narrow <= 1 for (_, wide), (_, narrow) in zip(loose, strict, strict=True)) and loose != strict
+    assert answer_factors(layer, blocks, 0.25, hidden[:20], hidden[20:90], 0.01, 1)[1] == (10, 1.0), "too few: the proof"
 
 
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from headlong.errors import UnsupportedError
 from structured_layers import made
 
 VOCAB, DIM = 300, 16
-VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save", "with_rows", "without", "compact")
+VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save", "check", "with_rows", "without", "compact")
 HEADS = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mos"}
 
 
@@ -90,6 +90,9 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
     drawn = engine.sample(hidden, 2, seed=5)
     assert drawn.ids.shape == (2, 2) and (drawn.ids == engine.sample(hidden, 2, seed=5).ids).all()
     assert engine.topk(hidden[:0], 3).ids.shape == (0, 3)
+    counted = engine.check(hidden, 3)
+    assert counted.holds and counted.promise == engine.promise
+    assert (counted.ids is None) == (engine.promise.delta_ids == 1)
 
 
 def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: Path) -> None:

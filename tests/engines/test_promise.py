@@ -113,6 +113,56 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str,
     assert sampled > 150, "most rows were estimated"
 
 
+def taught(vocab: int = 4000, **options: float) -> tuple[Engine, np.ndarray, np.ndarray]:
+    """An engine that learned how many rows to draw, vectors that it has not seen, and their normalisers."""
+    layer, _ = flat_layer(vocab)
+    hidden = np.random.default_rng(8).standard_normal((900, layer.dim))
+    asked = {"eps": 0.02, "delta": 0.1, "width": 16} | options
+    engine = hl.compile(layer, "cascade", over={"query", "calibration"}, calibration=hidden[:700], threads=2, **asked)  # type: ignore[call-overload]
+    return engine, hidden[700:], truth(layer, hidden[700:]).lse
+
+
+@pytest.mark.parametrize("level", native.levels())
+def test_learned_draws_fail_at_most_with_delta_and_read_less(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    engine, hidden, exact = taught()
+    assert engine.plan.draws is not None and engine.plan.draws.eps == 0.02
+    assert engine.promise == hl.Promise(0.02, 0.1, 0.0, frozenset({"query", "calibration"}))
+    failures, read, count = 0, [], 40 if level == native.REFERENCE else len(hidden)
+    for seed in range(SEEDS):
+        reader = Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, seed=seed)
+        alone = [reader.topk(row[None], 5) for row in hidden[:40]]
+        together = reader.lse(hidden[:count])
+        assert all(top.proved.all() and top.error[0] <= 0.02 for top in alone)
+        failures += sum(abs(top.lse[0] - lse) > 0.02 for top, lse in zip(alone, exact, strict=False))
+        failures += int((np.abs(together.lse - exact[:count]) > 0.02).sum())
+        read.append(np.mean([top.cost.bytes[0] for top in alone]))
+    check_rate(failures, (40 + count) * SEEDS, 0.1)
+    assert failures > 0 or level == native.REFERENCE, "a promise that never fails reads too much"
+    if level != native.REFERENCE:
+        bet = Engine(engine.layer, engine.method, engine.plan._replace(draws=None), engine.norms, engine.promise)
+        assert np.mean(read) < 1.1 * np.mean([bet.topk(row[None], 5).cost.bytes[0] for row in hidden[:40]])
+
+
+def test_what_was_learned_answers_what_it_was_learned_for() -> None:
+    """Another eps, a mask, a temperature: the bet decides, as if nothing had been learned."""
+    engine, hidden, _ = taught()
+    plain = Engine(engine.layer, engine.method, engine.plan._replace(draws=None), engine.norms, engine.promise)
+    assert (engine.lse(hidden[:9]).lse != plain.lse(hidden[:9]).lse).any()
+    asked: list[dict[str, object]] = [{"eps": 0.03}, {"exclude": [1, 2, 3]}, {"eps": 0.03, "allowed": np.arange(3000)}]
+    for other in asked:
+        assert (engine.lse(hidden[:9], **other).lse == plain.lse(hidden[:9], **other).lse).all()  # type: ignore[arg-type]
+    assert engine.at_temperature(2.0).plan.draws is None
+
+
+def test_learned_draws_are_saved(tmp_path: Path) -> None:
+    engine, hidden, _ = taught()
+    engine.save(tmp_path / "head.safetensors")
+    loaded = hl.load(tmp_path / "head.safetensors", threads=2)
+    assert isinstance(loaded, Engine) and loaded.plan.draws == engine.plan.draws
+    assert np.abs(loaded.lse(hidden[:9]).lse - engine.lse(hidden[:9]).lse).max() < 1e-9
+
+
 @pytest.mark.parametrize("level", native.levels())
 def test_delta_nought_is_a_proof(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
@@ -184,3 +234,21 @@ def test_radii_learned_at_another_scale_are_harmless(method: str, far: float, tm
     like = hl.compile(layer, method, calibration=hidden[100:], **options).topk(hidden[:1], 5)
     assert like.cost.bytes != every_row, "queries like those that radii were learned from are what they are for"
     assert engine.topk(hidden[:1], 5).cost.bytes == every_row
+
+
+def test_the_trained_layer_pays_what_its_promise_costs(trained: Layer, trained_hidden: np.ndarray) -> None:
+    """Over calibration too, a normaliser within 0.01 is at most a quarter more than the ids by the look at all classes."""
+    calibration, hidden = trained_hidden[::2], trained_hidden[1::16]
+    engine = hl.compile(trained, "cascade", over={"query", "calibration"}, calibration=calibration, blocks=False)
+    exact, read, failures = truth(trained, hidden).lse, [], 0
+    for seed in range(SEEDS):
+        reader = Engine(trained, engine.method, engine.plan, engine.norms, engine.promise, seed=seed)
+        found = reader.lse(hidden)
+        assert (found.error <= 0.01).all()
+        failures += int((np.abs(found.lse - exact) > 0.01).sum())
+    check_rate(failures, len(hidden) * SEEDS, 1e-3)
+    for row in hidden[:64]:
+        both, ids = engine.topk(row[None], 10), engine.topk(row[None], 10, eps=np.inf)
+        read.append(both.cost.bytes[0] / ids.cost.bytes[0])
+        assert both.proved.all() and (both.ids == ids.ids).all()
+    assert np.mean(read) <= 1.25

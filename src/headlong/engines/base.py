@@ -29,7 +29,8 @@ from headlong.checks import real
 from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_of
 from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.blocks import BlockReader
-from headlong.engines.contract import Changeable
+from headlong.engines.checking import normalised
+from headlong.engines.contract import Changeable, Checking
 from headlong.engines.direct import direct
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
@@ -42,12 +43,13 @@ from headlong.layers.matrix import Layer
 from headlong.links import Affine, lowering_error
 from headlong.native import Doubles
 from headlong.plan import Plan
+from headlong.previews.int8 import logits_of
 
 MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
 
 
-class Engine(Changeable):
+class Engine(Changeable, Checking):
     """Reads one layer by one plan. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
 
     def __init__(
@@ -196,8 +198,9 @@ class Engine(Changeable):
         layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
         promise = self.promise._replace(delta=0.0) if self.promise.over <= {"query"} else self.promise
         return Engine(
-            layer, self.method, self.plan, self.norms, promise, threads=self._threads, seed=self.seed, stamp=self._stamp
-        )
+            layer, self.method, self.plan._replace(draws=None), self.norms, promise,
+            threads=self._threads, seed=self.seed, stamp=self._stamp,
+        )  # fmt: skip
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
@@ -208,6 +211,11 @@ class Engine(Changeable):
         self._check_unchanged()
         options = dataclasses.asdict(self.method)
         return Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
+
+    def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
+        """The logits of all classes and their log-probabilities ``[n, vocab]``, in float64."""
+        logits = logits_of(self.layer, hidden, native.threads(self._threads))
+        return normalised(logits, self.layer.link(logits))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and plan; a copy, deep or not, shares these arrays, to which nobody writes."""

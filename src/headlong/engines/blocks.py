@@ -40,11 +40,15 @@ class BlockReader:
         self.link: Link = layer.link
         self.sure = blocks.factor == 1.0
         level = native.isa()
-        self.search: Any = (
-            Search(layer.weight, layer.bias, blocks, share)
-            if level == native.REFERENCE
-            else native.blocks(layer.weight, layer.bias, blocks, share, level)
-        )
+
+        def search(factor: float) -> Any:
+            narrow = blocks._replace(factor=factor)
+            if level == native.REFERENCE:
+                return Search(layer.weight, layer.bias, narrow, share)
+            return native.blocks(layer.weight, layer.bias, narrow, share, level)
+
+        self.learned = bool(blocks.answers)
+        self.searches = [(k, search(factor)) for k, factor in blocks.answers] or [(0, search(blocks.factor))]
         kind, *numbers = self.link.lowered()
         self.affine = tuple(numbers) if kind == "affine" and level != native.REFERENCE else None
         self.isa, self.logits, self.lse = beneath.isa, beneath.logits, beneath.lse
@@ -58,12 +62,16 @@ class BlockReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        if not math.isinf(eps) or dense or not self.takes(len(hidden), k):
+        if not math.isinf(eps) or dense or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+        wide, search = self._for(k)
         if self.affine is not None:  # one native call from the vectors to the answer
-            *answer, all_done = self.search.answer(hidden, k, mask, threads, *self.affine)
+            *answer, all_done = search.answer(hidden, wide, mask, threads, *self.affine)
+            if wide > k:
+                answer[:3] = (np.ascontiguousarray(part[:, :k]) for part in answer[:3])
             return tuple(answer) if all_done else self._finished(tuple(answer), hidden, k, eps, mask, threads, delta, seed)
-        ids, logits, rows, read, _, done = self.search.topk(hidden, k, mask, threads)
+        ids, logits, rows, read, _, done = search.topk(hidden, wide, mask, threads)
+        ids, logits = ids[:, :k], logits[:, :k]
         exponents = self.link(logits) if k else logits
         lse = lse_of(exponents)
         log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
@@ -88,7 +96,7 @@ class BlockReader:
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
         count = top_k or FIRST * (min_p > 0 and top_p == 1)
-        if count and not dense and self.takes(len(hidden), count):
+        if count and not dense and self.takes(len(hidden), count, mask):
             filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
             found = self._kept(hidden, filters, count, mask, threads)
             if found is not None:
@@ -101,9 +109,16 @@ class BlockReader:
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
         )
 
-    def takes(self, batch: int, k: int) -> bool:
-        """Whether blocks are worth their while."""
-        return batch <= self.batch and 0 < k <= self.most
+    def _for(self, k: int) -> tuple[int, Any]:
+        """How many to search for where ``k`` are asked for, and by which bounds."""
+        if not self.learned:
+            return k, self.searches[0][1]
+        return next((most, search) for most, search in self.searches if k <= most)
+
+    def takes(self, batch: int, k: int, mask: Mask = None) -> bool:
+        """Whether blocks are worth their while; bounds that were learned for the answer are about the best of all classes."""
+        known = not self.learned or (mask is None and k <= self.searches[-1][0])
+        return batch <= self.batch and 0 < k <= self.most and known
 
     def _kept(
         self, hidden: Doubles, filters: Filters, count: int, mask: Mask, threads: int
@@ -111,7 +126,9 @@ class BlockReader:
         """The classes that top_k and min_p keep, and some more; None where blocks do not find them."""
         rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
         while self.takes(len(hidden), count):
-            ids, logits, more, bytes_, _, done = self.search.topk(hidden, count, mask, threads)
+            wide, search = self._for(count)
+            ids, logits, more, bytes_, _, done = search.topk(hidden, wide, mask, threads)
+            ids, logits = ids[:, :count], logits[:, :count]
             rows, read = rows + more, read + bytes_
             if not done.all():
                 return None

@@ -3,7 +3,7 @@
 ::
 
     engine.topk(hidden, k)   engine.log_prob(hidden, ids)   engine.lse(hidden)   engine.sample(hidden, n)
-    engine.at_temperature(2.0)   engine.save(path)
+    engine.at_temperature(2.0)   engine.save(path)   engine.check(hidden)
     engine.with_rows(weight)   engine.without(ids)   engine.compact()
     engine.layer   engine.name   engine.promise   engine.reason
 
@@ -13,11 +13,16 @@ what can.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from headlong.answers import LogProb, Lse, Promise, Sample, TopK
+from headlong.engines.checking import Check, Progress, check, normalised
 from headlong.errors import UnsupportedError
+from headlong.native import Doubles
 
 
 @runtime_checkable
@@ -66,6 +71,8 @@ class AnyEngine(Protocol):
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None: ...
 
+    def check(self, hidden: Any, k: int = 10, *, batch: int = 1, progress: Progress | None = None) -> Check: ...
+
     def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any: ...
 
     def without(self, ids: Any) -> Any: ...
@@ -100,7 +107,30 @@ class Changeable:
         return unchanged(self)
 
 
-class Bounded:
+
+class Checking:
+    """For all kinds: what they promise, counted."""
+
+    def check(self, hidden: Any, k: int = 10, *, batch: int = 1, progress: Progress | None = None) -> Check:
+        """How often the promise fails on ``hidden [n, dim]``, against every logit in float64, and whether it still holds.
+
+        ``k``         an answer's ids are wrong where any of the best ``k`` is
+        ``batch``     how many are asked at once: what reads them may differ
+        ``progress``  called with how many of the vectors are done and how many there are; each reads the whole layer
+        """
+        return check(self, hidden, k, batch, progress)  # type: ignore[arg-type]
+
+    def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
+        """The logits of all classes and their log-probabilities ``[n, vocab]``, to float64's rounding."""
+        engine: Any = self
+        ids = np.tile(np.arange(engine.layer.vocab), (len(hidden), 1))
+        logits = np.asarray(engine.log_prob(hidden, ids, eps=math.inf).logits, np.float64)
+        link = getattr(engine.layer, "link", None)
+        gone = np.isneginf(logits)
+        return normalised(logits, logits if link is None else np.where(gone, -np.inf, link(np.where(gone, 0.0, logits))))
+
+
+class Bounded(Checking):
     """For kinds without some verbs: each says that it has none, and who has."""
 
     def at_temperature(self, value: float) -> Any:

@@ -26,8 +26,9 @@ def direct(
     beneath: Any = executor if blocks is None else blocks.beneath
     if not native.is_native(beneath) or (blocks is not None and blocks.affine is None) or plan.seen is not None:
         return None  # what was learned of vectors is compared with them first
+    searches = () if blocks is None else tuple((k, search.capsule) for k, search in blocks.searches)
     call: Direct = native.direct_call(
-        beneath.capsule, None if blocks is None else blocks.search.capsule, executor, (TopK, Cost), path, promise.eps, *chance,
+        beneath.capsule, searches, executor, (TopK, Cost), path, promise.eps, *chance,
         0 if threads is None else threads, plan.dense.batch, 0 if blocks is None else blocks.batch,
         0 if blocks is None else blocks.most, blocks is None or blocks.sure, promise.delta_ids == 0,
         () if blocks is None else blocks.affine,

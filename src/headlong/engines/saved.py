@@ -25,7 +25,7 @@ from headlong.engines.saved_changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
-from headlong.plan import CLASS_BLOCK, Blocks, Dense, Level, Plan, Term, padded, row_bytes, slack_rows
+from headlong.plan import CLASS_BLOCK, Blocks, Dense, Draws, Level, Plan, Term, padded, row_bytes, slack_rows
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
@@ -75,6 +75,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "levels": [{"layout": level.layout, "terms": level.terms, "adds": level.adds} for level in plan.levels],
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
         "changes": None if engine.changes is None else engine.changes.vocab,
+        "draws": plan.draws,
         "budget": plan.budget,
         "dense": [_plain(value) for value in plan.dense],
         "seen": plan.seen,
@@ -192,6 +193,7 @@ class _Record:
             Dense(_number(batch), _number(share)),
             {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
             self._blocks(layer),
+            draws=self._draws(len(entries)),
             seen=self._seen(),
         )
 
@@ -203,6 +205,17 @@ class _Record:
         if not 0 <= shortest <= longest:
             raise ValueError(f"seen is {record}; expected two lengths, the shorter one first")
         return shortest, longest
+
+    def _draws(self, levels: int) -> Draws | None:
+        record = self.data.get("draws")  # files from before there were any have no word of them
+        if record is None:
+            return None
+        eps, spend, narrow = record
+        draws = Draws(_number(eps), _number(spend), tuple(_number(part) for part in narrow))
+        typical = len(draws.narrow) == levels and all(0 < part <= 1 for part in draws.narrow)
+        if not (draws.eps > 0 and draws.spend > 0 and typical):
+            raise ValueError(f"{draws} is nothing that {levels} levels could have been taught")
+        return draws
 
     def _blocks(self, layer: Layer) -> Blocks | None:
         record = self.data.get("blocks")  # files from before there were any have no word of them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Protocol
 
@@ -39,6 +40,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "factor": blocks.factor,
         "batch": blocks.batch,
         "most": blocks.most,
+        "answers": [list(pair) for pair in blocks.answers],
     }
 
 
@@ -73,8 +75,17 @@ def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -
     return Blocks(
         mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
-        batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab), **more,
+        batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
+        answers=_answers(record.get("answers", []), vocab), **more,
     )  # fmt: skip
+
+
+def _answers(entries: Any, vocab: int) -> tuple[tuple[int, float], ...]:
+    """``(k, factor)`` with k rising; files from before there were any have no word of them."""
+    answers = tuple((_count(k, vocab), _size(factor)) for k, factor in entries)
+    if any(a >= b for (a, _), (b, _) in itertools.pairwise(answers)) or any(not (k and 0 < f <= 1) for k, f in answers):
+        raise ValueError(f"blocks have learned {answers}")
+    return answers
 
 
 def _levels(entries: Any, tensor: Reader, groups: int) -> tuple[BoxLevel, ...]:

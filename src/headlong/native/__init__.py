@@ -10,6 +10,7 @@
 from headlong.native.arguments import mark, widened
 from headlong.native.executors import (
     Executor,
+    Teacher,
     blocks,
     columns,
     descent,
@@ -25,8 +26,8 @@ from headlong.native.runtime import REFERENCE, bandwidth, isa, levels, loaded, m
 from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [
-    "REFERENCE", "Codes", "Doubles", "Executor", "Floats", "Halves", "Mask", "bandwidth", "blocks", "columns", "descent",
-    "direct_call", "encode_int8", "encode_into", "encode_rows", "executor", "experts", "is_native", "isa", "levels",
+    "REFERENCE", "Codes", "Doubles", "Executor", "Floats", "Halves", "Mask", "Teacher", "bandwidth", "blocks", "columns",
+    "descent", "direct_call", "encode_int8", "encode_into", "encode_rows", "executor", "experts", "is_native", "isa", "levels",
     "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "round_up", "row_norms",
     "threads", "widened",
 ]  # fmt: skip

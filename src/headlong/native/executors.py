@@ -62,16 +62,25 @@ class Executor(Protocol):
         ``chance`` draws, wrong with probability ``delta``, and its draws are then not proved"""
 
 
+class Teacher(Executor, Protocol):
+    """An executor that can say what it would answer if more or fewer rows were drawn."""
+
+    def try_draws(
+        self, hidden: Doubles, k: int, eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
+    ) -> Doubles:
+        """Estimates of normalisers ``[batch, spends, tries]``, NaN where nothing is drawn; ``k`` ids are found first"""
+
+
 def executor(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
-) -> Executor:
+) -> Teacher:
     """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
     mean, rotation, base, centre, looks, budget, dense, *_ = plan
     if base is None:
         base = np.zeros(padded(len(weight)), np.float32)
-    native: Executor = loaded().Executor(
+    native: Teacher = loaded().Executor(
         bits(weight), weight.dtype.name, bias, norms, link, mean, None if rotation is None else bits(rotation), centre, base,
-        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level,
+        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level, plan.draws,
     )  # fmt: skip
     return native
 

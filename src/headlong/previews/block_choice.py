@@ -1,12 +1,6 @@
-"""Whether blocks read less than a look at all classes, and how narrow their bounds may be made by what queries teach.
-
-    learned    <B_i[tail], x[tail]> <= q sum_s ‖B_i[s]‖ ‖x[s]‖      for all classes i at once, behind boxes and closer looks,
-               but for a rate: q is a split-conformal quantile over queries that chose nothing else (``calibrated_radii.py``)
-"""
+"""Whether blocks read less than a look at all classes, counted on some calibration vectors."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 
@@ -15,9 +9,6 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Plan
-from headlong.previews.blocks import shape_of
-from headlong.previews.calibrated_radii import conformal, largest_shares
-from headlong.previews.whitening import Basis
 
 JUDGES = 16
 """Calibration vectors that are searched for."""
@@ -61,19 +52,6 @@ def look_bytes(plan: Plan) -> float:
     level = plan.levels[0]
     arrays = (level.codes, level.scale, level.slack, plan.base, plan.rotation)
     return float(sum(array.nbytes for array in arrays if array is not None))
-
-
-def learned_share(layer: Layer, basis: Basis, queries: Doubles | None, delta: float) -> float:
-    """``q``; 1 where there are no queries to learn from, or nothing behind the boxes."""
-    _, width, edges = shape_of(layer.dim)
-    segments = tuple(itertools.pairwise(edges))
-    if queries is None or not segments:
-        return 1.0
-    scores = largest_shares(layer.weight, basis, segments, queries)
-    behind = tuple(segment for segment in segments if segment[0] >= width)
-    if behind:
-        scores = np.maximum(scores, largest_shares(layer.weight, basis, behind, queries))
-    return float(min(1.0, conformal(scores, delta) + (2 * layer.dim + 16) * 2.0**-23))
 
 
 def stand_ins(layer: Layer) -> Array:

@@ -21,6 +21,8 @@ from headlong.native import Doubles
 from headlong.previews.whitening import Basis, pieces
 
 QUERIES_AT_ONCE = 1024
+CHANCE = 1.3
+"""Standard deviations of a count that nine in ten do not exceed."""
 FAR = 4.0
 PLENTY = 2
 """Times the fewest queries that a rate takes: more of them hardly narrow the widths, and each reads the layer."""
@@ -116,6 +118,18 @@ def conformal(scores: Array, delta: float) -> float:
     # The division by 1e9 keeps a rank that is whole, as of n = 99 and delta = 0.01, from being rounded up.
     rank = math.ceil((len(scores) + 1) * (1 - delta) - 1e-9)
     return math.inf if rank > len(scores) else float(np.partition(scores, rank - 1)[rank - 1])
+
+
+def controlled(losses: Array, delta: float) -> int | None:
+    """The last column whose loss is ``delta`` at most for the next row, as is that of all columns before it; None: not one.
+
+    ``losses [n, columns]`` in 0..1 of exchangeable rows, the safest column first; a row's loss counts in all later columns.
+    ``(sum + 1) / (n + 1) <= delta`` bounds the expectation (conformal risk control: Angelopoulos and others, 2022); the sum
+    is taken with what it may lack by chance, so that nine in ten draws of the rows keep the rate, not only their mean.
+    """
+    sums = np.maximum.accumulate(losses, axis=1).sum(axis=0)
+    kept = np.flatnonzero((sums + CHANCE * np.sqrt(sums) + 1) / (len(losses) + 1) <= delta * (1 + 1e-12))
+    return int(kept[-1]) if len(kept) else None
 
 
 def _units(values: Doubles) -> Array:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from headlong.answers import Promise
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.previews.draws import first_spend
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
@@ -44,6 +45,8 @@ FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
+CODES = 0.1
+"""Of a radius that is all codes' loss: what is typical."""
 
 
 class Seen(NamedTuple):
@@ -115,10 +118,14 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise
         learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
         coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
         likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
-        coarse = likely if promise.delta_ids > 0 else coarse
+        coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
+        if teaches(promise):
+            likely = _typical(seen, width, sure) * sure
         first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
     rotation = 0 if width is None else 2 * dim * dim
     every = layer.vocab * dim * item
+    if teaches(promise):
+        likely, fine = (CODES * fine if width is None else likely), CODES * fine
     radii = coarse, likely, fine
     gathered = [_gathered(layer, promise, seen, judge, radii, deeper, share) for judge in range(len(seen.best))]
     return rotation + layer.vocab * first + float(np.mean(np.minimum(GATHERED * np.array(gathered), every)))
@@ -144,12 +151,25 @@ def _gathered(
     return total + min(at_once, opened * deeper + after)
 
 
+def teaches(promise: Promise) -> bool:
+    """Whether vectors may say how many rows a normaliser takes."""
+    return "calibration" in promise.over and 0 < promise.delta < 1 and not math.isinf(promise.eps)
+
+
+def _typical(seen: Seen, width: int, sure: Doubles) -> float:
+    """The share of a sure radius that the likelier of the sampled classes use, as a root of mean squares."""
+    missed = seen.vectors[:, width:] @ seen.rows[:, width:].T
+    return float(np.sqrt((seen.share * missed**2).sum() / max((seen.share * sure**2).sum(), 1e-300)))
+
+
 def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
-    """The heaviest classes exactly, the rest drawn until both sides are refuted: ``draws_for`` in csrc/normaliser/betting.h."""
+    """The heaviest classes exactly, the rest drawn until both sides are refuted: ``Rule`` in csrc/normaliser/betting.h."""
     if half_width > 8:
         return math.inf
     exact = _counts(len(lightest))  # of the heaviest classes, so many
-    e = np.minimum(1.0, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
+    e = np.minimum(1e9, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
+    if teaches(promise):
+        return float(np.min(exact + first_spend(promise.delta) * (1 / e**2 + 1 / e)))
     drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (0.02 + 0.5 * e) / e**2, 0.0)
     return float(np.min(exact + drawn))
 

@@ -25,12 +25,14 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, crossover, register, sure
+from headlong.engines.methods.answers import ASKED, answer_factors
+from headlong.engines.methods.taught import taught
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.again import plan_again
-from headlong.previews.block_choice import learned_share, stand_ins, worth
+from headlong.previews.block_choice import stand_ins, worth
 from headlong.previews.blocks import blocks_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
@@ -94,6 +96,8 @@ class Cascade(Method):
         plan, basis = self._levels(layer, calibration, threads, promise)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
+        if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
+            plan = self._taught(layer, plan, calibration, threads, promise)
         return self._with_blocks(layer, plan, basis, calibration, threads, promise)
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
@@ -105,6 +109,11 @@ class Cascade(Method):
                 "compact(calibration=hidden)"
             )
         return plan_again(plan, layer, threads)
+
+    def _taught(self, layer: Layer, plan: Plan, calibration: Doubles, threads: int, promise: Promise) -> Plan:
+        """The plan with the number of rows that a normaliser takes: each half of the vectors has its part."""
+        half = len(calibration) // 2
+        return taught(layer, plan, promise, calibration[:half], calibration[half:], threads)
 
     def _with_blocks(
         self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise
@@ -118,11 +127,17 @@ class Cascade(Method):
             vectors, queries = split(calibration, rate_of(promise))
         if basis is None or calibration is None:
             basis = whiten(layer.weight, vectors)
-        blocks = blocks_of(layer, basis, threads, learned_share(layer, basis, queries, rate_of(promise)))
+        blocks = blocks_of(layer, basis, threads)
+        if queries is not None:
+            half = len(vectors)
+            assert calibration is not None
+            answers = answer_factors(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
+            blocks = blocks._replace(answers=answers, factor=max(factor for _, factor in answers))
         most, batch = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         if most <= 1 and not self.blocks:
             return plan
-        return plan._replace(blocks=blocks._replace(most=layer.vocab if self.blocks else most, batch=batch))
+        most = layer.vocab if self.blocks else most
+        return plan._replace(blocks=blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch))
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise
@@ -200,6 +215,9 @@ class PlacedCascade(Cascade):
     """As a device reads it: int8 codes."""
 
     few_bits: ClassVar[bool] = False
+
+    def _taught(self, layer: Layer, plan: Plan, calibration: Doubles, threads: int, promise: Promise) -> Plan:
+        return plan
 
     def _with_blocks(
         self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise

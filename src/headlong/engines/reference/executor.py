@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.engines.reference.draws import estimates
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.nucleus import Kept
 from headlong.engines.reference.query import UNIT, Doubles, Ids, Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error
+from headlong.plan import Draws
 
 Mask = NDArray[np.uint8] | None
 Answer = tuple[NDArray[Any], ...]
@@ -129,8 +131,8 @@ def _rounding(query: Query, shift: float) -> float:
 class Executor:
     """The verbs of ``headlong._native.Executor`` over a :class:`Matrix`, looped over the queries of a batch.
 
-    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` (0: the class is not there) or None. ``delta`` and ``seed``
-    are not used: what may be estimated from sampled rows is proved here.
+    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` (0: the class is not there) or None. Where a plan has no
+    ``draws``, ``delta`` and ``seed`` are not used: what may be estimated from sampled rows is proved here.
     """
 
     isa = "numpy"
@@ -146,7 +148,7 @@ class Executor:
         for query in self._queries(hidden, mask, dense, k):
             ids = top(query, k)
             values = query.estimate[ids]
-            lse, error = normaliser(query, eps)
+            lse, error = self._normaliser(query, eps, mask, delta, seed)
             log_probs = self.matrix.link(values) - (lse if math.isfinite(lse) else 0.0)
             ranked = (_pad(values, k, -np.inf), _pad(ids, k, -1), _pad(log_probs, k, -np.inf))
             answers.append((*ranked, lse, error, query.proves, *_cost(query)))
@@ -157,7 +159,31 @@ class Executor:
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
         queries = self._queries(hidden, mask, dense, 0)
-        return _columns([(*normaliser(query, eps), *_cost(query)) for query in queries], ("f",), ("f",), *_COST)
+        found = ((*self._normaliser(query, eps, mask, delta, seed), *_cost(query)) for query in queries)
+        return _columns(list(found), ("f",), ("f",), *_COST)
+
+    def try_draws(
+        self, hidden: Doubles, k: int, eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
+    ) -> Doubles:
+        """``[batch, spends, tries]``: estimates of each normaliser, if draws cost what ``spends`` say; NaN: none are made."""
+        found = np.full((len(hidden), len(spends), tries), np.nan)
+        draws = self.matrix.plan.draws
+        assert draws is not None
+        for b, query in enumerate(self._queries(hidden, None, False, k)):
+            top(query, k)
+            for s, spend in enumerate(spends if not query.dense else []):
+                values = estimates(query.again(), Draws(eps, spend, draws.narrow), [seed + t for t in range(tries)])
+                found[b, s] = np.nan if values is None else values
+        return found
+
+    def _normaliser(self, query: Query, eps: float, mask: Mask, delta: float, seed: int) -> tuple[float, float]:
+        """From as many rows as queries taught, where they were asked the same; else proved."""
+        draws = self.matrix.plan.draws
+        if draws is not None and eps == draws.eps and delta > 0 and mask is None and not query.dense:
+            values = estimates(query, draws, [seed])
+            if values is not None:
+                return values[0], eps
+        return normaliser(query, eps)
 
     def logits(self, hidden: Doubles, ids: Ids, threads: int) -> Doubles:
         """``[batch, m]``: the exact logits of ``ids [batch, m]``."""

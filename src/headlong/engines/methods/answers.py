@@ -1,0 +1,83 @@
+"""How narrow the bounds of blocks may be made when only the answer has to be right, learned from queries.
+
+    loss(q, k, f) = any of the k best that a search with tails times f finds is wrong, at this f or at a larger one tried
+    for each k of ASKED the least f of those tried whose losses show a rate of at most delta      (calibrated_radii.controlled)
+
+Bounds that are too low for some class do no harm where the class is not among the best, or is found beside another. A call for
+another k is answered by the next larger k of ASKED: its first k are right where all of them are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headlong import native
+from headlong.arrays import Array
+from headlong.engines.reference.blocks import Search
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles
+from headlong.plan import Blocks
+from headlong.previews.calibrated_radii import controlled, enough
+from headlong.previews.int8 import logits_of
+
+ASKED = (1, 10, 64)
+FIRST = (1.0, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
+"""Factors that are tried on the vectors that choose."""
+AROUND = (1.5, 1.2, 1.1, 1.0, 0.93, 0.87)
+"""Factors that are tried on those that bound, in units of what was chosen."""
+CHOOSERS, PLENTY, LEAST = 500, 4, 3000
+"""Vectors that choose; of those that bound: so many times the fewest, and no fewer than these where they are there."""
+ROUNDING = 1e-9
+AT_ONCE = 1 << 22
+
+Find = Callable[[Doubles, int, float], tuple[Array, Array]]
+"""``(hidden, k, factor) -> the k-th logit found [n], whether the search was not given up [n]``."""
+
+
+def answer_factors(
+    layer: Layer, blocks: Blocks, share: float, chosen_by: Doubles, bounded_by: Doubles, delta: float, threads: int
+) -> tuple[tuple[int, float], ...]:
+    """``(k, f)`` for each k of ASKED, f at most 1, where the proof is."""
+    find = _finder(layer, blocks, share, threads)
+    few = np.ascontiguousarray(chosen_by[:: -(-len(chosen_by) // CHOOSERS)])
+    many = np.ascontiguousarray(bounded_by[-max(LEAST, PLENTY * enough(delta)) :])
+    found = []
+    for k in (k for k in ASKED if k <= layer.vocab):
+        rates = missed(layer, find, few, k, FIRST, threads).mean(axis=0)
+        likely = FIRST[max(0, int(np.searchsorted(np.maximum.accumulate(rates), delta, side="right")) - 1)]
+        tried = sorted({min(1.0, likely * part) for part in AROUND}, reverse=True)
+        last = controlled(missed(layer, find, many, k, tried, threads), delta)
+        found.append((k, 1.0 if last is None else tried[last]))
+    return tuple(found)
+
+
+def missed(layer: Layer, find: Find, hidden: Doubles, k: int, factors: Any, threads: int) -> Array:
+    """``[n, factors]`` in 0..1: whether the k-th best that is found is below the k-th best there is, roundings apart."""
+    truth, sure = find(hidden, k, 1.0)
+    for start in np.flatnonzero(~sure):
+        z = logits_of(layer, hidden[start : start + 1], threads)[0]
+        truth[start] = np.partition(z, -k)[-k]
+    lost = np.zeros((len(hidden), len(factors)))
+    for column, factor in enumerate(factors):
+        worst, done = find(hidden, k, factor)
+        lost[:, column] = done & (worst < truth - ROUNDING * (1 + np.abs(truth)))
+    return lost
+
+
+def _finder(layer: Layer, blocks: Blocks, share: float, threads: int) -> Find:
+    level = native.isa()
+
+    def find(hidden: Doubles, k: int, factor: float) -> tuple[Array, Array]:
+        narrow = blocks._replace(factor=factor)
+        search: Any = (
+            Search(layer.weight, layer.bias, narrow, share)
+            if level == native.REFERENCE
+            else native.blocks(layer.weight, layer.bias, narrow, share, level)
+        )
+        _, logits, *_, done = search.topk(hidden, k, None, threads)
+        return logits[:, -1], done
+
+    return find

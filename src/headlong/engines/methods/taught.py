@@ -1,0 +1,82 @@
+"""What calibration vectors teach of the rows that a normaliser takes: a plan's ``draws``, tried on what will draw.
+
+Both ways to ask are tried, for the normaliser alone and for the best ids too, which are scored before anything is drawn;
+the worse counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headlong import native
+from headlong.answers import Promise
+from headlong.engines.reference.executor import Executor as Reference
+from headlong.engines.reference.query import Matrix, Query
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles
+from headlong.plan import Draws, Plan
+from headlong.previews.draws import Trial, first_spend, learned_spend
+from headlong.previews.int8 import logits_of
+
+JUDGES, CHOOSERS = 8, 256
+"""Vectors that say what is typical of a radius, and that say which spends are worth trying."""
+BEST, CLOSER = 10, 1024
+"""Classes that are asked for, and those that a deeper level is judged by."""
+CLOSE = 20
+"""How much closer than ``eps`` the normalisers are known that estimates are compared with."""
+START, LEAST = 0.1, 1e-4
+"""Of a radius: the first guess at what is typical, and the least."""
+
+
+def taught(layer: Layer, plan: Plan, promise: Promise, chosen_by: Doubles, bounded_by: Doubles, threads: int) -> Plan:
+    """``plan`` with what the vectors teach about its normaliser; as it is where nothing that was tried would hold."""
+    norms = native.row_norms(layer.weight, threads)
+    matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)
+    narrow = typical(matrix, logits_of(layer, chosen_by[:JUDGES], threads), chosen_by[:JUDGES])
+    draws = Draws(promise.eps, first_spend(promise.delta), narrow)
+    matrix = matrix._replace(plan=plan._replace(draws=draws))
+    level = native.isa()
+    teacher: native.Teacher = (
+        Reference(matrix)
+        if level == native.REFERENCE
+        else native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), matrix.plan, level)
+    )
+    few = chosen_by[:: -(-len(chosen_by) // CHOOSERS)]
+    spend = learned_spend(_trial(teacher, layer, promise.eps, threads), few, bounded_by, promise.eps, promise.delta)
+    return plan if spend is None else plan._replace(draws=draws._replace(spend=spend))
+
+
+def _trial(teacher: native.Teacher, layer: Layer, eps: float, threads: int) -> Trial:
+    """How far the executor's estimates are off, the worse of both ways to ask."""
+
+    def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
+        hidden = np.ascontiguousarray(hidden)
+        exact, error = (part[:, None, None] for part in teacher.lse(hidden, eps / CLOSE, None, True, threads)[:2])
+        asked = (0, min(BEST, layer.vocab))
+        return error + np.fmax(*(np.abs(teacher.try_draws(hidden, k, eps, spends, tries, threads, 0) - exact) for k in asked))
+
+    return trial
+
+
+def typical(matrix: Matrix, logits: Doubles, vectors: Doubles) -> tuple[float, ...]:
+    """The share of each level's radius for which ``X = (term - middle) / gap`` has a mean square of one."""
+    found = np.full(len(matrix.plan.levels), START)
+    live = np.ones(len(matrix.weight), bool)
+    squares: list[list[float]] = [[] for _ in found]
+    for z, hidden in zip(logits, vectors, strict=True):
+        query, some = Query(matrix, hidden, live), np.arange(len(live))
+        for depth in range(len(found)):
+            query.look(some)
+            estimate, radius = query.estimate[some], query.radius[some]
+            usable = np.isfinite(radius) & (radius > 0)
+            some, estimate, radius = some[usable], estimate[usable], radius[usable]
+            if not len(some):
+                break
+            f, g = matrix.link(z[some]), matrix.link(estimate)
+            gap = np.exp(np.minimum(g - f.max(), 50.0)) * np.expm1(np.minimum(START * radius, 50.0))
+            order = np.argsort(-gap)
+            tail = order[min(len(order) // 8, 4 * BEST) :]  # the widest are scored, not drawn
+            share = gap[tail] / max(float(gap[tail].sum()), 1e-300)
+            squares[depth].append(float((share * ((z[some] - estimate)[tail] / radius[tail]) ** 2).sum()))
+            some = some[order[:CLOSER]]
+    return tuple(float(np.clip(np.sqrt(np.mean(each or [START**2])), LEAST, 1.0)) for each in squares)

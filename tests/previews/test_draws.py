@@ -1,0 +1,77 @@
+"""What queries teach about a normaliser's sample: the bound holds for the next query, and it is not idle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headlong.previews.calibrated_radii import controlled
+from headlong.previews.draws import AROUND, TRIES, learned_spend
+
+
+def test_the_least_that_keeps_the_rate_is_taken() -> None:
+    losses = np.zeros((99, 4))
+    losses[:1, 2] = 1.0  # one of 99 fails, and may by chance have been 2.3: (2.3 + 1) / 100
+    losses[:4, 3] = 1.0  # (4 + 1.3 * 2 + 1) / 100
+    assert controlled(losses, 0.033) == 2
+    assert controlled(losses, 0.076) == 3
+    assert controlled(losses, 0.0329) == 1
+    assert controlled(losses, 0.0099) is None, "99 rows cannot show less than one in a hundred"
+
+
+def test_a_cheaper_number_is_no_safer_than_a_dearer_one() -> None:
+    """Losses that fall by luck where less is spent count as if they had not."""
+    losses = np.zeros((999, 3))
+    losses[:9, 1] = 1.0
+    assert controlled(losses, 0.005) == 0
+    assert controlled(losses, 0.014) == 2
+
+
+@pytest.mark.parametrize("delta", [0.2, 0.05])
+def test_the_next_query_fails_at_most_as_often(delta: float) -> None:
+    """Queries of very different spread, many draws of the calibration set: the mean rate is near ``delta`` and not above it."""
+    rng = np.random.default_rng(5)
+    spends = np.geomspace(30, 0.5, 12)
+
+    def sample(n: int) -> np.ndarray:
+        spread = rng.lognormal(0, 0.3, (n, 1, 1))
+        return np.abs(rng.standard_normal((n, len(spends), TRIES)) * spread / np.sqrt(spends[:, None])) > 1
+
+    rates = []
+    for _ in range(300):
+        found = controlled(np.maximum.accumulate(sample(200), axis=1).mean(axis=2), delta)
+        assert found is not None
+        rates.append(sample(400)[:, found].mean())
+    assert np.mean(rates) <= delta * 1.02 and np.mean(rates) > delta / 4
+
+
+def test_what_is_learned_follows_the_spread() -> None:
+    rng = np.random.default_rng(6)
+
+    def trial(spread: float):  # type: ignore[no-untyped-def]
+        def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
+            noise = rng.standard_normal((len(hidden), len(spends), tries))
+            return np.abs(spread * noise / np.sqrt(np.array(spends)[:, None]))
+
+        return errors
+
+    vectors = np.zeros((4000, 1))
+    small, large = (learned_spend(trial(spread), vectors[:256], vectors, 0.01, 0.01) for spread in (0.01, 0.02))
+    assert small is not None and large is not None
+    assert large / small == pytest.approx(4, rel=0.35)
+    assert 6.63 * 0.85 < small < 6.63 * max(AROUND), "2.576 squared, where the variance is one"
+
+
+def test_nothing_is_learned_of_errors_that_no_number_of_rows_cures() -> None:
+    def biased(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
+        return np.full((len(hidden), len(spends), tries), 1.0)
+
+    assert learned_spend(biased, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01) is None
+
+
+def test_what_is_proved_costs_next_to_nothing() -> None:
+    def silent(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
+        return np.full((len(hidden), len(spends), tries), np.nan)
+
+    spend = learned_spend(silent, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01)
+    assert spend is not None and 0 < spend < 0.1
