@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -29,6 +30,8 @@ from structured import MAKERS, Oracle, Reference, Wanted, build_structured  # no
 import headlong as hl  # noqa: E402
 
 THREADS = 16
+PATIENCE = 600
+"""Seconds by the clock after which a forked child is taken to hang, on a machine however busy."""
 MARGIN = 64 << 20
 
 
@@ -109,6 +112,7 @@ class Soak:
         while self.left > 0:
             child = os.fork()
             if child == 0:
+                signal.alarm(PATIENCE)
                 try:
                     path, dim, oracle = self.asked[self.forks % len(self.asked)]
                     wrong = self.ask(hl.load(path, threads=2), dim, oracle, np.random.default_rng(self.forks), 9)
