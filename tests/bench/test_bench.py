@@ -18,6 +18,7 @@ from headlong.bench.settings import Settings
 from headlong.errors import MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, SoftCap
+from headlong.report.advice import remarks
 from headlong.report.tables import comparison, comparisons, summaries, ways
 
 QUICK = Settings(k=4, batches=(1, 8), queries=16, rounds=2, calls=1, seconds=0.0)
@@ -119,6 +120,19 @@ def test_the_largest_cache_is_read_twice(tmp_path: Path, monkeypatch: pytest.Mon
     assert cold.megabytes() == 192
     (tmp_path / "index1" / "size").write_text("2048M\n")
     assert cold.megabytes() == cold.MOST
+
+
+def test_who_cannot_be_made_is_left_out_by_name(rng: np.random.Generator) -> None:
+    layer, hidden = made(rng)
+    few = rng.standard_normal((300, 24))
+    quick = replace(QUICK, batches=(1,), ways=("loop",))
+    record = bench.run(layer, hidden, None, quick, silent, few)
+    (entry,) = record["left_out"]
+    assert entry["contestant"] == "calibrated, likely normaliser" and "3,998 vectors" in entry["why"]
+    assert len(record["answers"]) == len(bench.default_names(True)) - 1
+    assert any("took no part" in line for line in remarks(record))
+    with pytest.raises(OptionError, match="3,998 vectors"):
+        bench.run(layer, hidden, ["calibrated, likely normaliser"], quick, silent, few)
 
 
 def test_batches_beyond_the_queries_are_left_out(rng: np.random.Generator) -> None:

@@ -76,9 +76,11 @@ def calibrated(name: str) -> bool:
 
 
 def contestants(
-    layer: Layer, names: Iterable[str], settings: Settings, progress: Progress, calibration: Any = None
-) -> list[Contestant]:
-    """The engines and rivals of those names, compiled and built."""
+    layer: Layer, names: Iterable[str], settings: Settings, progress: Progress, calibration: Any = None,
+    left_out: list[dict[str, str]] | None = None,
+) -> list[Contestant]:  # fmt: skip
+    """The engines and rivals of those names, compiled and built; with a list for them, engines that cannot be made with these
+    vectors are left out and say why, where they are refused otherwise."""
     wanted, entries = list(names), engines(settings)
     unknown = next((name for name in wanted if name not in entries and name not in rivals.RIVALS), None)
     if unknown is not None:
@@ -95,8 +97,13 @@ def contestants(
             if key not in compiled:
                 options = {**entry.compiled, "threads": settings.threads, "seed": settings.seed}
                 options |= {"calibration": calibration} if calibrated(name) else {}
-                engine = headlong.compile(layer, method=entry.method, **options)
-                compiled[key] = engine, time.perf_counter() - start
+                try:
+                    compiled[key] = headlong.compile(layer, method=entry.method, **options), time.perf_counter() - start
+                except OptionError as error:
+                    if left_out is None:
+                        raise
+                    left_out.append({"contestant": name, "why": str(error)})
+                    continue
             built.append(engine_contestant(name, compiled[key][0], settings.k, entry.asked, compiled[key][1]))
         else:
             one = rivals.contestant(name, layer, settings.k, settings.threads)
@@ -125,14 +132,18 @@ def default_names(calibration: bool = False) -> list[str]:
 
 
 def run(
-    layer: Layer, hidden: Any, names: Sequence[str], settings: Settings, stage: Stage, calibration: Any = None
+    layer: Layer, hidden: Any, names: Sequence[str] | None, settings: Settings, stage: Stage, calibration: Any = None
 ) -> dict[str, Any]:
-    """Answers and interleaved times of the named contestants on up to ``settings.queries`` of the hidden vectors."""
+    """Answers and interleaved times of the named contestants on up to ``settings.queries`` of the hidden vectors; None: of all
+    that can be made here, and ``left_out`` says who cannot."""
     queries, settings = spread(layer, hidden, settings)
     load, neighbours = load_average(), Neighbours()
     with measure.pinned(settings.threads):
-        field = contestants(layer, names, settings, stage("compile"), calibration)
+        left_out: list[dict[str, str]] | None = [] if names is None else None
+        wanted = default_names(calibration is not None) if names is None else names
+        field = contestants(layer, wanted, settings, stage("compile"), calibration, left_out)
         record = answered(field, layer, queries, settings, stage)
+        record |= {"left_out": left_out} if left_out else {}
         schedule = Schedule(settings.rounds, calls=settings.calls, seconds=settings.seconds, seed=settings.seed)
         if "cold" in settings.ways:
             work = cold.OtherLayers(cold.megabytes())

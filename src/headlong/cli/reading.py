@@ -112,6 +112,7 @@ def bench(
     ] = None,
     queries: Annotated[int, typer.Option(help="How many of the hidden vectors, evenly spread.")] = 256,
     rounds: Annotated[int, typer.Option(help="Turns of each contestant at each batch size.")] = 15,
+    seconds: Annotated[float, typer.Option(help="At most about so many for each batch size and way.", min=0.0)] = 20.0,
     way: Annotated[
         str, typer.Option(help="cold: other work empties the caches before each call, as in a decoder; loop; or both.")
     ] = "both",
@@ -153,7 +154,7 @@ def bench(
         inputs.target(path, layer, hidden, calibration)
     there = None if device is None else place(device)
     ways = WAYS if way == "both" else (way,)
-    chosen = Settings(k, batches(batch), eps, delta, count, queries, rounds, seed=seed, ways=ways)
+    chosen = Settings(k, batches(batch), eps, delta, count, queries, rounds, seconds=seconds, seed=seed, ways=ways)
     rows: Any
     seen: Any
     with bars() as stage:
@@ -166,7 +167,7 @@ def bench(
             seen = None if calibration is None else inputs.hidden(calibration, *shape)
         named = [name.strip() for name in only.split(";")] if only else None
         if there is None:
-            record = contest.run(subject, rows, named or contest.default_names(seen is not None), chosen, stage, seen)
+            record = contest.run(subject, rows, named, chosen, stage, seen)
         else:
             record = bench_device.run(subject, rows, named or field.names(), chosen, there, stage, seen)
     layer = layer or f"synthetic {synthetic}"

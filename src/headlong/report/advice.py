@@ -19,6 +19,8 @@ def remarks(record: Record) -> Iterator[str]:
             "Queries: made up, isotropic, of the length at which the likeliest class has probability 0.3, as no --hidden came. "
             "Those of a trained model usually leave less to read: pass --hidden, and more of them as --calibration."
         )
+    for entry in record.get("left_out", []):
+        yield f"{entry['contestant']} took no part: {entry['why']}."
     way = ways(record)[0]
     found = summaries(record, way)
     smallest = min((one.batch for one in found), default=0)
