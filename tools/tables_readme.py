@@ -39,7 +39,7 @@ def headline() -> str:
 
 
 def decode() -> str:
-    return readme.decode(generations())
+    return f"{readme.decode(generations())}\n\n{readme.recommender(run(MILLION))}"
 
 
 def loop() -> str:

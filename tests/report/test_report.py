@@ -185,6 +185,12 @@ def test_the_readme_says_how_often_others_are_wrong() -> None:
     assert "headlong 50.0%, with 50.0% of the rows proved" in readme.wrong(record)
 
 
+def test_a_recommender_is_summed_up() -> None:
+    text = readme.recommender(RECORD)
+    assert text.startswith("The best 2 of 1,000 items (10 dimensions, made up)")
+    assert "2.00 ms where torch bf16 takes 5.00 ms, **2.50×**" in text
+
+
 def test_a_decode_step_is_summed_up() -> None:
     steps = [{"what": readme.STEP, "batch": 1, "times": ratio} for ratio in (1.5, 1.25)]
     rows = [*steps, {"what": "else", "batch": 1, "times": 9}]
