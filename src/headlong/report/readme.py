@@ -111,8 +111,8 @@ def recommender(record: Record) -> str:
     best = min((found[name] for name in OURS if name in found), key=lambda one: one.median)
     layer = record["layer"]
     return (
-        f"The best {record['settings']['k']} of {layer['vocab']:,} items ({layer['dim']} dimensions, made up) for one user, ids "
-        f"proved: {duration(best.median)} where {over} takes {duration(found[over].median)}, **{times(best.speedup)}**."
+        f"The best {record['settings']['k']} of {layer['vocab']:,} items ({layer['dim']} dimensions, made up) for one user, "
+        f"ids proved: {duration(best.median)} where {over} takes {duration(found[over].median)}, **{times(best.speedup)}**."
     )
 
 
