@@ -54,6 +54,14 @@ def test_the_answer_comes_first_and_files_are_folded() -> None:
     assert "<details open>" in report(SOURCES[:1]), "one file is not hidden"
 
 
+def test_the_answer_of_a_busy_machine_says_so() -> None:
+    busy = deepcopy(RECORD)
+    for share, said in ((0.3, True), (0.02, False)):
+        busy["environment"]["others"] = share
+        words = answer(busy)[0]
+        assert isinstance(words, Words) and ("took 30% of the processors meanwhile: measure again" in words.text) is said
+
+
 def test_the_answer_says_when_the_plain_product_wins() -> None:
     slow = deepcopy(RECORD)
     slow["cold"][2]["seconds"] = [20e-3]

@@ -20,6 +20,7 @@ from headlong.report.tables import (
     times,
     ways,
 )
+from headlong.report.where import BUSY
 
 OURS = 3
 """Rows of ours."""
@@ -46,7 +47,9 @@ def answer(record: Record, name: str = "") -> list[Part]:
     same = f"same top {record['settings']['k']}"
     columns = ("method", "time", f"over {against} (quartiles)", same, "worst |Δlog p|", "proved")
     note = f"{name}: {caption(record, way=way)}" if name else caption(record, way=way)
-    return [Words(meaning(chosen, against)), Figure("", bars(title, shown)), Table("", columns, cells, note)]
+    others = record["environment"].get("others") or 0.0
+    busy = f" But other programs took {others:.0%} of the processors meanwhile: measure again." if others > BUSY else ""
+    return [Words(meaning(chosen, against) + busy), Figure("", bars(title, shown)), Table("", columns, cells, note)]
 
 
 def rows(at: dict[str, Summary], against: str) -> list[Summary]:
