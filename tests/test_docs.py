@@ -94,6 +94,113 @@ pathlib.Path(os.environ["RANK"] + ".json").write_text(json.dumps(found))
     assert "ids array<bigint>" in asked[1]["schema"]
 
 
+def _texts() -> dict[str, Any]:
+    """Sizes, vectors and targets for the pages that speak of "your" layer: as large as their own numbers ask for."""
+    rng = np.random.default_rng(0)
+    vocab, dim = 400, 16
+    layer = headlong.Layer(rng.standard_normal((vocab, dim)).astype(np.float32))
+    hidden = rng.standard_normal((300, dim)).astype(np.float32)
+    return {"hl": headlong, "np": np, "vocab": vocab, "dim": dim, "layer": layer, "hidden": hidden, "queries": hidden[:5]}
+
+
+def _training(dim: int = 16, vocab: int = 400) -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    names: dict[str, Any] = {"dim": dim, "vocab": vocab, "counts": np.arange(vocab, 0, -1)}
+    torch.manual_seed(0)
+    contexts = np.random.default_rng(1).standard_normal((vocab, 8)).astype(np.float32)
+    hidden, target = torch.randn(20, dim), torch.randint(vocab, (20,))
+    return names | {"hidden": hidden, "target": target, "contexts": contexts, "vectors": hidden[:3].numpy()}
+
+
+def _data(folder: Path) -> dict[str, Any]:
+    """The three places that the page names, with a line of text each."""
+    for place in ("sets/penn-treebank", "home/me/penn-treebank"):
+        (folder / place).mkdir(parents=True)
+        for part in ("train", "valid", "test"):
+            (folder / place / f"ptb.{part}.txt").write_text(" a line of words \n", encoding="utf-8")
+    (folder / "notes.txt").write_text("words of my own\n" * 40, encoding="utf-8")
+    return {}
+
+
+class _Model:
+    """What a line of a training step calls ``self``."""
+
+    @staticmethod
+    def head(hidden: Any, target: Any) -> Any:
+        from headlong.heads import DenseHead
+
+        return DenseHead(16, 400)(hidden, target)
+
+
+def _step() -> dict[str, Any]:
+    given = _training()
+    names = {"features": SimpleNamespace(hidden=given["hidden"]), "batch": SimpleNamespace(target=given["target"])}
+    return {"self": _Model, **names}
+
+
+SETTINGS: dict[str, Any] = {
+    "adaptive.md": _texts,
+    "bands.md": lambda: _texts() | _training(vocab=10_500),
+    "buckets.md": _texts,
+    "differentiated.md": lambda: _texts() | _training(896, 33_278),
+    "hierarchical.md": lambda: _texts() | _training(vocab=2000),
+    "index.md": _texts,
+    "kernel-density.md": lambda: {"points": _texts()["hidden"], "bandwidth": 1.5, "queries": _texts()["queries"]},
+    "training.md": _step,
+}
+"""What the examples of a page take for granted."""
+ALONE = {"data.md", "sklearn.md", "search.md", "transformers.md", "distributed.md"}
+"""Pages with a test of their own."""
+
+
+def test_every_page_with_an_example_is_run() -> None:
+    pages = {page.name for page in DOCS.glob("*.md") if _blocks(page.name)}
+    assert pages == set(SETTINGS) | ALONE
+
+
+@pytest.mark.parametrize("page", SETTINGS)
+def test_examples_run_as_they_are_written(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = SETTINGS[page]()
+    _texts()["layer"].save("model.safetensors")
+    for number, block in enumerate(_blocks(page)):
+        exec(compile(block, f"{page}, block {number + 1}", "exec"), names)  # noqa: S102
+    assert names.get("engine", names.get("loss", names.get("out"))) is not None
+
+
+def test_the_page_on_data_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headlong.studies.data import files
+
+    _data(tmp_path)
+    monkeypatch.setattr(files, "check", lambda row, folder, file: None)  # a line of text each has other checksums
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADLONG_DATA", str(tmp_path / "sets"))
+    (block,) = _blocks("data.md")
+    names: dict[str, Any] = {}
+    exec(compile(block.replace("/home/me", str(tmp_path / "home/me")), "data.md", "exec"), names)  # noqa: S102
+    assert names["corpus"].train.dtype == np.int32
+
+
+def test_the_reference_is_made_of_the_docstrings() -> None:
+    ran = subprocess.run([sys.executable, str(ROOT / "tools/api.py"), "--check"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    from headlong import heads
+    from headlong.errors import HeadlongError
+    from headlong.integrations import transformers
+
+    shown = set(re.findall(r"^### `([\w.]+)", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE))
+    errors = {name for name, one in vars(headlong.errors).items() if isinstance(one, type) and issubclass(one, HeadlongError)}
+    wanted = {f"headlong.{name}" for name in headlong.__all__ if name not in {"errors", "HeadlongError"}}
+    wanted |= {f"headlong.errors.{name}" for name in errors}
+    wanted |= {f"headlong.heads.{one.__name__}" for one in heads.HEADS.values()} | {"headlong.heads.build_head"}
+    wanted |= {f"headlong.integrations.transformers.{name}" for name in transformers.__all__}
+    wanted |= {"headlong.torch.OutputLayer", "headlong.torch.AdaptiveLogSoftmaxWithLoss"}
+    assert wanted - shown == set()
+
+
 def test_three_tutorials() -> None:
     assert [page.stem for page in TUTORIALS] == ["doubly-sparse", "generate", "search"]
 
@@ -102,7 +209,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in DOCS.rglob("*.md")
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8")))
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken

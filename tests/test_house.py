@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ LAW: dict[str, set[str]] = {
     "__init__": {*LEFTWARD, "compile", "tune", "engines"},
     "__main__": {"cli"},
 }
-FILES = {"engines/device/residence.py": {"torch", "triton"}, "layers/gguf_file.py": {"gguf"}}
+FILES = {"engines/device/memory.py": {"torch", "triton"}, "layers/gguf_file.py": {"gguf"}}
 """Files with a package of their own: a GPU's memory, GGUF files."""
 OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
 OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy", "gguf"}
@@ -168,7 +169,7 @@ def test_who_may_import_whom() -> None:
         ("store.py", "import pickle"),
         ("layers/matrix.py", "def f():\n    import torch"),
         ("engines/methods/full.py", "import torch"),
-        ("engines/device/residence.py", "import torch"),
+        ("engines/device/memory.py", "import torch"),
         ("engines/device/engine.py", "def f():\n    import torch"),
         ("engines/device/kernels/scan.py", "import torch"),
         ("engines/methods/full.py", "import importlib\nimportlib.import_module('headlong.compile')"),
@@ -243,3 +244,104 @@ def test_import_is_quick() -> None:
 def test_compile_is_the_function_whichever_way_its_file_was_imported() -> None:
     code = "import importlib; importlib.import_module('headlong.compile'); import headlong; print(callable(headlong.compile))"
     assert run(code) == "True"
+
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_FILES, LONGEST_FILE, LONGEST_FUNCTION = 20, 300, 50
+LONGEST_NATIVE_FILE, LONGEST_NATIVE_FUNCTION = 400, 60
+LONG = {
+    "tools/tables.py": 480,
+    "src/headlong/previews/blocks.py": 330,
+    "csrc/blocks/search.cpp": 410,
+    "src/headlong/engines/device/kernels/cascade_fused.py: settle_codes": 60,
+}
+"""What is longer, and how long it may be: to be divided, never to grow."""
+
+
+def folders() -> dict[str, list[Path]]:
+    """The files of each folder of the package, of csrc and of the tests."""
+    found: dict[str, list[Path]] = {}
+    for top in ("src/headlong", "csrc", "tests"):
+        for file in sorted((ROOT / top).rglob("*")):
+            if file.suffix in {".py", ".cpp", ".h", ".inl"}:
+                found.setdefault(file.parent.relative_to(ROOT).as_posix(), []).append(file)
+    return found
+
+
+def test_no_folder_has_more_files_than_one_screen() -> None:
+    crowded = {folder: len(files) for folder, files in folders().items() if len(files) > MOST_FILES}
+    assert not crowded and len(folders()) > 30
+
+
+def test_no_file_is_named_after_its_folder() -> None:
+    """``adaptive/adaptive_race.py``: the folder says it already."""
+    repeated = [
+        file.relative_to(ROOT).as_posix()
+        for folder, files in folders().items() if not folder.startswith("tests")
+        for file in files if file.stem.startswith((f"{file.parent.name}_", f"{file.parent.name.removesuffix('s')}_"))
+    ]  # fmt: skip
+    assert not repeated
+
+
+def python_functions(source: str) -> Iterator[tuple[int, str]]:
+    """``(lines, name)`` of every function: those of its body, less the docstring."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if body:
+                yield (body[-1].end_lineno or 0) - body[0].lineno + 1, node.name
+
+
+def test_python_files_and_functions_are_short() -> None:
+    long = []
+    for file in (file for top in ("src/headlong", "benchmarks", "tools") for file in (ROOT / top).rglob("*.py")):
+        source, name = file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()
+        if len(source.splitlines()) > LONG.get(name, LONGEST_FILE):
+            long.append(f"{name} has {len(source.splitlines())} lines")
+        functions = [(lines, one) for lines, one in python_functions(source) if lines > LONG.get(f"{name}: {one}", LONGEST_FUNCTION)]
+        long += [f"{name}: {one} has {lines}" for lines, one in functions]
+    assert not long, "\n".join(long)
+
+
+def native_functions(source: str) -> Iterator[tuple[int, str]]:
+    """``(lines of code, head)`` of every C++ function: no comments, blank lines or lines for the preprocessor."""
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", found.group())
+
+    literals = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])\''
+    text = re.sub(literals, blank, source, flags=re.DOTALL)
+    text = re.sub(r"^[ ]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.MULTILINE)
+    scopes: list[tuple[int, str] | None] = []  # the start of a function, or None for other braces
+    start = 0
+    for mark in re.finditer(r"[;{}]", text):
+        head = text[start : mark.start()]
+        if mark.group() == "{":
+            inside = any(scope is not None for scope in scopes)
+            opens = not inside and ")" in head and not re.search(r"\b(?:namespace|extern)\b", head)
+            scopes.append((start, " ".join(head.split())[:80]) if opens else None)
+        elif mark.group() == "}" and scopes:
+            scope = scopes.pop()
+            if scope is not None:
+                yield sum(bool(line.strip()) for line in text[scope[0] : mark.end()].split("\n")), scope[1]
+        start = mark.end()
+
+
+def test_native_files_and_functions_are_short() -> None:
+    long, count = [], 0
+    for file in (ROOT / "csrc").rglob("*.*"):
+        source, name = file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()
+        if len(source.splitlines()) > LONG.get(name, LONGEST_NATIVE_FILE):
+            long.append(f"{name} has {len(source.splitlines())} lines")
+        functions = list(native_functions(source))
+        count += len(functions)
+        long += [f"{name}: {head} has {lines}" for lines, head in functions if lines > LONGEST_NATIVE_FUNCTION]
+    assert not long and count > 500, "\n".join(long)
+
+
+def test_long_functions_are_seen() -> None:
+    python = 'class A:\n    def f(self):\n        """Says."""\n' + "        x = 1\n" * 51
+    assert list(python_functions(python)) == [(51, "f")]
+    body = "    if (x) { y(); }  // } not here\n" * 70
+    native = f'namespace n {{\nstruct S {{\n  int f(int x) {{\n#ifdef A\n{body}    return "}}"[0];\n  }}\n}};\n}}\n'
+    assert list(native_functions(native)) == [(73, "int f(int x)")]

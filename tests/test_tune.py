@@ -15,7 +15,7 @@ import headlong as hl
 from headlong.bench.measure import Schedule, read_run
 from headlong.cli.commands import app
 from headlong.errors import OptionError, ShapeError
-from headlong.tune import Crossing, crossover
+from headlong.report.tuning import Crossing, crossover
 from oracle import truth
 from plans import decaying
 

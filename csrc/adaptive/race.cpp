@@ -234,6 +234,37 @@ void score_best(Race& race, float tau, const std::vector<int32_t>& open, RaceAns
 
 double half_width(double low, double high) { return low > 0 ? std::log(high / low) / 2 : kInf; }
 
+// What rows are drawn by: the upper ends of the classes, their sums up to every strip of 512, and the keys of the noise.
+struct RestDraw { const std::vector<float>& high; const std::vector<double>& before; float shift; uint64_t seed, key; };
+
+// Draws `first` .. stop - 1, each a class in proportion to its upper end: its term in units of that end.
+std::vector<double> draw_ratios(const Race& race, const RestDraw& from, int64_t first, int64_t stop) {
+    const ColumnReader& reader = race.reader;
+    const int64_t padded = reader.padded, strips = static_cast<int64_t>(from.before.size()) - 1, count = stop - first;
+    std::vector<uint32_t> words(2 * count);
+    reader.kernels->noise(from.seed, from.key, 2, 2 * first, 2 * count, words.data());
+    std::vector<double> ratio(count);
+    const int parts = count >= 256 ? race.threads : 1;
+    run_parallel(parts, [&](int t) {
+        for (int64_t r = t; r < count; r += parts) {
+            const double u = (static_cast<double>(words[2 * r]) + (words[2 * r + 1] + 0.5) * 0x1p-32) * 0x1p-32 * from.before[strips];
+            const int64_t strip = std::min<int64_t>(
+                strips - 1, std::upper_bound(from.before.begin(), from.before.end(), u) - from.before.begin() - 1);
+            int64_t i = strip * 512, last = -1;
+            double at = from.before[strip];
+            for (const int64_t end = std::min(padded, i + 512); i < end; ++i) {
+                if (from.high[i] <= 0) continue;
+                last = i;
+                at += from.high[i];
+                if (at > u) break;
+            }
+            if (last >= 0)
+                ratio[r] = std::min(1.0, std::exp(reader.linked(reader.logit(race.hidden, last)) - from.shift) / from.high[last]);
+        }
+    });
+    return ratio;
+}
+
 // The mass of the classes that were not scored, from rows drawn in proportion to their upper ends: every ratio is in
 // (0, 1], so an empirical-Bernstein interval holds however wide the radii are. True once the normaliser is within eps.
 bool sample_rest(Race& race, const std::vector<uint8_t>& known, double exact, float shift, uint64_t seed, uint64_t key,
@@ -262,27 +293,8 @@ bool sample_rest(Race& race, const std::vector<uint8_t>& known, double exact, fl
     int64_t count = 0;
     for (int step = 0; step < kDrawLooks; ++step) {
         const int64_t goal = int64_t{64} << step;
-        if (goal > limit) return false;
-        std::vector<uint32_t> words(2 * (goal - count));
-        reader.kernels->noise(seed, key, 2, 2 * count, 2 * (goal - count), words.data());
-        std::vector<double> ratio(goal - count);
-        const int parts = goal - count >= 256 ? race.threads : 1;
-        run_parallel(parts, [&](int t) {
-            for (int64_t r = t; r < goal - count; r += parts) {
-                const double u = (static_cast<double>(words[2 * r]) + (words[2 * r + 1] + 0.5) * 0x1p-32) * 0x1p-32 * total;
-                const int64_t strip = std::min<int64_t>(
-                    strips - 1, std::upper_bound(before.begin(), before.end(), u) - before.begin() - 1);
-                int64_t i = strip * 512, last = -1;
-                double at = before[strip];
-                for (const int64_t end = std::min(padded, i + 512); i < end; ++i) {
-                    if (high[i] <= 0) continue;
-                    last = i;
-                    at += high[i];
-                    if (at > u) break;
-                }
-                ratio[r] = last < 0 ? 0 : std::min(1.0, std::exp(reader.linked(reader.logit(race.hidden, last)) - shift) / high[last]);
-            }
-        });
+        if (goal > limit) break;
+        const std::vector<double> ratio = draw_ratios(race, {high, before, shift, seed, key}, count, goal);
         for (double value : ratio) {
             mean += value;
             squares += value * value;
@@ -306,6 +318,33 @@ double draws_needed(const RaceRules& rules, const Kernels::Sums& sums) {
     if (!(rules.delta > 0) || !(sums.low > 0) || !std::isfinite(sums.high)) return kInf;
     const double odds = std::log(3.0 * kDrawLooks / rules.delta), width = std::log(sums.high / sums.low);
     return std::max(64.0, odds * (3 * std::exp(width / 2) / rules.eps + width * width / (8 * rules.eps * rules.eps)));
+}
+
+// The normaliser from the intervals, and, where they are too wide for eps, from a sample; without an eps as they leave it.
+void settle_normaliser(Race& race, uint64_t seed, uint64_t key, RaceAnswer& answer) {
+    const ColumnReader& reader = race.reader;
+    if (std::isinf(race.rules.eps)) {
+        const double top = reader.linked(race.top);
+        const Kernels::Sums sums = race.sums(static_cast<float>(top));
+        const double open_error = half_width(sums.low, sums.high) + race.fixed(top);
+        const bool known = open_error < 20;
+        answer.lse = top + (known ? (std::log(sums.low) + std::log(sums.high)) / 2 : std::log(sums.centre));
+        answer.error = known ? open_error : kInf;
+        return;
+    }
+    const float shift = static_cast<float>(reader.linked(answer.best.empty() ? race.top : std::max<double>(race.top, answer.best[0].z)));
+    const Kernels::Sums sums = race.sums(shift);
+    answer.lse = shift + (std::log(sums.low) + std::log(sums.high)) / 2;
+    answer.error = half_width(sums.low, sums.high) + race.fixed(shift);
+    if (answer.error <= race.rules.eps) return;
+    std::vector<uint8_t> known(reader.padded, 0);
+    double exact = 0;
+    for (int64_t i = 0; i < reader.padded; ++i) known[i] = !(race.est[i] > -kInf);
+    for (const Scored& s : answer.best) {
+        known[s.id] = 1;
+        exact += std::exp(reader.linked(s.z) - shift);
+    }
+    answer.dear = !(race.rules.delta > 0) || !sample_rest(race, known, exact, shift, seed, key, answer);
 }
 
 }  // namespace
@@ -352,29 +391,7 @@ RaceAnswer ColumnReader::race(const double* x, const double* hidden, double shar
         return answer;
     }
     if (rules.k > 0) score_best(race, tau, open, answer);
-    if (!std::isinf(rules.eps)) {
-        const float shift = static_cast<float>(linked(answer.best.empty() ? race.top : std::max<double>(race.top, answer.best[0].z)));
-        sums = race.sums(shift);
-        const double error = race.fixed(shift);
-        answer.lse = shift + (std::log(sums.low) + std::log(sums.high)) / 2;
-        answer.error = half_width(sums.low, sums.high) + error;
-        if (!(answer.error <= rules.eps)) {
-            std::vector<uint8_t> known(padded, 0);
-            double exact = 0;
-            for (int64_t i = 0; i < padded; ++i) known[i] = !(race.est[i] > -kInf);
-            for (const Scored& s : answer.best) {
-                known[s.id] = 1;
-                exact += std::exp(linked(s.z) - shift);
-            }
-            answer.dear = !(rules.delta > 0) || !sample_rest(race, known, exact, shift, seed, key, answer);
-        }
-    } else {
-        sums = race.sums(static_cast<float>(linked(race.top)));
-        const double open_error = half_width(sums.low, sums.high) + race.fixed(linked(race.top));
-        const bool known = open_error < 20;
-        answer.lse = linked(race.top) + (known ? (std::log(sums.low) + std::log(sums.high)) / 2 : std::log(sums.centre));
-        answer.error = known ? open_error : kInf;
-    }
+    settle_normaliser(race, seed, key, answer);
     answer.entries += answer.rows * dim;
     answer.bytes += static_cast<double>(answer.rows) * race.row_bytes();
     return answer;

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "bind/declarations.h"
+#include "bind/arrays.h"
 #include "kernels/kernels.h"
 
 namespace headlong {

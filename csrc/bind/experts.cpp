@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "bind/declarations.h"
+#include "bind/arrays.h"
 #include "bind/without_gil.h"
 #include "structured/experts.h"
 #include "runtime/pool.h"

@@ -25,7 +25,7 @@ from headlong.engines.base import Engine
 from headlong.engines.changed import Changed
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.factory import PLACED, device_choice, on_device, structured_on_device
-from headlong.engines.device.residence import place_of
+from headlong.engines.device.memory import place_of
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
 from headlong.engines.factory import choose, first_look, reading
@@ -38,16 +38,21 @@ from headlong.engines.structured import bands, blocks, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import is_structured, read_structured
 from headlong.errors import InputError, MalformedFileError, OptionError, ShapeError
+from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
-from headlong.layers.structured import StructuredLayer
+from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
+from headlong.layers.structured import StructuredLayer, load_layer
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import enough, last, varied
+from headlong.store import open_file
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Buckets)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
 )  # fmt: skip
 
+LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
+"""What files of layers say that they are."""
 RANDOMNESS = frozenset({"query", "rotation", "calibration"})
 PROVED = 8
 """Queries at once beyond which a dense pass is faster than proofs of their normalisers; ``headlong tune`` measures it."""
@@ -221,9 +226,10 @@ def load(
     *,
     verify: bool = True,
     mapped: bool = True,
-) -> Engine | StructuredEngine | Changed:
-    """An engine that was saved. ``layer`` is needed where it was left out of the file.
+) -> Any:
+    """What was saved there, an engine or a layer; its ``repr`` begins with which: ``Engine(``, ``Layer(``, ``TreeLayer(``, ...
 
+    ``layer``   of an engine that was saved without its own
     ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
                 called proved and are wrong. False: mapped and ready in milliseconds, whatever the size; for files that were
                 verified before (``headlong inspect --verify``)
@@ -231,6 +237,19 @@ def load(
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """
     how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": native.threads(threads)}
+    file = open_file(path)
+    if file.metadata.get("format") in LAYERS:
+        if layer is not None:
+            raise InputError(f"{file.name} holds a layer; expected an engine where layer= is given: leave layer= out")
+        if verify and file.checksum is not None:
+            file.verify(how["threads"])
+        return load_layer(path)
+    return _load_engine(path, layer, threads, how)
+
+
+def _load_engine(
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
+) -> Engine | StructuredEngine | Changed:
     if is_structured(path):
         return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):

@@ -30,7 +30,7 @@ from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import enough
-from headlong.report.tables import Table, duration, nats, percent
+from headlong.report.tuning import Crossing, Report, Trial, crossover, reasons
 
 HELD, FEWEST = 128, 16
 """Held-out vectors at most, and vectors at all at least; a quarter of the vectors is held out."""
@@ -43,45 +43,6 @@ MOST, FIRST = 11, 96
 TIE = 1e-9
 """Log-probabilities this near are equal: ids may differ."""
 SHORT = Schedule(rounds=5, settle=1, calls=4, pause=0.02, seconds=4.0)
-
-
-class Trial(NamedTuple):
-    """One plan on the held-out vectors.
-
-    ``seconds``  median of one query, ``bytes`` and ``rows`` its means; ``mib`` of previews; ``build`` seconds
-    ``error``    worst true |log p^ - log p|; ``wrong`` rows with a wrong id; ``proved`` share of rows whose ids are proved
-    """
-
-    name: str
-    options: dict[str, Any]
-    seconds: float
-    bytes: float
-    rows: float
-    mib: float
-    build: float
-    error: float
-    wrong: int
-    proved: float
-    kept: bool
-
-
-class Crossing(NamedTuple):
-    """Median seconds per query of one batch, by the chosen plan and by a dense pass."""
-
-    batch: int
-    chosen: float
-    dense: float
-
-
-class Report(NamedTuple):
-    """Everything that was tried, in order; ``held`` vectors were asked."""
-
-    trials: tuple[Trial, ...]
-    chosen: str
-    crossings: tuple[Crossing, ...]
-    batch: float
-    held: int
-    threads: int
 
 
 class Task(NamedTuple):
@@ -241,55 +202,9 @@ def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
         yield Crossing(size, ours / size, theirs / size)
 
 
-def crossover(crossings: tuple[Crossing, ...]) -> float:
-    """The largest batch before a dense pass wins for good; infinite where it never does, since larger batches are split."""
-    losing = [crossing.chosen > crossing.dense for crossing in crossings]
-    if not losing or not losing[-1]:
-        return math.inf
-    first = len(losing) - 1
-    while first and losing[first - 1]:
-        first -= 1
-    return float(crossings[first - 1].batch) if first else 1.0
-
-
 def _finished(engine: Engine, report: Report) -> Engine:
     """The chosen engine with the measured crossover in its plan and the reasons beside it."""
     return engine.reading_densely(report.batch if engine.plan.levels else engine.plan.dense.batch, "\n".join(reasons(report)))
-
-
-def reasons(report: Report) -> list[str]:
-    """One line on the choice, then one for each plan, the fastest first."""
-    where = f"{report.held} held-out vectors, {report.threads} thread{'s' * (report.threads > 1)}"
-    beyond = f"dense beyond batch {report.batch:g}" if math.isfinite(report.batch) else "no batch up to 64 is faster densely"
-    lines = [f"tuned: {report.chosen}, the fastest of {len(report.trials)} plans on {where}; {beyond}"]
-    for trial in sorted(report.trials, key=lambda one: one.seconds):
-        error = f"worst error {trial.error:.2g} nats, " if math.isfinite(trial.error) else ""
-        lines.append(
-            f"{trial.name}: {trial.seconds * 1e6:.0f} us, {trial.bytes / 2**20:.2f} MiB and {trial.rows:.0f} rows read, "
-            f"{trial.proved:.0%} proved, {trial.wrong} wrong, {error}{trial.mib:.1f} MiB built in {trial.build:.1f} s"
-            f"{'' if trial.kept else ', promise not kept'}"
-        )
-    return lines
-
-
-def table(report: Report) -> Table:
-    """A row for each plan, the fastest first."""
-    rows = []
-    for trial in sorted(report.trials, key=lambda one: one.seconds):
-        error = nats(trial.error) if math.isfinite(trial.error) else "not asked"
-        rows.append((
-            f"{trial.name} (chosen)" if trial.name == report.chosen else trial.name, duration(trial.seconds),
-            f"{trial.bytes / 2**20:.2f}", f"{trial.rows:.0f}", error, percent(trial.proved), str(trial.wrong),
-            f"{trial.mib:.1f}", duration(trial.build),
-        ))  # fmt: skip
-    heads = ("plan", "1 query", "MiB read", "rows", "worst |Δlog p|", "ids proved", "wrong", "MiB kept", "build")
-    return Table("", heads, tuple(rows), f"Medians on {report.held} held-out vectors, {report.threads} threads.")
-
-
-def crossing_table(report: Report) -> Table:
-    """From which batch on a dense pass is faster."""
-    rows = tuple((str(one.batch), duration(one.chosen), duration(one.dense)) for one in report.crossings)
-    return Table("", ("batch", f"{report.chosen}, each", "dense, each"), rows)
 
 
 def as_record(report: Report, engine: Engine) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from headlong.engines.base import Engine
 from headlong.engines.method import METHODS
 from headlong.errors import (
     HeadlongError,
+    InputError,
     KernelError,
     MalformedFileError,
     MissingTensorError,
@@ -125,7 +126,7 @@ def edited(path: Path, change: Any) -> None:
 
 CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
     "newer": (lambda r, t, m: m.update(version="2"), VersionError),
-    "another format": (lambda r, t, m: m.update(format="headlong layer"), MalformedFileError),
+    "another format": (lambda r, t, m: m.update(format="headlong lawyer"), MalformedFileError),
     "no object": (lambda r, t, m: r.update(raw=1), MalformedFileError),
     "no method": (lambda r, t, m: r.pop("method"), MalformedFileError),
     "unknown method": (lambda r, t, m: r.update(method="magic"), MalformedFileError),
@@ -214,11 +215,28 @@ def test_cut_off_and_foreign_files(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04" + whole)
     with pytest.raises(StoreError):
         hl.load(path)
-    saved.layer.save(path)
-    with pytest.raises(MalformedFileError, match="is no headlong engine file"):
-        hl.load(path)
     with pytest.raises(StoreError, match="cannot be read"):
         hl.load(tmp_path / "absent.safetensors")
+
+
+def test_load_opens_an_engine_or_a_layer_and_says_which(tmp_path: Path) -> None:
+    saved, _ = engine("cascade")
+    path = tmp_path / "head.safetensors"
+    saved.save(path)
+    assert repr(hl.load(path)).startswith("Engine(")
+    with pytest.raises(MalformedFileError, match="holds a headlong engine; expected a layer: headlong.load opens engines, too"):
+        hl.load_layer(path)
+    saved.layer.save(path)
+    found = hl.load(path)
+    assert repr(found).startswith("Layer(") and found.checksum() == saved.layer.checksum()
+    with pytest.raises(InputError, match="holds a layer; expected an engine where layer= is given"):
+        hl.load(path, layer=saved.layer)
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(StoreError, match="checksum"):
+        hl.load(path)
+    assert hl.load(path, verify=False).vocab == saved.layer.vocab
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ import headlong as hl
 from headlong import native
 from headlong.errors import OptionError, ShapeError
 from headlong.heads import LINK_HEADS, LinkHead, build_head, lean
-from headlong.heads.curves import CURVES, Monotone, PiecewiseLinear, Plif, build_curve
+from headlong.heads.curve_names import CURVES, build_curve
+from headlong.heads.curves import Monotone
+from headlong.heads.plif import PiecewiseLinear, Plif
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import Table
 from oracle import check_topk, check_within, truth

@@ -251,7 +251,7 @@ def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
 def test_a_monotone_network_starts_near_the_identity(units: int) -> None:
     import torch
 
-    from headlong.heads.curves import build_curve
+    from headlong.heads.curve_names import build_curve
 
     at = torch.linspace(-15, 15, 200)
     f = build_curve("monotone", units=units)(at).detach()
@@ -262,7 +262,7 @@ def test_the_temperature_walks_no_faster_than_the_slopes_of_a_plif() -> None:
     """One step of SGD on the same logits: the largest change of f over the logits' range is of the same size."""
     import torch
 
-    from headlong.heads.curves import build_curve
+    from headlong.heads.curve_names import build_curve
 
     rng = torch.Generator().manual_seed(0)
     logits, target = 2.5 * torch.randn(200, 300, generator=rng), torch.randint(300, (200,), generator=rng)

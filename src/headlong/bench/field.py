@@ -21,7 +21,7 @@ from headlong.bench.rivals import Found
 from headlong.bench.rivals.device import TorchLayer
 from headlong.bench.run import Entry
 from headlong.bench.settings import Settings
-from headlong.engines.device.residence import tensor_of
+from headlong.engines.device.memory import tensor_of
 from headlong.layers.matrix import Layer
 
 TEMPERATURE = 0.8

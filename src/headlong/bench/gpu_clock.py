@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headlong.bench.measure import Clock, wall
-from headlong.engines.device.residence import INTERPRETER, place_of
+from headlong.engines.device.memory import INTERPRETER, place_of
 from headlong.errors import HeadlongError
 
 Call = Callable[[Any], Any]

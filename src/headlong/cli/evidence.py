@@ -67,10 +67,9 @@ def reproduce(
     if listed:
         here = [(table.name, table.claim, papers.missing(table) or "can run") for table in found]
         here += [(name, script.claim, f"takes {script.takes}") for name, script in scripts.of(target)]
-        if as_json:
-            for name, claim, state in here:
-                say_json({"table": name, "claim": claim, "here": state})
-        else:
+        for name, claim, state in here if as_json else ():
+            say_json({"table": name, "claim": claim, "here": state})
+        if not as_json:
             show(paper_list(here))
         return
     for table in found:

@@ -142,7 +142,8 @@ def engine(text: str, threads: int | None, given: Mapping[str, bool]) -> Engine 
         return None
     if useless := [name for name, there in given.items() if there]:
         raise OptionError(f"{text} is an engine, compiled already, and takes no {', '.join(useless)}: leave that out")
-    return load(text, threads=threads)
+    found: Engine | StructuredEngine | Changed = load(text, threads=threads)
+    return found
 
 
 def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Path:

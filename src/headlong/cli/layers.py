@@ -170,7 +170,8 @@ def tune(
     from headlong.bench.measure import write_run
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, show
-    from headlong.tune import as_record, crossing_table, table
+    from headlong.report.tuning import crossing_table, table
+    from headlong.tune import as_record
     from headlong.tune import tune as tuned
 
     if out is not None:

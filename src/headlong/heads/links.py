@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headlong.heads.base import Head, HeadOutput
-from headlong.heads.curves import build_curve
+from headlong.heads.curve_names import build_curve
 from headlong.heads.dense import DenseHead
 from headlong.heads.lean import Problem, mean_loss, row_losses
 from headlong.layers.matrix import Layer

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from headlong.errors import OptionError, ShapeError
 from headlong.heads.base import Head, HeadOutput
-from headlong.heads.curves import Identity, build_curve
+from headlong.heads.curve_names import build_curve
+from headlong.heads.curves import Identity
 from headlong.heads.dense import PIECE
 from headlong.heads.lean import Problem, mean_loss, row_losses
 from headlong.heads.links import product_type

@@ -34,10 +34,8 @@ Ids = NDArray[np.int64]
 METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1
 METRICS = ("inner_product", "l2", "cosine", "log_prob")
 NUMBERS = {METRIC_INNER_PRODUCT: "inner_product", METRIC_L2: "l2"}
-ROWS = 1024
-"""Queries answered at once."""
-SPARE = 8
-"""Rows fetched beyond k, so that a bias in float32 cannot hide one of the k."""
+ROWS, SPARE = 1024, 8
+"""Queries answered at once; rows fetched beyond k, so that a bias in float32 cannot hide one of the k."""
 
 
 class IndexFlat:

@@ -92,4 +92,7 @@ def vectors(column: Any, dim: int, name: str) -> Any:
 @functools.lru_cache(maxsize=4)
 def loaded(path: str, threads: int | None) -> Any:
     """One engine for each file and process."""
-    return headlong.load(path, threads=threads)
+    engine = headlong.load(path, threads=threads)
+    if not hasattr(engine, "topk"):
+        raise InputError(f"{path} holds {engine!r}; expected an engine: compile the layer and save the engine")
+    return engine

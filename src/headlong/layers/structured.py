@@ -103,6 +103,10 @@ def load_layer(path: str | os.PathLike[str]) -> Layer | StructuredLayer:
     file = open_file(path)
     if file.metadata.get("format") == MATRIX_FORMAT:
         return Layer.load(path)
+    if file.metadata.get("format", "").startswith("headlong") and file.metadata["format"] != FORMAT:
+        raise MalformedFileError(
+            f"{file.name} holds a {file.metadata['format']}; expected a layer: headlong.load opens engines, too"
+        )
     check_version(file.metadata, FORMAT, VERSION, file.name)
     return rebuilt(file, json_object(file.metadata.get("layer", "").encode(), f"{file.name}: the layer"))
 

@@ -15,7 +15,8 @@ import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
 from headlong.engines.device.full_fused import MOST
-from headlong.engines.device.residence import BLOCKS, CAPACITY, unit
+from headlong.engines.device.memory import BLOCKS
+from headlong.engines.device.reader import CAPACITY, unit
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, truth

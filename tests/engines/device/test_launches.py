@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headlong as hl
 from compiled import variant
 from devices import GPU, PLACE, recorded, tensor, torch
-from headlong.engines.device import residence
+from headlong.engines.device import reader as device_reader
 from structured_layers import made
 
 DIM, VOCAB = 16, 67
@@ -100,7 +100,7 @@ class HostLooks(TorchDispatchMode):
 def test_nothing_on_the_way_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, hidden = engine_of(name), torch.zeros(3, DIM)
     monkeypatch.setattr(type(engine), "_ids", lambda self, ids, batch: ids)  # ids that are there already
-    monkeypatch.setattr(residence.Reader, "tensor", lambda self, array: pytest.fail("copied from the host"))
+    monkeypatch.setattr(device_reader.Reader, "tensor", lambda self, array: pytest.fail("copied from the host"))
     with recorded(run=False) as launches, HostLooks():
         for call in VERBS.values():
             call(engine, hidden)
@@ -121,7 +121,7 @@ def machine_code() -> list[dict[str, Any]]:
         pytest.skip("launches are recorded in the interpreter")
     variants: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(residence, "INTERPRETED", residence.BLOCKS)
+        patch.setattr(device_reader, "INTERPRETED", device_reader.BLOCKS)
         for name in ENGINES:
             with recorded(run=False) as launches:
                 engine = engine_of(name)
@@ -142,7 +142,7 @@ def machine_code() -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(600)
 def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(machine_code: list[dict[str, Any]]) -> None:
-    folder = Path(residence.__file__).parent / "kernels"
+    folder = Path(device_reader.__file__).parent / "kernels"
     kernels = {name for file in folder.glob("*.py") for name, line in _kernels(file.read_text()) if line}
     assert kernels == {code["kernel"] for code in machine_code}, "a kernel that no engine launches"
     assert [code for code in machine_code if code["stack"]] == []

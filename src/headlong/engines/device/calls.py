@@ -18,7 +18,9 @@ from headlong.arrays import Answer, Kind, ids64, kind_of
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_eps
 from headlong.engines.contract import Bounded
-from headlong.engines.device.residence import Call, Reader, Tensor, tensor_of
+from headlong.engines.device.memory import Tensor, tensor_of
+from headlong.engines.device.reader import Reader
+from headlong.engines.device.records import Call
 from headlong.engines.masks import check_some_left, class_mask
 from headlong.errors import DtypeError, ShapeError
 

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.engines.device.residence import EXP32, WARPS, Call, Found, Looked, Reader, Tensor
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.reader import EXP32, WARPS, Reader
+from headlong.engines.device.records import Call, Found, Looked
 from headlong.engines.reference.query import PLANES
 from headlong.links import lowering_error
 from headlong.plan import Level, Plan, deinterleave, row_bytes, slack_rows, unpack

@@ -17,7 +17,8 @@ import numpy as np
 
 from headlong.engines.device.cascade import ALIGN, CodesReader, Halves
 from headlong.engines.device.full_fused import SETTLING, Room, Shape, Short, ShortAnswers
-from headlong.engines.device.residence import Looked, Tensor
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.records import Looked
 from headlong.plan import Level, slack_rows
 
 TERMS = {"norm": 0, "quantised": 1, "hidden": 2, "one": 3, "peaks": 4, "rest": 5}
@@ -37,7 +38,7 @@ class Tables(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """The queries' side of the levels, ``<centre, hidden>``, and the noise numbers as :class:`residence.Call` has them."""
+    """The queries' side of the levels, ``<centre, hidden>``, and the noise numbers as :class:`records.Call` has them."""
 
     sides: list[Halves]
     shared: Tensor

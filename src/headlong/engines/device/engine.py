@@ -22,7 +22,9 @@ from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.cascade_fused import ShortCodes
 from headlong.engines.device.full_fused import MOST, Short, ShortAnswers
-from headlong.engines.device.residence import Call, Found, Looked, Reader, Tensor
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.reader import Reader
+from headlong.engines.device.records import Call, Found, Looked
 
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""

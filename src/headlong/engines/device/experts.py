@@ -14,7 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from headlong.answers import Promise
-from headlong.engines.device.residence import Call, Reader, Tensor
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.reader import Reader
+from headlong.engines.device.records import Call
 from headlong.engines.device.table import Scored, Table, TableEngine
 from headlong.engines.reference.query import UNIT
 from headlong.layers.experts import ExpertsLayer

@@ -14,7 +14,7 @@ from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.experts import ExpertsDevice
 from headlong.engines.device.mixture import MixtureDevice
-from headlong.engines.device.residence import Reader
+from headlong.engines.device.reader import Reader
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
 from headlong.engines.device.tree import TreeDevice

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.engines.allowed import Filters
-from headlong.engines.device.residence import WARPS, Reader, Tensor, unit
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.reader import WARPS, Reader, unit
 from headlong.engines.reference.query import UNIT
 from headlong.links import lowering_error
 

@@ -21,7 +21,9 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.engines.allowed import Filters
-from headlong.engines.device.residence import Call, Reader, Tensor
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.reader import Reader
+from headlong.engines.device.records import Call
 from headlong.engines.device.table import Best, Drawn, Scored, Spent, Table, TableEngine
 from headlong.engines.reference.query import UNIT
 from headlong.layers.mixture import MixtureLayer

@@ -19,7 +19,8 @@ from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_filters, checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
-from headlong.engines.device.residence import Call, Tensor
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.records import Call
 from headlong.engines.reference.query import UNIT
 
 AT_ONCE = 1 << 24

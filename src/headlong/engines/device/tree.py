@@ -20,7 +20,9 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.engines.allowed import Filters
-from headlong.engines.device.residence import SLOTS, Call, Reader, Tensor
+from headlong.engines.device.memory import Tensor
+from headlong.engines.device.reader import SLOTS, Reader
+from headlong.engines.device.records import Call
 from headlong.engines.device.table import Best, Drawn, Scored, Spent, Table, TableEngine
 from headlong.engines.reference.descent import Reference, Rounding, Steps
 from headlong.layers.tree import TreeLayer

@@ -29,7 +29,8 @@ from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added
 from headlong.engines.mixture.widths import FIRST, Rates, Widths, learned_widths
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
-from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
+from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer

@@ -17,71 +17,39 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
-from headlong.arrays import Array, answer_as, ids64
-from headlong.engines.allowed import Few, Filters, kept_count, listed, lse_of, sample_of, topk_of
+from headlong.arrays import answer_as, ids64
+from headlong.engines.allowed import Few, Filters, kept_count, listed
 from headlong.engines.arguments import Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
 from headlong.engines.reference.query import UNIT
+from headlong.engines.structured.answers import (
+    Best,
+    Drawn,
+    Ids,
+    Scored,
+    Spent,
+    best_of,
+    drawn_of,
+    joined,
+    present,
+    present_of,
+)
 from headlong.engines.structured.saved import Kept, write_structured
 from headlong.errors import InputError
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 
-Ids = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
 AT_ONCE = 1 << 22
 """Log-probabilities of whole distributions held at once."""
 FIRST = 64
 """The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
-
-
-class Spent(NamedTuple):
-    """Per query: rows scored, bytes read, and whether the whole distribution was."""
-
-    rows: Ids
-    bytes: Doubles
-    dense: Flags
-
-
-class Scored(NamedTuple):
-    """``logits [batch, m]``, the normaliser of all classes ``lse [batch]``, and how far each of the two may be off."""
-
-    logits: Doubles
-    lse: Doubles
-    logit_error: Doubles
-    lse_error: Doubles
-    spent: Spent
-
-
-class Best(NamedTuple):
-    """``logits, ids [batch, k]``, best first, equal logits by id, rows that end early filled with -inf and -1."""
-
-    logits: Doubles
-    ids: Ids
-    proved: Flags
-    lse: Doubles
-    logit_error: Doubles
-    lse_error: Doubles
-    spent: Spent
-
-
-class Drawn(NamedTuple):
-    """``ids, logits, score, proved [batch, n]``."""
-
-    ids: Ids
-    logits: Doubles
-    score: Doubles
-    proved: Flags
-    spent: Spent
 
 
 class StructuredEngine(Bounded, ABC):
@@ -144,7 +112,7 @@ class StructuredEngine(Bounded, ABC):
         if call.mask is None:
             best = self._best(call.hidden, k, self._eps(eps))
         else:
-            best = _joined([_best_of(*part, k) for part in self._restricted(call)], Best)
+            best = joined([best_of(*part, k) for part in self._restricted(call)], Best)
         shift = np.where(np.isfinite(best.lse), best.lse, 0.0)[:, None]
         error = best.logit_error + best.lse_error
         found = TopK(best.logits - shift, best.ids, best.logits, best.lse, error, best.proved, self._cost(best.spent, call))
@@ -163,7 +131,7 @@ class StructuredEngine(Bounded, ABC):
         if call.mask is None:
             scored = self._normalise(call.hidden, self._eps(eps))
             return answer_as(Lse(scored.lse, scored.lse_error, self._cost(scored.spent, call)), call.kind)
-        best = _joined([_best_of(*part, 1) for part in self._restricted(call)], Best)
+        best = joined([best_of(*part, 1) for part in self._restricted(call)], Best)
         return answer_as(Lse(best.lse, best.lse_error, self._cost(best.spent, call)), call.kind)
 
     def sample(
@@ -190,7 +158,7 @@ class StructuredEngine(Bounded, ABC):
         if call.mask is None and plain and (temperature == 1 or self.draws_tempered):
             drawn = self._draw(call.hidden, filters)
         elif call.mask is None and 0 < filters.top_k <= self.layer.vocab // 4:
-            drawn = _drawn(*_few_of(self._best(call.hidden, filters.top_k, self.exact_at)), filters)
+            drawn = drawn_of(*present_of(self._best(call.hidden, filters.top_k, self.exact_at)), filters)
         elif call.mask is None and not plain and not filters.top_k and temperature == 1:
             drawn = self._nuclei(call.hidden, filters)
         else:
@@ -240,13 +208,13 @@ class StructuredEngine(Bounded, ABC):
         if call.few:
             ids = listed(call.mask, len(call.hidden))
             scored = self._score(call.hidden, np.maximum(ids, 0), self.exact_at)
-            yield _few(ids, scored.logits), scored
+            yield present(ids, scored.logits), scored
             return
         for part in self._blocks(len(call.hidden)):
             scored = self._everything(call.hidden[part])
             mask = call.mask if len(call.mask) == 1 else call.mask[part]
             ids = np.broadcast_to(np.arange(self.layer.vocab), scored.logits.shape)
-            yield _few(np.where(mask == 1, ids, -1), scored.logits), scored
+            yield present(np.where(mask == 1, ids, -1), scored.logits), scored
 
     def _blocks(self, batch: int) -> list[slice]:
         step = max(1, AT_ONCE // self.layer.vocab)
@@ -260,18 +228,18 @@ class StructuredEngine(Bounded, ABC):
             if len(answer.ids) and not (answer.ids >= 0).any(axis=1).all():
                 row = row - filters.row0 + int(np.argmin((answer.ids >= 0).any(axis=1)))
                 raise InputError(f"no class of positive probability is left to sample in row {row}; allow others")
-            parts.append(_drawn(answer, scored.spent, filters._replace(row0=row % 2**64)))
+            parts.append(drawn_of(answer, scored.spent, filters._replace(row0=row % 2**64)))
             row += len(answer.ids)
-        return _joined(parts, Drawn)
+        return joined(parts, Drawn)
 
     def _nuclei(self, hidden: Doubles, filters: Filters) -> Drawn:
         parts = []
         for b in range(len(hidden)):
             answer, spent, sure = self._nucleus(hidden[b : b + 1], filters)
             one = filters._replace(row0=(filters.row0 + b) % 2**64, top_p=1.0, min_p=0.0)
-            drawn = _drawn(answer, spent, one)
+            drawn = drawn_of(answer, spent, one)
             parts.append(drawn._replace(proved=drawn.proved & sure))
-        return _joined(parts, Drawn) if parts else self._draw(hidden, filters)
+        return joined(parts, Drawn) if parts else self._draw(hidden, filters)
 
     def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[Few, Spent, bool]:
         """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
@@ -305,47 +273,3 @@ Registered = TypeVar("Registered", bound=type[StructuredEngine])
 def register_engine(engine: Registered) -> Registered:
     ENGINES[engine.kind] = engine
     return engine
-
-
-def _few(ids: Ids, logits: Doubles) -> Few:
-    """A class of no probability is not there."""
-    ids = np.where(np.isneginf(logits), -1, ids)
-    logits = np.where(ids < 0, -np.inf, logits)
-    return Few(ids, logits, logits)
-
-
-def _few_of(best: Best) -> tuple[Few, Spent]:
-    order = np.argsort(best.ids, axis=1, kind="stable")
-    logits = np.take_along_axis(best.logits, order, 1)
-    return Few(np.take_along_axis(best.ids, order, 1), logits, logits), best.spent
-
-
-def _best_of(answer: Few, scored: Scored, k: int) -> Best:
-    """The ranking and the normaliser of the classes that are left."""
-    logits, ids, _ = topk_of(answer, k)
-    lse = lse_of(answer.logits)
-    size = np.abs(np.where(np.isfinite(lse), lse, 0.0))
-    rounding = scored.logit_error + (answer.ids.shape[1] + 16 + 8 * size) * UNIT
-    return Best(logits, ids, np.ones(len(ids), bool), lse, scored.logit_error, rounding, scored.spent)
-
-
-def _drawn(answer: Few, spent: Spent, filters: Filters) -> Drawn:
-    ids, logits, score = sample_of(answer, filters)
-    return Drawn(ids, logits, score, np.ones(ids.shape, bool), spent)
-
-
-Answer = TypeVar("Answer", Best, Drawn)
-
-
-def _joined(parts: list[Answer], kind: type[Answer]) -> Answer:
-    """Blocks of rows, one below the other."""
-    if len(parts) == 1:
-        return parts[0]
-    columns: list[Any] = [_stacked(column) for column in zip(*parts, strict=True)]
-    return kind(*columns)
-
-
-def _stacked(column: tuple[Any, ...]) -> Array | Spent:
-    if isinstance(column[0], Spent):
-        return Spent(*(np.concatenate(part) for part in zip(*column, strict=True)))
-    return np.concatenate(column)

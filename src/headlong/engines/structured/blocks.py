@@ -22,7 +22,8 @@ from headlong.checks import real
 from headlong.engines.allowed import Filters, lse_of
 from headlong.engines.factory import part
 from headlong.engines.reference.query import UNIT
-from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
+from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError
 from headlong.layers.blocks import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer

@@ -21,7 +21,8 @@ from headlong.answers import Promise
 from headlong.engines.allowed import Filters
 from headlong.engines.reference.descent import Reading, Reference, Steps, rounding
 from headlong.engines.reference.gumbel import philox
-from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine
+from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import NonFiniteError
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles

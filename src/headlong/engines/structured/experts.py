@@ -24,7 +24,8 @@ from headlong.engines.allowed import Filters, lse_of
 from headlong.engines.factory import READERS, part
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
-from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
+from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer

@@ -20,7 +20,8 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.engines.allowed import Few, Filters, lse_of, sample_of, topk_of
 from headlong.engines.factory import part
-from headlong.engines.structured.base import Best, Drawn, Ids, Scored, Spent, StructuredEngine, register_engine
+from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError
 from headlong.layers.screens import ScreenLayer
 from headlong.layers.structured import StructuredLayer

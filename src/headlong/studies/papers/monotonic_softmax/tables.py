@@ -73,7 +73,7 @@ def fit(alpha: float, dim: int, head: str, seed: int, steps: int = STEPS) -> dic
     """One row of the study."""
     import torch
 
-    from headlong.heads.curves import build_curve
+    from headlong.heads.curve_names import build_curve
 
     started = time.process_time()
     torch.manual_seed(seed)

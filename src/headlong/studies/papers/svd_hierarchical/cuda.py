@@ -30,7 +30,7 @@ from headlong.bench.gpu_clock import Place, no_gpu, place
 from headlong.bench.measure import Contestant, Schedule
 from headlong.bench.rivals.device import TorchLayer
 from headlong.compile import compile as compile_layer
-from headlong.engines.device.residence import tensor_of
+from headlong.engines.device.memory import tensor_of
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 from headlong.studies.papers import Context, PaperTable, Row, Setting, register

@@ -1,30 +1,27 @@
-"""A layer and its plan in a GPU's memory, and the passes over them: the only files of the engines that know torch.
+"""A layer and its plan in a GPU's memory, and the passes over them.
 
     look         all classes: upper ends, the best few of each tile, the sum of exponentials
     candidates   the k best estimates exactly -> a threshold -> whatever reaches it, exactly, in order
     finish       the queries that this leaves open (a buffer that is full, an error beyond eps), densely in float64
 
-Every shape follows from (batch, k) alone and nothing waits for the host, so a call can be captured in a CUDA graph. torch
-and Triton are imported when a device engine is made, not before. ``"interpreter"`` names Triton's interpreter: the same
-kernels, one NumPy operation at a time, on the CPU's memory. It is for tests and for reading along where no GPU is at hand.
+Every shape follows from (batch, k) alone and nothing waits for the host, so a call can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from headlong.engines.device.memory import BLOCKS, INTERPRETED, INTERPRETER, Tensor, place_of, tensor_of
+from headlong.engines.device.records import Call, Found, Looked
 from headlong.engines.reference.query import UNIT
-from headlong.errors import MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error
 
-INTERPRETER = "interpreter"
-Tensor = Any
 EXP32 = 2.0**-15
 """What float32 exponentials and their sum over one tile can take from a log-normaliser, in nats: a few times 2^-18."""
 CAPACITY = 1024
@@ -34,105 +31,6 @@ SLOTS = 8
 WARPS = {1: 4, 16: 8, 32: 8}
 """Warps of a program that looks at so many queries: with fewer, registers do not suffice."""
 KINDS = {"affine": 0, "softcap": 1, "table": 2}
-
-
-class Blocks(NamedTuple):
-    """What one program takes: ``classes`` of a look at one query or at several (``wide``), ``columns`` of a row at a time,
-    exact ``rows`` (``exact`` columns at a time), ``noise`` and ``order`` of the candidates, upper ends to ``select`` from.
-    ``programs`` that settle at once: two for each multiprocessor. ``dp4a``: whether there is such an instruction."""
-
-    classes: int = 64
-    wide: int = 128
-    columns: int = 64
-    rows: int = 16
-    noise: int = 128
-    order: int = 64
-    select: int = 1024
-    exact: int = 256
-    programs: int = 264
-    dp4a: bool = True
-
-
-BLOCKS = Blocks()
-INTERPRETED = Blocks(classes=256, wide=256, rows=256, noise=1024, order=512, programs=2, dp4a=False)
-"""The interpreter pays for each operation, not for its size."""
-
-
-class Call(NamedTuple):
-    """One checked call on the device: ``hidden [batch, dim]`` float64 and as it came, noise numbers, what is masked."""
-
-    hidden: Tensor
-    narrow: Tensor
-    length: Tensor
-    mask: Tensor | None
-    heat: Tensor
-    seed: Tensor
-    rows: Tensor
-    draws: Tensor
-    class0: Tensor
-
-    @property
-    def batch(self) -> int:
-        return int(self.hidden.shape[0])
-
-    @property
-    def noise(self) -> tuple[Tensor, ...]:
-        """The arguments that every kernel with noise ends with."""
-        return self.heat, self.seed, self.rows, self.draws, self.class0
-
-
-class Looked(NamedTuple):
-    """After the look at all classes: upper ends ``[batch, vocab]``, the best of each tile, and sums ``[batch, tiles, 3]``."""
-
-    high: Tensor
-    best: Tensor
-    best_ids: Tensor
-    mass: Tensor
-    estimate: Tensor
-    sides: Any = ()
-    shared: Tensor | None = None
-
-
-class Found(NamedTuple):
-    """The k best: ``ids, logits, keys [batch, k]``; ``count [batch]`` candidates, ``over [batch]``: beyond the capacity;
-    ``kept, scores [batch, capacity]``: every candidate and its exact logit; ``passed [batch]``: what the first look left."""
-
-    ids: Tensor
-    logits: Tensor
-    keys: Tensor
-    count: Tensor
-    over: Tensor
-    kept: Tensor
-    scores: Tensor
-    passed: Tensor
-
-
-def place_of(name: Any) -> tuple[Any, Any]:
-    """``(torch, torch.device)`` of a device's name, with Triton there and ready, or an error that says what to do."""
-    if not isinstance(name, str) or not (name == INTERPRETER or name.split(":")[0] == "cuda"):
-        raise OptionError(f"device is {name!r}; expected 'cuda', 'cuda:N', 'interpreter' (Triton's, for tests), or None")
-    try:
-        torch, triton = importlib.import_module("torch"), importlib.import_module("triton")
-    except ImportError as error:
-        raise MissingPackageError(f"device={name!r} takes torch and triton ({error}): pip install 'headlong[gpu]'") from error
-    interpreted = bool(triton.knobs.runtime.interpret)
-    if name == INTERPRETER:
-        if not interpreted:
-            raise OptionError("device='interpreter' takes TRITON_INTERPRET=1 in the environment before triton is imported")
-        return torch, torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise OptionError(f"device is {name!r}, but torch {torch.__version__} finds no GPU here; leave device out for the CPU")
-    if interpreted:
-        raise OptionError(f"device is {name!r}, but TRITON_INTERPRET is set, which runs kernels on the CPU; unset it")
-    return torch, torch.device(name)
-
-
-def tensor_of(array: Any, torch: Any, device: Any) -> Tensor:
-    """A NumPy array on the device; bfloat16 by its bits."""
-    owned = np.array(array, order="C")
-    if owned.dtype.name == "bfloat16":
-        return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16).to(device)
-    return torch.from_numpy(owned).to(device)
 
 
 class Reader:

@@ -1,4 +1,4 @@
-// What the files that bind to Python share.
+// Arrays that Python gets: they own their numbers.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,0 +1,67 @@
+"""Which device there is, arrays in its memory, and how much one program takes there; the only file that imports torch.
+
+torch and Triton are imported when a device engine is made, not before. ``"interpreter"`` names Triton's interpreter: the same
+kernels, one NumPy operation at a time, on the CPU's memory. It is for tests and for reading along where no GPU is at hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headlong.errors import MissingPackageError, OptionError
+
+INTERPRETER = "interpreter"
+Tensor = Any
+
+
+class Blocks(NamedTuple):
+    """What one program takes: ``classes`` of a look at one query or at several (``wide``), ``columns`` of a row at a time,
+    exact ``rows`` (``exact`` columns at a time), ``noise`` and ``order`` of the candidates, upper ends to ``select`` from.
+    ``programs`` that settle at once: two for each multiprocessor. ``dp4a``: whether there is such an instruction."""
+
+    classes: int = 64
+    wide: int = 128
+    columns: int = 64
+    rows: int = 16
+    noise: int = 128
+    order: int = 64
+    select: int = 1024
+    exact: int = 256
+    programs: int = 264
+    dp4a: bool = True
+
+
+BLOCKS = Blocks()
+INTERPRETED = Blocks(classes=256, wide=256, rows=256, noise=1024, order=512, programs=2, dp4a=False)
+"""The interpreter pays for each operation, not for its size."""
+
+
+def place_of(name: Any) -> tuple[Any, Any]:
+    """``(torch, torch.device)`` of a device's name, with Triton there and ready, or an error that says what to do."""
+    if not isinstance(name, str) or not (name == INTERPRETER or name.split(":")[0] == "cuda"):
+        raise OptionError(f"device is {name!r}; expected 'cuda', 'cuda:N', 'interpreter' (Triton's, for tests), or None")
+    try:
+        torch, triton = importlib.import_module("torch"), importlib.import_module("triton")
+    except ImportError as error:
+        raise MissingPackageError(f"device={name!r} takes torch and triton ({error}): pip install 'headlong[gpu]'") from error
+    interpreted = bool(triton.knobs.runtime.interpret)
+    if name == INTERPRETER:
+        if not interpreted:
+            raise OptionError("device='interpreter' takes TRITON_INTERPRET=1 in the environment before triton is imported")
+        return torch, torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise OptionError(f"device is {name!r}, but torch {torch.__version__} finds no GPU here; leave device out for the CPU")
+    if interpreted:
+        raise OptionError(f"device is {name!r}, but TRITON_INTERPRET is set, which runs kernels on the CPU; unset it")
+    return torch, torch.device(name)
+
+
+def tensor_of(array: Any, torch: Any, device: Any) -> Tensor:
+    """A NumPy array on the device; bfloat16 by its bits."""
+    owned = np.array(array, order="C")
+    if owned.dtype.name == "bfloat16":
+        return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(owned).to(device)
