@@ -8,14 +8,8 @@ namespace headlong {
 namespace {
 
 #define LANES 4
-typedef float F __attribute__((vector_size(LANES * 4)));
 
-#include "kernels/common/load_row_4_wide.inl"
-
-template <Kind K>
-inline F load(const char* from) {
-    return four_entries<K>(from);
-}
+#include "kernels/common/load_lanes.inl"
 
 inline unsigned bits_above(F a, F b) {
     unsigned bits = 0;

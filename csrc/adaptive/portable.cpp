@@ -8,16 +8,9 @@ namespace headlong {
 namespace {
 
 #define LANES 4
-typedef float F __attribute__((vector_size(LANES * 4)));
+#define PLAIN
 
-#include "kernels/common/load_row.inl"
-
-template <Kind K>
-inline F load(const char* from) {
-    F out;
-    for (int i = 0; i < LANES; ++i) out[i] = one_float(from, K, i);
-    return out;
-}
+#include "kernels/common/load_lanes.inl"
 
 inline unsigned bits_above(F a, F b) {
     unsigned bits = 0;

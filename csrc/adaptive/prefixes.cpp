@@ -15,7 +15,7 @@ Prefixes::Prefixes(const ColumnReader& reader, const double* x, uint64_t seed, u
 }
 
 void Prefixes::order(const double* x, uint64_t seed, uint64_t key) {
-    const int64_t dim = reader_.turned, padded = (dim + 3) / 4 * 4;
+    const int64_t dim = reader_.rotated_dim, padded = (dim + 3) / 4 * 4;
     std::vector<uint32_t> high(padded), low(padded);
     reader_.kernels->noise(seed, key, 0, 0, padded, high.data());
     reader_.kernels->noise(seed, key, 0x80000000u, 0, padded, low.data());

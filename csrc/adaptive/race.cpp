@@ -4,7 +4,7 @@
 //                              calibrated  factor times that
 //                              bernstein   the narrower of it and the allowance of an evenly drawn sample of the rest
 //
-// Rounding is in every radius. What a few rows cannot decide comes back as `dear` and is read densely by the caller.
+// Rounding is in every radius. What a few rows cannot decide comes back as `finish_densely` and is read densely by the caller.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -34,7 +34,7 @@ Plan plan_of(const ColumnReader& reader, const double* x, uint64_t seed, uint64_
     std::vector<double> weight(blocks);
     for (int64_t b = 0; b < blocks; ++b) {
         double square = 0;
-        for (int64_t j = b * kColumns; j < std::min(reader.turned, (b + 1) * kColumns); ++j) square += x[j] * x[j];
+        for (int64_t j = b * kColumns; j < std::min(reader.rotated_dim, (b + 1) * kColumns); ++j) square += x[j] * x[j];
         plan.lengths[b] = std::sqrt(square);
         weight[b] = plan.lengths[b] * reader.column_weight[b];
     }
@@ -82,7 +82,7 @@ struct Race {
                     const int64_t b = plan.order[i], start = b * kColumns;
                     const bool chance = i >= plan.heavy;
                     reader.column->block(static_cast<const float*>(reader.columns) + start * padded, padded, &x[start],
-                                         std::min(kColumns, reader.turned - start), at, size,
+                                         std::min(kColumns, reader.rotated_dim - start), at, size,
                                          (chance ? sampled.data() : sum.data()) + at, chance ? square.data() + at : nullptr);
                     const float* squares = reader.squares + b * padded + at;
                     for (int64_t c = 0; c < size; ++c) read[at + c] += squares[c];
@@ -344,7 +344,7 @@ void settle_normaliser(Race& race, uint64_t seed, uint64_t key, RaceAnswer& answ
         known[s.id] = 1;
         exact += std::exp(reader.linked(s.z) - shift);
     }
-    answer.dear = !(race.rules.delta > 0) || !sample_rest(race, known, exact, shift, seed, key, answer);
+    answer.finish_densely = !(race.rules.delta > 0) || !sample_rest(race, known, exact, shift, seed, key, answer);
 }
 
 }  // namespace
@@ -355,12 +355,12 @@ RaceAnswer ColumnReader::race(const double* x, const double* hidden, double shar
     Race race{*this, hidden, mask, rules, threads, plan_of(*this, x, seed, key, rules), {}, 0, 0, shared,
               {}, {}, {}, {}, {}, {}};
     double square = 0;
-    for (int64_t j = 0; j < turned; ++j) square += x[j] * x[j];
+    for (int64_t j = 0; j < rotated_dim; ++j) square += x[j] * x[j];
     race.x_norm = std::sqrt(square);
     square = 0;
     for (int64_t j = 0; j < dim; ++j) square += hidden[j] * hidden[j];
     race.h_norm = std::sqrt(square);
-    race.x.assign(x, x + turned);
+    race.x.assign(x, x + rotated_dim);
     for (auto* part : {&race.sum, &race.sampled, &race.square, &race.read, &race.est, &race.rad}) part->assign(padded, 0.f);
 
     int64_t done = 0;
@@ -385,9 +385,9 @@ RaceAnswer ColumnReader::race(const double* x, const double* hidden, double shar
         const int64_t next = step + 1 < race.plan.looks.size() ? race.plan.looks[step + 1] : blocks();
         ready = rows * kRowCost * race.row_bytes() <= static_cast<double>(next - m) * column_bytes;
     }
-    answer.entries = std::min(turned, done * kColumns) * vocab;
+    answer.entries = std::min(rotated_dim, done * kColumns) * vocab;
     if (!ready || race.most * race.slope() > 40.f) {
-        answer.dear = true;
+        answer.finish_densely = true;
         return answer;
     }
     if (rules.k > 0) score_best(race, tau, open, answer);

@@ -189,7 +189,7 @@ double Search::normaliser(float peak) {
 
 PublishedAnswer ColumnReader::published(const double* x, const double* hidden, const uint8_t* mask, uint64_t seed,
                                         uint64_t key, const PublishedRules& rules, int threads, float* estimates) const {
-    std::vector<double> scaled(x, x + turned);
+    std::vector<double> scaled(x, x + rotated_dim);
     for (double& value : scaled) value *= link_a;
     int64_t classes = vocab;
     if (mask != nullptr) classes = vocab - std::count(mask, mask + vocab, 0);

@@ -80,7 +80,7 @@ struct RaceRules {
 struct RaceAnswer {
     std::vector<Scored> best;
     double lse = 0, error = kInf;
-    bool dear = false;  // to be finished densely
+    bool finish_densely = false;  // to be finished densely
     int64_t rows = 0, entries = 0;
     double bytes = 0;
 };
@@ -89,14 +89,14 @@ class ColumnReader {
   public:
     const void* weight = nullptr;
     Kind kind = Kind::f32;
-    int64_t vocab = 0, dim = 0, padded = 0, turned = 0;
+    int64_t vocab = 0, dim = 0, padded = 0, rotated_dim = 0;
     const float* bias = nullptr;
     double most_norm = 0;
     Link link{LinkForm::affine, 1.f, 0.f};
     double link_a = 1, link_b = 0;
-    const void* columns = nullptr;          // published: [padded / 64][turned][64] ; race: float32 [turned][padded]
+    const void* columns = nullptr;          // published: [padded / 64][rotated_dim][64] ; race: float32 [rotated_dim][padded]
     Kind column_kind = Kind::f32;
-    const double* column_weight = nullptr;  // published: [turned] ; race: [blocks]
+    const double* column_weight = nullptr;  // published: [rotated_dim] ; race: [blocks]
     const float* base = nullptr;            // [padded]: joins every estimate of a raw logit
     const float* size = nullptr;            // race: [padded] ‖B_i‖, rounded up
     const float* peak = nullptr;            // race: [padded] the longest block of a class
@@ -105,11 +105,11 @@ class ColumnReader {
     const Kernels* kernels = nullptr;
     const ColumnKernels* column = nullptr;
 
-    int64_t blocks() const { return (turned + kColumns - 1) / kColumns; }
+    int64_t blocks() const { return (rotated_dim + kColumns - 1) / kColumns; }
     double linked(double z) const { return link.form == LinkForm::affine ? z * link_a + link_b : link_a * std::tanh(z / link_a); }
     double logit(const double* hidden, int64_t id) const;
 
-    // x [turned], hidden [dim]; `key` names the query's noise. The link has to be affine.
+    // x [rotated_dim], hidden [dim]; `key` names the query's noise. The link has to be affine.
     PublishedAnswer published(const double* x, const double* hidden, const uint8_t* mask, uint64_t seed, uint64_t key,
                               const PublishedRules& rules, int threads, float* estimates) const;
     RaceAnswer race(const double* x, const double* hidden, double shared, const uint8_t* mask, uint64_t seed, uint64_t key,

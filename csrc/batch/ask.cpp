@@ -1,7 +1,7 @@
 // Many queries side by side: a block of up to 64 goes over the classes once, each query in a lane of its own. What is shared
 // makes the looks cheap: a class that is wide for several of them is looked at more closely at once, for all.
 //
-// In one pass every class adds its middle b to its queries' sums, is told of where it may be among the best or where its gap u is so
+// In one pass every class adds its middle b to its queries' sums, is reported where it may be among the best or where its gap u is so
 // wide that its row is worth scoring, and of the other gaps, laid end to end, points at exponential distances take their sample:
 // given how many there are, they are drawn independently in proportion to u, as the bet (normaliser/by_bet.cpp) wants them. More points
 // than needed are marked, each with a uniform number; those with the least marks are scored until the bet is won.

@@ -1,4 +1,4 @@
-// The pass over all classes: sums, and the classes that a query is told of.
+// The pass over all classes: sums, and the classes that are reported to a query.
 #include <algorithm>
 
 #include "batch/state.h"
@@ -17,7 +17,7 @@ float first_point(float theta, uint64_t& noise) {
 struct Worker {
     const Executor& e;
     BatchState& batch;
-    LaneLook ask;  // with tau and edge of its own: a query that is told of more classes than it may be is asked about no more of them
+    LaneLook ask;  // with tau and edge of its own: a query to which more classes are reported than it has room for gets no more of them
     Scratch<float> tau, edge, own, left;
     Scratch<LaneHit> found;
     Scratch<int32_t> further;
@@ -72,12 +72,12 @@ struct Worker {
         if (some == 0) return;
         const Deeper& next = e.deeper[0];
         const LaneRows rows{next.codes, next.bytes, 0, some, state.further, state.further_place};
-        e.kernels->lanes_scan(rows, batch.further.data(), static_cast<int>(batch.further.size()), nullptr, nullptr, batch.lanes, est);
+        e.kernels->batch_scan(rows, batch.further.data(), static_cast<int>(batch.further.size()), nullptr, nullptr, batch.lanes, est);
         int32_t *ids = state.further, *places = state.further_place;
         state.further = nullptr;
         for (int64_t r = 0; r < some; r += kBlock) {
             const LaneRows part{nullptr, 0, 0, std::min(kBlock, some - r), ids + r, places + r};
-            e.kernels->lanes_weigh(ask, batch.closer_radius, part, est, state);
+            e.kernels->batch_weigh(ask, batch.closer_radius, part, est, state);
             tell(1);
         }
     }
@@ -91,7 +91,7 @@ struct Worker {
         for (int64_t c = 0; c < count; c += kBlock) {
             const LaneRows rows{nullptr, 0, first + c, std::min(kBlock, count - c), nullptr, nullptr};
             const int64_t before = state.further_count;
-            e.kernels->lanes_weigh(ask, batch.wide, rows, est + c * lanes, state);
+            e.kernels->batch_weigh(ask, batch.wide, rows, est + c * lanes, state);
             for (int64_t i = before; i < state.further_count; ++i) state.further_place[i] += static_cast<int32_t>(c);
             tell(0);
         }
@@ -109,13 +109,13 @@ void pass_over(const Executor& e, BatchState& batch) {
     Turns<int64_t> next;
     run_parallel(batch.threads, [&](int thread) {
         Worker worker(e, batch, thread);
-        // Pieces are taken in their own order, so that each thread's classes are told of in theirs.
+        // Pieces are taken in their own order, so that each thread reports its classes in theirs.
         for (int64_t piece = next++; piece < batch.pieces; piece = next++) worker.read(piece);
         batch.closer += worker.closer;
     });
 }
 
-// The classes that were told of, in the order of the pieces, and the sums of the others.
+// The classes that were reported, in the order of the pieces, and the sums of the others.
 Reported report_of(const BatchState& batch, int q) {
     Reported reported;
     reported.shift = batch.shift[q];

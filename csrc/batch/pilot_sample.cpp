@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kMostGap = 1e30f;  // in the sums of floats, where no bet wants less
 
-// How many classes a query may be told of before it is better off alone: as many as would be scored there, and as many again
+// How many classes may be reported to a query before it is better off alone: as many as would be scored there, and as many again
 // for points, unless the promise can never want them: draws_for a gap as wide as the whole sum and terms at its ends.
 double most_reported(const Executor& e, const Question& question) {
     const double rows = e.share * static_cast<double>(e.vocab) + 4096;
@@ -125,7 +125,7 @@ void read_sample(const Executor& e, BatchState& batch, const Question& question)
             const int64_t count = std::min(kLanePiece, e.vocab - batch.order[s] * kLanePiece);
             float* largest = batch.largest.data() + s * runs * lanes;
             std::fill_n(largest, runs * lanes, -std::numeric_limits<float>::infinity());
-            e.kernels->lanes_largest(est, count, batch.lanes, largest);
+            e.kernels->batch_largest(est, count, batch.lanes, largest);
         }
     });
     Turns<int> turn;
@@ -138,7 +138,7 @@ void read_sample(const Executor& e, BatchState& batch, const Question& question)
     next.store(0);
     run_parallel(batch.threads, [&](int) {
         for (int64_t s = next++; s < batch.sample; s = next++)
-            e.kernels->lanes_sums(batch.ask, batch.est.data() + s * kLanePiece * lanes,
+            e.kernels->batch_sums(batch.ask, batch.est.data() + s * kLanePiece * lanes,
                                 std::min(kLanePiece, e.vocab - batch.order[s] * kLanePiece), batch.lanes, sums.data() + s * lanes);
     });
     for (int q = 0; q < batch.n; ++q) {
@@ -154,7 +154,7 @@ void scan_piece(const Executor& e, const BatchState& batch, int64_t piece, float
     const float* add = batch.terms.data() + batch.lanes;
     for (int64_t c = first; c < stop; c += kBlock) {
         const LaneRows rows{e.preview.codes + c * e.preview.words * 4, 0, c, std::min(kBlock, stop - c), nullptr, nullptr};
-        e.kernels->lanes_scan(rows, batch.first.data(), static_cast<int>(batch.first.size()), e.preview.base, add, batch.lanes,
+        e.kernels->batch_scan(rows, batch.first.data(), static_cast<int>(batch.first.size()), e.preview.base, add, batch.lanes,
                             est + (c - first) * batch.lanes);
     }
 }

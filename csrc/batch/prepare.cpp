@@ -7,7 +7,7 @@ namespace headlong {
 
 namespace {
 
-void prepare_in_lane(const Executor& e, BatchState& batch, int q, const double* turned) {
+void prepare_in_lane(const Executor& e, BatchState& batch, int q, const double* rotated) {
     const double* h = &batch.look.hidden[q * e.dim];
     const int64_t lanes = batch.lanes;
     double sum = 0;
@@ -15,11 +15,11 @@ void prepare_in_lane(const Executor& e, BatchState& batch, int q, const double* 
     if (e.centre != nullptr) sum = sum_of(0, e.dim, [&](int64_t j) { return h[j] * e.centre[j]; });
     batch.look.prepared.add[q] = batch.terms[lanes + q] = static_cast<float>(sum);
     batch.terms[q] = up(std::fabs(sum) * 0x1p-20) + 0x1p-100f;
-    std::vector<double> x(turned, turned + e.rotated_dim), lost(e.rotated_dim, 0.0);
+    std::vector<double> x(rotated, rotated + e.rotated_dim), lost(e.rotated_dim, 0.0);
     const auto take = [&](const LanePass& pass, const Segment& seg, int8_t* row) {
         int8_t* plane = batch.planes.data() + (pass.planes - batch.planes.data()) + q * 4;
         const int64_t per = 32 / seg.bits;
-        const Coded coded = code<1>(x, seg, lost, [&](int64_t j, int8_t whole, int8_t) {
+        const Coded coded = int8_planes<1>(x, seg, lost, [&](int64_t j, int8_t whole, int8_t) {
             plane[j / 4 * lanes * 4 + j % 4] = whole;
             if (row != nullptr) row[j % per / 4 * seg.words + j / per * 4 + j % 4] = whole;
         });
@@ -92,10 +92,10 @@ void prepare_batch(const Executor& e, BatchState& batch) {
     look.prepared.n = n;
     look.prepared.add.assign(n, 0.f);
     look.prepared.deeper.resize(n * e.deeper.size());
-    const std::vector<double> turned = rotate_queries(e, e.preview, look);
+    const std::vector<double> rotated = rotate_queries(e, e.preview, look);
     Turns<int> next;
     run_parallel(std::min(batch.threads, n), [&](int) {
-        for (int q = next++; q < n; q = next++) prepare_in_lane(e, batch, q, turned.data() + q * e.rotated_dim);
+        for (int q = next++; q < n; q = next++) prepare_in_lane(e, batch, q, rotated.data() + q * e.rotated_dim);
     });
 }
 

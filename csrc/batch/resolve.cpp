@@ -1,4 +1,4 @@
-// One query of a block from what the pass told of it: its ids as in executor/best.cpp, its normaliser as in normaliser/by_bet.cpp.
+// One query of a block from what the pass reported of it: its ids as in executor/best.cpp, its normaliser as in normaliser/by_bet.cpp.
 #include <algorithm>
 #include <numeric>
 
@@ -10,7 +10,7 @@ namespace headlong {
 
 constexpr double kStart = 0.75;      // of the draws that are expected to win, before the bet is first looked at
 constexpr double kScatter = 0.004;   // the mean of X^2 that is expected
-constexpr double kFarthest = 40;     // no exponential of lanes_weigh is larger
+constexpr double kFarthest = 40;     // no exponential of batch_weigh is larger
 constexpr double kMostThin = 8;      // points on a gap that is drawn from
 constexpr size_t kMostClosed = 256;  // of those that are scored for the normaliser that nobody asked for
 constexpr double kRebase = 60;       // a score is no further above the shift of all exponentials
@@ -126,7 +126,7 @@ std::vector<Point> points_below(const BatchState& batch, int q, double edge, Rep
         LaneHit& hit = reported.hits[i];
         const int32_t place = static_cast<int32_t>(i);
         if (reported.scored[i]) continue;
-        if (hit.drawn < 0 && !(hit.gap < edge)) {  // whoever was told of for a point alone stays: who stays must not go by the draws
+        if (hit.drawn < 0 && !(hit.gap < edge)) {  // what was reported for a point alone stays: who stays must not go by the draws
             wide.push_back(place);
             continue;
         }

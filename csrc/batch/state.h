@@ -34,10 +34,10 @@ struct BatchState {
     std::vector<std::vector<LaneHit>> hits;    // [thread][lane], piece after piece
     std::atomic<int64_t> closer{0};            // classes that were read further
     std::vector<std::atomic<int64_t>> reported;    // [lane]: of how many classes
-    int64_t most_reported = 0;                     // a query that is told of more is left to the others' way
+    int64_t most_reported = 0;                     // a query that has more is answered by itself
 };
 
-// What became of one query: the classes that it was told of, and the sums of all others.
+// What became of one query: the classes that were reported to it, and the sums of all others.
 struct Reported {
     std::vector<LaneHit> hits;
     std::vector<uint8_t> scored;

@@ -59,11 +59,11 @@ class Columns {
             check(columns.ndim() == 2 && shape(1) == r.padded, "a race's columns must be [coordinates, padded vocab]");
         else
             check(columns.ndim() == 3 && shape(0) == r.padded / 64 && shape(2) == 64, "columns must be [groups, coordinates, 64]");
-        r.turned = shape(races ? 0 : 1);
-        check(r.turned < (1 << 30), "columns must be fewer than 2^30");
+        r.rotated_dim = shape(races ? 0 : 1);
+        check(r.rotated_dim < (1 << 30), "columns must be fewer than 2^30");
         keep(columns);
         r.column_weight = column_weight.data();
-        check(static_cast<int64_t>(column_weight.size()) == (races ? r.blocks() : r.turned),
+        check(static_cast<int64_t>(column_weight.size()) == (races ? r.blocks() : r.rotated_dim),
               "column_weight must be [coordinates], or [blocks] for a race");
         keep(column_weight);
         r.base = per_class(base);
@@ -95,7 +95,7 @@ class Columns {
             each(batch, threads, [&](int64_t b, int use) {
                 PublishedRules own = shared;
                 own.width = width[b];
-                answers[b] = reader_.published(x.data() + b * reader_.turned, hidden.data() + b * reader_.dim, row(mask, b),
+                answers[b] = reader_.published(x.data() + b * reader_.rotated_dim, hidden.data() + b * reader_.dim, row(mask, b),
                                                seed, keys.data()[b], own, use, estimates ? &kept[b * vocab] : nullptr);
             });
         });
@@ -130,14 +130,14 @@ class Columns {
         std::vector<RaceAnswer> answers(batch);
         unlocked([&] {
             each(batch, threads, [&](int64_t b, int use) {
-                answers[b] = reader_.race(x.data() + b * reader_.turned, hidden.data() + b * reader_.dim, shared.data()[b],
+                answers[b] = reader_.race(x.data() + b * reader_.rotated_dim, hidden.data() + b * reader_.dim, shared.data()[b],
                                           row(mask, b), seed, keys.data()[b], own, use);
             });
         });
         const size_t B = batch, K = k;
         std::vector<double> logits(B * K, -kInf), log_probs(B * K, -kInf), lse(B), error(B), bytes(B);
         std::vector<int64_t> ids(B * K, -1), rows(B), entries(B);
-        std::vector<uint8_t> dear(B);
+        std::vector<uint8_t> finish_densely(B);
         for (size_t b = 0; b < B; ++b) {
             const RaceAnswer& answer = answers[b];
             for (size_t i = 0; i < answer.best.size(); ++i) {
@@ -150,12 +150,12 @@ class Columns {
             rows[b] = answer.rows;
             entries[b] = answer.entries;
             bytes[b] = answer.bytes;
-            dear[b] = answer.dear;
+            finish_densely[b] = answer.finish_densely;
         }
         return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}),
                               owned(std::move(log_probs), {B, K}), owned(std::move(lse), {B}), owned(std::move(error), {B}),
                               owned(std::move(rows), {B}), owned(std::move(bytes), {B}), owned(std::move(entries), {B}),
-                              owned_flags(std::move(dear), {B}));
+                              owned_flags(std::move(finish_densely), {B}));
     }
 
     std::string isa() const { return reader_.kernels->isa; }
@@ -174,7 +174,7 @@ class Columns {
 
     int64_t batch_of(const Doubles& x, const Doubles& hidden, const Words& keys, const std::optional<Bytes>& mask) const {
         const int64_t batch = static_cast<int64_t>(keys.size());
-        check(x.ndim() == 2 && static_cast<int64_t>(x.shape(0)) == batch && static_cast<int64_t>(x.shape(1)) == reader_.turned,
+        check(x.ndim() == 2 && static_cast<int64_t>(x.shape(0)) == batch && static_cast<int64_t>(x.shape(1)) == reader_.rotated_dim,
               "x must be [batch, coordinates]");
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(0)) == batch &&
                   static_cast<int64_t>(hidden.shape(1)) == reader_.dim,

@@ -1,4 +1,4 @@
-// Hidden vectors as they come, in float64 and checked: one pass, where NumPy takes five, each of them dear in cold caches.
+// Hidden vectors as they come, in float64 and checked: one pass, where NumPy takes five, each of them expensive in cold caches.
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
 

@@ -22,14 +22,14 @@ struct EncodePlane {
 
 struct EncodeGroup {
     int64_t start, stop;
-    double unit;  // what rounding the turned coordinates loses at most, over the length of the row
+    double unit;  // what rounding the rotated coordinates loses at most, over the length of the row
     std::vector<EncodePlane> planes;
     int cover = -1;  // of a coarse group: the fine one that it is a part of
 };
 
 constexpr size_t kMostGroups = 64;
 
-// What is read, and the rules; `back` [dim][dim]: a turned row is (row - centre) back.
+// What is read, and the rules; `back` [dim][dim]: a rotated row is (row - centre) back.
 struct EncodeTask {
     const void* weight = nullptr;
     Kind kind = Kind::f32;

@@ -10,15 +10,8 @@ namespace {
 
 #define LANES 4
 #define ROWS 4
-typedef float F __attribute__((vector_size(LANES * 4)));
 
-#include "kernels/common/load_row.inl"
-#include "kernels/common/load_row_4_wide.inl"
-
-template <Kind K>
-inline F load(const char* from) {
-    return four_entries<K>(from);
-}
+#include "kernels/common/load_lanes.inl"
 
 #include "encode/kernels.inl"
 

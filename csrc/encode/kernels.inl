@@ -141,7 +141,7 @@ float square(const float* values, int64_t n) {
     return sum_of(sum + v * v, 0.f);
 }
 
-float largest(const float* values, int64_t n) {
+float largest_size(const float* values, int64_t n) {
     F most = F{};
     const auto take = [&](F v) { most = vmax(vmax(v, -v), most); };
     int64_t j = 0;
@@ -198,11 +198,11 @@ void plane(float* values, int64_t n, int bits, Step step, float before, float* w
         const float spread = std::sqrt(square(values, n) / static_cast<float>(n));
         if (spread > 1e-30f && spread < 1e30f) inverse = 1 / (kFitted[bits] * spread);
     } else if (step == Step::absmax) {
-        unit = largest(values, n) / 127.f;
+        unit = largest_size(values, n) / 127.f;
         if (!(unit >= 1.1754944e-38f)) unit = 0;  // a subnormal step would lose its relative precision
         inverse = unit > 0 ? 1 / unit : 0;
     } else {
-        unit = (step == Step::upper ? largest(values, n) : before) / static_cast<float>(1 << bits);
+        unit = (step == Step::upper ? largest_size(values, n) : before) / static_cast<float>(1 << bits);
         if (!(unit >= 1e-35f)) unit = 0;
         inverse = unit > 0 ? 0.5f / unit : 0;
     }

@@ -9,17 +9,10 @@ namespace headlong {
 namespace {
 
 #define LANES 4
+#define PLAIN
 #define ROWS 4
-typedef float F __attribute__((vector_size(LANES * 4)));
 
-#include "kernels/common/load_row.inl"
-
-template <Kind K>
-inline F load(const char* from) {
-    F out;
-    for (int i = 0; i < LANES; ++i) out[i] = one_float(from, K, i);
-    return out;
-}
+#include "kernels/common/load_lanes.inl"
 
 #include "encode/kernels.inl"
 

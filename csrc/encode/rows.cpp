@@ -1,4 +1,4 @@
-// Blocks of 64 rows, each by one thread from the layer to its codes: nothing of the turned layer is ever held.
+// Blocks of 64 rows, each by one thread from the layer to its codes: nothing of the rotated layer is ever held.
 #include "encode/encode.h"
 
 #include <algorithm>
@@ -60,15 +60,15 @@ class Encoder {
         Turns<int64_t> next;
         const int64_t blocks = padded_ / kBlock;
         run_parallel(static_cast<int>(std::min<int64_t>(threads, blocks)), [&](int) {
-            Scratch<float> rows(kBlock * stride_), turned(kBlock * stride_), work(2 * stride_);
+            Scratch<float> rows(kBlock * stride_), rotated(kBlock * stride_), work(2 * stride_);
             Scratch<uint8_t> codes(widened(task_.dim, 64) + 64), coarse(kBlock * words_ * 4);
             std::memset(rows.data(), 0, sizeof(float) * kBlock * stride_);
-            for (int64_t b = next++; b < blocks; b = next++) block(b, rows.data(), turned.data(), work.data(), codes.data(), coarse.data());
+            for (int64_t b = next++; b < blocks; b = next++) block(b, rows.data(), rotated.data(), work.data(), codes.data(), coarse.data());
         });
     }
 
   private:
-    void block(int64_t b, float* rows, float* turned, float* work, uint8_t* codes, uint8_t* coarse) const {
+    void block(int64_t b, float* rows, float* rotated, float* work, uint8_t* codes, uint8_t* coarse) const {
         const int64_t first = b * kBlock, count = std::min(kBlock, task_.vocab - first), dim = task_.dim;
         const int64_t item = dim * (task_.kind == Kind::f32 ? 4 : 2);
         double base[kBlock] = {}, length[kBlock] = {};
@@ -78,11 +78,11 @@ class Encoder {
             if (task_.bias != nullptr) base[r] += task_.bias[first + r];
             length[r] = std::sqrt(length[r]) * (1 + 1e-12);
         }
-        kernels_.turn(rows, stride_, dim, columns_.data(), dim, turned, stride_);
+        kernels_.turn(rows, stride_, dim, columns_.data(), dim, rotated, stride_);
         std::memset(coarse, 128, kBlock * words_ * 4);
         for (int64_t r = 0; r < count; ++r) {
             const int64_t id = first + r;
-            float* row = turned + r * stride_;
+            float* row = rotated + r * stride_;
             const bool coded = kernels_.within(row, dim, static_cast<float>(task_.largest)) && length[r] <= task_.largest_length &&
                                std::fabs(base[r]) <= task_.largest_base;
             if (!coded) std::memset(row, 0, sizeof(float) * dim), base[r] = length[r] = 0;

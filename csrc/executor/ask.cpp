@@ -17,7 +17,7 @@ constexpr size_t kMostScouts = 4;        // queries that speak for a block of fo
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
 // others taken to be, and not even a sample is paid for them.
-bool all_dear(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
+bool all_finish_densely(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
                         std::vector<Answer>& answers) {
     const size_t scouts = std::min(kMostScouts, rows.size() / 4);
     if (scouts < 2 || e.budget > 0 || !e.deeper.empty()) return false;
@@ -26,7 +26,7 @@ bool all_dear(const Executor& e, const double* hidden, const std::vector<int64_t
     Look look = start_look(e, e.preview, hidden, some, threads);
     look_at_all(e, look, question, true);
     for (size_t i = 0; i < scouts; ++i) answers[some[i]].bytes += look.bytes[i];
-    return std::all_of(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& dear) { return dear.load() != 0; });
+    return std::all_of(look.finish_densely.begin(), look.finish_densely.end(), [](const std::atomic<int>& finish_densely) { return finish_densely.load() != 0; });
 }
 
 // One block of queries: the look, and what became of each.
@@ -41,7 +41,7 @@ void look_and_resolve(const Executor& e, const Source& source, const double* hid
     const auto resolve_one = [&](int q, int threads) {
         Answer& answer = answers[look.rows[q]];
         answer.bytes += look.bytes[q];
-        if (look.dear[q].load() == 0) status[q] = resolve(look, q, threads, answer);
+        if (look.finish_densely[q].load() == 0) status[q] = resolve(look, q, threads, answer);
     };
     if (n == 1) return resolve_one(0, threads);
     Turns<int> next;
@@ -60,20 +60,20 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));
     const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || e.keeping.load() > 0;
     const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
-    std::vector<int64_t> kept_later, dear;
+    std::vector<int64_t> kept_later, finish_densely;
     for (size_t start = 0; start < rows.size(); start += step) {
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + static_cast<size_t>(step)));
-        if (use_preview && all_dear(e, hidden, some, question, threads, answers)) {
-            dear.insert(dear.end(), some.begin(), some.end());
+        if (use_preview && all_finish_densely(e, hidden, some, question, threads, answers)) {
+            finish_densely.insert(finish_densely.end(), some.begin(), some.end());
             continue;
         }
-        std::vector<Status> status(some.size(), Status::dear);
+        std::vector<Status> status(some.size(), Status::finish_densely);
         look_and_resolve(e, source, hidden, some, question, keep, threads, resolve, status, answers);
         const int n = static_cast<int>(some.size());
         int came_back = 0;
         for (int q = 0; q < n; ++q) {
             if (status[q] == Status::keep) kept_later.push_back(some[q]), ++came_back;
-            if (status[q] == Status::dear) dear.push_back(some[q]);
+            if (status[q] == Status::finish_densely) finish_densely.push_back(some[q]);
             answers[some[q]].dense = !use_preview;
         }
         // Remember for the next calls whether most queries want their estimates kept.
@@ -85,13 +85,13 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
         again.keep = true;
         over_blocks(e, hidden, kept_later, again, dense_only, resolve, finish, answers);
     }
-    if (dear.empty()) return;
+    if (finish_densely.empty()) return;
     if (use_preview) {
-        over_blocks(e, hidden, dear, question, true, resolve, finish, answers);
+        over_blocks(e, hidden, finish_densely, question, true, resolve, finish, answers);
         return;
     }
-    for (int64_t row : dear) answers[row].dense = true;
-    finish(dear);
+    for (int64_t row : finish_densely) answers[row].dense = true;
+    finish(finish_densely);
 }
 
 Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
@@ -101,7 +101,7 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
     if (question.k > 0 && !best_of(e, look, q, question.k, threads, answer.best, scored, est, upper, answer)) {
         answer.rows += static_cast<int64_t>(scored.size());
         answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
-        return Status::dear;
+        return Status::finish_densely;
     }
     mark("best");
     Interval lse = normaliser(e, look, q, question, scored, est, upper);

@@ -90,7 +90,7 @@ float largest_estimate(const Executor& e, const Question& question, int64_t row,
     return e.kernels->largest_there(est, edge, n, finite);
 }
 
-// Takes one chunk of estimates into a query's part. False: the query is dear here and is better read densely.
+// Takes one chunk of estimates into a query's part. False: the query is expensive here and is better read densely.
 bool gather(const Executor& e, Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
                       Masses& masses, float* scratch) {
     Part& part = look.parts[static_cast<size_t>(q) * look.threads + thread];
@@ -150,7 +150,7 @@ struct Pass {
 
     bool wanted() const {
         for (int q = 0; q < look.prepared.n; ++q)
-            if (look.dear[q].load(std::memory_order_relaxed) == 0) return true;
+            if (look.finish_densely[q].load(std::memory_order_relaxed) == 0) return true;
         return false;
     }
 
@@ -164,10 +164,10 @@ struct Pass {
         }
         scan_classes(e, look, span.first, span.count, est, stride, scratch);
         for (int q = 0; q < look.prepared.n; ++q)
-            if (look.dear[q].load(std::memory_order_relaxed) == 0 &&
+            if (look.finish_densely[q].load(std::memory_order_relaxed) == 0 &&
                 !gather(e, look, question, q, thread, span.first, span.count, est + q * stride,
                         look.pieces[q * look.piece_count + piece], work))
-                look.dear[q].store(1);
+                look.finish_densely[q].store(1);
     }
 
     void run(int64_t stop, int threads) {
@@ -191,7 +191,7 @@ struct Pass {
 // How the classes are cut into spans and pieces, and how many of these are the sample. Returns one in how many classes it is.
 int64_t cut_classes(const Executor& e, Look& look, const Question& question, Pass& pass) {
     const int n = look.prepared.n;
-    // Dense rows are dear to read twice, and their radii need no good threshold: a small sample tells ties all over.
+    // Dense rows are expensive to read twice, and their radii need no good threshold: a small sample tells ties all over.
     // Loose radii (a level that others follow) need the best threshold.
     const int64_t every = look.source == &e.dense || e.deeper.empty() ? kSample : kLargeSample;
     look.spans = spread(e.padded, every, std::max(kLeastSample, 2 * question.k));
@@ -229,14 +229,14 @@ int64_t judge(const Executor& e, Look& look, const Question& question) {
     if (!by_budget(e, look))
         each_query(look, [&](int q) {
             if (question.k > 0) raise_threshold(e, look, q, question, true);
-            if (look.dear[q].load() == 0) outlook[q] = refining(e, look, q, question);
-            if (outlook[q] == Outlook::dear) look.dear[q].store(1);
+            if (look.finish_densely[q].load() == 0) outlook[q] = refining(e, look, q, question);
+            if (outlook[q] == Outlook::finish_densely) look.finish_densely[q].store(1);
         });
     // A dense pass that some pay for adds no more to others than refining their normaliser would.
-    const int64_t gone = std::count_if(look.dear.begin(), look.dear.end(), [](const std::atomic<int>& d) { return d.load() != 0; });
+    const int64_t gone = std::count_if(look.finish_densely.begin(), look.finish_densely.end(), [](const std::atomic<int>& d) { return d.load() != 0; });
     if (n >= 8 && 8 * gone >= n)
         for (int q = 0; q < n; ++q)
-            if (outlook[q] == Outlook::wide) look.dear[q].store(1);
+            if (outlook[q] == Outlook::wide) look.finish_densely[q].store(1);
     return std::count(outlook.begin(), outlook.end(), Outlook::wide);
 }
 

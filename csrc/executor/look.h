@@ -69,7 +69,7 @@ struct Look {
     std::vector<Span> spans;        // all classes, in the order of the look
     size_t sample = 0;              // how many of the spans are read first, as a sample of all classes
     int64_t sample_size = 0, sample_pieces = 0;  // classes in it; its part of the pieces
-    std::vector<std::atomic<int>> dear;
+    std::vector<std::atomic<int>> finish_densely;
     std::vector<std::atomic<float>> threshold;  // what a class has to reach
     std::vector<Masses> pieces;     // [query][piece]: sums that are joined in this order, whichever thread took them
     std::vector<Masses> masses;     // [query]
@@ -90,6 +90,6 @@ struct Look {
 };
 
 // What a sample says of the normaliser: narrow enough as it is (or the sample cannot say), to be refined, or better read densely.
-enum class Outlook { narrow, wide, dear };
+enum class Outlook { narrow, wide, finish_densely };
 
 }  // namespace headlong

@@ -13,7 +13,7 @@ void code_first(const Source& source, const std::vector<double>& x, int q, std::
     for (size_t s = 0; source.codes != nullptr && s < source.segments.size(); ++s) {
         const Segment& seg = source.segments[s];
         int8_t* plane = to.planes.data() + seg.first_quad * 8 * to.n + q * seg.quads * 8;
-        const Coded coded = code<2>(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
+        const Coded coded = two_planes(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
             plane[j / 4 * 8 + j % 4] = high;
             plane[j / 4 * 8 + j % 4 + 4] = low;
         });
@@ -30,7 +30,7 @@ void code_deeper(const Deeper& from, const std::vector<double>& x, std::vector<d
     query.low.assign(from.halves + 64, 0);
     for (const Segment& seg : from.segments) {
         const int shift = seg.bits == 8 ? 2 : seg.bits == 4 ? 3 : seg.bits == 2 ? 4 : 5;  // 2^shift coordinates share a word
-        const Coded coded = code<2>(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
+        const Coded coded = two_planes(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
             const int64_t group = (j & ((int64_t{1} << shift) - 1)) / 4;
             const int64_t at = seg.first_quad + group * seg.words + (j >> shift) * 4 + j % 4;
             query.high[at] = high;
@@ -41,7 +41,7 @@ void code_deeper(const Deeper& from, const std::vector<double>& x, std::vector<d
     }
 }
 
-void prepare_one(const Executor& e, const Source& source, int q, const double* turned, Look& look) {
+void prepare_one(const Executor& e, const Source& source, int q, const double* rotated, Look& look) {
     Prepared& to = look.prepared;
     const double* h = &look.hidden[q * e.dim];
     std::vector<double> x(h, h + e.dim);
@@ -51,7 +51,7 @@ void prepare_one(const Executor& e, const Source& source, int q, const double* t
         if (e.mean != nullptr)
             for (int64_t j = 0; j < e.dim; ++j) x[j] -= e.mean[j];
         norm = std::sqrt(square_sum(x.data(), 0, e.dim));
-        if (e.rotation != nullptr) x.assign(turned, turned + e.rotated_dim);
+        if (e.rotation != nullptr) x.assign(rotated, rotated + e.rotated_dim);
         if (e.centre != nullptr) {
             const double sum = sum_of(0, e.dim, [&](int64_t j) { return h[j] * e.centre[j]; });
             to.add[q] = static_cast<float>(sum);
@@ -81,7 +81,7 @@ std::vector<double> rotate_queries(const Executor& e, const Source& source, cons
     const int64_t n = static_cast<int64_t>(look.rows.size());
     Scratch<double> x(n * e.dim);
     std::copy_n(look.hidden.data(), n * e.dim, x.data());
-    std::vector<double> turned(n * e.rotated_dim);
+    std::vector<double> rotated(n * e.rotated_dim);
     if (e.mean != nullptr)
         for (int64_t i = 0; i < n * e.dim; ++i) x[i] -= e.mean[i % e.dim];
     const int64_t piece = 128, pieces = (e.rotated_dim + piece - 1) / piece;
@@ -89,9 +89,9 @@ std::vector<double> rotate_queries(const Executor& e, const Source& source, cons
     run_parallel(n * e.rotated_dim * e.dim > 65536 ? look.threads : 1, [&](int) {
         for (int64_t p = next++; p < pieces; p = next++)
             e.kernels->rotate(e.rotation, e.rotation_kind, e.rotated_dim, e.dim, p * piece, std::min(piece, e.rotated_dim - p * piece),
-                            x.data(), e.dim, static_cast<int>(n), turned.data() + p * piece, e.rotated_dim);
+                            x.data(), e.dim, static_cast<int>(n), rotated.data() + p * piece, e.rotated_dim);
     });
-    return turned;
+    return rotated;
 }
 
 void prepare(const Executor& e, const Source& source, Look& look) {
@@ -103,7 +103,7 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     to.likely.assign(n, Radius{});
     to.deeper.resize(source.rotated ? n * e.deeper.size() : 0);
     look.parts.resize(static_cast<size_t>(n) * look.threads);
-    look.dear = std::vector<std::atomic<int>>(n);
+    look.finish_densely = std::vector<std::atomic<int>>(n);
     look.bytes.assign(n, 0);
     if (source.codes != nullptr) {
         to.planes.assign(source.quads * 8 * n, 0);
@@ -114,12 +114,12 @@ void prepare(const Executor& e, const Source& source, Look& look) {
         to.x.assign(source.width * std::max(n, to.padded), 0.f);
     }
     mark("set-up");
-    const std::vector<double> turned = rotate_queries(e, source, look);
+    const std::vector<double> rotated = rotate_queries(e, source, look);
     mark("rotation");
-    const int64_t width = turned.empty() ? 0 : static_cast<int64_t>(turned.size()) / n;
+    const int64_t width = rotated.empty() ? 0 : static_cast<int64_t>(rotated.size()) / n;
     Turns<int> next;
     run_parallel(std::min(look.threads, n), [&](int) {
-        for (int q = next++; q < n; q = next++) prepare_one(e, source, q, turned.data() + q * width, look);
+        for (int q = next++; q < n; q = next++) prepare_one(e, source, q, rotated.data() + q * width, look);
     });
     mark("codes of the query");
     if (n != 1 || source.codes == nullptr || e.kernels->scan_one == nullptr) return;

@@ -72,7 +72,7 @@ struct Coded {
 // x[start:stop] as step * (256 * high + low), or step * high where there is one plane; adds (x - x^)^2 to `lost`.
 // write(j, high, low) stores a coordinate.
 template <int Planes, typename Write>
-Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
+Coded int8_planes(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
     constexpr double kLargest = Planes == 2 ? 32512 : 127;
     const int64_t start = seg.start, stop = seg.stop;
     const double most = joined(start, stop, [&](int64_t j) { return std::fabs(x[j]); }, [](double a, double b) { return a < b ? b : a; });
@@ -89,6 +89,11 @@ Coded code(const std::vector<double>& x, const Segment& seg, std::vector<double>
         lost[j] = std::max(lost[j], gap * gap);
     }
     return {step, {static_cast<int32_t>(seg.middle() * sum[0]), static_cast<int32_t>(seg.middle() * sum[1])}};
+}
+
+template <typename Write>
+Coded two_planes(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
+    return int8_planes<2>(x, seg, lost, write);
 }
 
 // The query's half of a radius, and of the one that the bet on the normaliser takes where that is another.

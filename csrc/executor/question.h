@@ -55,6 +55,6 @@ struct Draw {
 };
 
 // What became of a query: answered; to be looked at again with its estimates kept; or better read densely.
-enum class Status { done, keep, dear };
+enum class Status { done, keep, finish_densely };
 
 }  // namespace headlong

@@ -104,7 +104,7 @@ void raise_to(std::atomic<float>& threshold, float value) {
 // What counts is what reaches the threshold now: which thread came when decides nothing.
 // `judge`: a query with too many rivals is left to a dense pass.
 void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge) {
-    if (look.dear[q].load() != 0) return;
+    if (look.finish_densely[q].load() != 0) return;
     std::atomic<float>& threshold = look.threshold[q];
     const float so_far = threshold.load();
     Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
@@ -125,7 +125,7 @@ void raise_threshold(const Executor& e, Look& look, int q, const Question& quest
         }
     if (n < k) return;
     if ((look.source == &e.dense || e.deeper.empty()) && too_many_rivals(e, look, q, seen, question.k, est.data(), n)) {
-        look.dear[q].store(1);
+        look.finish_densely[q].store(1);
         return;
     }
     std::vector<Scored> rows = best_estimates(est.data(), ids.data(), n, k);
@@ -135,7 +135,7 @@ void raise_threshold(const Executor& e, Look& look, int q, const Question& quest
     const float below = static_cast<float>(worst);
     raise_to(threshold, below > worst ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below);
     const size_t open = drop_below(parts, look.threads, threshold.load());
-    if (judge && static_cast<double>(open) > bearable(e, look, seen, question.k)) look.dear[q].store(1);
+    if (judge && static_cast<double>(open) > bearable(e, look, seen, question.k)) look.finish_densely[q].store(1);
 }
 
 }  // namespace headlong

@@ -126,17 +126,17 @@ struct LaneOps<8> {
 
 #include "kernels/common/batch.inl"
 
-void lanes_scan(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes, float* est) {
+void batch_scan(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes, float* est) {
     switch (lanes) {
-        case 8: return lanes_tiles<8, 16, 1>(rows, passes, count, base, add, lanes, 0, est);
-        case 16: return lanes_tiles<16, 16, 1>(rows, passes, count, base, add, lanes, 0, est);
-        case 32: return lanes_tiles<16, 8, 2>(rows, passes, count, base, add, lanes, 0, est);
-        case 48: return lanes_tiles<16, 8, 3>(rows, passes, count, base, add, lanes, 0, est);
-        default: return lanes_tiles<16, 6, 4>(rows, passes, count, base, add, lanes, 0, est);
+        case 8: return batch_tiles<8, 16, 1>(rows, passes, count, base, add, lanes, 0, est);
+        case 16: return batch_tiles<16, 16, 1>(rows, passes, count, base, add, lanes, 0, est);
+        case 32: return batch_tiles<16, 8, 2>(rows, passes, count, base, add, lanes, 0, est);
+        case 48: return batch_tiles<16, 8, 3>(rows, passes, count, base, add, lanes, 0, est);
+        default: return batch_tiles<16, 6, 4>(rows, passes, count, base, add, lanes, 0, est);
     }
 }
 
-void lanes_weigh(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
+void batch_weigh(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
     switch (look.lanes) {
         case 8: return lanes_weigh_some<8, 1>(look, radius, rows, est, state);
         case 16: return lanes_weigh_some<16, 1>(look, radius, rows, est, state);
@@ -146,12 +146,12 @@ void lanes_weigh(const LaneLook& look, const LaneRadius& radius, const LaneRows&
     }
 }
 
-void lanes_largest(const float* est, int64_t count, int lanes, float* out) {
+void batch_largest(const float* est, int64_t count, int lanes, float* out) {
     if (lanes == 8) lanes_largest_some<8>(est, count, lanes, out);
     else lanes_largest_some<16>(est, count, lanes, out);
 }
 
-void lanes_sums(const LaneLook& look, const float* est, int64_t count, int lanes, double* out) {
+void batch_sums(const LaneLook& look, const float* est, int64_t count, int lanes, double* out) {
     if (lanes == 8) lanes_sums_some<8>(look, est, count, lanes, out);
     else lanes_sums_some<16>(look, est, count, lanes, out);
 }
@@ -165,7 +165,7 @@ const Kernels* avx512_kernels() {
         "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
         largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
         gaps_of, sides_of, split_of, lower_above, survivors, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, lanes_scan, lanes_weigh, lanes_largest, lanes_sums, read_of, scan_one};
+        link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of, scan_one};
     return &table;
 }
 

@@ -50,7 +50,7 @@ struct Strip {
 
 // ---- queries side by side, one in each lane; every array of theirs is [lanes], a multiple of 8, of 16 above 8 ----
 
-constexpr int64_t kLaneRun = 16;  // classes of one maximum of lanes_largest
+constexpr int64_t kLaneRun = 16;  // classes of one maximum of batch_largest
 
 constexpr int64_t kLaneStep = 4, kLaneQuad = 4 * kBlock;  // bytes between classes of a block, and between quads of a class
 
@@ -80,9 +80,9 @@ struct LaneRadius {
     const float* constant;
 };
 
-// What is asked of every class for the first n lanes. It is told of where its upper end reaches tau, and taken out of the sums where
+// What is asked of every class for the first n lanes. A class is reported where its upper end reaches tau, and taken out of the sums where
 // its gap reaches edge; of the others' gaps, end to end on a line, points fall at distances that are theta * exponential. A
-// class that is worth `limit` or more, min(gap * worth, 1) + rival * [told of] over all lanes, is left for a further look.
+// class that is worth `limit` or more, min(gap * worth, 1) + rival * [reported] over all lanes, is left for a further look.
 struct LaneLook {
     int n, lanes;
     bool bet;
@@ -227,15 +227,15 @@ struct Kernels {
                           double* const* sums);
 
     // The passes of one level over some classes; base null: on top of what est holds.
-    void (*lanes_scan)(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes,
+    void (*batch_scan)(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes,
                        float* est);
     // middle = 2^max(slope * est - octaves, -100), gap = middle * (2^(slope * radius) * (1 + slop) - 1), for at most 64 classes,
     // slope = link.a * beta * log2(e); powers within 2^-13. moved is summed where there is no bet, points fall where there is one.
-    void (*lanes_weigh)(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state);
+    void (*batch_weigh)(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state);
     // out[run][lanes]: the largest estimate of every kLaneRun classes.
-    void (*lanes_largest)(const float* est, int64_t count, int lanes, float* out);
+    void (*batch_largest)(const float* est, int64_t count, int lanes, float* out);
     // out[lanes] += sums of the middles.
-    void (*lanes_sums)(const LaneLook& look, const float* est, int64_t count, int lanes, double* out);
+    void (*batch_sums)(const LaneLook& look, const float* est, int64_t count, int lanes, double* out);
 
     // A plain read of n bytes (for the bandwidth of the machine): the xor of all words.
     uint64_t (*read)(const void* data, int64_t bytes);

@@ -26,12 +26,12 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, int t
     mark("bet: weighing");
     const Wager wager = look_where_it_pays(e, look, q, exact, aim, rule, question.beta, threads, w, answer);
     mark("bet: closer looks");
-    if (!(wager.cost < most)) return Status::dear;
+    if (!(wager.cost < most)) return Status::finish_densely;
     Scratch<double> before(e.padded / kRun + 1);
-    if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, before, &exact, scored)) return Status::dear;
+    if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, before, &exact, scored)) return Status::finish_densely;
     mark("bet: widest rows");
     const double total = before[e.padded / kRun], known = exact + w.sum;
-    if (out_of_range(exact, known)) return Status::dear;
+    if (out_of_range(exact, known)) return Status::finish_densely;
     if (!(total > 0)) {
         lse = {w.shift + std::log(known), fixed};
         return Status::done;
@@ -41,7 +41,7 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, int t
     Bet bet{known, total, aim, odds};
     double draws = 0.7 * rule.draws(aim * known / total);
     for (uint32_t round = 0; round < 16; ++round) {
-        if (static_cast<double>(bet.drawn.size()) + draws > most + 4096) return Status::dear;
+        if (static_cast<double>(bet.drawn.size()) + draws > most + 4096) return Status::finish_densely;
         if (draws > 0)
             for (double x : sample_terms(e, look, q, w, before, sorted_points(*e.kernels, key, round, static_cast<int64_t>(draws) + 16, total), threads, term, answer))
                 bet.add(x);
@@ -51,7 +51,7 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, int t
         }
         draws = std::max(1.1 * bet.wanted() - bet.count(), 16 + 0.2 * bet.count());
     }
-    return Status::dear;
+    return Status::finish_densely;
 }
 
 // Draws are made from the question's seed and the query's content: the same query has the same answer.

@@ -159,8 +159,8 @@ Outlook refining(const Executor& e, const Look& look, int q, const Question& que
     if (!(sum * sum >= kFlat * squares)) return Outlook::narrow;
     const Cut cut = widest(all, exact, aim, 1);
     const double look_saved = 1 - e.preview.bytes / e.dense.bytes;
-    const bool dear = cut.bearable <= 0 || scale * cut.rows > look_saved * worth_scoring(e, look) * static_cast<double>(e.vocab);
-    return dear ? Outlook::dear : Outlook::wide;
+    const bool finish_densely = cut.bearable <= 0 || scale * cut.rows > look_saved * worth_scoring(e, look) * static_cast<double>(e.vocab);
+    return finish_densely ? Outlook::finish_densely : Outlook::wide;
 }
 
 // Scored classes leave look.est, so that what it holds is the rest.
@@ -170,7 +170,7 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
     const double exact = take_out(e, look, q, scored, question.beta, &shift);
     const double fixed = float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
     const double aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
-    if (aim <= 0) return Status::dear;
+    if (aim <= 0) return Status::finish_densely;
     Refined r{look.est.data() + q * e.padded, radii(e, look, q, threads), question.beta, static_cast<float>(question.beta), shift, exact};
     const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     for (int level = 0; level <= levels; ++level) {
@@ -180,14 +180,14 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
         // closely until the rest takes half of what may stay open.
         const Cut cut = widest(all, exact, aim, last ? 1 : 0.5);
         if (cut.rows > (last ? most : 0.8 * static_cast<double>(e.vocab)) || cut.bearable <= 0) {
-            if (last) return Status::dear;
+            if (last) return Status::finish_densely;
             continue;
         }
         const std::vector<int32_t> wanted = cut.rows > 0 ? ids_from(e, r, cut.bin, threads) : std::vector<int32_t>();
         if (!last) read_deeper(e, look, q, level, wanted, threads, r.rad, answer);
-        else if (!score_the_rest(e, look, q, wanted, all, cut.bin, fixed, threads, r, scored, lse)) return Status::dear;
+        else if (!score_the_rest(e, look, q, wanted, all, cut.bin, fixed, threads, r, scored, lse)) return Status::finish_densely;
     }
-    return lse.error <= question.eps ? Status::done : Status::dear;
+    return lse.error <= question.eps ? Status::done : Status::finish_densely;
 }
 
 }  // namespace headlong

@@ -11,21 +11,26 @@ namespace {
 
 constexpr int64_t kFirst = 1;  // classes by key at first
 
+// How many classes, in falling order of `mass`, have less than top_p of all of it before them.
+size_t nucleus_size(const std::vector<double>& mass, double top_p) {
+    double total = 0, before = 0;
+    for (double one : mass) total += one;
+    size_t size = 0;
+    while (size < mass.size() && (size == 0 || before < top_p * total)) before += mass[size++];
+    return size;
+}
+
 }  // namespace
 
 // Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule) {
     if (sorted.empty()) return sorted;
     const double beta = 1 / rule.temperature, most = e.linked(sorted[0].z) * beta;
-    double total = 0, before = 0;
-    for (const Scored& s : sorted) total += std::exp(e.linked(s.z) * beta - most);
-    size_t keep = 0;
-    for (; keep < sorted.size(); ++keep) {
-        const double f = e.linked(sorted[keep].z) * beta - most;
-        if (keep > 0 && ((rule.top_p < 1 && before >= rule.top_p * total) || (rule.min_p > 0 && f < std::log(rule.min_p))))
-            break;
-        before += std::exp(f);
-    }
+    std::vector<double> mass;
+    for (const Scored& s : sorted) mass.push_back(std::exp(e.linked(s.z) * beta - most));
+    size_t keep = rule.top_p < 1 ? nucleus_size(mass, rule.top_p) : sorted.size();
+    const double floor = rule.min_p > 0 ? std::log(rule.min_p) : -kInf;
+    while (keep > 1 && e.linked(sorted[keep - 1].z) * beta - most < floor) --keep;
     sorted.resize(keep);
     return sorted;
 }
@@ -45,7 +50,7 @@ Status draw_filtered(const Executor& e, Look& look, int q, const Question& quest
     std::vector<Scored> best;
     Known known;
     if (!by_budget(e, look)) start_knowing(e, look, q, threads, known);
-    if (!find_best(e, look, q, question, threads, best, known, answer)) return Status::dear;
+    if (!find_best(e, look, q, question, threads, best, known, answer)) return Status::finish_densely;
     if (best.empty()) return Status::done;  // no class may be answered
     const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
     // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
@@ -75,15 +80,15 @@ Status draw_filtered(const Executor& e, Look& look, int q, const Question& quest
         proved = true;
         for (int64_t m = kFirst; !drawn; m *= 4) {
             std::vector<Keyed> first;
-            if (!best_keys(e, look, q, rule, m, threads, known, keys, first, answer)) return Status::dear;
+            if (!best_keys(e, look, q, rule, m, threads, known, keys, first, answer)) return Status::finish_densely;
             for (; seen < first.size() && !drawn; ++seen) {
                 const Keyed& next = first[seen];
                 bool inside = false;
                 if (e.linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
-                if (!in_nucleus({next.id, next.z}, &inside)) return Status::dear;
+                if (!in_nucleus({next.id, next.z}, &inside)) return Status::finish_densely;
                 if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
             }
-            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::dear;
+            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::finish_densely;
         }
     }
     return Status::done;

@@ -40,7 +40,7 @@ Status resolve_sample(const Executor& e, Look& look, int q, const Question& ques
         return draw_filtered(e, look, q, question, rule, threads, draws, answer);
     std::vector<Scored> best;
     Known known;
-    if ((rule.top_k > 0 || by_budget(e, look)) && !find_best(e, look, q, question, threads, best, known, answer)) return Status::dear;
+    if ((rule.top_k > 0 || by_budget(e, look)) && !find_best(e, look, q, question, threads, best, known, answer)) return Status::finish_densely;
     if (rule.top_k > 0) {
         const std::vector<Scored> kept = filtered(e, std::move(best), rule);
         for (int i = 0; i < rule.n; ++i) draws[i] = pick(e, kept, rule, look.rows[q], i);
@@ -50,7 +50,7 @@ Status resolve_sample(const Executor& e, Look& look, int q, const Question& ques
         std::vector<Keyed> first;
         Keys keys;
         keys.draw = static_cast<uint32_t>(i);
-        if (!best_keys(e, look, q, rule, 1, threads, known, keys, first, answer)) return Status::dear;
+        if (!best_keys(e, look, q, rule, 1, threads, known, keys, first, answer)) return Status::finish_densely;
         if (!first.empty()) draws[i] = {first[0].id, first[0].z, first[0].key, true};
     }
     return Status::done;

@@ -53,9 +53,9 @@ void scanned(Check& check) {
     const LaneRows rows{codes.data(), at, 0, crowd.count, crowd.listed ? crowd.ids.data() : nullptr, crowd.listed ? crowd.place.data() : nullptr};
     const std::vector<float> base = noise.floats(64, -4, 4), add = noise.floats(lanes, -1, 1), before = noise.floats(crowd.count * lanes, -9, 9);
     const bool fresh = noise.below(2) == 0;
-    check.same("lanes_scan", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.same("batch_scan", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<float> est = before;
-        k.lanes_scan(rows, every.data(), passes, fresh ? base.data() : nullptr, fresh ? add.data() : nullptr, lanes, est.data());
+        k.batch_scan(rows, every.data(), passes, fresh ? base.data() : nullptr, fresh ? add.data() : nullptr, lanes, est.data());
         put(out, est);
     });
 }
@@ -78,7 +78,7 @@ void weighed(Check& check) {
     const LaneRows rows{nullptr, 0, 0, crowd.count, crowd.listed ? crowd.ids.data() : nullptr, crowd.listed ? crowd.place.data() : nullptr};
     const bool choosy = noise.below(2) == 0;
     const uint64_t seed = noise.next();
-    check.same("lanes_weigh", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.same("batch_weigh", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<double> middle(lanes, 0.0), gap(lanes, 0.0), moved(lanes, 0.0);
         std::vector<float> still = left;
         std::vector<uint64_t> keys(lanes);
@@ -87,16 +87,16 @@ void weighed(Check& check) {
         std::vector<int32_t> further(crowd.count), place(crowd.count);
         LaneState state{middle.data(), gap.data(), moved.data(), still.data(), keys.data(), hits.data(), 0,
                         choosy ? further.data() : nullptr, choosy ? place.data() : nullptr, 0};
-        k.lanes_weigh(look, radius, rows, est.data(), state);
+        k.batch_weigh(look, radius, rows, est.data(), state);
         put(out, middle), put(out, gap), put(out, moved), put(out, still), put(out, keys);
         put(out, state.hit_count), put(out, hits.data(), state.hit_count);
         put(out, further.data(), state.further_count), put(out, place.data(), state.further_count);
     });
-    check.same("lanes_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.same("batch_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<float> largest((crowd.count + kLaneRun - 1) / kLaneRun * lanes);
         std::vector<double> sums(lanes, 0.0);
-        k.lanes_largest(est.data(), crowd.count, lanes, largest.data());
-        k.lanes_sums(look, est.data(), crowd.count, lanes, sums.data());
+        k.batch_largest(est.data(), crowd.count, lanes, largest.data());
+        k.batch_sums(look, est.data(), crowd.count, lanes, sums.data());
         put(out, largest), put(out, sums);
     });
 }

@@ -17,7 +17,7 @@ inline typename LaneOps<L>::F lane_load(const float* p) {
 constexpr int64_t kLaneAhead = 8192;  // bytes of a block's codes that are fetched ahead
 
 template <int L, int R, int V, bool Listed>
-inline void lanes_tile(const LaneRows& rows, int64_t r0, const LanePass* passes, int pass_count, const float* base, const float* add,
+inline void batch_tile(const LaneRows& rows, int64_t r0, const LanePass* passes, int pass_count, const float* base, const float* add,
                        int lanes, int lane, float* est) {
     using Ops = LaneOps<L>;
     using F = typename Ops::F;
@@ -84,14 +84,14 @@ void lanes_tiles_of(const LaneRows& rows, const LanePass* passes, int pass_count
     for (; r + R <= rows.count; r += R) {
         for (int64_t next = r + R; Listed && next < r + 2 * R && next < rows.count; ++next)  // the hardware does not foresee them
             for (int64_t at = 0; at < rows.row_step; at += 64) __builtin_prefetch(rows.codes + rows.ids[next] * rows.row_step + at);
-        lanes_tile<L, R, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
+        batch_tile<L, R, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
     }
-    for (; R > 4 && r + 4 <= rows.count; r += 4) lanes_tile<L, 4, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
-    for (; r < rows.count; ++r) lanes_tile<L, 1, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
+    for (; R > 4 && r + 4 <= rows.count; r += 4) batch_tile<L, 4, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
+    for (; r < rows.count; ++r) batch_tile<L, 1, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
 }
 
 template <int L, int R, int V>
-void lanes_tiles(const LaneRows& rows, const LanePass* passes, int pass_count, const float* base, const float* add, int lanes,
+void batch_tiles(const LaneRows& rows, const LanePass* passes, int pass_count, const float* base, const float* add, int lanes,
                  int lane, float* est) {
     if (rows.ids == nullptr) lanes_tiles_of<L, R, V, false>(rows, passes, pass_count, base, add, lanes, lane, est);
     else lanes_tiles_of<L, R < 8 ? R : 8, V, true>(rows, passes, pass_count, base, add, lanes, lane, est);
@@ -106,7 +106,7 @@ inline float lane_exponential(uint64_t& state) {  // -log of a uniform number, b
     return -std::log((static_cast<float>(x >> 11) + 0.5f) * 0x1p-53f);
 }
 
-// Where a class is to be told of, or its part of the line of gaps holds a point.
+// Where a class is to be reported, or its part of the line of gaps holds a point.
 template <int L>
 __attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state, int64_t id, int lane, uint32_t told, uint32_t out,
                                          const typename LaneOps<L>::F& est, const typename LaneOps<L>::F& upper,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headlong.engines.masks import classes_of
 from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.nucleus import nucleus_size
 from headlong.links import Link
 from headlong.native import Doubles
 
@@ -103,8 +104,7 @@ def kept_count(exponents: Doubles, filters: Filters) -> int:
     count = min(filters.top_k or len(exponents), len(exponents))
     mass = np.exp(exponents[:count] - exponents[0])
     if filters.top_p < 1:
-        before = np.concatenate([[0.0], np.cumsum(mass)[:-1]])
-        count = int(np.searchsorted(before, filters.top_p * mass.sum(), side="left"))
+        count = nucleus_size(mass, filters.top_p)
     if filters.min_p > 0:
         count = min(count, int((exponents >= exponents[0] + math.log(filters.min_p)).sum()))
     return count

@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.engines.reference.nucleus import nucleus_size
+
 Ids = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 
@@ -73,21 +75,20 @@ def _decided(source: Source, sieve: Sieve, found: Best) -> int | None:
     size = min(sieve.top_k or len(scaled), len(scaled))
     seen = int((found.scores >= found.least).sum())
     if sieve.top_p < 1:
-        before = np.concatenate([[0.0], np.cumsum(weights[:size])])
-        edge = sieve.top_p * float(before[-1])
-        size = int((before[:-1] < edge).sum()) if whole else _nucleus(source, sieve, before[:-1], float(scaled[0]))
+        mass = weights[:size]
+        size = nucleus_size(mass, sieve.top_p) if whole else _nucleus(source, sieve, mass, float(scaled[0]))
     if sieve.min_p > 0:
         size = min(size, int((weights >= sieve.min_p).sum()))
     return size if whole or size < seen else None
 
 
-def _nucleus(source: Source, sieve: Sieve, before: Doubles, shift: float) -> int:
+def _nucleus(source: Source, sieve: Sieve, mass: Doubles, shift: float) -> int:
     """How many classes have less than ``top_p`` of all mass before them; finer normalisers until that is clear."""
     eps = 1e-2
     while True:
         with np.errstate(over="ignore"):
-            low, high = (sieve.top_p * float(np.exp(end - shift)) for end in source.lse(sieve.temperature, eps))
-        sizes = [int((before < edge).sum()) for edge in (low, high)]
+            totals = [float(np.exp(end - shift)) for end in source.lse(sieve.temperature, eps)]
+        sizes = [nucleus_size(mass, sieve.top_p, total) for total in totals]
         if sizes[0] == sizes[1] or eps < FINEST:
             return sizes[1]
         eps *= 1e-2

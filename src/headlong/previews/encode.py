@@ -120,7 +120,7 @@ def _places(layer: Layer, groups: Groups) -> Encoded:
 
 
 def _units(layer: Layer, basis: Basis, groups: Groups) -> list[float]:
-    """What rounding takes of the turned coordinates of each group at most, over the length of the row."""
+    """What rounding takes of the rotated coordinates of each group at most, over the length of the row."""
     unit = (min(layer.dim, CHUNK) + -(-layer.dim // CHUNK) + 16) * 2.0**-24
     return [unit * float(np.linalg.norm(basis.back[:, group.start : group.stop])) for group in groups.coarse]
 
@@ -159,11 +159,11 @@ class _Reference:
             square = square + (covered + size) ** 2 - covered**2
         to.rest_size[part] = native.round_up(np.sqrt(np.maximum(square, 0)) * (1 + 1e-12))
 
-    def _coarse(self, part: slice, turned: Floats, length: Doubles) -> list[Doubles]:
-        """Takes the coarse planes from ``turned``; returns their ``‖codes‖``, group by group."""
+    def _coarse(self, part: slice, rotated: Floats, length: Doubles) -> list[Doubles]:
+        """Takes the coarse planes from ``rotated``; returns their ``‖codes‖``, group by group."""
         to, sizes, packed, scales = self.to, [], [], []
         for g, group in enumerate(self.groups.coarse):
-            left = np.ascontiguousarray(turned[:, group.start : group.stop])
+            left = np.ascontiguousarray(rotated[:, group.start : group.stop])
             whole, size, before = left.copy(), np.zeros(len(left)), np.zeros(len(left), np.float32)
             for plane in group.planes:
                 codes, before, taken = take_plane(left, plane, before)
@@ -172,7 +172,7 @@ class _Reference:
                 size += taken
             if self.unbiased:
                 size *= self._unbiased(whole, left, scales[len(scales) - len(group.planes) :])
-            turned[:, group.start : group.stop] = left
+            rotated[:, group.start : group.stop] = left
             # The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased scale
             # moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
             rounded = (self.units[g] * length + UNDERFLOWN) * (4 if self.unbiased else 1) + 2.0**-21 * size
@@ -183,18 +183,18 @@ class _Reference:
             to.scale[:, part] = scales
         return sizes
 
-    def _fine(self, part: slice, turned: Floats) -> list[Doubles]:
+    def _fine(self, part: slice, rotated: Floats) -> list[Doubles]:
         """The same of the fine planes."""
         sizes, packed, scales = [], [], []
         for group in self.groups.fine:
-            left = np.ascontiguousarray(turned[:, group.start : group.stop])
+            left = np.ascontiguousarray(rotated[:, group.start : group.stop])
             size, before = np.zeros(len(left)), np.zeros(len(left), np.float32)
             for plane in group.planes:
                 codes, before, taken = take_plane(left, plane, before)
                 packed.append(codes)
                 scales.append(before)
                 size += taken
-            turned[:, group.start : group.stop] = left
+            rotated[:, group.start : group.stop] = left
             sizes.append(size)
         if packed:
             self.to.rest[part], self.to.rest_scale[:, part] = np.concatenate(packed, axis=1), scales
@@ -216,10 +216,10 @@ class _Reference:
         """``rows @ back`` in float32, of :data:`CHUNK` coordinates at a time."""
         with np.errstate(over="ignore", invalid="ignore"):
             narrow = rows.astype(np.float32)
-            turned = narrow[:, :CHUNK] @ self.forth[:CHUNK]
+            rotated = narrow[:, :CHUNK] @ self.forth[:CHUNK]
             for start in range(CHUNK, rows.shape[1], CHUNK):
-                turned += narrow[:, start : start + CHUNK] @ self.forth[start : start + CHUNK]
-        return turned
+                rotated += narrow[:, start : start + CHUNK] @ self.forth[start : start + CHUNK]
+        return rotated
 
 
 def take_plane(left: Floats, plane: Plane, before: Floats) -> tuple[NDArray[np.uint8], Floats, Doubles]:

@@ -1,4 +1,4 @@
-"""Codes of 1, 2, 3, 4 or 8 bits in a turned basis, plane after plane: each plane codes what the ones before left.
+"""Codes of 1, 2, 3, 4 or 8 bits in a rotated basis, plane after plane: each plane codes what the ones before left.
 
     <w_i, hidden> + b_i = base_i + <centre, hidden> + <B_i, x>           x = (hidden - mean) R, see whitening.py and sphere.py
     level 0    estimate = sum_s scale_is <code_is, x_s>     |z - estimate| <= sum_s ‖B_is - scale_is code_is‖ ‖x_s‖   (sure)
@@ -62,8 +62,8 @@ def _energy(basis: Basis, layer: Layer) -> Doubles:
     """In float32, in a unit of the rows' size: it decides where bits go, and what groups are made alike."""
     rows = layer.weight[:: -(-layer.vocab // SAMPLE)] - basis.centre
     unit = max(float(np.abs(rows).max(initial=0.0)), 1e-300)
-    turned = (rows / unit).astype(np.float32) @ basis.back.astype(np.float32)
-    return np.asarray(np.square(turned, dtype=np.float64).mean(axis=0) * unit**2)
+    rotated = (rows / unit).astype(np.float32) @ basis.back.astype(np.float32)
+    return np.asarray(np.square(rotated, dtype=np.float64).mean(axis=0) * unit**2)
 
 
 def filled(energy: Doubles, mean_bits: float) -> Spent:

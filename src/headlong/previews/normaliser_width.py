@@ -39,11 +39,11 @@ def _farthest(layer: Layer, basis: Basis, tried: Doubles, widths: list[int]) -> 
     for part, rows in pieces(layer.weight):
         shared = rows @ basis.mean + (tried - basis.mean) @ basis.centre[:, None]
         shared = (shared if layer.bias is None else shared + layer.bias[part]).astype(np.float32)
-        turned = ((rows - basis.centre) @ basis.back).astype(np.float32)
-        exact = shared + x @ turned.T
+        rotated = ((rows - basis.centre) @ basis.back).astype(np.float32)
+        exact = shared + x @ rotated.T
         best = exact >= edge[:, None]
         for number, width in enumerate(widths):
-            near = np.where(best, exact, shared + x[:, :width] @ turned[:, :width].T)
+            near = np.where(best, exact, shared + x[:, :width] @ rotated[:, :width].T)
             sums[number] += np.exp(layer.link(near) - lse[:, None]).sum(axis=1)
     errors = np.log(sums)
     return np.asarray(np.abs(errors - np.median(errors, axis=1, keepdims=True)).max(axis=1))

@@ -89,10 +89,10 @@ class RaceReader:
             return self._reference.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         if dense:
             return self.rows.topk(hidden, k, eps, mask, True, threads, delta, seed)
-        logits, ids, log_probs, lse, error, rows, read, _, dear = self._race(hidden, k, eps, mask, threads, delta)
+        logits, ids, log_probs, lse, error, rows, read, _, late = self._race(hidden, k, eps, mask, threads, delta)
         proved = np.full(len(hidden), self.widths.kind == "sure")
-        columns = [logits, ids, log_probs, lse, error, proved, rows, read, dear]
-        return self._finish(columns, dear, lambda some, part: self.rows.topk(some, k, eps, part, True, threads), hidden, mask)
+        columns = [logits, ids, log_probs, lse, error, proved, rows, read, late]
+        return self._finish(columns, late, lambda some, part: self.rows.topk(some, k, eps, part, True, threads), hidden, mask)
 
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
@@ -101,9 +101,9 @@ class RaceReader:
             return self._reference.lse(hidden, eps, mask, dense, threads, delta, seed)
         if dense:
             return self.rows.lse(hidden, eps, mask, True, threads, delta, seed)
-        _, _, _, lse, error, rows, read, _, dear = self._race(hidden, 0, eps, mask, threads, delta)
+        _, _, _, lse, error, rows, read, _, late = self._race(hidden, 0, eps, mask, threads, delta)
         return self._finish(
-            [lse, error, rows, read, dear], dear, lambda some, part: self.rows.lse(some, eps, part, True, threads), hidden, mask
+            [lse, error, rows, read, late], late, lambda some, part: self.rows.lse(some, eps, part, True, threads), hidden, mask
         )
 
     def logits(self, hidden: Doubles, ids: Ids, threads: int) -> Doubles:
@@ -117,8 +117,8 @@ class RaceReader:
 
     def entries(self, hidden: Doubles, k: int, eps: float, delta: float, threads: int = 1) -> tuple[NDArray[np.int64], Any]:
         """Weights touched per query by a native race, and which queries had to be finished densely (all weights more)."""
-        *_, entries, dear = self._race(np.ascontiguousarray(hidden), k, eps, None, threads, delta)
-        return entries, dear
+        *_, entries, late = self._race(np.ascontiguousarray(hidden), k, eps, None, threads, delta)
+        return entries, late
 
     def _race(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float) -> Answer:
         """``delta`` is the engine's chance for the normaliser: a radius that may fail has taken its half already."""
@@ -132,10 +132,10 @@ class RaceReader:
         return answer
 
     def _finish(
-        self, columns: list[Any], dear: Any, finish: Callable[[Doubles, Mask], Answer], hidden: Doubles, mask: Mask
+        self, columns: list[Any], unfinished: Any, finish: Callable[[Doubles, Mask], Answer], hidden: Doubles, mask: Mask
     ) -> Answer:
         """The answers, with those rows that the race gave up replaced by dense ones; what it read stays in the cost."""
-        late = np.flatnonzero(dear)
+        late = np.flatnonzero(unfinished)
         if len(late):
             part = mask if mask is None or len(mask) == 1 else mask[late]
             finished = finish(np.ascontiguousarray(hidden[late]), part)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.engines.device.memory import Tensor
+from headlong.engines.device.query import round_up, split_peaks, two_planes
 from headlong.engines.device.reader import EXP32, WARPS, Reader
 from headlong.engines.device.records import Call, Found, Looked
-from headlong.engines.reference.query import PLANES
 from headlong.links import lowering_error
 from headlong.plan import Level, Plan, deinterleave, row_bytes, slack_rows, unpack
 
@@ -98,7 +98,7 @@ class CodesReader(Reader):
         lost = self.torch.zeros_like(x)
         planes = []
         for codes in self.levels:
-            found = [self._two_planes(x[:, start:stop]) for start, stop, _ in codes.level.layout]
+            found = [two_planes(self.torch, x[:, start:stop]) for start, stop, _ in codes.level.layout]
             for (start, stop, _), (whole, step) in zip(codes.level.layout, found, strict=True):
                 gap = (x[:, start:stop] - whole * step[:, None]).abs()
                 lost[:, start:stop] = self.torch.maximum(lost[:, start:stop], gap)
@@ -114,14 +114,6 @@ class CodesReader(Reader):
         shared = self.full((call.batch,), 0.0) if self.centre is None else call.hidden @ self.centre
         return sides, shared.float()
 
-    def _two_planes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Whole numbers up to 32512 and the float32 step that they count, ``query.two_planes``."""
-        step = self.up(x.abs().amax(dim=1) / PLANES).double()
-        step = self.torch.where(step.isfinite(), step, 0.0)
-        safe = self.torch.where(step > 0, step, 1.0)[:, None]
-        whole = (x / safe).clamp(-PLANES, PLANES).round()
-        return self.torch.where(step[:, None] > 0, whole, 0.0).nan_to_num(nan=0.0), step
-
     def _halves(self, level: Level, x: Tensor, lost: Tensor, length: Tensor) -> Tensor:
         """``[batch, slacks]``: each row's ``sum factor * term(x)``, rounded up."""
         assert level.slack is not None
@@ -133,22 +125,11 @@ class CodesReader(Reader):
             elif term.kind == "hidden":
                 half = length
             elif term.kind in ("peaks", "rest"):
-                half = self._peaks(part)[term.kind == "rest"]
+                half = split_peaks(self.torch, part)[term.kind == "rest"]
             else:
                 half = self.torch.linalg.vector_norm(part if term.kind == "norm" else lost[:, term.start : term.stop], dim=1)
             sums[row] = sums[row] + term.factor * half
-        return self.up(self.torch.stack(sums, dim=1) * (1 + 1e-9)).contiguous()
-
-    def _peaks(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``query.split_peaks`` for each row."""
-        sizes = x.abs().sort(dim=1, descending=True).values
-        none = self.torch.zeros_like(sizes[:, :1])
-        peaks = self.torch.cat([none, sizes.cumsum(dim=1)], dim=1)
-        scale = self.torch.where(sizes[:, :1] > 0, sizes[:, :1], 1.0)
-        squares = ((sizes / scale) ** 2).flip(1).cumsum(dim=1).flip(1)
-        rest = self.torch.cat([squares.sqrt() * scale, none], dim=1)
-        best = (peaks + math.sqrt(x.shape[1] / 3) * rest).argmin(dim=1, keepdim=True)
-        return peaks.gather(1, best)[:, 0], rest.gather(1, best)[:, 0]
+        return round_up(self.torch.stack(sums, dim=1) * (1 + 1e-9)).contiguous()
 
     def look(self, call: Call, k: int, *, sample: bool = False, keep: bool = True) -> Looked:
         """Level 0 of all classes; estimates and the queries' side are kept for the levels behind it."""

@@ -23,6 +23,7 @@ from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.cascade_fused import ShortCodes
 from headlong.engines.device.full_fused import MOST, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
+from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.reader import Reader
 from headlong.engines.device.records import Call, Found, Looked
 
@@ -174,7 +175,9 @@ class DeviceEngine(DeviceCalls):
         total = mass.sum(dim=1) if whole else torch.exp(lse - first[:, 0])
         doubt = torch.full_like(error, 1e-12) if whole else error + 1e-12
         goal = wish.top_p * total
-        inside = (before < goal[:, None]) & (first >= first[:, :1] + (math.log(wish.min_p) if wish.min_p > 0 else -math.inf))
+        place = torch.arange(mass.shape[1], device=mass.device)[None]
+        inside = place < nucleus_size(mass, wish.top_p, total)[:, None]
+        inside &= first >= first[:, :1] + (math.log(wish.min_p) if wish.min_p > 0 else -math.inf)
         inside &= first > -math.inf
         near = (before - goal[:, None]).abs() <= goal[:, None] * torch.expm1(doubt)[:, None]
         closed = ~(near & (before > 0)).any(dim=1) if wish.top_p < 1 else torch.ones_like(error, dtype=torch.bool)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from headlong.engines.device.memory import BLOCKS, INTERPRETED, INTERPRETER, Tensor, place_of, tensor_of
+from headlong.engines.device.query import round_up
 from headlong.engines.device.records import Call, Found, Looked
 from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
@@ -82,7 +83,7 @@ class Reader:
         tiles, best = self.tiles(classes, k)
         looked = self._room(batch, tiles, best, keep=keep)
         self.scan_kernels.scan_rows[(-(-batch // block), tiles)](
-            self.weight, self.one if self.bias is None else self.bias, self.norms, call.narrow, self.up(call.length), self.one,
+            self.weight, self.one if self.bias is None else self.bias, self.norms, call.narrow, round_up(call.length), self.one,
             *self.masked(call), self.steepest, self.link, *call.noise,
             looked.high, looked.estimate, looked.best, looked.best_ids, looked.mass,
             self.vocab, self.dim, batch, tiles, best, unit(self.dim, self.blocks.columns, product),
@@ -134,10 +135,6 @@ class Reader:
             KIND=KINDS["affine"] if plain else self.kind, SAMPLE=n > 0, BLOCK=self.blocks.noise,
         )  # fmt: skip
         return exponents, noise
-
-    def up(self, values: Tensor) -> Tensor:
-        """float64 to a float32 that is not smaller."""
-        return (values * (1 + 2.0**-22) + 1e-37).float()
 
     def capacity(self, k: int) -> int:
         """Room for the candidates of k classes: never more than a power of two above all classes, where none overflows."""

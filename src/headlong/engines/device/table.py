@@ -20,6 +20,7 @@ from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_filters, checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.memory import Tensor
+from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.records import Call
 from headlong.engines.reference.query import UNIT
 
@@ -242,7 +243,7 @@ class TableEngine(DeviceCalls, ABC):
         kept = (exponents > -math.inf) & (place < (wish.top_k or self.layer.vocab))
         mass = torch.exp(exponents - exponents[:, :1]).where(kept, 0.0)
         if wish.top_p < 1:
-            kept = kept & (mass.cumsum(dim=1) - mass < wish.top_p * mass.sum(dim=1, keepdim=True))
+            kept = kept & (place < nucleus_size(mass, wish.top_p)[:, None])
         if wish.min_p > 0:
             kept = kept & (exponents >= exponents[:, :1] + math.log(wish.min_p))
         return kept

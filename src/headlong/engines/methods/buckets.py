@@ -66,7 +66,7 @@ class Buckets(Method):
 
 
 class BucketReader:
-    """The verbs of an executor; masks, samples and dear queries are the plain executor's, which reads every row."""
+    """The verbs of an executor; masks, samples and expensive queries are the plain executor's, which reads every row."""
 
     def __init__(self, parts: EngineParts, share: float) -> None:
         assert parts.plan.arrays is not None
@@ -149,7 +149,7 @@ class BucketQuery:
         self.closed[buckets] = False
 
     def answer(self, k: int, eps: float, delta: float, key: int) -> tuple[Any, ...] | None:
-        """What the executor's ``topk`` (k > 0) or ``lse`` (k = 0) says of a row, without its cost; None: it is too dear."""
+        """What the executor's ``topk`` (k > 0) or ``lse`` (k = 0) says of a row, without its cost; None: too expensive."""
         best = self.best(k) if k else np.empty(0, np.int64)
         found = None if best is None else self.normaliser(eps, delta, key)
         if best is None or found is None:
@@ -169,7 +169,7 @@ class BucketQuery:
                 return np.asarray(np.lexsort((self.ids, -self.logits))[:k])
             rivals = rivals[np.argsort(-self.high[rivals], kind="stable")]
             rows = np.cumsum(self.reader.sizes[rivals])
-            # only beside a k-th score do rivals say how dear the answer is, and a better one may thin them out
+            # only beside a k-th score do rivals say how expensive the answer is, and a better one may thin them out
             if math.isfinite(worst) and self.rows + rows[-1] > self.reader.most and self.rows >= self.reader.most / 2:
                 return None
             self.open(rivals[: int(np.searchsorted(rows, max(STEP, k - len(self.ids)))) + 1])

@@ -4,7 +4,7 @@ With calibration vectors the first look is a whitened prefix, 5 to 10 % of float
 coordinates where the energy falls off slowly; without them, and where no coordinates lead, int8 codes of everything. Either
 way the radius holds for every query: ids are proved. The normaliser takes more rows: with ``delta`` above 0 a sample of them,
 drawn by the query's content and the engine's seed, until a bet against any other value is won; with ``delta`` 0 as many as a
-proof needs. A query for which that is dear is finished densely.
+proof needs. A query for which that is expensive is finished densely.
 
 A user names a promise and the randomness that it may rest on (``over``), and the radii follow from that:
 

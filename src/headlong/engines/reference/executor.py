@@ -97,7 +97,7 @@ def draws(query: Query, noise: Iterator[Doubles], temperature: float, kept: Kept
             exact = score[scored].max(initial=-math.inf)
             rivals = np.flatnonzero(~scored & (score >= exact))
             if len(rivals):
-                # Only beside a score to beat does the number of rivals say how dear the draw is.
+                # Only beside a score to beat does the number of rivals say how expensive the draw is.
                 if math.isinf(exact) or not finish_if_dear(query, len(rivals)):
                     query.look(ids[_largest(score, rivals, STEP)])
                 continue
@@ -109,10 +109,10 @@ def draws(query: Query, noise: Iterator[Doubles], temperature: float, kept: Kept
 
 def finish_if_dear(query: Query, rows: int) -> bool:
     """Score everything once ``rows`` candidates are more than the plan's share of the classes."""
-    dear = rows > query.matrix.plan.dense.share * len(query.estimate)
-    if dear:
+    expensive = rows > query.matrix.plan.dense.share * len(query.estimate)
+    if expensive:
         query.score_all()
-    return dear
+    return expensive
 
 
 def _largest(values: Doubles, ids: Ids, count: int) -> Ids:

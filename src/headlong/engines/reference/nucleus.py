@@ -20,6 +20,12 @@ FIRST = 16
 """Rows read further in the first round of a comparison that is open; each round doubles it."""
 
 
+def nucleus_size(mass: Doubles, top_p: float, total: float | None = None) -> int:
+    """How many classes, in falling order of ``mass``, have less than ``top_p * total`` before them (None: of all of it)."""
+    before = np.concatenate([[0.0], np.cumsum(mass)])
+    return int((before[:-1] < top_p * (before[-1] if total is None else total)).sum())
+
+
 class Kept:
     """The classes of one query that survive ``top_p`` and ``min_p`` at a temperature, as far as they were asked for."""
 

@@ -28,6 +28,7 @@ from headlong.engines.allowed import Few, Filters, kept_count, listed
 from headlong.engines.arguments import Asked, asked, checked_eps, checked_filters, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
+from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.answers import (
     Best,
@@ -256,7 +257,7 @@ class StructuredEngine(Bounded, ABC):
             k = min(4 * k, self.layer.vocab)
         count = kept_count(log_probs, filters._replace(top_p=1.0))
         if filters.top_p < 1:
-            count = min(count, int(np.searchsorted(before[:-1], filters.top_p, side="left")))
+            count = min(count, nucleus_size(mass, filters.top_p, 1.0))
         error = float(best.logit_error[0] + best.lse_error[0]) + 2 * len(before) * UNIT
         sure = bool((np.abs(before - filters.top_p) > error).all()) if filters.top_p < 1 else True
         order = np.argsort(best.ids[0, :count])

@@ -58,7 +58,7 @@ def rotate(
 
 
 @triton.jit
-def planes_of(x, lost, j, planes, columns, steps, segments, count):
+def two_planes(x, lost, j, planes, columns, steps, segments, count):
     """Both planes of every segment ``(start, stop, place)``; returns ``lost``, the largest ``|x - x^|`` of each coordinate."""
     for s in range(count):
         start, stop, place = tl.load(segments + 3 * s), tl.load(segments + 3 * s + 1), tl.load(segments + 3 * s + 2)
@@ -77,7 +77,7 @@ def planes_of(x, lost, j, planes, columns, steps, segments, count):
 
 
 @triton.jit
-def split(x, inside, count):
+def split_peaks(x, inside, count):
     """``(sum of the peaks, norm of the rest)`` for the part of the largest coordinate at which the radius is least."""
     size = tl.where(inside, tl.abs(x), 0.0)
     most, wide = tl.max(size, 0), tl.sqrt(count.to(tl.float64) / 3.0)
@@ -102,7 +102,7 @@ def halves_of(x, lost, length, j, halves, terms, factors, count, rows, ROWS: tl.
         part = tl.where(inside, tl.where(kind == 1, lost, x), 0.0)
         half = tl.sqrt(tl.sum(part * part, 0))
         if kind >= 4:
-            peaks, rest = split(x, inside, stop - start)
+            peaks, rest = split_peaks(x, inside, stop - start)
             half = tl.where(kind == 4, peaks, rest)
         half = tl.where(kind == 2, length, tl.where(kind == 3, 1.0, half))
         sums += tl.where(r == tl.load(terms + 4 * t + 3), tl.load(factors + t) * half, 0.0)
@@ -135,10 +135,11 @@ def prepare(
     length = tl.sqrt(tl.sum(squares, 0))
     j = tl.arange(0, ROOM)
     x = tl.load(x_at + b * width + j, mask=j < width, other=0.0)
-    lost = planes_of(x, tl.zeros((ROOM,), tl.float64), j, planes + b * 2 * columns, columns, steps + b * count, segments, count)
+    lost = tl.zeros((ROOM,), tl.float64)
+    lost = two_planes(x, lost, j, planes + b * 2 * columns, columns, steps + b * count, segments, count)
     if DEEPER:
         deeper = deep_planes + b * 2 * deep_columns
-        lost = planes_of(x, lost, j, deeper, deep_columns, deep_steps + b * deep_count, deep_segments, deep_count)
+        lost = two_planes(x, lost, j, deeper, deep_columns, deep_steps + b * deep_count, deep_segments, deep_count)
         halves_of(x, lost, length, j, deep_halves + b * deep_slacks, deep_terms, deep_factors, deep_parts, deep_slacks, ROWS)
     halves_of(x, lost, length, j, halves + b * slacks, terms, factors, parts, slacks, ROWS)
     for n in tl.static_range(4):

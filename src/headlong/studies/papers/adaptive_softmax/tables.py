@@ -88,8 +88,8 @@ def measured(
         values, ids, lse = top.log_probs + top.lse[:, None], top.ids, top.lse
         reader = engine._executor  # noqa: SLF001 - counting entries is no verb of engines
         assert isinstance(reader, RaceReader)
-        entries, dear = reader.entries(queries, 1, eps, delta / 2)
-        touched, multipliers = float(entries.sum() + dear.sum() * layer.vocab * layer.dim), (1.0, 1.0)
+        entries, expensive = reader.entries(queries, 1, eps, delta / 2)
+        touched, multipliers = float(entries.sum() + expensive.sum() * layer.vocab * layer.dim), (1.0, 1.0)
         read = touched / full
     else:
         vectors, share = None if variant == "theory" else tuning, 0.5 if variant == "published, shared" else 1.0

@@ -34,7 +34,7 @@ Array = NDArray[Any]
 TOPS = (1, 5, 10)
 SEEDED_ON = 100_000
 TRAINED = 64
-"""The number of experts that are trained after they were seeded; fewer, larger ones are dear to train."""
+"""The number of experts that are trained after they were seeded; fewer, larger ones are expensive to train."""
 PIECE = 512
 
 
