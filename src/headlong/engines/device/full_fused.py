@@ -5,7 +5,7 @@
     look (every row once) -> settle (candidates, order, normaliser) -> dense (whatever is left open)
 
 Everything else that an answer holds is written by those three as well: no number is copied or filled in on the way. More than
-:data:`MOST` classes, several draws of a query and filters go the longer way of :mod:`headlong.engines.device.residence`.
+:data:`MOST` classes, several draws of a query and filters go the longer way of :mod:`headlong.engines.device.reader`.
 """
 
 from __future__ import annotations

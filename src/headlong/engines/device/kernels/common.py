@@ -1,6 +1,6 @@
 """What the GPU kernels compute alike: links, Gumbels, and the bookkeeping of one tile of logits. Imports Triton.
 
-    linked   f(z) in float64 from a lowered link                                    links.py
+    linked   f(z) in float64 from a lowered link                                    links/
     gumbel   -log(-log(u)) of (seed, row, draw, class), the CPU's own numbers       gumbel.py
 
 Loaded by ``device.py`` only where an engine on a device is made. Not here: loads of weights, launches.
