@@ -287,13 +287,11 @@ def python_functions(source: str) -> Iterator[tuple[int, str]]:
     """``(lines, name)`` of every function: those of its body, less the docstring and its imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = 0 if ast.get_docstring(node) is None else 1
-            while first < len(node.body) and isinstance(node.body[first], (ast.Import, ast.ImportFrom)):
-                first += 1
-            body = node.body[first:]
-            brought = sum((one.end_lineno or 0) - one.lineno + 1 for one in body if isinstance(one, (ast.Import, ast.ImportFrom)))
+            body = node.body if ast.get_docstring(node) is None else node.body[1:]
+            brought = [one for one in body if isinstance(one, (ast.Import, ast.ImportFrom))]
             if body:
-                yield (body[-1].end_lineno or 0) - body[0].lineno + 1 - brought, node.name
+                lines = sum((one.end_lineno or 0) - one.lineno + 1 for one in brought)
+                yield (body[-1].end_lineno or 0) - body[0].lineno + 1 - lines, node.name
 
 
 def test_python_files_and_functions_are_short() -> None:
