@@ -50,7 +50,7 @@ def test_a_level_is_offered_where_the_processor_has_all_of_it() -> None:
 
 def test_a_level_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", "avx1024")
-    with pytest.raises(KernelError, match=r"'avx1024', which is not to be had here; choose from numpy, portable"):
+    with pytest.raises(KernelError, match=r"'avx1024', which is not available here; choose from numpy, portable"):
         native.isa()
 
 

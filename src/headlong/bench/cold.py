@@ -1,4 +1,4 @@
-"""Calls as a decoder makes them: after other work has emptied the caches, and with threads that have slept.
+"""Calls as a decoder makes them: after other work has emptied the caches, and after its threads have gone to sleep.
 
 ::
 

@@ -41,7 +41,7 @@ Clock = Callable[[Callable[[Any], Any], Any], float]
 
 
 def silent(done: int, total: int) -> None:
-    """Progress that nobody is told."""
+    """Progress that is not shown."""
 
 
 def _same(value: Any) -> Any:
@@ -68,7 +68,7 @@ class Schedule:
     """How often: ``rounds`` turns of ``calls`` timed calls each, or fewer rounds (never fewer than three) once ``seconds``
     have gone by. ``pause`` comes before each turn: idle threads of the contestant before, which OpenMP and BLAS keep
     spinning for up to some 25 ms, would take a processor from this one. Untimed calls follow, ``settle`` or more, until
-    they took as long: a processor that slept is slow for some milliseconds, which slow calls would not notice."""
+    they took as long: a processor that was idle is slow for some milliseconds, which slow calls would not notice."""
 
     rounds: int = 15
     settle: int = 2

@@ -15,7 +15,7 @@ MOST = 1 << 31
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked of everyone, how the clock was read, and whom speed-ups are over (empty: the fastest dense product)."""
+    """What was asked of everyone, how the clock was read, and what speed-ups are over (empty: the fastest dense product)."""
 
     k: int = 10
     batches: tuple[int, ...] = (1, 8, 64)

@@ -109,7 +109,7 @@ def headlong(
 
 
 def settled(threads: int | None) -> int:
-    """The number of threads, which every library is told before it is imported."""
+    """The number of threads; every library is set to it before it is imported."""
     from headlong.bench.measure import claim_threads, processors
 
     if threads is not None and threads < 1:

@@ -121,7 +121,7 @@ def train(
     settings = choices(option or []) | ({} if seed is None else {"training.seed": seed})
     record = run.train(run.chosen_recipe(config, model, data, head, settings), out, sys.stderr)
     if os.environ.get("RANK", "0") != "0":
-        return  # the first process speaks for all
+        return  # only the first process prints
     if as_json:
         say_json(record)
     else:

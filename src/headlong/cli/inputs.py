@@ -1,7 +1,7 @@
 """Files as the command line names them: ``path[:tensor[:bias]]`` for a layer, ``path[:tensor]`` for hidden vectors.
 
 A layer comes from a safetensors file, a sharded index or a checkpoint's folder; hidden vectors from a safetensors file
-or an ``.npy``. An engine's file is told from a layer's by its metadata. Everything is mapped, and nothing pickled is read.
+or an ``.npy``. Its metadata says whether a file holds an engine or a layer. Everything is mapped, and nothing pickled is read.
 """
 
 from __future__ import annotations

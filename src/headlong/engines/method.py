@@ -57,7 +57,7 @@ class Method(ABC):
         return self.plan(layer, calibration, threads, promise)
 
     def aimed(self, wanted: Promise) -> Method:
-        """The method told what was asked for, where it promises less and has to remember it."""
+        """The method with the promise that was asked for, which it has to keep where it promises less."""
         return self
 
     def placed(self) -> Method:

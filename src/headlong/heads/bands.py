@@ -139,7 +139,7 @@ def checked_cutoffs(cutoffs: Sequence[int] | None, vocab: int) -> list[int]:
 
 
 def checked_widths(widths: Sequence[int] | None, dim: int, bands: int, narrowest: int = NARROWEST) -> list[int]:
-    """One width for each band, none so narrow that its classes could not be told apart."""
+    """One width for each band, wide enough to distinguish its classes."""
     least = min(narrowest, dim)
     if widths is None:
         return [max(least, dim // 4 ** (number + 1)) for number in range(bands)]

@@ -57,7 +57,7 @@ class Reader:
             return self.forget()
         bias = self._bias(rows)
         if bias is not None and not np.isfinite(bias).all():
-            return self.forget()  # who asks next is told
+            return self.forget()  # the next call raises
         first = self.made.layer.vocab
         self.made = self.made.with_rows(rows, bias)
         self.names = np.concatenate([self.names, np.arange(first, first + len(rows))])

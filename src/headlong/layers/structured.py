@@ -1,4 +1,4 @@
-"""What every finished layer of several parts is: arrays and plain facts, saved as they are and told apart by a checksum.
+"""What every finished layer of several parts is: arrays and plain facts, saved as they are and identified by a checksum.
 
 ::
 

@@ -30,7 +30,7 @@ def isa() -> str:
     asked = os.environ.get("HEADLONG_ISA", "")
     here = levels()
     if asked and asked not in here:
-        raise KernelError(f"HEADLONG_ISA is {asked!r}, which is not to be had here; choose from {', '.join(here)}")
+        raise KernelError(f"HEADLONG_ISA is {asked!r}, which is not available here; choose from {', '.join(here)}")
     if not asked and here == [REFERENCE]:
         raise KernelError(
             "headlong._native is not installed; build it with `pip install .`, "

@@ -32,7 +32,7 @@ FIRST = 16
 MOST_SEGMENTS = 4
 """Of level 0, and of the tail: the last takes what is left."""
 ROUNDING = 2 * ESTIMATE_ROUNDING
-"""Several segments are added up where the executor's promise speaks of one."""
+"""The executor's promise is for one segment; here several are added up."""
 AT_ONCE = 1 << 15
 """Classes that tell what is typical, and whose slack is put together while it is in the cache."""
 EIGHT = ((8, "absmax"),)

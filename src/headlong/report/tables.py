@@ -70,7 +70,7 @@ def timings(record: Record, way: str) -> Sequence[Mapping[str, Any]]:
 
 
 def baselines(record: Record, way: str = "loop") -> dict[int, str]:
-    """By batch size: whom speed-ups are over."""
+    """By batch size: the contestant that speed-ups are relative to."""
     entries = timings(record, way)
     found = {}
     for batch in dict.fromkeys(entry["batch"] for entry in entries):

@@ -53,7 +53,7 @@ class TensorFile:
     def verify(self, threads: int = 2) -> None:
         """Read the whole file and compare it with its checksum; MalformedFileError where a byte is not what was written."""
         if self.checksum is None:
-            raise StoreError(f"{self.name} carries no checksum, so damage cannot be told; save it again")
+            raise StoreError(f"{self.name} carries no checksum, so damage cannot be detected; save it again")
         data = memoryview(self._data)
         came = checksum(data[: self._origin], data[self._origin :], threads)
         if came != self.checksum:

@@ -1,4 +1,4 @@
-"""What a model does to its scores after the output layer, told from one example.
+"""What a model does to its scores after the output layer, found from one example.
 
 ::
 

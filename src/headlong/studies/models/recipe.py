@@ -28,7 +28,7 @@ KNOWN = {
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How a model is trained; what is not a matter of the data, the model or the head.
+    """How a model is trained: all settings but those of the data, the model and the head.
 
     ``optimiser``   "adam", "sgd" or "nt-asgd" (SGD that averages its weights once validation stops improving)
     ``epoch_steps`` steps of an epoch, for data of which a part is enough; 0: once through all of it

@@ -138,7 +138,7 @@ class Display:
         pass
 
     def __exit__(self, *fault: object) -> None:
-        """Leave no half-told line behind."""
+        """End the line that is being printed."""
         if self._live and self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

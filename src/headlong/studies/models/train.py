@@ -35,7 +35,7 @@ PAUSE = 20.0
 
 @dataclass(frozen=True)
 class Moment:
-    """What a progress display is told after each step and each epoch."""
+    """Calls a progress display after each step and each epoch."""
 
     epoch: int
     epochs: int

@@ -14,7 +14,7 @@ Figures = Iterable[tuple[str, str]]
 
 
 def draw(paper: str, figures: Figures, out: Path) -> None:
-    """``OUT/PAPER-NAME.svg`` for each, told on stderr."""
+    """``OUT/PAPER-NAME.svg`` for each; their names go to stderr."""
     out.mkdir(parents=True, exist_ok=True)
     for name, svg in figures:
         path = out / f"{paper}-{name}.svg"
