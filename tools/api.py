@@ -85,8 +85,12 @@ SECTIONS = (
     Section("Transformers", "integrations.generation.fast_head", ("FastHead",), "headlong.integrations.transformers"),
     Section("Transformers", "integrations.decoding", ("generate", "headlong_generate"), "headlong.integrations.transformers"),
     *(
-        Section("scikit-learn", f"integrations.sklearn.{file}", (), "headlong.integrations.sklearn")
-        for file in ("linear", "trained", "ranking")
+        Section("scikit-learn", f"integrations.sklearn.{file}", names, "headlong.integrations.sklearn")
+        for file, names in (
+            ("linear", ("TopKClassifier",)),
+            ("trained", ("HeadClassifier",)),
+            ("ranking", ("Ranking", "predict_topk")),
+        )
     ),
     *(
         Section("FAISS", f"integrations.{file}", (), "headlong.integrations.faiss_api")
