@@ -20,7 +20,7 @@ LEFTWARD = ("errors", "arrays", "links", "answers", "plan", "store", "layers")
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
-ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device")}
+ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device", "saved")}
 READING = {*CORE, "checks", "native", "previews", "engines", "engines/reference", *ENGINES}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "checks", "native", "bench", "heads", "torch"}
@@ -36,7 +36,8 @@ LAW: dict[str, set[str]] = {
     "native": {"errors", "arrays", "plan", "numpy", "_native"},
     "previews": CORE | {"native"},
     "engines/reference": {*CORE, "native"},
-    "engines": {*CORE, "checks", "native", "previews", "engines/reference"},
+    "engines": {*CORE, "checks", "native", "previews", "engines/reference", "engines/saved"},
+    "engines/saved": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
     "engines/methods": {*CORE, "checks", "native", "previews", "engines", "engines/reference", "engines/adaptive"},
     "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
     "engines/structured": {*CORE, "checks", "native", "engines", "engines/reference"},

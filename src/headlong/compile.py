@@ -33,7 +33,7 @@ from headlong.engines.method import METHODS, Method
 from headlong.engines.methods import buckets, cascade, full, svd
 from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture
-from headlong.engines.saved import read_engine
+from headlong.engines.saved.engine import read_engine
 from headlong.engines.structured import bands, blocks, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import is_structured, read_structured

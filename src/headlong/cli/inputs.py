@@ -18,9 +18,9 @@ import numpy as np
 from headlong.arrays import HIDDEN
 from headlong.cli import foreign
 from headlong.compile import load
-from headlong.engines import saved
 from headlong.engines.base import Engine
 from headlong.engines.changed import Changed
+from headlong.engines.saved import engine as saved
 from headlong.engines.structured import saved as saved_structured
 from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, ShapeError, StoreError, cause

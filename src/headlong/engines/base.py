@@ -37,7 +37,7 @@ from headlong.engines.masks import check_some_left
 from headlong.engines.method import Method
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import UNIT, Matrix
-from headlong.engines.saved import Saved, write_engine
+from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, lowering_error

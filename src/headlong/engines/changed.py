@@ -34,8 +34,8 @@ from headlong.engines.factory import checked_norms, reading
 from headlong.engines.masks import Marked
 from headlong.engines.merged import Merged, best_of, blank, log_probs_of, merged_lse
 from headlong.engines.method import METHODS
-from headlong.engines.saved import write_engine
-from headlong.engines.saved_changes import Changes
+from headlong.engines.saved.changes import Changes
+from headlong.engines.saved.engine import write_engine
 from headlong.layers.matrix import Layer
 from headlong.links import Link
 

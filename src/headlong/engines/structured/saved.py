@@ -70,7 +70,7 @@ def read_structured(
     threads: int = 2,
     thorough: bool = False,
 ) -> Kept:
-    """What :func:`write_structured` wrote. Anything else is a :class:`StoreError`; as in ``engines/saved.py``."""
+    """What :func:`write_structured` wrote. Anything else is a :class:`StoreError`; as in ``engines/saved/engine.py``."""
     file = open_file(path, mapped)
     check_version(file.metadata, FORMAT, VERSION, file.name)
     if verify and file.checksum is not None:

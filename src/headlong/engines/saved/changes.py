@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.engines.saved_blocks import Reader
+from headlong.engines.saved.blocks import Reader
 from headlong.layers.matrix import Layer
 
 NAME = "changes."

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from headlong.answers import Promise
 from headlong.arrays import Array
-from headlong.engines import saved_changes
-from headlong.engines.saved_blocks import read_blocks, record_of, tensors_of
-from headlong.engines.saved_changes import Changes, read_changes
+from headlong.engines.saved import changes as saved_changes
+from headlong.engines.saved.blocks import read_blocks, record_of, tensors_of
+from headlong.engines.saved.changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
