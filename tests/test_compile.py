@@ -10,8 +10,7 @@ import pytest
 
 import headlong as hl
 from headlong import native
-from headlong.engines.factory import choose
-from headlong.engines.method import SMALL
+from headlong.engines.factory import FEW, FEW_TO_BET, SHARED, choose
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
@@ -21,15 +20,28 @@ SMALL_LAYER = hl.Layer(np.random.default_rng(0).standard_normal((200, 16)).astyp
 
 
 def test_auto_is_one_predicate_with_a_reason() -> None:
-    assert choose(SMALL_LAYER) == (
+    bet, proof = hl.Promise(0.01, 0.001, 0.0), hl.Promise(math.inf, 0.0, 0.0)
+    assert choose(SMALL_LAYER, bet) == (
         "full",
-        "3,200 weights, fewer than 1,500,000: reading all of them is no slower than looking first",
+        "3,200 weights, fewer than 600,000: reading all of them is no slower than looking first",
     )
-    large = hl.Layer(np.zeros((SMALL // 100, 100), np.float16))
-    assert choose(large)[0] == "cascade" and "1,500,000 or more" in choose(large)[1]
+    large, between = (hl.Layer(np.zeros((size // 100, 100), np.float16)) for size in (FEW_TO_BET, FEW))
+    assert choose(large, bet)[0] == "cascade" and "600,000 or more" in choose(large, bet)[1]
+    assert choose(between, bet)[0] == "full" and choose(between, proof)[0] == "cascade"
     engine = hl.compile(SMALL_LAYER)
-    assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER)[1]
+    assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER, bet)[1]
     assert hl.compile(SMALL_LAYER, "cascade").reason == "asked for"
+
+
+def test_auto_reads_batches_of_a_layer_of_middling_size_densely_where_each_query_would_bet() -> None:
+    rng = np.random.default_rng(1)
+    layer = hl.Layer(rng.standard_normal((FEW_TO_BET // 60 + 1, 60)).astype(np.float32))
+    assert layer.vocab * layer.dim < SHARED
+    betting, proving = hl.compile(layer), hl.compile(layer, eps=math.inf)
+    hidden = rng.standard_normal((2, 60)).astype(np.float32)
+    assert betting.method.name == proving.method.name == "cascade" and "batches are read densely" in betting.reason
+    assert not betting.topk(hidden[:1]).cost.dense.any() and betting.topk(hidden).cost.dense.all()
+    assert not proving.topk(hidden).cost.dense.any()
 
 
 def test_promises() -> None:
@@ -151,7 +163,7 @@ def test_weighted_svd_covers_the_trained_layer(trained: Layer, trained_hidden: n
 def test_auto_proves_normalisers_of_large_batches_densely() -> None:
     rng = np.random.default_rng(0)
     basis = np.arange(1, 65.0) ** -1.0
-    layer = hl.Layer((rng.standard_normal((24000, 64)) * basis).astype(np.float32))
+    layer = hl.Layer((rng.standard_normal((40000, 64)) * basis).astype(np.float32))
     vectors = rng.standard_normal((300, 64)) * basis
     proved = hl.compile(layer, eps=0.05, delta=0.0, calibration=vectors)
     assert "dense beyond batch 8" in proved.reason and proved.topk(vectors[:9]).cost.dense.all()

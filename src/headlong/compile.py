@@ -28,7 +28,7 @@ from headlong.engines.device.factory import PLACED, device_choice, on_device, st
 from headlong.engines.device.memory import place_of
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
-from headlong.engines.factory import choose, first_look, reading
+from headlong.engines.factory import SHARED, bets, choose, first_look, reading
 from headlong.engines.method import METHODS, Method
 from headlong.engines.methods import buckets, cascade, full, svd
 from headlong.engines.methods.cascade import rate_of
@@ -130,7 +130,7 @@ def compile(
     name, reason = method, "asked for"
     if method == "auto":
         found = vectors is not None
-        name, reason = choose(layer, found) if place is None else device_choice(layer, found, wanted.eps)
+        name, reason = choose(layer, wanted, found) if place is None else device_choice(layer, found, wanted.eps)
     reader = configured(name, options).aimed(wanted)
     if place is not None:
         reader = reader.placed()
@@ -139,6 +139,9 @@ def compile(
         engine.reason += f": {first_look(engine.plan)}"
         if len(engine.plan.levels) > 1 and not delta and math.isfinite(eps):
             engine = engine.reading_densely(PROVED, f"{engine.reason}; dense beyond batch {PROVED}: proofs share few rows")
+    if method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
+        reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
+        engine = engine.reading_densely(1, reason)
     return engine if place is None else on_device(engine, place)
 
 

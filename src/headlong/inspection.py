@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong.answers import Promise
 from headlong.arrays import evenly
 from headlong.bench.measure import Progress
 from headlong.engines.arguments import LARGEST, checked_hidden, checked_k
@@ -37,6 +38,8 @@ from headlong.report.tables import Table, percent
 Doubles = NDArray[np.float64]
 
 QUERIES = 64
+DEFAULT = Promise(0.01, 0.001, 0.0)
+"""What compile promises where nothing is asked for."""
 RANKED = 16
 """Queries whose ranks in a low-rank preview are counted: every class is scored several times for each."""
 SYNTHETIC_TOP = 0.3
@@ -141,7 +144,7 @@ def tables(facts: Facts) -> list[Table]:
 def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     """What the numbers mean for the choice of a method."""
     layer, scored = facts.layer, float(np.median(facts.candidates)) / facts.layer.vocab
-    name, reason = choose(layer)
+    name, reason = choose(layer, DEFAULT)
     yield f"compile takes '{name}'", reason
     if name == "cascade":
         left = f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median"

@@ -188,7 +188,7 @@ def test_the_width_follows_the_spectrum() -> None:
 def test_few_bits_where_the_energy_falls_off_slowly() -> None:
     rng = np.random.default_rng(1)
     energy = (1 + np.arange(128)) ** -0.25
-    layer = Layer((rng.standard_normal((20_000, 128)) * energy).astype(np.float32))
+    layer = Layer((rng.standard_normal((60_000, 128)) * energy).astype(np.float32))
     hidden = 2.2 * rng.standard_normal((1000, 128)) * energy
     engine = hl.compile(layer, "cascade", calibration=hidden[:900], eps=0.05)
     assert {bits for *_, bits in engine.plan.levels[0].layout} == {4, 8} and engine.plan.levels[1].adds

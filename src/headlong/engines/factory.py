@@ -5,17 +5,24 @@ What ``headlong.compile`` does for a plain layer, and what the engines of struct
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from headlong import native
 from headlong.answers import Promise
 from headlong.engines.base import Engine
-from headlong.engines.method import METHODS, SMALL, Method
+from headlong.engines.method import METHODS, Method
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import Plan
 
+FEW, FEW_TO_BET = 60_000, 600_000
+"""Weights below which reading all of them is no slower than looking first: for ids and proofs, and where a bet settles the
+normaliser, which takes some tens of microseconds whatever the size."""
+SHARED = 2_500_000
+"""Weights below which queries that come together are read densely sooner than they bet, each for itself."""
 LIBRARY = (
     "the linear algebra library that NumPy was built with computes wrongly here: try another kernel of it "
     "(OPENBLAS_CORETYPE), or method='full', which needs none"
@@ -24,13 +31,19 @@ READERS = ("auto", "full", "cascade")
 """What may read a matrix of a structured layer: those that prove their answers."""
 
 
-def choose(layer: Layer, calibrated: bool = False) -> tuple[str, str]:
+def bets(wanted: Promise) -> bool:
+    """Whether the normaliser is settled by a bet on sampled rows."""
+    return wanted.delta > 0 and math.isfinite(wanted.eps)
+
+
+def choose(layer: Layer, wanted: Promise, calibrated: bool = False) -> tuple[str, str]:
     """The method that "auto" stands for, and why."""
     size = layer.vocab * layer.dim
-    if size < SMALL:
-        return "full", f"{size:,} weights, fewer than {SMALL:,}: reading all of them is no slower than looking first"
+    small = FEW_TO_BET if bets(wanted) else FEW
+    if size < small:
+        return "full", f"{size:,} weights, fewer than {small:,}: reading all of them is no slower than looking first"
     looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"
-    return "cascade", f"{size:,} weights, {SMALL:,} or more: {looks}"
+    return "cascade", f"{size:,} weights, {small:,} or more: {looks}"
 
 
 def reading(
@@ -84,7 +97,7 @@ def part(layer: Layer, method: str, wanted: Promise, *, threads: int | None, see
     """The engine of one matrix of a structured layer."""
     if method not in READERS:
         raise OptionError(f"parts is {method!r}; expected one of {', '.join(READERS)}")
-    name, reason = choose(layer) if method == "auto" else (method, "asked for")
+    name, reason = choose(layer, wanted) if method == "auto" else (method, "asked for")
     wanted = wanted._replace(over=frozenset({"query"}))
     return reading(layer, METHODS[name](), wanted, threads=threads, seed=seed, reason=reason)
 

@@ -4,7 +4,8 @@ some calibration vectors.
     bytes(w) = level 0 for all classes + 3 * ( level 1 for those whose interval reaches the k-th best logit
              + exact rows that the normaliser takes to keep its promise ),  at most what a dense pass reads
 
-(three times, since rows that are gathered come at about a third of the speed of a scan).
+(three times, since rows that are gathered come at about a third of the speed of a scan). What takes time beside bytes counts as
+bytes, too: a rotation of the query and a second level, unpacking codes of few bits, each class that is looked at again.
 
 Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates, and codes of few
 bits where the energy is, are judged by the same count: a layer without leading coordinates keeps the former, one whose energy
@@ -39,6 +40,10 @@ DEAR = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 GATHERED, CANDIDATE = 3.0, 512
 """What a gathered byte costs in scanned ones, and what a class costs that goes to level 1, beside its bytes there."""
+SET_UP = 600_000
+"""What rotating a query and keeping a second level cost beside their bytes: some 25 us, at the speed of a scan."""
+UNPACKED = 1.3
+"""What a byte of codes of few bits costs in bytes of whole codes."""
 COUNTS = 256
 """How many numbers of exact rows are compared where the rest is drawn."""
 FURTHER = 1.2
@@ -108,11 +113,12 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise
     """Mean over the judges. ``width`` None: int8 codes of all coordinates; groups: codes of few bits."""
     dim, item = layer.dim, layer.weight.itemsize
     fine = _radii(seen, ((0, dim),), CODE_LOSS)
+    first: float
     if width is None:
         coarse, likely, first, deeper = fine, fine, 6 * 4 + dim, dim * item
     elif isinstance(width, Groups):
         coarse = likely = _radii_of_groups(seen, width)
-        first, deeper = plane_bytes(width), dim  # level 1 is shorter than that, but gathered row by row
+        first, deeper = UNPACKED * plane_bytes(width), dim  # level 1 is shorter than that, but gathered row by row
     else:
         head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
         learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
@@ -122,7 +128,7 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise
         if teaches(promise):
             likely = _typical(seen, width, sure) * sure
         first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
-    rotation = 0 if width is None else 2 * dim * dim
+    rotation = 0 if width is None else 2 * dim * dim + SET_UP
     every = layer.vocab * dim * item
     if teaches(promise):
         likely, fine = (CODES * fine if width is None else likely), CODES * fine
@@ -146,9 +152,9 @@ def _gathered(
     mass = seen.share[judge]
     opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (likely, fine))
     if promise.delta == 0:
-        return total + opened * deeper + scored * row
+        return total + opened * (deeper + CANDIDATE) + scored * row
     at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
-    return total + min(at_once, opened * deeper + after)
+    return total + min(at_once, opened * (deeper + CANDIDATE) + after)
 
 
 def teaches(promise: Promise) -> bool:

@@ -83,7 +83,7 @@ class MixtureParts:
         """Make the engine over the matrix; its first look is as wide as ``contexts`` say, for normalisers within ``aim``."""
         matrix, wanted = self.layer.matrix, Promise(0.01, 0.0, 0.0)
         about: dict[str, Any] = {"threads": self._threads, "seed": self._seed}
-        name = choose(matrix)[0] if method == "auto" else method
+        name = choose(matrix, wanted)[0] if method == "auto" else method
         if contexts is None or name != Cascade.name or not min(CANDIDATES) < matrix.dim <= min(MOST_DIM, matrix.vocab):
             self.part = part(matrix, method, wanted, **about)
         else:
