@@ -28,8 +28,8 @@ from headlong.engines.device.factory import PLACED, device_choice, on_device, st
 from headlong.engines.device.memory import place_of
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
-from headlong.engines.factory import SHARED, bets, choose, first_look, reading
-from headlong.engines.method import METHODS, Method
+from headlong.engines.factory import bets, choose, first_look, reading
+from headlong.engines.method import METHODS, SHARED, Method
 from headlong.engines.methods import buckets, cascade, full, svd
 from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture

@@ -203,6 +203,24 @@ def test_few_bits_where_the_energy_falls_off_slowly() -> None:
     assert np.mean(ours) < np.mean(theirs)
 
 
+def test_rows_stand_in_for_calibration_vectors_where_ids_alone_are_asked_for() -> None:
+    rng = np.random.default_rng(5)
+    energy = (1 + np.arange(160)) ** -0.6
+    layer = Layer((rng.standard_normal((20_000, 160)) * energy).astype(np.float32))
+    hidden = rng.standard_normal((60, 160)) * energy + 2 * layer.weight[rng.integers(0, 20_000, 60)]
+    engine, int8 = (hl.compile(layer, "cascade", eps=math.inf, width=width) for width in (None, 0))
+    assert engine.plan.rotation is not None and int8.plan.rotation is None
+    top, expected = engine.topk(hidden, 10), truth(layer, hidden)
+    assert top.proved.all()
+    for b in range(len(top.ids)):
+        check_topk(expected.logits[b], top.ids[b], top.logits[b], 2 * expected.rounding[b])
+    ours, theirs = (np.mean([one.topk(row[None], 10).cost.bytes[0] for row in hidden[:20]]) for one in (engine, int8))
+    assert ours < 0.7 * theirs
+    assert hl.compile(layer, "cascade").plan.rotation is None  # a normaliser wants queries to be judged by
+    small = Layer(layer.weight[:10_000])
+    assert hl.compile(small, "cascade", eps=math.inf).plan.rotation is None
+
+
 def test_rows_to_bet() -> None:
     promise = hl.Promise(0.01, 1e-3, 0.0)
     lightest = np.cumsum(np.sort(np.r_[np.full(999, 1e-6), 1 - 999e-6]))

@@ -21,8 +21,6 @@ from headlong.plan import Plan
 FEW, FEW_TO_BET = 60_000, 600_000
 """Weights below which reading all of them is no slower than looking first: for ids and proofs, and where a bet settles the
 normaliser, which takes some tens of microseconds whatever the size."""
-SHARED = 2_500_000
-"""Weights below which queries that come together are read densely sooner than they bet, each for itself."""
 LIBRARY = (
     "the linear algebra library that NumPy was built with computes wrongly here: try another kernel of it "
     "(OPENBLAS_CORETYPE), or method='full', which needs none"

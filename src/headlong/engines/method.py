@@ -30,6 +30,11 @@ APART: float = 4
 them, while candidates and draws are each query's own (``results/storm-costs.json``)."""
 
 
+SHARED = 2_500_000
+"""Weights below which queries that come together are read densely sooner than they bet, each for itself, and int8 codes of all
+coordinates are read as fast as anything shorter."""
+
+
 def crossover(layer: Layer, shares: bool = True) -> float:
     """The batch beyond which all rows are read, whatever was looked at first: :data:`APART` where the layer has few weights, or
     where queries of a batch share nothing that they read.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from headlong import native
@@ -20,8 +22,8 @@ TOGETHER = 5.0
 """Times fewer bytes than such a look, from which batches of any size are searched for: there a look at all classes is read once
 for all queries, but its products are each query's own (``benchmarks/phrases.py``; beyond, two at once)."""
 FEW, EVERY = 2, 2**31 - 1
-STAND_INS = 4096
-"""Rows of the layer that stand in for hidden vectors: one that predicts a class leans towards its row."""
+STAND_INS, NOISE = 4096, 0.7
+"""Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
 
 
 def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
@@ -55,5 +57,14 @@ def look_bytes(plan: Plan) -> float:
 
 
 def stand_ins(layer: Layer) -> Array:
-    """Rows of the layer, evenly spread."""
-    return np.asarray(layer.weight[:: -(-layer.vocab // STAND_INS)].astype(np.float64))
+    """Directions of rows of the layer, less their mean, evenly spread, and :data:`NOISE` in every direction.
+
+    A vector that predicts a class leans towards its row, and is more than that: without the noise all of the others' energy
+    would be thought to lie in the layer's leading directions, and looks would come out too short for real queries.
+    """
+    rows = layer.weight[:: -(-layer.vocab // STAND_INS)].astype(np.float64)
+    rows -= rows.mean(axis=0)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    rows = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    noise = np.random.default_rng(0).standard_normal(rows.shape)
+    return np.asarray(rows + NOISE / math.sqrt(layer.dim) * noise)

@@ -24,7 +24,7 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
-from headlong.engines.method import Method, crossover, register, sure
+from headlong.engines.method import SHARED, Method, crossover, register, sure
 from headlong.engines.methods.answers import ASKED, answer_factors
 from headlong.engines.methods.taught import taught
 from headlong.errors import OptionError
@@ -93,7 +93,8 @@ class Cascade(Method):
         return PlacedCascade(**vars(self))
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        plan, basis = self._levels(layer, calibration, threads, promise)
+        chosen_by = stand_ins(layer) if calibration is None and self._stood_in(layer, promise) else calibration
+        plan, basis = self._levels(layer, chosen_by, threads, promise)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
@@ -201,6 +202,14 @@ class Cascade(Method):
             return Promise(eps, delta, delta_ids, frozenset({"calibration", "query"}))
         return sure(wanted)
 
+    def _stood_in(self, layer: Layer, promise: Promise) -> bool:
+        """Whether rows of the layer stand in for calibration vectors: for ids alone, which want no normaliser, of layers that
+        are not read in microseconds anyway.
+        """
+        free = self.width is None and self.bits is None and not self.blocks
+        large = layer.vocab * layer.dim >= SHARED and min(CANDIDATES) < layer.dim <= min(MOST_DIM, layer.vocab)
+        return free and large and self.deeper and math.isinf(promise.eps) and radii_of(promise) == "sure"
+
     def _may_prefix(self, layer: Layer, calibration: Doubles | None) -> bool:
         if self.width is None:
             return calibration is not None and min(CANDIDATES) < layer.dim <= min(MOST_DIM, layer.vocab)
@@ -218,6 +227,9 @@ class PlacedCascade(Cascade):
 
     def _taught(self, layer: Layer, plan: Plan, calibration: Doubles, threads: int, promise: Promise) -> Plan:
         return plan
+
+    def _stood_in(self, layer: Layer, promise: Promise) -> bool:
+        return False
 
     def _with_blocks(
         self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise
