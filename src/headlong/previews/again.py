@@ -7,6 +7,7 @@ no calibration vectors are needed.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,8 @@ def basis_in(plan: Plan) -> Basis | None:
 
 def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept."""
-    blocks, turn = plan.blocks, plan.rotation
+    blocks = plan.blocks
+    turn: Any = plan.rotation
     if blocks is None:
         return None
     if len(blocks.head) == rows.dim:  # all of the basis
