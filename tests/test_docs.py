@@ -149,8 +149,8 @@ SETTINGS: dict[str, Any] = {
     "training.md": _step,
 }
 """What the examples of a page take for granted."""
-ALONE = {"data.md", "sklearn.md", "search.md", "transformers.md", "distributed.md"}
-"""Pages with a test of their own."""
+ALONE = {"checkpoints.md", "data.md", "sklearn.md", "search.md", "transformers.md", "distributed.md"}
+"""Pages with a test of their own, here or with the recipes."""
 
 
 def test_every_page_with_an_example_is_run() -> None:
