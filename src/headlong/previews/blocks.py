@@ -33,7 +33,7 @@ CLOSER = 64
 """Up to this coordinate goes the closer look at single classes: its record is one line of the cache."""
 SEGMENTS = 5
 """Lengths of what is behind LOOK, at most; their segments double, the last takes the rest."""
-ROOT = 8192
+ROOT = 2560
 """Nodes that are looked at for every query, at most: with more of them there is one more level of boxes."""
 AT_ONCE = 4 * SIDE**3
 """Classes that are coded and packed at once."""
