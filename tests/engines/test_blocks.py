@@ -154,6 +154,7 @@ def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyP
 
 def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headlong.previews.blocks.ROOT", 16)
+    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", SIDE**3)  # in three pieces
     layer, hidden = clustered(9001, 24)
     blocks, _ = made(layer, hidden)
     assert len(blocks.levels) == 4

@@ -76,7 +76,7 @@ def _levels(
 ) -> tuple[tuple[BoxLevel, ...], Bytes | None, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Records of classes and of the boxes above them, the closer look, and the factors that all of them share."""
     leaves, closer = Kept(len(order) // SIDE), Kept(len(order))
-    boxed, tops = Kept(-(-len(order) // SIDE**2)), []
+    boxed, tops = [Kept(-(-len(order) // SIDE**2)), Kept(-(-len(order) // SIDE**3))], []
     for start in range(0, len(order), AT_ONCE):
         here = order[start : start + AT_ONCE]
         some = Classes(_rows(layer, np.maximum(here, 0)), basis, shape, threads, gauges)
@@ -84,15 +84,16 @@ def _levels(
         level, nodes = some.records(places)
         leaves.take(level.records)
         closer.take(some.closer(places))
-        box, nodes = boxes(nodes, some.own)
-        boxed.take(box.records)
+        for kept in boxed:
+            box, nodes = boxes(nodes, some.own)
+            kept.take(box.records)
         tops.append(nodes)
-    levels = [BoxLevel(leaves.whole(), level.codes, level.lengths)]
-    if len(levels[0].records) > 1:
-        levels.insert(0, BoxLevel(boxed.whole(), box.codes, box.lengths))
-    nodes = joined_tops(tops)
-    while len(levels[0].records) > 1 and len(levels[0].records) * SIDE > ROOT:
-        box, nodes = boxes(nodes, some.own)
+    levels, nodes = [BoxLevel(leaves.whole(), level.codes, level.lengths)], joined_tops(tops)
+    while len(levels[0].records) > 1 and (len(levels) == 1 or len(levels[0].records) * SIDE > ROOT):
+        if boxed:
+            box = BoxLevel(boxed.pop(0).whole(), box.codes, box.lengths)
+        else:
+            box, nodes = boxes(nodes, some.own)
         levels.insert(0, box)
     return tuple(levels), closer.array, (some.shared, some.closer_shared)
 
