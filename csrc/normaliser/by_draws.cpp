@@ -32,11 +32,11 @@ Status lay_out(const Executor& e, Look& look, int q, const Question& question, c
     weigh(e, look, q, rule, question.beta, threads, w);
     const Wager wager = look_where_it_pays(e, look, q, line.exact, line.aim, rule, question.beta, threads, w, answer);
     line.before.resize(e.padded / kRun + 1);
-    if (!(wager.cost < most)) return Status::dear;
-    if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, line.before, &line.exact, scored)) return Status::dear;
+    if (!(wager.cost < most)) return Status::finish_densely;
+    if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, line.before, &line.exact, scored)) return Status::finish_densely;
     line.total = line.before[e.padded / kRun];
     line.known = line.exact + w.sum;
-    return out_of_range(line.exact, line.known) || !(line.known > 0) ? Status::dear : Status::done;
+    return out_of_range(line.exact, line.known) || !(line.known > 0) ? Status::finish_densely : Status::done;
 }
 
 // One point in each of `count` equal parts of the line.
@@ -85,7 +85,7 @@ Status draw(const Executor& e, Look& look, int q, const Question& question, int 
     Line line;
     const Status status = lay_out(e, look, q, question, rule, threads, scored, line, answer);
     const int64_t count = status == Status::done ? count_of(e, line, rule) : -1;
-    if (count < 0) return Status::dear;
+    if (count < 0) return Status::finish_densely;
     lse = {estimate(e, look, q, question, line, count, key_of(e, look, q, question), threads, answer), question.eps};
     return Status::done;
 }
@@ -101,7 +101,7 @@ void try_one(const Executor& e, const double* hidden, int64_t row, const Questio
     Answer answer;
     std::vector<Scored> scored;
     std::vector<float> est, upper;
-    if (look.dear[0].load() != 0) return;
+    if (look.finish_densely[0].load() != 0) return;
     if (question.k > 0 && !best_of(e, look, 0, question.k, 1, answer.best, scored, est, upper, answer)) return;
     const Interval sure = normaliser(e, look, 0, question, scored, est, upper);
     if (sure.error + dot_error(e, look.hidden.data()) <= question.eps || !learned(e, look, 0, question)) return;
