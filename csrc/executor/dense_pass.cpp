@@ -116,36 +116,4 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
     }
 }
 
-// The nucleus by sorting. Logits are held for as many queries at once as memory is worth.
-void finish_samples(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
-                              const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers) {
-    const size_t at_once = std::max<int64_t>(1, (int64_t{1} << 25) / (8 * e.vocab));
-    for (size_t start = 0; start < rows.size(); start += at_once) {
-        const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + at_once));
-        const int n = static_cast<int>(some.size());
-        Scratch<double> logits(some.size() * e.vocab);
-        every_logit(e, hidden, some, question, [&](int64_t, int q, int64_t first, int64_t count, const double* z) {
-            std::copy_n(z, count, logits.data() + q * e.vocab + first);
-        });
-        Turns<int> next;
-        run_parallel(std::min(question.threads, n), [&](int) {
-            for (int q = next++; q < n; q = next++) {
-                std::vector<Scored> all;
-                all.reserve(e.vocab);
-                const double* z = logits.data() + q * e.vocab;
-                for (int64_t id = 0; id < e.vocab; ++id)
-                    if (z[id] > -kInf) all.push_back({id, z[id]});
-                if (rule.top_k > 0 || rule.top_p < 1 || rule.min_p > 0) {
-                    std::sort(all.begin(), all.end(), better);
-                    if (rule.top_k > 0 && static_cast<int64_t>(all.size()) > rule.top_k) all.resize(rule.top_k);
-                    all = filtered(e, std::move(all), rule);
-                }
-                for (int i = 0; i < rule.n; ++i) draws[some[q] * rule.n + i] = pick(e, all, rule, some[q], i);
-                answers[some[q]].rows += e.vocab;
-                answers[some[q]].bytes += static_cast<double>(e.vocab) * e.row_bytes() / n;
-            }
-        });
-    }
-}
-
 }  // namespace headlong

@@ -120,7 +120,7 @@ bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int
 Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                Draw* draws, Answer& answer);
 
-// executor/dense_pass.cpp: every row in float64
+// executor/dense_pass.cpp: every row in float64; sampling/dense.cpp
 int64_t pieces(const Executor& e);
 void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                            const Visit& visit);

@@ -97,3 +97,24 @@ def test_masks_and_ties(engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray) 
     for row, z in enumerate(hidden[:8] @ rows.astype(np.float64).T):
         inside = kept(z, z, 0, 0.5, 0.0)
         assert int(found.ids[row, 0]) == int(inside[np.argmax(z[inside] + gumbels(3, row, 0, np.arange(len(z)))[inside])])
+
+
+@pytest.mark.parametrize("distinct", [1, 3, 60])
+@pytest.mark.parametrize(
+    "cut", [(0, 0.5, 0.0), (0, 0.9, 0.02), (37, 0.8, 0.0), (37, 1.0, 0.0), (0, 1.0, 0.3), (700, 0.999, 1e-9)]
+)
+def test_filters_of_a_dense_pass_select_what_a_sort_would(
+    layer: hl.Layer, hidden: np.ndarray, distinct: int, cut: tuple[int, float, float]
+) -> None:
+    """Ties all over leave no other way; their places are counted, not sorted, and their noise is each class's own."""
+    rows = layer.weight[np.random.default_rng(distinct).integers(0, distinct, 4000)]
+    engine = hl.compile(hl.Layer(rows), "full")
+    words = {"top_k": cut[0] or None, "top_p": cut[1] if cut[1] < 1 else None, "min_p": cut[2] or None}
+    found = engine.sample(hidden[:6], 2, seed=9, temperature=1.5, **words)
+    assert found.cost.dense.all()
+    for row, z in enumerate(hidden[:6] @ rows.astype(np.float64).T):
+        inside = kept(z, z / 1.5, *cut)
+        for draw in range(2):
+            key = z[inside] / 1.5 + gumbels(9, row, draw, np.arange(len(z)))[inside]
+            assert int(found.ids[row, draw]) == int(inside[np.argmax(key)])
+            assert found.score[row, draw] == pytest.approx(key.max(), rel=1e-12)
