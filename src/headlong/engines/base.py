@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
-from headlong.arrays import Array, answer_as, ids64
+from headlong.arrays import Array, answer_as, as_numpy, ids64, kind_of
 from headlong.checks import real
 from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_of
 from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
@@ -108,9 +108,9 @@ class Engine(Changeable, Checking):
                                   which pads rows, is no id and is passed over.
         """
         if self._direct is not None and allowed is None and exclude is None:
-            found = self._direct(hidden, k, eps)
+            found = self._direct(as_numpy(hidden, "hidden"), k, eps)
             if found is not None:
-                return found
+                return answer_as(found, kind_of(hidden))
         asked = self._asked(hidden, allowed, exclude)
         k = checked_k(k, self.layer.vocab)
         if asked.few:
