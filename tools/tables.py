@@ -22,7 +22,7 @@ import typer
 from headlong.bench.measure import read_run
 from headlong.cli.commands import app
 from headlong.engines.method import METHODS
-from headlong.report.papers import paper_table, verdicts
+from headlong.report.papers import paper_table
 from headlong.report.tables import Table, comparisons, markdown
 from headlong.studies import papers
 from headlong.studies.data import DATA_SETS
@@ -34,13 +34,14 @@ import tables_experts as experts  # noqa: E402
 import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
 import tables_readme as first_screen  # noqa: E402
+import tables_studies as evidence  # noqa: E402
 import tables_synthetic as synthetic  # noqa: E402
 
 PAGES = (
     "cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune",
     "promises", "processors",
 )  # fmt: skip
-MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES, *first_screen.PAGES)
+MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES, *first_screen.PAGES, *evidence.PAGES)
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in MADE))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
@@ -112,57 +113,15 @@ def _left(table: Table) -> str:
     return markdown(table).replace("--:|", "---|")
 
 
-def paper_tables() -> str:
-    """Every registered table: how many published figures we compared with, and how it went."""
-    rows = []
-    for table in papers.tables():
-        lines = _paper_lines(table)
-        counts = verdicts(lines)
-        compared = f"{counts['matched']} of {sum(counts.values())}" if counts else "nothing published" if lines else ""
-        rows.append((f"`{table.name}`", table.claim, f"{len(lines):,}" if lines else "not run", compared))
-    return _left(Table("", ("table", "claim", "rows run", "figures matched"), tuple(rows)))
-
-
-def studies() -> str:
-    """A line for each study: rows run, published figures matched and not, tables that wait for data or a GPU."""
-    rows = []
-    for paper in dict.fromkeys(table.paper for table in papers.tables()):
-        mine = [(table, _paper_lines(table)) for table in papers.tables(paper)]
-        counts = verdicts([line for _, lines in mine for line in lines])
-        matched, waiting = counts["matched"], sum(not lines for _, lines in mine)
-        run = sum(len(lines) for _, lines in mine)
-        rows.append((f"`{paper}`", STUDIES[paper], f"{run:,}", str(matched), str(sum(counts.values()) - matched), str(waiting)))
-    columns = ("study", "about", "rows run", "figures matched", "differ", "tables not run")
-    return _left(Table("", columns, tuple(rows)))
-
-
-def paper_rows() -> str:
-    """Every row of every table that was run, with and without a published figure."""
-    parts = []
-    for table in papers.tables():
-        lines = _paper_lines(table)
-        if lines:
-            made = lines[0]["environment"]
-            source = f"{table.source}. Run {made['date']}, NumPy {made['versions']['numpy']}"
-            shown = markdown(paper_table(lines, "", source))
-            parts.append(f"### {table.name}\n\n{table.claim}.\n\n{shown}")
-    return "\n\n".join(parts) or "No committed run yet."
-
-
 def one_paper_table(name: str) -> Callable[[], str]:
     """The rows of one table, on its own page."""
 
     def made() -> str:
         (table,) = papers.tables(name)
-        lines = _paper_lines(table)
+        lines = evidence.lines_of(table)
         return markdown(paper_table(lines, "", table.source)) if lines else "No committed run yet."
 
     return made
-
-
-def _paper_lines(table: papers.PaperTable) -> list[dict[str, Any]]:
-    file = ROOT / "results" / f"{table.paper}.{table.table}.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
 
 
 def data_sets() -> str:
@@ -285,22 +244,6 @@ def runs(name: str, columns: dict[str, str], facts: str = "") -> Callable[[], st
     return made
 
 
-def adaptive_rates() -> str:
-    """Gain and failures of every variant on our own layers, with what the failures say of the rate."""
-    rows = []
-    for name in ("mnist", "eurosat", "ptb-lstm", "wikitext2-lstm", "wikitext2-gpt"):
-        file = ROOT / "results" / f"baharav2024.{name}.jsonl"
-        if not file.is_file():
-            rows.append((name, *["not run"] * 6))
-            continue
-        for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
-            got, asked = line["got"], line["setting"]
-            found = f"{got['gain']:.3g}", f"{got['success']:.1f}", f"{got['failures']:.0f}", f"{got['rate_below']:.4f}"
-            rows.append((name, asked["delta"], asked["variant"], *found))
-    titles = ("layer", "delta", "variant", "gain", "success, %", "failures of 800", "rate below, 95 %")
-    return markdown(Table("", titles, tuple(rows)))
-
-
 def instructions() -> str:
     """The int8 scan's inner loops, counted: a row for each level, a column for each number of queries."""
     file = ROOT / "results" / "instructions.json"
@@ -386,6 +329,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **integrations.BLOCKS,
     **device.BLOCKS,
     **experts.BLOCKS,
+    **evidence.BLOCKS,
     **heads.BLOCKS,
     **synthetic.BLOCKS,
     **first_screen.BLOCKS,
@@ -395,9 +339,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "demo": demo,
     "commands": commands,
     "reference": reference,
-    "papers": paper_tables,
-    "studies": studies,
-    "paper-rows": paper_rows,
     "step-costs": step_costs,
     "trainings": trainings,
     "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
@@ -412,7 +353,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "finished": one_paper_table("ganea2019:finished"),
     "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
     "adaptive-questions": plain("adaptive-questions", QUESTIONS),
-    "adaptive-rates": adaptive_rates,
     "kernel-density": plain("kernel-density", DENSITY),
     "sampling-step": plain("sampling-step", STEP),
     "masks": plain("masks", MASKS),
@@ -421,14 +361,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
     "instructions": instructions,
-}
-
-
-STUDIES = {
-    "baharav2024": "AdaptiveSoftmax",
-    "ganea2019": "learnable monotonic functions",
-    "liao2019": "doubly sparse softmax",
-    "vlasova-softmax": "SVD-softmax and hierarchical softmax",
 }
 
 

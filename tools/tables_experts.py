@@ -12,7 +12,6 @@ from tables_integrations import RESULTS
 from headlong.report.papers import joined
 from headlong.report.tables import Table, markdown
 from headlong.report.where import measured_where
-from headlong.studies.papers.doubly_sparse.printed import cells, counts
 
 METRICS = {
     "top1": "top-1", "gain": "less the full layer's", "top5": "top-5", "top10": "top-10", "flops": "times fewer",
@@ -42,11 +41,12 @@ def learned() -> str:
     return markdown(Table("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), where))
 
 
-def _place(group: Any) -> tuple[str, bool, int, str]:
+def _place(group: Any) -> tuple[str, bool, str, int, str]:
     """Experts last, few before many."""
     setting = group[0]["setting"]
-    kind, _, number = setting["method"].partition("-")
-    return setting["task"], kind == "ds", int(number) if kind == "ds" else 0, setting["method"]
+    kind, _, count = setting["method"].partition("-")
+    number = int(count) if kind in ("ds", "adam") else 0
+    return setting["task"], number > 0, kind, number, setting["method"]
 
 
 def _cell(group: Any, metric: str) -> str:
@@ -58,12 +58,4 @@ def _cell(group: Any, metric: str) -> str:
     return show(fmean(values)) + spread
 
 
-def printed() -> str:
-    """Every number that the poster prints."""
-    found = list(cells(RESULTS))
-    told = ", ".join(f"{number} {status}" for status, number in sorted(counts(found).items()))
-    rows = tuple((cell.what, cell.printed, cell.ours, cell.status, cell.note) for cell in found)
-    return markdown(Table("", ("cell", "printed", "ours", "status", "what ours is"), rows, f"{len(found)} cells: {told}."))
-
-
-BLOCKS: dict[str, Callable[[], str]] = {"learned-experts": learned, "printed-experts": printed}
+BLOCKS: dict[str, Callable[[], str]] = {"learned-experts": learned}

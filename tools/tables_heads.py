@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from tables_integrations import RESULTS, missing, record
 
 from headlong.report.tables import Table, markdown
 from headlong.report.where import measured_where
-from headlong.studies.papers.cells import Cell, counts
 from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
-from headlong.studies.papers.monotonic_softmax.printed import cells as heads_cells
-from headlong.studies.papers.svd_hierarchical.printed import cells as svd_cells
 
 
 def order(table: str) -> str:
@@ -36,14 +32,6 @@ def order(table: str) -> str:
     titles = ("head", "parameters", "seeds", "valid", "test", "of the softmax's", "printed", "time", "side")
     where = f"{measured_where(lines[0]['environment'])}; time: processor seconds of the softmax's, beside other work."
     return markdown(Table("", titles, tuple(rows), where))
-
-
-def printed(cells: Callable[[Path], Iterable[Cell]]) -> str:
-    """Every cell that a study prints."""
-    found = list(cells(RESULTS))
-    rows = tuple((cell.what, cell.printed, cell.ours, cell.status, cell.note) for cell in found)
-    told = ", ".join(f"{number} {status}" for status, number in counts(found).items())
-    return markdown(Table("", ("cell", "printed", "ours", "status", "what ours is"), rows, f"{len(found)} cells: {told}."))
 
 
 def hierarchical(part: str = "") -> str:
@@ -200,7 +188,6 @@ def capacity_of() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "heads-ptb": partial(order, "ptb"), "heads-ptb-early": partial(order, "ptb-early"),
     "heads-wikitext2-early": partial(order, "wikitext2-early"),
-    "printed-heads": partial(printed, heads_cells), "printed-svd": partial(printed, svd_cells),
     "hierarchical": hierarchical,
     "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"), "head-costs": costs,
     "link-reading": reading, "capacity": capacity, "frozen-experts": frozen_experts,

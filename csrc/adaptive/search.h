@@ -52,7 +52,7 @@ const ColumnKernels* avx2_columns();
 const ColumnKernels* avx512_columns();
 const ColumnKernels* columns_for(const char* isa);  // kernels/dispatch.cpp
 
-// The paper's settings; see Rules in engines/bandit_published.py.
+// The paper's settings; see Rules in engines/adaptive/published.py.
 struct PublishedRules {
     double eps, delta, warm;
     bool exact;
@@ -67,7 +67,7 @@ struct PublishedAnswer {
     double bytes = 0;  // what was read, again at every growth of the prefix
 };
 
-// How a race may stop; see engines/bandit_race.py.
+// How a race may stop; see engines/adaptive/race.py.
 struct RaceRules {
     int64_t k = 0;
     double eps = kInf, delta = 0;  // delta: of the sampled normaliser

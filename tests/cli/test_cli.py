@@ -153,10 +153,12 @@ def test_reproduce_lists_and_explains(monkeypatch: pytest.MonkeyPatch) -> None:
     said = call("reproduce", "--list")
     lines = [json.loads(line) for line in call("reproduce", "--list", "--json").splitlines()]
     assert {"table": "vlasova-softmax:svd", "here": "HEADLONG_DATA is not set"} in [
-        {"table": line["table"], "here": line["here"].partition(":")[0]} for line in lines
+        {"table": line["table"], "here": line["here"].partition(":")[0]} for line in lines if "table" in line
     ]
-    assert "vlasova-softmax:svd" in said
+    assert {"baharav2024", "ganea2019", "liao2019", "vlasova-softmax"} == {line["study"] for line in lines if "study" in line}
+    assert "vlasova-softmax:svd" in said and "Printed figures" in said
     assert "HEADLONG_DATA is not set" in said
+    assert "Shim et al." not in said and "Shim et al." in call("reproduce", "vlasova-softmax", "--list")
     assert "is not run: HEADLONG_DATA is not set" in fails("reproduce", "vlasova-softmax:svd")
     assert "there is no table 'nope'" in fails("reproduce", "nope")
     monkeypatch.setattr(papers, "TABLES", {table.name: table for table in papers.tables("vlasova-softmax") if table.needs})

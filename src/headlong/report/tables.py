@@ -285,3 +285,17 @@ def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> Table:
 def paper_list(entries: Sequence[tuple[str, str, str]]) -> Table:
     """Every table of every paper, and whether it can run here."""
     return Table("Tables of papers", ("table", "claim", "here"), tuple(entries))
+
+
+def cell_counts(counts: Mapping[str, Mapping[str, int]]) -> Table:
+    """What became of the printed figures: a row for each study, a column for each status."""
+    statuses = list(next(iter(counts.values()), {}))
+    rows = tuple(
+        (paper, str(sum(mine.values())), *(str(mine[status]) for status in statuses)) for paper, mine in counts.items()
+    )  # fmt: skip
+    return Table("Printed figures", ("study", "printed", *statuses), rows)
+
+
+def cell_list(title: str, cells: Sequence[Sequence[str]]) -> Table:
+    """Every printed figure of a study: what, as printed, ours, the status, what ours is or what it takes."""
+    return Table(title, ("printed of", "printed", "ours", "status", "what ours is"), tuple(tuple(cell) for cell in cells))

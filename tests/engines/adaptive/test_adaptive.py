@@ -196,12 +196,11 @@ def test_multipliers_are_fitted_on_calibration_vectors(layer: hl.Layer, rng: np.
     assert published(layer, calibration=rng.standard_normal((60, 96)), arm=0.5, sum=0.25).plan.arrays["multipliers"][1] == 0.25
 
 
-def test_the_race_does_not_hear_the_normaliser(layer: hl.Layer, hidden: NDArray[np.float32]) -> None:
-    """Its multiplier decides the ids; the other one only what is read for the sum."""
-    readers = [reader_of(published(layer, arm=0.05, sum=total)) for total in (1.0, 1e-6)]
-    found = [reader.search(hidden.astype(np.float64), 1, None, 1) for reader in readers]
-    assert (found[0][1] == found[1][1]).all()
-    assert found[0][3].sum() > found[1][3].sum()
+def test_the_race_is_fitted_without_the_normaliser(layer: hl.Layer, rng: np.random.Generator) -> None:
+    """The argmax's multiplier is that of a race of its own, so it does not depend on how far the warm-up may read."""
+    calibration = rng.standard_normal((60, 96))
+    arms = {published(layer, calibration=calibration, warm=warm).plan.arrays["multipliers"][0] for warm in (0.2, 0.5, 1.0)}
+    assert len(arms) == 1
 
 
 def test_hadamard_keeps_products(layer: hl.Layer, hidden: NDArray[np.float32], rng: np.random.Generator) -> None:

@@ -1,9 +1,9 @@
 """AdaptiveSoftmax: reads a few coordinates of every class, then more of those that matter.
 
 ``published=True`` is the algorithm of Baharav et al. (2024) with its constants, its shared random order of coordinates and
-its multipliers: it promises nothing that it could prove (``bandit_published``). Without, it is a race of intervals that hold:
+its multipliers: it promises nothing that it could prove (``published.py``). Without, it is a race of intervals that hold:
 for certain ("sure"), over fresh randomness ("bernstein"), or for queries like the calibration vectors ("calibrated"); see
-``bandit_race``. It reads floats by the coordinate; the cascade reads bytes and is the faster engine (docs/adaptive.md).
+``race.py``. It reads floats by the coordinate; the cascade reads bytes and is the faster engine (docs/adaptive.md).
 """
 
 from __future__ import annotations

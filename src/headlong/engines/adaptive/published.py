@@ -2,17 +2,21 @@
 
 ::
 
-    1  best arm    rounds of half the variance; a class stays while estimate + ci >= best estimate - its ci
-    2  warm-up     all classes together to variance 1 / (17 L), at most ``warm`` of the coordinates      L = ln(6 V / delta')
+    1  warm-up     all classes together to variance 1 / (17 L), at most ``warm`` of the coordinates      L = ln(6 V / delta')
+    2  best arm    goes on from there, in rounds of half the variance; a class stays while
+                   estimate + ci >= best estimate - its ci,  ci = sqrt(2 var ln(6 V ln(D) / delta'))
     3  its logit   exactly, or to variance eps'^2 / (32 ln(2 / delta'))
-    4  normaliser  every class to the variance that its weight after the warm-up asks for; logsumexp of the estimates
+    4  normaliser  every class to the variance that its weight asks for; logsumexp of the estimates
 
-    delta' = delta / 2 (exact) or delta / 3;  eps' = eps or eps / 4;  ci = sqrt(2 var ln(6 V ln(D) / delta'))
+    delta' = delta / 2 (exact) or delta / 3;  eps' = eps or eps / 4
+
+One state of samples for a query: no stage starts anew. The weights of 4 come from the samples as they are after 3, so
+beside a winner that was scored exactly all others weigh what the lower ends of their intervals say.
 
 Coordinates are read in one order per query, ``descending ln(share) + Gumbel``, and a class's estimate is that of its
 prefix. Measured, not trusted: variances are estimated from the same few draws without an allowance, and ranks 2..k are
 whatever was left. ``arm`` and ``sum`` are the published multipliers on all variances, fitted until the failure rate is
-met (``bandit_tuning``); 1 is the theory. The paper ignores a bias; here it joins the estimates, which costs nothing.
+met (``fit.py``); 1 is the theory. The paper ignores a bias; here it joins the estimates, which costs nothing.
 """
 
 from __future__ import annotations
@@ -85,15 +89,8 @@ class Search:
         self.size = len(self.ids)
         """Coordinates that can be drawn: D_eff."""
         self.bound = 0.0
-        self.pulls, self.estimate, self.variance = np.zeros(vocab, np.int64), base, np.zeros(vocab)
-        self.restart()
-
-    def restart(self) -> tuple[Doubles, Doubles, Ids]:
-        """Nothing read of any class; returns ``(estimate, variance, pulls)`` as they were."""
-        before = self.estimate, self.variance, self.pulls
-        self.pulls, self.estimate = np.zeros_like(self.pulls), self.base.copy()
-        self.variance = np.full(len(self.pulls), np.inf if self.size else 0.0)
-        return before
+        self.pulls, self.estimate = np.zeros(vocab, np.int64), base.copy()
+        self.variance = np.full(vocab, np.inf if self.size else 0.0)
 
     def pull(self, arms: Ids, m: int) -> None:
         """The first ``m`` coordinates of ``arms``."""
@@ -139,20 +136,14 @@ def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Id
     search.bound = rules.bound
     log_classes = math.log(6 * len(live) / stage)
     most = min(search.size, max(1, int(rules.warm * search.size)))
-    best = best_arms(search, rules, k, live, width, stage)
-    estimate, variance, before = search.restart()
     search.together(live, 1 / (17 * log_classes), rules.sum, most)
-    # from the warm-up alone: beside a score that is exact, all other weights would be lower ends of wide intervals
-    low = search.estimate[live] - np.sqrt(2 * log_classes * rules.sum * search.variance[live])
-    further = before > search.pulls
-    search.estimate[further], search.variance[further] = estimate[further], variance[further]
-    search.pulls[further] = before[further]
+    best = best_arms(search, rules, k, live, width, stage)
     if rules.exact:
         assert exact is not None
         search.estimate[best], search.variance[best], search.pulls[best] = exact[best], 0.0, search.size
     else:
         search.together(best, eps**2 / (32 * math.log(2 / stage)), rules.sum, search.size)
-    refine(search, rules, live, low, log_classes, stage)
+    refine(search, rules, live, log_classes, stage)
     best = best[np.argsort(-search.estimate[best], kind="stable")]
     peak = float(search.estimate[live].max())
     lse = peak + math.log(float(np.exp(search.estimate[live] - peak).sum()))
@@ -178,8 +169,9 @@ def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, sta
     return live[np.argsort(-search.estimate[live], kind="stable")[:k]]
 
 
-def refine(search: Search, rules: Rules, live: Ids, low: Doubles, log_classes: float, stage: float) -> None:
-    """Every class to ``min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i))``, weights from the warm-up's lower ends."""
+def refine(search: Search, rules: Rules, live: Ids, log_classes: float, stage: float) -> None:
+    """Every class to ``min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i))``, weights from lower ends as they are now."""
+    low = search.estimate[live] - np.sqrt(2 * log_classes * rules.sum * search.variance[live])
     low = low - low.max()
     alpha, gamma = np.exp(low), np.exp(low / 2)
     second = 16 * math.sqrt(2) * log_classes / rules.eps * gamma.sum() ** 2 / alpha.sum()

@@ -56,6 +56,7 @@ def harvest_hf(
         raise OptionError(f"{os.fspath(source)} is no whole causal language model: {error}") from error
     model.eval()
     layer = Layer.load(source)
+    window = min(window, getattr(model.config, "max_position_embeddings", window))
     tensors: dict[str, Vectors] = {}
     for split in wish.splits:
         ids = _tokens(corpus.content, split, tokenizer, wish.rows)

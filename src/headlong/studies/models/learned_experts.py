@@ -32,6 +32,7 @@ from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
 from headlong.heads.growing import mitosis, prune, revive
 from headlong.store import open_file, replacing, write_file
 from headlong.studies.models.mitosis import SAMPLE, Vectors, changed
+from headlong.studies.models.proximal import Proximal, optimiser_of, strengthen
 
 TOPS = (1, 5, 10)
 PIECE = 4096
@@ -45,6 +46,9 @@ class Plan:
     ``prune``    steps between prunings; ``calm``  from so many experts on, settling takes twice as long at half the rate
     ``slack``    what validation top-1 may lose against the full softmax during a ramp
     ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
+    ``proximal`` above 0: the rate of ``proximal.py`` instead; then a stage's first lasso is ``strength``, and ``settle`` the
+                 steps of settling, five times as many from ``patient`` experts on (0: in the last stage), as are ``last`` rungs
+    ``orphans``  of ``prune``: "keep" each class in one expert at least, which allows K experts no more than K times, or "allow"
     """
 
     experts: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
@@ -65,9 +69,21 @@ class Plan:
     gamma: float = 0.03
     units: str = "rms"
     noise: float = 0.3
+    proximal: float = 0.0
+    power: float = 0.75
+    settle: int = 0
+    patient: int = 0
+    orphans: str = "keep"
 
     def steps(self, experts: int) -> int:
         return self.first if experts == self.experts[0] else self.rung
+
+    def late(self, experts: int) -> bool:
+        return experts >= (self.patient or self.experts[-1])
+
+    def strength(self, experts: int) -> float:
+        """Of a proximal stage's first rung: a child has half of its parent's targets, and some that the parent hardly had."""
+        return float(self.lasso * (self.experts[0] / experts) ** self.power)
 
 
 class Look(NamedTuple):
@@ -164,12 +180,13 @@ def train(
         if pruned and step % plan.prune == 0:
             x = data.train.sample(SAMPLE // 4)
             changed(head, optimiser, partial(revive, head, x))
-            changed(head, optimiser, partial(prune, head))
+            changed(head, optimiser, partial(prune, head, plan.orphans))
+            if isinstance(optimiser, Proximal):
+                optimiser.weigh(head, data.train)
 
 
-def adam(head: ExpertsHead, plan: Plan) -> torch.optim.Adam:
-    groups: list[dict[str, Any]] = [{"params": [head.weight]}, {"params": [head.gate], "lr": plan.gate_rate}]
-    return torch.optim.Adam(groups, plan.rate, betas=(0.9, 0.99), fused=True)
+def _optimiser(head: ExpertsHead, plan: Plan, lasso: float, data: Set) -> torch.optim.Optimizer:
+    return optimiser_of(head, lasso, data.train, plan.proximal, plan.rate, plan.gate_rate)
 
 
 @torch.no_grad()
@@ -211,8 +228,9 @@ def learn(data: Set, plan: Plan, seed: int, folder: Path, tell: Callable[[str], 
         else:
             generator.manual_seed(seed * 1000 + experts)
             torch.manual_seed(seed * 1000 + experts)
-            divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
-            rungs = ramp(head, data, plan, lasso, generator, tell)
+            if experts > head.experts:
+                divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
+            rungs = ramp(head, data, plan, plan.strength(experts) if plan.proximal else lasso, generator, tell)
             _keep(file, head, rungs)
         lasso = rungs[-1]["lasso"] / plan.factor  # a child has half of its parent's gradient, and noise to get over
         yield Stage(experts, head, rungs)
@@ -223,24 +241,24 @@ def ramp(
 ) -> list[dict[str, float]]:
     """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was."""
     rungs: list[dict[str, float]] = []
-    kept, optimiser = copy.deepcopy(head.state_dict()), adam(head, plan)
+    kept, optimiser = copy.deepcopy(head.state_dict()), _optimiser(head, plan, lasso, data)
     steps = plan.steps(head.experts)
-    for rung in range(plan.last if head.experts == plan.experts[-1] else plan.rungs):
-        head.lasso = head.expert_lasso = lasso * plan.factor**rung
+    for rung in range(plan.last if plan.late(head.experts) else plan.rungs):
+        strengthen(head, optimiser, lasso * plan.factor**rung)
         train(head, data, plan, optimiser, steps, generator)
-        rungs.append(_line(head, look(head, data.valid), head.lasso, data.full))
+        rungs.append(_line(head, look(head, data.valid), head.expert_lasso, data.full))
         tell(_said(rungs[-1]))
         if rungs[-1]["top1"] < data.full - plan.slack:
             rungs[-1]["dropped"] = 1.0
             break
         kept = copy.deepcopy(head.state_dict())
     head.load_state_dict(kept)
-    head.lasso = head.expert_lasso = 0.0
-    optimiser, calm = adam(head, plan), 2 if head.experts >= plan.calm else 1
+    steps = plan.settle * (5 if plan.late(head.experts) else 1) or steps
+    optimiser, calm = _optimiser(head, plan, 0.0, data), 2 if head.experts >= plan.calm else 1
     for part in range(3):  # the rate falls in three steps
         for group in optimiser.param_groups:
-            group["lr"] *= 0.4 if part else 1 / calm
-        train(head, data, plan, optimiser, calm * steps // 3, generator, pruned=False)
+            group["lr"] *= 0.4 if part else 1 / (3 if plan.proximal else calm)
+        train(head, data, plan, optimiser, (1 if plan.proximal else calm) * steps // 3, generator, pruned=False)
     last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
     rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
     tell(_said(rungs[-1]))

@@ -58,7 +58,14 @@ class Vectors(NamedTuple):
 
     def sample(self, count: int) -> Tensor:
         """``count`` rows, evenly spread."""
-        return self.hidden[:: max(1, -(-len(self.hidden) // count))].float()
+        return self.hidden[:: self._apart(count)].float()
+
+    def targets(self, count: int) -> Tensor:
+        """Of the same rows."""
+        return self.target[:: self._apart(count)]
+
+    def _apart(self, count: int) -> int:
+        return max(1, -(-len(self.hidden) // count))
 
 
 Report = Callable[[int, ExpertsHead], None]

@@ -23,7 +23,7 @@ from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError, cause
 
 FILES = (
-    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.cuda",
+    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.cuda", "svd_hierarchical.billion",
     "monotonic_softmax.tables", "monotonic_softmax.models", "monotonic_softmax.finished", "doubly_sparse.tables",
     "doubly_sparse.learned",
     "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",
@@ -89,6 +89,8 @@ class PaperTable:
     """Why this machine cannot run it; empty where it can."""
     facts: Callable[[], dict[str, Any]] = dict
     """What else belongs to the environment of its rows."""
+    prepare: Callable[[Path, Path, Callable[[str], Progress]], None] | None = None
+    """Makes ``needs`` under its second argument from a folder that a user has: a model's weights, a corpus."""
 
     @property
     def name(self) -> str:
@@ -118,17 +120,18 @@ def planned(table: PaperTable, only: str) -> bool:
     return not only or (table.planned is not None and any(only in words(setting) for setting in table.planned()))
 
 
-def missing(table: PaperTable) -> str:
-    """Why the table cannot be run here; empty where it can."""
-    root = os.environ.get("HEADLONG_DATA", "")
+def missing(table: PaperTable, given: Path | None = None) -> str:
+    """Why the table cannot be run here; empty where it can. ``given``: the folder with its needs, instead of HEADLONG_DATA."""
+    root = os.environ.get("HEADLONG_DATA", "") if given is None else str(given)
     if reason := table.here():
         return reason
     if not table.needs:
         return ""
+    more = f"; or headlong reproduce {table.name} --model FOLDER" if table.prepare is not None else ""
     if not root:
-        return f"HEADLONG_DATA is not set: it names the folder with {' and '.join(table.needs)}"
+        return f"HEADLONG_DATA is not set: it names the folder with {' and '.join(table.needs)}{more}"
     absent = [need for need in table.needs if not Path(root, need).is_file()]
-    return f"{' and '.join(absent)} not found in the folder that HEADLONG_DATA names" if absent else ""
+    return f"{' and '.join(absent)} not found in the folder that HEADLONG_DATA names{more}" if absent else ""
 
 
 def results(
@@ -137,11 +140,13 @@ def results(
     queries: int | None = None,
     done: frozenset[Setting] = frozenset(),
     only: str = "",
+    given: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """One JSON-ready result per row: setting, numbers, what was published, and the verdict on each."""
-    if reason := missing(table):
+    if reason := missing(table, given):
         raise DataError(f"{table.name} is not run: {reason}")
-    for row in table.run(Context(Path(os.environ.get("HEADLONG_DATA", "")), stage, queries, done, only)):
+    data = Path(os.environ.get("HEADLONG_DATA", "")) if given is None else given
+    for row in table.run(Context(data, stage, queries, done, only)):
         published = table.expected.get(row.setting, {})
         yield {
             "paper": table.paper,
@@ -156,12 +161,17 @@ def results(
 
 
 def study(
-    table: PaperTable, path: Path, environment: Mapping[str, Any], stage: Callable[[str], Progress], only: str = ""
+    table: PaperTable,
+    path: Path,
+    environment: Mapping[str, Any],
+    stage: Callable[[str], Progress],
+    only: str = "",
+    given: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run the rows of a study that ``path`` does not hold, each written as soon as it is there; returns all rows."""
     lines = read(path)
     done = frozenset(tuple(line["setting"].items()) for line in lines)
-    for line in results(table, stage, None, done, only):
+    for line in results(table, stage, None, done, only, given):
         lines.append({**line, "environment": {**environment, **table.facts()}})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ class Script(NamedTuple):
 
 SCRIPTS: dict[str, Script] = {
     "baharav2024:figures": Script("papers.adaptive_softmax.figures", "RESULTS OUT", "draws AdaptiveSoftmax's figures"),
+    "baharav2024:filters": Script("papers.adaptive_softmax.filters", "OUT", "wide sparse features, as VGG19's on EuroSAT"),
     "baharav2024:nets": Script("papers.adaptive_softmax.nets", "mnist|eurosat OUT [RUN]", "trains its classifiers"),
     "bands:costs": Script("papers.band_costs", "FILE", "a step and a query of frequency bands beside the full softmax"),
     "ganea2019:figures": Script("papers.monotonic_softmax.figures", "RESULTS OUT", "draws the monotonic functions' figures"),

@@ -4,8 +4,8 @@
 
 synthetic-a, synthetic-b   samples per class over D, error bars of 100 trials       RESULTS/baharav2024.synthetic.jsonl
 variance                   error and stated variance of each estimator over m       RESULTS/baharav2024.variance.jsonl
-entries, entries-drawn     2-D histograms of (|A|, |x|): all, and the drawn tenth   the WikiText-2 layer in HEADLONG_DATA
-second-order               the share of sum (A x)^2 in each decade of (A x)^2       the same
+entries, entries-drawn     2-D histograms of (A, x): all, and the drawn tenth       the WikiText-2 layer in HEADLONG_DATA
+second-order               the cross terms of the estimate's variance               the same
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.native import Doubles
 from headlong.report.axes import Axis
 from headlong.report.plots import Range, heat, ranges
 from headlong.studies.papers import Context, read
-from headlong.studies.papers.adaptive_softmax.variance import ESTIMATORS, Subject, subject, tenth
+from headlong.studies.papers.adaptive_softmax.variance import ESTIMATORS, Subject, cross, pairs, subject, tenth
 from headlong.studies.papers.drawing import draw
 
 CELLS = 24
@@ -31,7 +30,7 @@ TWO_ERRORS = 2.0
 
 def synthetic(lines: list[dict[str, Any]], panel: str) -> str:
     """Samples per class and a full read; bars are two standard errors."""
-    rows = [line for line in lines if line["setting"]["panel"] == panel]
+    rows = [line for line in lines if line["setting"]["panel"] == panel and line["setting"]["dim"] != "scaling"]
     ours, full = [], []
     for line in rows:
         dim, got = float(line["setting"]["dim"]), line["got"]
@@ -54,30 +53,28 @@ def variance(lines: list[dict[str, Any]]) -> str:
 
 
 def entries(about: Subject, picked: NDArray[np.bool_], title: str) -> str:
-    """How often |A| and |x| come together."""
-    a, x = _logs(about.rows), _logs(about.hidden)
-    (left, right), (low, high) = ((float(np.quantile(part, 0.001)), float(part.max())) for part in (a, x))
-    counts, _, _ = np.histogram2d(x[picked], a[picked], CELLS, [(low, high), (left, right)])
-    axes = Axis(left, right, 80.0, 520.0), Axis(low, high, 340.0, 24.0)
-    return heat(title, (counts / counts.sum()).tolist(), axes, ("|A|", "|x|"))
+    """How often A and x come together, both signs: symmetrical about 0 where the draw prefers none."""
+    a, x = pairs(about, picked)
+    wide, high = (float(np.quantile(np.abs(part), 0.995)) for part in (about.others, about.hidden))
+    counts, _, _ = np.histogram2d(x, a, CELLS, [(-high, high), (-wide, wide)])
+    axes = Axis(-wide, wide, 80.0, 520.0), Axis(-high, high, 340.0, 24.0)
+    return heat(title, (counts / counts.sum()).tolist(), axes, ("A", "x"))
 
 
-def second_order(about: Subject, picked: NDArray[np.bool_]) -> str:
-    """Of sum (A x)^2, what lies in each decade of (A x)^2: all coordinates, and those drawn."""
-    squares = about.terms**2
-    logs = np.log10(squares + 1e-24)
-    edges = np.arange(np.floor(np.quantile(logs, 0.01)), np.ceil(logs.max()) + 0.5, 0.5)
+def second_order(about: Subject) -> str:
+    """How the cross terms lie about 0: the share of pairs by size, of the sum of all single terms, for each sign."""
+    rng = np.random.default_rng(3)
+    found = [cross(terms, shares, rng) for terms, shares in zip(about.terms, about.shares, strict=True)]
+    sizes = np.concatenate([part.cross / part.single for part in found])
+    edges = np.arange(-9.0, 0.25, 0.5)
     series = {}
-    for name, part in (("all", np.ones_like(picked)), ("the drawn tenth", picked)):
-        held, _ = np.histogram(logs[part], edges, weights=squares[part])
-        share = held / squares.sum()
+    for name, part in (("above 0", sizes[sizes > 0]), ("below 0", -sizes[sizes < 0])):
+        held, _ = np.histogram(np.log10(part), edges)
         centres = 10 ** ((edges[1:] + edges[:-1]) / 2)
-        series[name] = [Range(c, s, s, s) for c, s in zip(centres.tolist(), share.tolist(), strict=True) if s > 0]
-    return ranges("The second-order term", series, (_number, lambda y: f"{y:.2g}"), ("(A x)^2", "share of the sum"))
-
-
-def _logs(values: Doubles) -> Doubles:
-    return np.asarray(np.log10(np.abs(values) + 1e-12))
+        shares = held / len(sizes)
+        series[name] = [Range(c, s, s, s) for c, s in zip(centres.tolist(), shares.tolist(), strict=True) if s > 0]
+    named = ("cross term, of the sum of all single terms", "share of pairs")
+    return ranges("The second-order terms", series, (_number, lambda y: f"{y:.2g}"), named)
 
 
 def _number(value: float) -> str:
@@ -94,9 +91,9 @@ def figures(results: Path) -> Iterator[tuple[str, str]]:
     if root := os.environ.get("HEADLONG_DATA"):
         about = subject(Context(Path(root), lambda name: lambda done, total: None))
         picked = tenth(about, "importance")
-        yield "entries", entries(about, np.ones_like(picked), "All entries of the best classes' logits")
+        yield "entries", entries(about, np.ones_like(picked), "Entries of classes at random")
         yield "entries-drawn", entries(about, picked, "The tenth of them that is drawn first")
-        yield "second-order", second_order(about, picked)
+        yield "second-order", second_order(about)
 
 
 def main(results: str, out: str) -> None:

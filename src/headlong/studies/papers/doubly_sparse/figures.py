@@ -26,7 +26,10 @@ from headlong.studies.papers.doubly_sparse.contents import SOFTMAX_SHARE
 from headlong.studies.papers.doubly_sparse.printed import QUOTED, REAL
 from headlong.studies.papers.drawing import draw
 
-METHODS = {"ds": "experts, learned", "seeded": "experts, seeded", "svd": "SVD-softmax", "d": "D-softmax"}
+METHODS = {
+    "ds": "experts, learned", "adam": "experts, learned by Adam", "seeded": "experts, seeded", "svd": "SVD-softmax",
+    "d": "D-softmax",
+}  # fmt: skip
 METHODS |= {"frequent": "frequent classes only"}
 """How the rows of a method begin, and its name in a figure."""
 
@@ -83,7 +86,7 @@ def ramps(runs: Sequence[dict[str, Any]]) -> str:
     series: dict[str, list[Range]] = {}
     for run in runs:
         for stage in run["stages"]:
-            line = series.setdefault(f"{stage['experts']} experts, seed {run['seed']}", [])
+            line = series.setdefault(f"{stage['experts']} experts, {run.get('kind', 'adam')}, seed {run['seed']}", [])
             for rung in stage["rungs"]:
                 value = rung["top1"] / rung["full_top1"]
                 line.append(Range(rung["flops"], value, value, value))

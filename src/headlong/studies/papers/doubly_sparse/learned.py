@@ -7,6 +7,7 @@
     full         the backbone's own layer                              svd-5, svd-10  16 columns, 5 or 10 % of the rows
     full-tuned   control: that layer trained on, as experts are        d-softmax      blocks cut from the layer, trained on
     frequent     control: the V / 15.99 most frequent classes alone    ds-K           ``studies.models.learned_experts``
+    adam-K       the same by Adam, no class lost: how far that came in as much time as there was
 
 All at one frozen backbone, on its test split. How much is saved is what came out: the lasso grew until validation accuracy
 dropped, and nothing aims at a ratio. ``gain`` is top-1 less the full layer's (in accuracy, not per cent); ``removed`` is the
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +34,17 @@ if TYPE_CHECKING:
 
 SEEDS = ("0", "1", "2")
 EXPERTS = (8, 16, 32, 64)
-ONCE, SEEDED = ("full", "svd-5", "svd-10", "frequent"), ("full-tuned", "d-softmax", *(f"ds-{count}" for count in EXPERTS))
+PLANS: dict[str, dict[str, Any]] = {
+    "ds": {
+        "experts": (1, 2, 4, 8, 16, 32, 64), "patient": 16, "lasso": 8e-5, "power": 0.61, "factor": 1.1,
+        "rungs": 1, "last": 2, "first": 200, "rung": 150, "settle": 60, "slack": 0.08, "noise": 3.0, "proximal": 0.2,
+        "orphans": "allow",
+    },
+    "adam": {},
+}  # fmt: skip
+"""Proximal steps from one whole layer, classes that no expert keeps allowed; Adam from two, each class kept in one."""
+ONCE = ("full", "svd-5", "svd-10", "frequent")
+SEEDED = ("full-tuned", "d-softmax", *(f"{kind}-{count}" for kind in PLANS for count in EXPERTS))
 TASKS = {"ptb": "harvest/ptb-lstm", "wikitext2": "harvest/wikitext2-lstm"}
 RUNS = Path("runs") / "liao2019"
 VALID = 12_000
@@ -41,10 +52,10 @@ VALID = 12_000
 FREQUENT = 15.99
 
 
-def plan_of(task: str) -> Plan:
+def plan_of(kind: str) -> Plan:
     from headlong.studies.models.learned_experts import Plan
 
-    return Plan()
+    return Plan(**PLANS[kind])
 
 
 def planned() -> list[Setting]:
@@ -66,13 +77,16 @@ def run(context: Context) -> Iterator[Row]:
         base = _base(task, data)
         for seed in SEEDS:
             methods = {dict(row)["method"]: row for row in wanted if dict(row).get("seed") == seed}
-            stages = _stages(context, task, seed, data) if any(name.startswith("ds-") for name in methods) else iter(())
-            for stage, got in stages:
-                if (name := f"ds-{stage.experts}") in methods:
-                    yield Row(methods[name], compared(got, base))
+            for kind in PLANS:
+                counts = [count for count in EXPERTS if f"{kind}-{count}" in methods]
+                for stage, got in _stages(context, task, kind, seed, data) if counts else ():
+                    if stage.experts in counts:
+                        yield Row(methods[f"{kind}-{stage.experts}"], compared(got, base))
+                    if stage.experts >= counts[-1]:
+                        break
         for row in wanted:
             chosen = dict(row)
-            if not chosen["method"].startswith("ds-"):
+            if chosen["method"].partition("-")[0] not in PLANS:
                 got = base if chosen["method"] == "full" else _control(context, task, chosen, data)
                 yield Row(row, compared(got, base))
 
@@ -105,17 +119,17 @@ def _control(context: Context, task: str, chosen: dict[str, str], data: study.Da
     if method == "frequent":
         return frequent(data, FREQUENT)
     seed = int(chosen["seed"])
-    return tuned(data, plan_of(task), method, seed, progress)
+    return tuned(data, plan_of("adam"), method, seed, progress)
 
 
-def _stages(context: Context, task: str, seed: str, data: study.Data) -> Iterator[tuple[Stage, dict[str, float]]]:
+def _stages(context: Context, task: str, kind: str, seed: str, data: study.Data) -> Iterator[tuple[Stage, dict[str, float]]]:
     """Each number of experts as learned, and its figures on the test split; trained stages lie in ``runs/liao2019``."""
     from headlong.studies.models.learned_experts import learn
 
-    plan = plan_of(task)
-    progress = context.stage(f"{task} seed {seed}")
-    removed, cloned, steps = 0, 2 * data.layer.vocab, 0
-    for number, stage in enumerate(learn(set_of(data, context.data, task), plan, int(seed), RUNS / task / seed, said)):
+    plan, folder = plan_of(kind), RUNS / task / f"{kind}-{seed}"
+    progress = context.stage(f"{task} {kind} seed {seed}")
+    removed, cloned, steps = 0, plan.experts[0] * data.layer.vocab, 0
+    for number, stage in enumerate(learn(set_of(data, context.data, task), plan, int(seed), folder, said)):
         rows = int(stage.rungs[-1]["rows"])
         cloned += 0 if number == 0 else (cloned - removed)
         removed = cloned - rows
@@ -137,7 +151,8 @@ def measured(stage: Stage, data: study.Data) -> dict[str, float]:
     seen = look(stage.head, Vectors(torch.from_numpy(data.hidden), torch.from_numpy(data.target)))
     found = {f"top{top}": round(value, 4) for top, value in zip(study.TOPS, seen.top, strict=True)}
     found |= {"flops": round(seen.flops, 2), "hit": round(seen.hit, 4), "rows_per_class": round(seen.rows / vocab, 3)}
-    found |= {"smallest": int(sizes.min()), "largest": int(sizes.max())}
+    held = len(torch.unique(stage.head.ids))
+    found |= {"smallest": int(sizes.min()), "largest": int(sizes.max()), "held_by_none": vocab - held}
     return {**found, "sparse": round(1 - seen.rows / (stage.experts * vocab), 4)}
 
 
@@ -204,13 +219,13 @@ def main(path: str) -> None:
     from headlong.bench.measure import environment, write_run
 
     runs = []
-    for folder in sorted(file.parent for file in RUNS.glob("*/*/stage-2.json")):
+    for folder in sorted(file.parent for file in RUNS.glob("*/*-*/stage-2.json")):
         files = sorted(folder.glob("stage-*.json"), key=lambda file: int(file.stem.partition("-")[2]))
         stages = [
             {"experts": int(file.stem.partition("-")[2]), "rungs": json.loads(file.read_text(encoding="utf-8"))}
             for file in files
         ]
-        task, seed = folder.parts[-2:]
-        runs.append({"task": task, "seed": seed, "plan": asdict(plan_of(task)), "stages": stages})
+        kind, _, seed = folder.name.partition("-")
+        runs.append({"task": folder.parent.name, "kind": kind, "seed": seed, "plan": asdict(plan_of(kind)), "stages": stages})
     command = f"headlong reproduce liao2019:ramps results/{Path(path).name}"
     write_run(Path(path), {"command": command, "environment": environment(1), "runs": runs})

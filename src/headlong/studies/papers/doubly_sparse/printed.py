@@ -13,13 +13,13 @@ D-softmax save) is "by arithmetic", which says that the set-up is the same.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from headlong.studies.papers import read
+from headlong.studies.papers.cells import Cell
 
 Line = Mapping[str, Any]
 METHODS = ("full", "svd-10", "d-softmax", "ds-64")
@@ -55,16 +55,6 @@ TAKES_TIME = "not timed: takes the trained layer and an idle machine"
 TAKES_TRAINING = "takes the training text (IWSLT 2015, CASIA-HWDB) and a backbone on it"
 
 
-class Cell(NamedTuple):
-    """``printed`` as it stands there, ``ours`` beside it, and how the two compare."""
-
-    what: str
-    printed: str
-    ours: str
-    status: str
-    note: str = ""
-
-
 def cells(results: Path) -> Iterator[Cell]:
     """Every printed number, from the runs that ``results`` holds."""
     learned, seeded, frozen = (read(results / f"liao2019.{name}.jsonl") for name in ("learned", "tasks", "frozen"))
@@ -94,10 +84,6 @@ def account(learned: Sequence[Line], seeded: Sequence[Line], frozen: Sequence[Li
             if method != "full":
                 yield _flops(task, method, flops, rows, seeded)
             yield _time(task, method, milliseconds, times)
-
-
-def counts(every: Iterable[Cell]) -> Counter[str]:
-    return Counter(cell.status for cell in every)
 
 
 def _rows(lines: Sequence[Line], task: str, method: str) -> list[Line]:

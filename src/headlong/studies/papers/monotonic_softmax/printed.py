@@ -93,7 +93,12 @@ def _mean(rows: list[Mapping[str, Any]], head: str, column: str) -> float | None
 
 def _claims(results: Path) -> Iterator[Cell]:
     """Statements of the talk about a step's time and memory, beside a step of the heads alone."""
-    times, memory = (json.loads((results / f"head-{kind}.json").read_text("utf-8")) for kind in ("steps", "memory"))
+    files = [results / f"head-{kind}.json" for kind in ("steps", "memory")]
+    if not all(file.is_file() for file in files):
+        for what, printed in zip(CLAIMS, ("2 to 6.4", "N x M x K", "1"), strict=True):
+            yield Cell(what, printed, "–", "not run", "takes minutes: `headlong reproduce training:heads steps|memory FILE`")
+        return
+    times, memory = (json.loads(file.read_text("utf-8")) for file in files)
     slower, mixture, plif = (
         times["time_ratio"]["MoS, K = 5"], memory["memory_ratio"]["MoS, K = 15"], memory["memory_ratio"]["PLIF, 1e5 knots"],
     )  # fmt: skip

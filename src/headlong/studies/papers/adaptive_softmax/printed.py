@@ -1,0 +1,114 @@
+"""What is printed of AdaptiveSoftmax (Baharav et al. 2024), and what stands beside each figure here.
+
+Two sources, named in every cell: a public review of the paper (``review``), which has one gain of its tables and describes its
+figures, and interim logs of the authors (``logs``), which have the tables of language models; their final figures were not to
+be had. A row of ours that carries ``void`` was measured with another order of the search, and counts as not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headlong.studies.papers.adaptive_softmax.synthetic import DIMS
+from headlong.studies.papers.adaptive_softmax.tables import LOGS
+from headlong.studies.papers.cells import Cell, lines_of
+
+Lines = Sequence[Mapping[str, Any]]
+CLASSIFIERS: tuple[tuple[str, str, str, str, str, str], ...] = (
+    ("EuroSAT, gain at one of the deltas (review)", "5.18", "eurosat-sparse", "0.1", "gain", "delta 10 %; "),
+    ("EuroSAT, gain at delta 1 % (logs)", "4.55", "eurosat-sparse", "0.01", "gain", ""),
+    ("EuroSAT, successes at delta 1 % (logs)", "98.4", "eurosat-sparse", "0.01", "success", ""),
+    ("MNIST, gain at delta 1 % (logs)", "8.2", "mnist", "0.01", "gain", ""),
+    ("MNIST, successes at delta 1 % (logs)", "99.4 to 99.6", "mnist", "0.01", "success", ""),
+)
+"""What is printed, its value, the table of ours, its delta and metric, and what else is to be said of ours."""
+MADE = {
+    "eurosat-sparse": "a linear layer on 154 of 25,088 features, as VGG19's, made by no network",
+    "mnist": "the paper's net, trained on 6,000 pictures",
+}
+OURS = "a transformer's layer of ours (33,278 x 512) in the place of Mistral-7B's"
+
+
+def cells(results: Path) -> Iterator[Cell]:
+    """Every printed figure, from the runs that ``results`` holds."""
+
+    def held(table: str) -> Lines:
+        return [line for line in lines_of(results / f"baharav2024.{table}.jsonl") if "void" not in line]
+
+    yield from _synthetic(held("synthetic"))
+    for what, printed, table, delta, metric, note in CLASSIFIERS:
+        got = _found(held(table), {"variant": "published", "delta": delta})
+        if got is None:
+            takes = f"takes the classifier: `headlong reproduce baharav2024:{_maker(table)}`, then `...:{table}`"
+            yield Cell(what, printed, "–", "not run", takes)
+        else:
+            yield Cell(what, printed, f"{got[metric]:.3g}", "stand-in", f"{note}{MADE[table]}")
+    for (model, text), (_, rows) in LOGS.items():
+        lines = held(f"{model}-{text}")
+        for chance, *values in rows:
+            for name, value in zip(("gain", "success"), values, strict=True):
+                yield _language(f"{model}, {text}, delta {chance:.0%}, {name} (logs)", value, name, chance, lines)
+    yield Cell("Mistral-7B, WikiText, 'up to 30x' (review)", "30", "–", "not run", "takes its weights, as above")
+    yield from _drawn(held("entries"), held("variance"))
+
+
+def _maker(table: str) -> str:
+    return "filters OUT" if table == "eurosat-sparse" else f"nets {table} OUT"
+
+
+def _found(lines: Lines, setting: Mapping[str, str]) -> Mapping[str, float] | None:
+    return next((line["got"] for line in lines if setting.items() <= line["setting"].items()), None)
+
+
+def _synthetic(lines: Lines) -> Iterator[Cell]:
+    """The same layers, classes, trials and range of D as the figure."""
+    a, b = (_found(lines, {"panel": panel, "dim": "scaling"}) for panel in "ab")
+    top = _found(lines, {"panel": "b", "dim": str(DIMS[-1])})
+    named = "made-up layers, D = 1e3 to 1e6"
+    if a is None or b is None or top is None:
+        takes = "takes a minute: `headlong reproduce baharav2024:synthetic`"
+        for what in (f"{named}, (a): sublinear", f"{named}, (b): independent of D", f"{named}, (b): gain above 29"):
+            yield Cell(f"{what} (review)", "drawn", "–", "not run", takes)
+        return
+    slopes = {name: [got[f"slope_1e{power}"] for power in (3, 4, 5)] for name, got in (("a", a), ("b", b))}
+    for name, claim, limit in (("a", "sublinear", 1.0), ("b", "independent of D", 0.05)):
+        said = ", ".join(f"{slope:.2f}" for slope in slopes[name])
+        whole = sum(slopes[name]) / 3
+        note = f"samples grow as D to these powers, decade by decade; {whole:.3f} over all of the range"
+        yield Cell(f"{named}, ({name}): {claim} (review)", "drawn", said, "matched" if whole < limit else "differs", note)
+    status = "matched" if top["gain"] > 29 else "differs"
+    yield Cell(f"{named}, (b): gain (review)", "above 29", f"{top['gain']:.0f}", status, "at a million dimensions, 100 trials")
+
+
+def _language(what: str, printed: float, metric: str, delta: float, lines: Lines) -> Cell:
+    got = _found(lines, {"variant": "published", "delta": f"{delta:g}"})
+    if got is None:
+        table = what.split(", delta")[0].replace(", ", "-")
+        takes = f"takes the weights: `headlong reproduce baharav2024:{table} --model FOLDER`"
+        return Cell(what, f"{printed:g}", "–", "not run", takes)
+    line = next(line for line in lines if line["setting"] == {"variant": "published", "delta": f"{delta:g}"})
+    return Cell(what, f"{printed:g}", f"{got[metric]:.3g}", line["verdict"][metric], "the text's tokens as our corpus has them")
+
+
+def _drawn(entries: Lines, variance: Lines) -> Iterator[Cell]:
+    """The figures that are described and print no number."""
+    signs, terms = (_found(entries, {"drawn": name}) for name in ("importance", "importance, cross terms"))
+    what = "figure of entries (a): signs symmetrical, A and x uncorrelated (review)"
+    if signs is None or terms is None:
+        takes = "takes our layer: `headlong reproduce baharav2024:entries`"
+        yield Cell(what, "drawn", "–", "not run", takes)
+        yield Cell("figure of entries (b): cross terms near 0 (review)", "drawn", "–", "not run", takes)
+    else:
+        said = f"A x above 0: {signs['product_positive']:.1%}; correlation {signs['correlation']:.3f}"
+        yield Cell(what, "drawn", said, "stand-in", f"{OURS}, entries of classes at random")
+        said = f"{terms['within_thousandth']:.1%} within 1/1000 of the single terms' sum"
+        yield Cell("figure of entries (b): cross terms near 0 (review)", "drawn", said, "stand-in", OURS)
+    what = "figure of variances: the new estimate follows the error, others do not (review)"
+    ratios = {line["setting"]["estimator"]: line["got"]["ratio"] for line in variance if line["setting"]["m"] == "504"}
+    if not ratios:
+        yield Cell(what, "drawn", "–", "not run", "takes our layer: `headlong reproduce baharav2024:variance`")
+        return
+    shown = [f"{name} {ratios[name]:.2g}" for name in ratios if "importance" in name]
+    yield Cell(what, "drawn", "; ".join(shown), "stand-in", f"stated over true variance at m = 504 of 512; {OURS}")
