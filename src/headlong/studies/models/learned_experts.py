@@ -81,6 +81,10 @@ class Plan:
     def late(self, experts: int) -> bool:
         return experts >= (self.patient or self.experts[-1])
 
+    def settling(self, experts: int) -> int:
+        steps = self.settle * (5 if self.late(experts) else 1) or self.steps(experts)
+        return steps * (2 if experts >= self.calm and not self.proximal else 1) // 3 * 3
+
     def strength(self, experts: int) -> float:
         """Of a proximal stage's first rung: a child has half of its parent's targets, and some that the parent hardly had."""
         return float(self.lasso * (self.experts[0] / experts) ** self.power)
@@ -253,12 +257,11 @@ def ramp(
             break
         kept = copy.deepcopy(head.state_dict())
     head.load_state_dict(kept)
-    steps = plan.settle * (5 if plan.late(head.experts) else 1) or steps
-    optimiser, calm = _optimiser(head, plan, 0.0, data), 2 if head.experts >= plan.calm else 1
+    optimiser, calm = _optimiser(head, plan, 0.0, data), 3 if plan.proximal else 2 if head.experts >= plan.calm else 1
     for part in range(3):  # the rate falls in three steps
         for group in optimiser.param_groups:
-            group["lr"] *= 0.4 if part else 1 / (3 if plan.proximal else calm)
-        train(head, data, plan, optimiser, (1 if plan.proximal else calm) * steps // 3, generator, pruned=False)
+            group["lr"] *= 0.4 if part else 1 / calm
+        train(head, data, plan, optimiser, plan.settling(head.experts) // 3, generator, pruned=False)
     last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
     rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
     tell(_said(rungs[-1]))

@@ -133,7 +133,7 @@ def _stages(context: Context, task: str, kind: str, seed: str, data: study.Data)
         rows = int(stage.rungs[-1]["rows"])
         cloned += 0 if number == 0 else (cloned - removed)
         removed = cloned - rows
-        steps += plan.steps(stage.experts) * len(stage.rungs)
+        steps += plan.steps(stage.experts) * (len(stage.rungs) - 1) + plan.settling(stage.experts)
         progress(number + 1, len(plan.experts))
         if stage.experts in EXPERTS:
             more = {"removed": round(removed / cloned, 4), "steps": steps, "lasso": stage.rungs[-1]["lasso"]}
