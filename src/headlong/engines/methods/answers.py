@@ -43,7 +43,8 @@ def answer_factors(
     """``(k, f)`` for each k of ASKED, f at most 1, where the proof is."""
     find = _finder(layer, blocks, share, threads)
     few = np.ascontiguousarray(chosen_by[:: -(-len(chosen_by) // CHOOSERS)])
-    many = np.ascontiguousarray(bounded_by[-max(LEAST, PLENTY * enough(delta)) :])
+    least = 0 if native.isa() == native.REFERENCE else LEAST  # it is asked for to be read, not to be fast
+    many = np.ascontiguousarray(bounded_by[-max(least, PLENTY * enough(delta)) :])
     found = []
     for k in (k for k in ASKED if k <= layer.vocab):
         rates = missed(layer, find, few, k, FIRST, threads).mean(axis=0)
