@@ -11,11 +11,11 @@ from headlong.previews.draws import AROUND, TRIES, learned_spend
 
 def test_the_least_that_keeps_the_rate_is_taken() -> None:
     losses = np.zeros((99, 4))
-    losses[:1, 2] = 1.0  # one of 99 fails, and may by chance have been 2.3: (2.3 + 1) / 100
-    losses[:4, 3] = 1.0  # (4 + 1.3 * 2 + 1) / 100
-    assert controlled(losses, 0.033) == 2
-    assert controlled(losses, 0.076) == 3
-    assert controlled(losses, 0.0329) == 1
+    losses[:1, 2] = 1.0  # one of 99 fails, and may by chance have been 1.5: (1.5 + 1) / 100
+    losses[:4, 3] = 1.0  # (4 + 0.5 * 2 + 1) / 100
+    assert controlled(losses, 0.025) == 2
+    assert controlled(losses, 0.06) == 3
+    assert controlled(losses, 0.0249) == 1
     assert controlled(losses, 0.0099) is None, "99 rows cannot show less than one in a hundred"
 
 

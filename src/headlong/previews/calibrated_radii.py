@@ -21,8 +21,8 @@ from headlong.native import Doubles
 from headlong.previews.whitening import Basis, pieces
 
 QUERIES_AT_ONCE = 1024
-CHANCE = 1.3
-"""Standard deviations of a count that nine in ten do not exceed."""
+CHANCE = 0.5
+"""Standard deviations that a count is taken to lack."""
 FAR = 4.0
 PLENTY = 2
 """Times the fewest queries that a rate takes: more of them hardly narrow the widths, and each reads the layer."""
@@ -125,7 +125,7 @@ def controlled(losses: Array, delta: float) -> int | None:
 
     ``losses [n, columns]`` in 0..1 of exchangeable rows, the safest column first; a row's loss counts in all later columns.
     ``(sum + 1) / (n + 1) <= delta`` bounds the expectation (conformal risk control: Angelopoulos and others, 2022); the sum
-    is taken with what it may lack by chance, so that nine in ten draws of the rows keep the rate, not only their mean.
+    is taken with what it may lack by chance, so that most draws of the rows keep the rate, not only their mean.
     """
     sums = np.maximum.accumulate(losses, axis=1).sum(axis=0)
     kept = np.flatnonzero((sums + CHANCE * np.sqrt(sums) + 1) / (len(losses) + 1) <= delta * (1 + 1e-12))

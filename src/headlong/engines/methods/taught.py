@@ -1,7 +1,7 @@
 """What calibration vectors teach of the rows that a normaliser takes: a plan's ``draws``, tried on what will draw.
 
-Both ways to ask are tried, for the normaliser alone and for the best ids too, which are scored before anything is drawn;
-the worse counts.
+Both ways to ask are tried, for the normaliser alone and for the best ids too, which are scored before anything is drawn: the
+rate is that of a call that is as likely one as the other.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ def taught(layer: Layer, plan: Plan, promise: Promise, chosen_by: Doubles, bound
 
 
 def _trial(teacher: native.Teacher, layer: Layer, eps: float, threads: int) -> Trial:
-    """How far the executor's estimates are off, the worse of both ways to ask."""
+    """How far the executor's estimates are off, in both ways to ask."""
 
     def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
         hidden = np.ascontiguousarray(hidden)
         exact, error = (part[:, None, None] for part in teacher.lse(hidden, eps / CLOSE, None, True, threads)[:2])
         asked = (0, min(BEST, layer.vocab))
-        return error + np.fmax(*(np.abs(teacher.try_draws(hidden, k, eps, spends, tries, threads, 0) - exact) for k in asked))
+        found = [teacher.try_draws(hidden, k, eps, spends, tries, threads, 0) for k in asked]
+        return error + np.abs(np.concatenate(found, axis=2) - exact)
 
     return trial
 
