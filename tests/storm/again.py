@@ -113,7 +113,7 @@ def ratio(engine: Any, dense: Any, hidden: Any, k: int, turns: int = 2) -> float
             start = time.process_time()
             for _ in range(calls[which]):
                 one.topk(hidden, k)
-            spent = time.process_time() - start
+            spent = max(time.process_time() - start, 1e-6)  # a coarse clock may not have moved
             found[which] = min(found[which], spent / calls[which])
-            calls[which] = max(calls[which], min(64, int(LONG / max(spent / calls[which], 1e-6))))
+            calls[which] = max(calls[which], min(64, int(LONG * calls[which] / spent)))
     return found[0] / found[1]
