@@ -6,9 +6,9 @@
 #   tools/arm.sh where         prints that folder
 #   tools/arm.sh check         every kernel of every level against the reference, bit for bit; two seconds a level
 #   tools/arm.sh python ARGS   the emulated Python, with this tree's headlong
-#   tools/arm.sh test [PATHS]  the tests that make sense there, on each level
+#   tools/arm.sh test [PATHS]  the tests that make sense there, on each level, recorded in results/emulated.json; or those named
 #   tools/arm.sh slice         setup, build and what CI takes of the tests
-#   tools/arm.sh wheel         the aarch64 wheel, by the cross tool chain
+#   tools/arm.sh wheel         the aarch64 wheel by the cross tool chain: its tag read from its symbols, installed, tested from there
 #   tools/arm.sh all           all of it
 #
 # HEADLONG_ARM_CACHE names the folder (~/.cache/headlong-arm), HEADLONG_ARM_CPU the processor (max).
@@ -16,7 +16,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 cache=${HEADLONG_ARM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headlong-arm}
-root=$cache/root site=$cache/site
+root=$cache/root site=$cache/site more=$cache/more
 own=$cache/trees/$(printf %s "$here" | cksum | cut -d ' ' -f 1)  # what is built from this tree: another checkout has its own
 build=$own/build package=$own/package
 python=${PYTHON:-python3}
@@ -28,6 +28,8 @@ missing() { echo "arm: $*; skipped" >&2; exit 77; }
 packages=(libc6 libgcc-s1 libstdc++6 libgomp1 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libpython3.11-dev
   zlib1g libexpat1 libssl3 libffi8 libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 libcrypt1 libreadline8 libtinfo6 libncursesw6)
 wheels=(numpy ml_dtypes safetensors pytest pytest-timeout hypothesis mpmath typer rich)
+# For the longer list of tests: heads that make layers, and the storm's statistics. The newest torch that PyPI has for AArch64 without CUDA.
+more_wheels=(torch==2.8.0 sympy networkx jinja2 markupsafe fsspec filelock scipy)
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo > /dev/null; then sudo -n "$@"; else return 1; fi; }
 
@@ -51,13 +53,16 @@ setup_root() {
   touch "$root/done"
 }
 
-setup_wheels() {
-  [ -e "$site/done" ] && return
-  "$python" -m pip install -q --disable-pip-version-check --no-input --target "$site" --only-binary=:all: --python-version 3.11 \
+# install_wheels FOLDER ARGS: of AArch64, into a folder of their own
+install_wheels() {
+  [ -e "$1/done" ] && return
+  "$python" -m pip install -q --disable-pip-version-check --no-input --target "$1" --only-binary=:all: --python-version 3.11 \
     --implementation cp --platform manylinux2014_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux_2_28_aarch64 \
-    -c "$here/constraints.txt" "${wheels[@]}" || missing "aarch64 wheels cannot be downloaded"
-  touch "$site/done"
+    "${@:2}" || missing "aarch64 wheels cannot be downloaded"
+  touch "$1/done"
 }
+setup_wheels() { install_wheels "$site" -c "$here/constraints.txt" "${wheels[@]}"; }
+setup_more() { install_wheels "$more" --no-deps "${more_wheels[@]}"; }
 
 setup() { setup_tools; setup_root; setup_wheels; }
 
@@ -65,7 +70,7 @@ build() {
   local launcher=()
   mkdir -p "$own"
   if command -v ccache > /dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
-  "$python" -c 'import nanobind' 2> /dev/null || missing "nanobind is not installed in $python"
+  "$python" -c 'import nanobind, numpy' 2> /dev/null || missing "nanobind and numpy are not installed in $python"
   cmake -S "$here" -B "$build" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$here/tools/aarch64.cmake" \
     -DHEADLONG_ARM_ROOT="$root" -DHEADLONG_KERNEL_CHECK=ON "${launcher[@]}" -DSKBUILD_PROJECT_NAME=headlong -DSKBUILD_PROJECT_VERSION=0.1.0 -DSKBUILD_SOABI=cpython-311-aarch64-linux-gnu \
     -DPython_EXECUTABLE="$(command -v "$python")" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$own/configure.log" ||
@@ -81,14 +86,11 @@ build() {
 emulated() { OPENBLAS_CORETYPE=ARMV8 qemu-aarch64 -cpu "$cpu" -L "$root" "$@"; }
 
 arm_python() {
-  PYTHONHOME="$root/usr" PYTHONPATH="$package:$site" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+  PYTHONHOME="$root/usr" PYTHONPATH="$package:$site:$more${HEADLONG_ARM_PATH:+:$HEADLONG_ARM_PATH}" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
     emulated "$root/usr/bin/python3.11" "$@"
 }
 
 check() { emulated "$build/kernel_check" "${@:-10}"; }
-
-# Tests that need neither torch nor another process: an emulated program cannot start one of its kind.
-every=(levels kernels encode int8 few_bits prefix batches promise masks nucleus reference store saved engines compile svd adaptive fuzz)
 
 # OpenBLAS sets the processor's flags for what lies beyond a small matrix, on AArch64 all of them: pyproject.toml has the case of x86-64.
 # An emulated program cannot start workers of its own: no -n.
@@ -107,34 +109,37 @@ slice() {
   cpu=cortex-a72 HEADLONG_EXPECT=neon pytest_here "$(files levels)" -k "refused or expected or forced"
 }
 
+# All that tools/emulation/run.py lists, on each level; hours, and it goes on where it was cut short. Or the tests that are named.
 tests() {
   if [ $# -gt 0 ]; then pytest_here "$@"; return; fi
-  local failed=()
   slice
-  for name in "${every[@]}"; do
-    for file in $(files "$name"); do
-      echo "== $(basename "$file") ($SECONDS s)"
-      pytest_here "$file" || failed+=("$name")
-    done
-  done
-  for level in neon dotprod; do  # the best one ran above
-    HEADLONG_ISA=$level pytest_here $(files int8 saved svd) || failed+=("$level")
-  done
-  [ ${#failed[@]} -eq 0 ] || { echo "failed: ${failed[*]}"; exit 1; }
+  "$python" "$here/tools/emulation/run.py" "$here/results/emulated.json"
 }
 
-# A wheel by hand: scikit-build-core asks the interpreter at hand for its tag. Installed with pip's own rules, tested from there.
+# A wheel by hand: scikit-build-core asks the interpreter at hand for its tag, so that one is of the emulated Python's version. Which
+# manylinux it is, auditwheel reads from the versions of the symbols that it wants. Installed by pip's own rules, tested from there.
 wheel() {
-  local out=$own/wheels tree=$own/wheel installed=$own/installed
+  local out=$own/wheels tree=$own/wheel installed=$own/installed tag
+  "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || missing "the emulated Python is 3.11, $python is not"
+  for module in scikit_build_core nanobind numpy wheel auditwheel; do
+    "$python" -c "import $module" 2> /dev/null || missing "$module is not installed in $python"
+  done
   rm -rf "$tree" "$out" "$installed" && mkdir -p "$tree" "$out"
-  (cd "$here" && "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$tree" . -C "cmake.toolchain-file=$here/tools/aarch64.cmake" \
-    -C "cmake.define.HEADLONG_ARM_ROOT=$root" -C "cmake.define.SKBUILD_SOABI=cpython-311-aarch64-linux-gnu")
-  "$python" -m wheel tags --remove --platform-tag manylinux_2_35_aarch64 "$tree"/*.whl > /dev/null
+  (cd "$here" && "$python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$tree" . -C "build-dir=$own/wheel-build" \
+    -C "cmake.define.CMAKE_TOOLCHAIN_FILE=$here/tools/aarch64.cmake" -C "cmake.define.HEADLONG_ARM_ROOT=$root" \
+    -C "cmake.define.SKBUILD_SOABI=cpython-311-aarch64-linux-gnu" -C "cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=$(command -v ccache || true)")
+  "$python" -m wheel tags --remove --platform-tag linux_aarch64 "$tree"/*.whl > /dev/null
+  tag=$("$python" -m auditwheel show "$tree"/*.whl | tr '\n' ' ' | sed -n 's/.*consistent with the following platform tag: "\([a-z0-9_]*\)".*/\1/p')
+  [ -n "$tag" ] || { echo "arm: auditwheel found no tag for the wheel"; exit 1; }
+  "$python" -m wheel tags --remove --platform-tag "$tag" "$tree"/*.whl > /dev/null
   cp "$tree"/*.whl "$out/"
-  "$python" -m pip install -q --no-deps --target "$installed" --only-binary=:all: --python-version 3.11 --implementation cp \
-    --platform manylinux_2_35_aarch64 "$out"/*.whl
-  (cd "$cache" && PYTHONHOME="$root/usr" PYTHONPATH="$installed:$site" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
-    emulated "$root/usr/bin/python3.11" -m pytest -q -p no:cacheprovider --timeout 1800 -c "$here/pyproject.toml" "${flags[@]}" "$(files levels)" -k "int8 or forced or refused")
+  "$python" -m pip install -q --disable-pip-version-check --no-deps --target "$installed" --only-binary=:all: --python-version 3.11 --implementation cp \
+    --platform "$tag" "$out"/*.whl
+  (cd "$cache" && package=$installed arm_python -c 'import headlong; print(headlong.__file__); assert "/installed/" in headlong.__file__'
+    for file in $(files levels int8); do  # on the best level, and what a processor without it says
+      package=$installed arm_python -m pytest -q -p no:cacheprovider --timeout 1800 -c "$here/pyproject.toml" --rootdir "$here" "${flags[@]}" "$file" \
+        -k "int8 or forced or refused" || exit 1
+    done)
   ls "$out"
 }
 
@@ -145,8 +150,8 @@ case ${1:-all} in
   check) check "${@:2}" ;;
   python) arm_python "${@:2}" ;;
   slice) setup; build; slice ;;
-  test) tests "${@:2}" ;;
+  test) setup; setup_more; tests "${@:2}" ;;
   wheel) setup; wheel ;;
-  all) setup; build; tests; wheel ;;
-  *) sed -n '2,15p' "$0"; exit 2 ;;
+  all) setup; setup_more; build; tests; wheel ;;
+  *) sed -n '2,16p' "$0"; exit 2 ;;
 esac

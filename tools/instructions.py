@@ -1,4 +1,4 @@
-"""Counts the instructions of the int8 scan's inner loops: no time is claimed for a processor that nobody timed.
+"""Counts the instructions of the scans' inner loops: no time is claimed for a processor that nobody timed.
 
     python tools/instructions.py --x86 BUILD --arm BUILD --json results/instructions.json
 
@@ -11,6 +11,7 @@ makes 16 at once, and that count is what `of_sdot` measures the whole loop by.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import shlex
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 DIM = 512  # of the class that counts are given for
 QUERIES = (1, 2, 4, 6, 8)
+BITS = (8, 4, 2, 1)  # of the codes
 
 
 class Level(NamedTuple):
@@ -34,17 +36,17 @@ LEVELS = {
     "avx2": Level("avx2.cpp", "scan_u8", {"vpmaddwd": 16}),
     "avxvnni": Level("avxvnni.cpp", "scan_u8", {"vpdpbusd": 32}),
     "avx512vnni": Level("avx512.cpp", "scan_u8", {"vpdpbusd": 64}),
-    "neon": Level("neon.cpp", "scan_u8", {"smull": 8, "smull2": 8}),
-    "dotprod": Level("dotprod.cpp", "scan_u8", {"sdot": 16}),
+    "neon": Level("neon.cpp", "scan_u8", {"smull": 8, "smull2": 8, "umull": 8, "umull2": 8}),
+    "dotprod": Level("dotprod.cpp", "scan_u8", {"sdot": 16, "udot": 16}),
     "i8mm": Level("i8mm.cpp", "scan_pairs", {"usdot": 16, "usmmla": 32}),
 }
 INCLUDED = """#include "kernels/{source}"
 """
 PROBE = """namespace headlong {{
-__attribute__((flatten)) void probe_{queries}(
-    const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step, const float* scale,
-    const float* base, const float* add, float* est) {{
-    {scan}(block, words, 8, planes, offset, step, scale, base, add, {queries}, est, 64);
+__attribute__((flatten)) void probe_{bits}_{queries}(
+    const uint8_t* block, int64_t words, const int32_t* sums, const int8_t* planes, const int32_t* offset, const float* step,
+    const float* scale, const float* base, const float* add, float* est) {{
+    {scan}(block, words, {bits}, sums, planes, offset, step, scale, base, add, {queries}, est, 64);
 }}
 }}
 """
@@ -66,7 +68,8 @@ def command_of(build: Path, source: str) -> list[str]:
 def disassembly(command: list[str], level: Level, folder: Path, build: Path) -> dict[str, str]:
     """Every function of the level and of its probes."""
     probe, made, linked = folder / "probe.cpp", folder / "probe.o", folder / "probe.so"
-    probe.write_text(INCLUDED.format(source=level.source) + "".join(PROBE.format(scan=level.scan, queries=n) for n in QUERIES))
+    probes = [PROBE.format(scan=level.scan, bits=bits, queries=n) for bits, n in itertools.product(BITS, QUERIES)]
+    probe.write_text(INCLUDED.format(source=level.source) + "".join(probes))
     subprocess.run([*command, "-o", str(made), "-c", str(probe)], check=True, cwd=build)
     subprocess.run([command[0], "-shared", "-nostdlib", "-o", str(linked), str(made)], check=True)  # calls get their targets
     objdump = re.sub(r"(g|c|clang)\+\+[-\d]*$", "objdump", command[0])
@@ -110,19 +113,25 @@ def count(build: Path, name: str, folder: Path) -> list[dict[str, Any]]:
     level = LEVELS[name]
     command = command_of(build, level.source)
     functions, rows = disassembly(command, level, folder, build), []
-    for queries in QUERIES:
-        loops = innermost(reached(functions, f"probe_{queries}E"), level.products)
+    for bits, queries in itertools.product(BITS, QUERIES):
+        loops = innermost(reached(functions, f"probe_{bits}_{queries}E"), level.products)
         if not loops:
-            raise SystemExit(f"{name}: no loop that multiplies codes was found for {queries} queries")
+            raise SystemExit(f"{name}: no loop that multiplies {bits}-bit codes was found for {queries} queries")
         # the loop that runs most of the time is the one that makes the most products at once
         loop = max(loops, key=lambda one: (one.products, -one.instructions))
         each = loop.instructions / loop.products
         rows.append({
-            "level": name, "queries": queries, "instructions": loop.instructions, "products": loop.products,
+            "level": name, "bits": bits, "queries": queries, "instructions": loop.instructions, "products": loop.products,
             "of_sdot": round(16 * each, 3), "per_class_and_query": round(2 * DIM * each, 1),
-            "bytes_per_class_and_query": round(DIM / queries, 1),
+            "bytes_per_class_and_query": round(DIM * bits / 8 / queries, 1),
         })  # fmt: skip
     return rows
+
+
+def kept(file: Path | None, without: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """What the record says of other levels."""
+    record = json.loads(file.read_text()) if file is not None and file.exists() else {"rows": [], "compilers": {}}
+    return [row for row in record["rows"] if row["level"] != without], record["compilers"]
 
 
 def main() -> None:
@@ -130,19 +139,23 @@ def main() -> None:
     parser.add_argument("--x86", type=Path)
     parser.add_argument("--arm", type=Path)
     parser.add_argument("--json", type=Path)
-    chosen = parser.parse_args()
-    rows, compilers = [], {}
-    with tempfile.TemporaryDirectory() as folder:
-        for build, names in ((chosen.x86, list(LEVELS)[:3]), (chosen.arm, list(LEVELS)[3:])):
-            for name in names if build else ():
-                rows += count(build, name, Path(folder))
-                compiler = command_of(build, LEVELS[name].source)[0]
-                version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
-                compilers[name] = version.splitlines()[0]
-                for row in rows[-len(QUERIES) :]:
-                    sys.stdout.write(f"{row['level']:<11}{row['queries']:>3} queries {row['of_sdot']:>7} of SDOT\n")
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"dim": DIM, "compilers": compilers, "rows": rows}, indent=1) + "\n")
+    chosen, names = parser.parse_args(), list(LEVELS)
+    for name in reversed(names):
+        build = chosen.x86 if name in names[:3] else chosen.arm
+        if build is None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            mine = count(build, name, Path(folder))
+        for row in mine:
+            sys.stdout.write(f"{name:<11}{row['bits']} bits{row['queries']:>3} queries {row['of_sdot']:>7} of SDOT\n")
+        sys.stdout.flush()
+        if chosen.json:
+            rows, compilers = kept(chosen.json, name)
+            compiler = command_of(build, LEVELS[name].source)[0]
+            version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+            rows = sorted(rows + mine, key=lambda row: names.index(row["level"]))
+            record = {"dim": DIM, "compilers": compilers | {name: version.splitlines()[0]}, "rows": rows}
+            chosen.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -33,15 +33,18 @@ import tables_device as device  # noqa: E402
 import tables_experts as experts  # noqa: E402
 import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
+import tables_processors as processors  # noqa: E402
 import tables_readme as first_screen  # noqa: E402
 import tables_studies as evidence  # noqa: E402
 import tables_synthetic as synthetic  # noqa: E402
 
 PAGES = (
     "cascade", "cli", "svd", "data", "training", "hierarchical", "bands", "adaptive", "buckets", "kernel-density", "tune",
-    "promises", "processors",
+    "promises",
 )  # fmt: skip
-MADE = (*PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES, *first_screen.PAGES, *evidence.PAGES)
+MADE = (
+    *PAGES, *device.PAGES, *heads.PAGES, *integrations.PAGES, *processors.PAGES, *first_screen.PAGES, *evidence.PAGES,
+)  # fmt: skip
 FILES = ("README.md", "results/README.md", *(f"docs/{page}.md" for page in MADE))
 BENCH = "results/bench-wikitext2.json"
 DEMO = "results/demo.json"
@@ -244,22 +247,6 @@ def runs(name: str, columns: dict[str, str], facts: str = "") -> Callable[[], st
     return made
 
 
-def instructions() -> str:
-    """The int8 scan's inner loops, counted: a row for each level, a column for each number of queries."""
-    file = ROOT / "results" / "instructions.json"
-    if not file.is_file():
-        return "No committed run yet: results/instructions.json is not there."
-    record = json.loads(file.read_text(encoding="utf-8"))
-    counts = sorted({row["queries"] for row in record["rows"]})
-    rows = []
-    for level in dict.fromkeys(row["level"] for row in record["rows"]):
-        mine = {row["queries"]: row for row in record["rows"] if row["level"] == level}
-        rows.append((level, *(f"{mine[n]['per_class_and_query']:.0f} ({mine[n]['of_sdot']:.2f})" for n in counts)))
-    titles = ("level", *(f"{n} {'query' if n == 1 else 'queries'}" for n in counts))
-    compilers = "; ".join(dict.fromkeys(record["compilers"].values()))
-    return markdown(Table("", titles, tuple(rows), f"{record['dim']} coordinates. {compilers}."))
-
-
 def _field(value: Any) -> str:
     if value is None:
         return "–"
@@ -326,6 +313,7 @@ GROWTH = {
     "sum_gigabytes_per_second": "a sum of them, GB/s", "rows": "exact rows", "build_s": "build, s",
 }  # fmt: skip
 BLOCKS: dict[str, Callable[[], str]] = {
+    **processors.BLOCKS,
     **integrations.BLOCKS,
     **device.BLOCKS,
     **experts.BLOCKS,
@@ -360,7 +348,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
-    "instructions": instructions,
 }
 
 

@@ -234,7 +234,8 @@ class BoundExecutor {
                   "scale must be [segments, padded vocab]");
             to.scale = scale.data();
             keep(scale);
-            to.bytes = static_cast<double>(codes.nbytes()) + static_cast<double>(scale.nbytes());
+            if (e.kernels->summed) to.sums = code_sums(to, e.padded);
+            to.bytes = static_cast<double>(codes.nbytes()) + static_cast<double>(scale.nbytes()) + static_cast<double>(to.sums.size() * 4);
         } else {
             check(codes.ndim() == 2 && codes.dtype() == nb::dtype<float>() && to.segments.size() == 1 &&
                       to.segments[0].start == 0 && static_cast<int64_t>(codes.shape(0)) == e.vocab &&

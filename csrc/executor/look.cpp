@@ -58,7 +58,8 @@ void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n,
             const uint8_t* block = source.codes + c * source.words * 4;
             for (size_t s = 0; s < source.segments.size(); ++s) {
                 const Segment& seg = source.segments[s];
-                e.kernels->scan_u8(block + seg.first_word * 256, seg.words, seg.bits, from.planes.data() + seg.first_quad * 8 * from.n,
+                const int32_t* sums = source.sums.empty() ? nullptr : source.sums.data() + s * e.padded + c;
+                e.kernels->scan_u8(block + seg.first_word * 256, seg.words, seg.bits, sums, from.planes.data() + seg.first_quad * 8 * from.n,
                                  &from.offset[s * from.n * 2], &from.step[s * from.n], source.scale + s * e.padded + c,
                                  s == 0 ? base : nullptr, from.add.data(), from.n, out, stride);
             }

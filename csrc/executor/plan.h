@@ -36,6 +36,7 @@ struct Source {
     std::vector<Segment> segments;
     int64_t words = 0, quads = 0;
     const float* scale = nullptr;
+    std::vector<int32_t> sums;  // [segment, padded] of the 8-bit codes, where the kernels multiply by them alone: Kernels::summed
 
     const void* rows = nullptr;
     Kind kind = Kind::f32;
@@ -47,6 +48,7 @@ struct Source {
     std::vector<Term> terms;
     double bytes = 0;  // of a full pass
 };
+std::vector<int32_t> code_sums(const Source& source, int64_t padded);  // executor/code_sums.cpp
 
 // A finer look at single classes: codes row by row.
 struct Deeper {

@@ -74,6 +74,7 @@ struct Dots {
     using X = I;
     using Sum = I;
     static constexpr int registers = 2;  // few: of other processors, many have sixteen
+    static constexpr int most = 4;
     static constexpr bool centred = false;
 
     static X load(const int8_t* planes) {

@@ -17,6 +17,7 @@ struct Dots {
     using X = int8x16_t;
     using Sum = int32x4_t;
     static constexpr int registers = 1;
+    static constexpr int most = 4;
     static constexpr bool centred = false;
 
     static X load(const int8_t* planes) { return vld1q_s8(planes); }
@@ -117,7 +118,7 @@ void pairs_across(const uint8_t* block, int64_t words, const int8_t* planes, con
                 const I high = (I)vuzp1q_s32(all.sum[q][2 * v], all.sum[q][2 * v + 1]);
                 const I low = (I)vuzp2q_s32(all.sum[q][2 * v], all.sum[q][2 * v + 1]);
                 const int at = c + 4 * v;
-                join_sums<Bits>(high, low, offset + 2 * q, step[q], scale + at, base == nullptr ? nullptr : base + at,
+                join_sums<Bits>(high, low, nullptr, offset + 2 * q, step[q], scale + at, base == nullptr ? nullptr : base + at,
                                 base == nullptr ? 0 : add[q], est + q * stride + at);
             }
     }
@@ -135,11 +136,12 @@ void pairs_bits(const uint8_t* block, int64_t words, const int8_t* planes, const
     while (n - q >= 6) some(pairs_across<Bits, 6, 2>, 6);
     if (n - q >= 4) some(pairs_across<Bits, 4, 2>, 4);
     if (n - q >= 2) some(pairs_across<Bits, 2, 4>, 2);
-    if (n - q == 1) some(scan_across<Bits, 1, 8>, 1);
+    const auto last = [](const uint8_t* codes, int64_t many, auto... rest) { scan_across<Bits, 1, 8>(codes, many, nullptr, rest...); };
+    if (n - q == 1) some(last, 1);
 }
 
-void scan_pairs(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset, const float* step,
-                const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+void scan_pairs(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
+                const float* step, const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     const auto scan = bits == 8 ? pairs_bits<8> : bits == 4 ? pairs_bits<4> : bits == 2 ? pairs_bits<2> : pairs_bits<1>;
     scan(block, words, planes, offset, step, scale, base, add, n, est, stride);
 }

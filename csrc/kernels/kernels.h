@@ -114,9 +114,10 @@ struct Kernels {
     // est[q * stride + c] = start + scale[c] * step[q] * (256 * (<codes, high> - offset[2q]) + <codes, low> - offset[2q + 1])
     // with start = base[c] + add[q], or what est holds where base is null. A word holds 8 / bits quads, quad g in the bits
     // from g * bits on of its four bytes; codes of fewer than 8 bits count twice (their values are odd: 2 u - 2^bits + 1).
-    // An offset is 128 times its plane's sum for 8 bits, and 2^bits - 1 times that for fewer.
-    void (*scan_u8)(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
-                    const float* step, const float* scale, const float* base, const float* add, int n, float* est,
+    // An offset is 128 times its plane's sum for 8 bits, and 2^bits - 1 times that for fewer. sums[c]: what the 8-bit codes of
+    // a class add up to, for tables that say `summed`; null for others.
+    void (*scan_u8)(const uint8_t* block, int64_t words, int bits, const int32_t* sums, const int8_t* planes,
+                    const int32_t* offset, const float* step, const float* scale, const float* base, const float* add, int n, float* est,
                     int64_t stride);
 
     // out[q * stride + r] = <row r, x_q> in float32, for rows x n <= 64 x kRowQueries.
@@ -244,6 +245,10 @@ struct Kernels {
     // meanwhile: the same to the last bit. Null: there is nothing better than scan_u8.
     void (*scan_one)(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks, const Strip* strips, int64_t count,
                      const float* base, float add, float* est) = nullptr;
+
+    // Bytes are multiplied by bytes of one kind, signed or not. Where codes are to stay as they are stored, planes are raised by
+    // 128, and what that adds to a sum of products is 128 times the sum of the codes: scan_u8 is told of it.
+    bool summed = false;
 };
 
 // The table of a level by name ("portable", "generic", "avx2", ...); "" is the best this CPU has; nullptr if it lacks it.

@@ -20,10 +20,12 @@ struct Dots {
         int32x4_t near, far;
     };
     static constexpr int registers = 2;
+    static constexpr int most = 4;
     static constexpr bool centred = true;
 
     static X load(const int8_t* planes) { return vld1q_s8(planes); }
     static X half(const int8_t* planes) { return vcombine_s8(vld1_s8(planes), vdup_n_s8(0)); }
+    static X raise(X x) { return veorq_s8(x, vdupq_n_s8(-128)); }
     template <int Bits, int Group>
     static Codes take(Codes word) {
         return Bits == 8 ? veorq_u8(word, vdupq_n_u8(128)) : codes_of<Bits, Group>(word);
@@ -35,6 +37,12 @@ struct Dots {
     template <int At>
     static void add(Sum& sum, Codes codes, X x) {
         multiply(sum, (int8x16_t)codes, (int8x16_t)vdupq_laneq_s32((int32x4_t)x, At));
+    }
+    template <int At>
+    static void add_raised(Sum& sum, Codes codes, X x) {
+        const uint8x16_t four = (uint8x16_t)vdupq_laneq_s32((int32x4_t)x, At);
+        sum.near = (int32x4_t)vpadalq_u16((uint32x4_t)sum.near, vmull_u8(vget_low_u8(codes), vget_low_u8(four)));
+        sum.far = (int32x4_t)vpadalq_u16((uint32x4_t)sum.far, vmull_high_u8(codes, four));
     }
     static void add_all(Sum& sum, Codes codes, const int8_t* planes) { multiply(sum, (int8x16_t)codes, vld1q_s8(planes)); }
     static I total(const Sum& sum) { return (I)vpaddq_s32(sum.near, sum.far); }
@@ -67,14 +75,12 @@ struct LaneOps<4> : LaneMaths {
 
 }  // namespace
 
-const uint64_t neon_features = compiled_features();
-
 const Kernels* neon_kernels() {
     static const Kernels table = {
         "neon", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
         largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
         gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of};
+        link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of, nullptr, true};
     return &table;
 }
 

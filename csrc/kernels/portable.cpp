@@ -10,7 +10,7 @@ namespace {
 #define LANES 4
 #include "kernels/common/all.inl"
 
-void scan_u8(const uint8_t* block, int64_t words, int bits, const int8_t* planes, const int32_t* offset,
+void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
              int64_t stride) {
     const int groups = 8 / bits, mask = (1 << bits) - 1, times = bits == 8 ? 1 : 2;

@@ -21,6 +21,10 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.engines.base import Engine
+from headlong.engines.contract import AnyEngine
+from headlong.layers.bands import Band
+from headlong.layers.blocks import Block
+from headlong.layers.structured import StructuredLayer
 
 STORED = Path(__file__).with_name("levels.json")
 LEVELS = native.levels()[1:]
@@ -35,8 +39,11 @@ ENGINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "prefix": (np.float32, "cascade", {"width": 16}),
     "few bits": (np.float32, "cascade", {"bits": 3.4}),
     "linked": (np.float32, "cascade", {"link": hl.SoftCap(20.0)}),
+    "blocks": (np.float32, "cascade", {"width": 16, "blocks": True}),
     "adaptive": (np.float32, "adaptive", {"delta_ids": 0.0}),
 }
+STRUCTURED = ("tree", "bands", "parts", "experts", "mixture")
+EVERY = (*ENGINES, *STRUCTURED)
 
 
 def numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -55,7 +62,36 @@ def compiled(name: str) -> tuple[Engine, np.ndarray]:
         rest["calibration"] = hidden[40:]
     engine = hl.compile(layer, method, eps=0.05, threads=2, **rest)
     assert isinstance(engine, Engine)
-    return engine, hidden[:40]
+    return engine, hidden[:72]
+
+
+def layer_of(kind: str, rng: np.random.Generator) -> StructuredLayer:
+    """A structured layer whose classes are spread over its parts out of order."""
+    order = rng.permutation(VOCAB)
+    if kind == "tree":
+        inner = np.arange(1, VOCAB - 1)  # node n leads to nodes 2n + 1 and 2n + 2; those beyond the last are leaves
+        children = np.array([[2 * n + 1, 2 * n + 2] for n in (0, *inner)])
+        leaves = children >= VOCAB - 1
+        children[leaves] = ~order[children[leaves] - (VOCAB - 1)]
+        return hl.TreeLayer(numbers(rng, VOCAB - 1, DIM), numbers(rng, VOCAB - 1), children)
+    if kind == "bands":
+        bands = [(hl.Layer(numbers(rng, 400, 8)), numbers(rng, 8, DIM)), (hl.Layer(numbers(rng, 600, 4)), numbers(rng, 4, DIM))]
+        return hl.BandsLayer(hl.Layer(numbers(rng, 202, DIM)), [Band(*band) for band in bands], order)
+    if kind == "parts":
+        wide, narrow = hl.Layer(numbers(rng, 300, DIM), numbers(rng, 300)), hl.Layer(numbers(rng, 900, 16), numbers(rng, 900))
+        return hl.BlocksLayer([Block(wide), Block(narrow, 8)], DIM, order)
+    if kind == "experts":
+        ids = np.concatenate([np.sort(rng.choice(VOCAB, 350, replace=False)) for _ in range(4)])
+        return hl.ExpertsLayer(numbers(rng, 4, DIM), numbers(rng, 1400, DIM), ids, np.arange(0, 1401, 350), VOCAB)
+    matrix = hl.Layer(numbers(rng, VOCAB, 16), numbers(rng, VOCAB))
+    return hl.MixtureLayer(matrix, numbers(rng, 48, DIM) / 8, numbers(rng, 48), numbers(rng, 3, DIM))
+
+
+def structured(kind: str) -> tuple[AnyEngine, np.ndarray]:
+    rng = np.random.default_rng(21)
+    layer, hidden = layer_of(kind, rng), numbers(rng, 200, DIM) * 2
+    options = {"calibration": hidden[72:]} if kind == "mixture" else {}
+    return hl.compile(layer, threads=2, **options), hidden[:72]
 
 
 def digest(*arrays: np.ndarray) -> str:
@@ -66,13 +102,17 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def answers(name: str) -> dict[str, str]:
-    engine, hidden = compiled(name)
+    engine, hidden = structured(name) if name in STRUCTURED else compiled(name)
     found: dict[str, str] = {}
-    for count in (1, 3, 24):
+    for count in (1, 3, 24, 72):
         top = engine.topk(hidden[:count], 7)
         found[f"topk of {count}"] = digest(top.ids, top.proved)
+        if count == 72:
+            break
         drawn = engine.sample(hidden[:count], 4, seed=5, temperature=0.8)
         found[f"samples of {count}"] = digest(drawn.ids, drawn.proved)
+    alone = engine.topk(hidden[:9], 7, eps=float("inf"))
+    found["ids alone"] = digest(alone.ids, alone.proved)
     few = engine.sample(hidden[:5], 4, seed=6, top_k=20)
     found["samples of the best"] = digest(few.ids, few.proved)
     masked = engine.topk(hidden[:4], 5, exclude=np.arange(0, VOCAB, 3))
@@ -81,7 +121,7 @@ def answers(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", EVERY)
 def test_ids_proofs_and_samples_are_those_of_x86(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     assert answers(name) == json.loads(STORED.read_text())[name]
@@ -115,5 +155,5 @@ def test_what_this_machine_is_expected_to_have() -> None:
 
 if __name__ == "__main__":
     os.environ["HEADLONG_ISA"] = "avx2"
-    STORED.write_text(json.dumps({name: answers(name) for name in ENGINES}, indent=1) + "\n")
+    STORED.write_text(json.dumps({name: answers(name) for name in EVERY}, indent=1) + "\n")
     sys.stdout.write(STORED.read_text())

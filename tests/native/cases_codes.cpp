@@ -44,11 +44,13 @@ void scan(Check& check) {
         for (uint8_t& byte : block) byte = byte < 128 ? 0 : 255;
     const std::vector<int8_t> planes = planes_of(noise, quads * n);
     const std::vector<int32_t> offset = offsets_of(planes, quads, n, bits);
+    std::vector<int32_t> sums(kBlock, 0);
+    for (int64_t i = 0; i < words * 256; ++i) sums[i / 4 % kBlock] += block[i];
     const std::vector<float> step = noise.floats(n, 0, 1e-3f), scale = noise.floats(kBlock, 0, 0.1f), base = noise.floats(kBlock, -4, 4);
     const std::vector<float> add = noise.floats(n, -1, 1), before = noise.floats(n * 70, -9, 9);
     check.same("scan_u8", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<float> est = before;
-        k.scan_u8(block.data(), words, bits, planes.data(), offset.data(), step.data(), scale.data(), fresh ? base.data() : nullptr,
+        k.scan_u8(block.data(), words, bits, bits == 8 ? sums.data() : nullptr, planes.data(), offset.data(), step.data(), scale.data(), fresh ? base.data() : nullptr,
                   fresh ? add.data() : add.data(), n, est.data(), 70);
         put(out, est);
     });

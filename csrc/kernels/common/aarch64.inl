@@ -44,7 +44,7 @@ inline uint32_t lane_bits(I mask) {
 
 #include "kernels/common/batch_maths_4_wide.inl"
 
-// M vectors, after which `from` goes on by `next`. Eight are loaded as two times four by hand: compilers give the load of four
+// M vectors, after which `from` goes on by `next`. Four, and eight as two times four, are loaded by hand: compilers give the load of four
 // registers an addition of its own, and move its registers about.
 template <int M>
 inline void load_vectors(const uint8_t*& from, int64_t next, uint8x16_t (&to)[M]) {
@@ -58,6 +58,10 @@ inline void load_vectors(const uint8_t*& from, int64_t next, uint8x16_t (&to)[M]
             : "r"(next - 64)
             : "memory");
         to[0] = a, to[1] = b, to[2] = c, to[3] = d, to[4] = e, to[5] = f, to[6] = g, to[7] = h;
+    } else if constexpr (M == 4) {
+        register uint8x16_t a asm("v16"), b asm("v17"), c asm("v18"), d asm("v19");
+        asm volatile("ld1 {v16.16b, v17.16b, v18.16b, v19.16b}, [%4], %5" : "=w"(a), "=w"(b), "=w"(c), "=w"(d), "+r"(from) : "r"(next) : "memory");
+        to[0] = a, to[1] = b, to[2] = c, to[3] = d;
     } else {
 #pragma GCC unroll 4
         for (int v = 0; v < M; ++v) to[v] = vld1q_u8(from + 16 * v);

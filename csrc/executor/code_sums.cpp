@@ -1,0 +1,35 @@
+// What the 8-bit codes of each class add up to, for kernels that ask for it (Kernels::summed): one pass over a level's codes when
+// an executor is made.
+#include <algorithm>
+
+#include "executor/plan.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+void sum_block(const uint8_t* block, int64_t words, int32_t* sums) {
+    for (int64_t j = 0; j < words; ++j, block += 4 * kBlock)
+        for (int64_t c = 0; c < kBlock; ++c) sums[c] += (block[4 * c] + block[4 * c + 1]) + (block[4 * c + 2] + block[4 * c + 3]);
+}
+
+}  // namespace
+
+std::vector<int32_t> code_sums(const Source& source, int64_t padded) {
+    std::vector<int32_t> sums(source.segments.size() * padded, 0);
+    constexpr int64_t kPiece = 64;  // blocks
+    const int64_t blocks = padded / kBlock, pieces = (blocks + kPiece - 1) / kPiece;
+    Turns<int64_t> next;
+    run_parallel(static_cast<int>(std::min<int64_t>(thread_count(0), pieces)), [&](int) {
+        for (int64_t piece = next++; piece < pieces; piece = next++)
+            for (int64_t b = piece * kPiece; b < std::min(blocks, (piece + 1) * kPiece); ++b)
+                for (size_t s = 0; s < source.segments.size(); ++s) {
+                    const Segment& seg = source.segments[s];
+                    if (seg.bits == 8)
+                        sum_block(source.codes + (b * source.words + seg.first_word) * 4 * kBlock, seg.words, &sums[s * padded + b * kBlock]);
+                }
+    });
+    return sums;
+}
+
+}  // namespace headlong

@@ -1,0 +1,113 @@
+"""The tables of docs/processors.md: counted instructions, emulated tests, what AVX-512 leaves unused, two builds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headlong.report.tables import Table, markdown
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+
+def _of(name: str, made: Callable[[dict[str, Any]], Table]) -> str:
+    file = RESULTS / f"{name}.json"
+    if not file.is_file():
+        return f"No committed run yet: results/{name}.json is not there."
+    return markdown(made(json.loads(file.read_text(encoding="utf-8"))))
+
+
+def instructions(bits: int) -> str:
+    """A scan's inner loops, counted: a row for each level, a column for each number of queries."""
+
+    def made(record: dict[str, Any]) -> Table:
+        counted = [row for row in record["rows"] if row["bits"] == bits]
+        counts = sorted({row["queries"] for row in counted})
+        rows = []
+        for level in dict.fromkeys(row["level"] for row in counted):
+            mine = {row["queries"]: row for row in counted if row["level"] == level}
+            rows.append((level, *(f"{mine[n]['per_class_and_query']:.0f} ({mine[n]['of_sdot']:.2f})" for n in counts)))
+        titles = ("level", *(f"{n} {'query' if n == 1 else 'queries'}" for n in counts))
+        compilers = "; ".join(dict.fromkeys(record["compilers"].values()))
+        return Table("", titles, tuple(rows), f"{record['dim']} coordinates, codes of {bits} bits. {compilers}.")
+
+    return _of("instructions", made)
+
+
+def few_bits() -> str:
+    """Times the number of SDOT, for one query and for four."""
+
+    def made(record: dict[str, Any]) -> Table:
+        found = {(row["level"], row["bits"], row["queries"]): row["of_sdot"] for row in record["rows"]}
+        levels = dict.fromkeys(row["level"] for row in record["rows"])
+        cells = [(bits, queries) for bits in (4, 2, 1) for queries in (1, 4)]
+        rows = tuple((level, *(f"{found[level, bits, queries]:.2f}" for bits, queries in cells)) for level in levels)
+        titles = tuple(f"{bits} bits, {queries} at once" for bits, queries in cells)
+        return Table("", ("level", *titles), rows, "")
+
+    return _of("instructions", made)
+
+
+def emulated() -> str:
+    """A row for each suite: tests that passed on each level, and failed or were skipped where any did."""
+
+    def made(record: dict[str, Any]) -> Table:
+        levels = list(dict.fromkeys(row["level"] for row in record["rows"]))
+        rows = []
+        for suite in dict.fromkeys(row["suite"] for row in record["rows"]):
+            mine = {row["level"]: row for row in record["rows"] if row["suite"] == suite}
+            rows.append((suite, *(_ended(mine.get(level)) for level in levels)))
+        processors = "; ".join(dict.fromkeys(f"{row['level']} on {row['processor']}" for row in record["rows"]))
+        return Table("", ("suite", *levels), tuple(rows), f"{record['emulator']}; {processors}.")
+
+    return _of("emulated", made)
+
+
+def _ended(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "not run"
+    more = [f"{row[word]} {word}" for word in ("failed", "skipped") if row[word]]
+    return ", ".join([f"{row['passed']} passed", *more, f"{row['seconds']:,} s", *([] if row["whole"] else ["cut short"])])
+
+
+def extras() -> str:
+    """Nanoseconds a class, in a cache and from memory."""
+
+    def made(record: dict[str, Any]) -> Table:
+        found = {(row["what"], row["way"], row["size"]): row for row in record["rows"]}
+        rows = []
+        for what, way in dict.fromkeys((row["what"], row["way"]) for row in record["rows"]):
+            small, large = found[what, way, "512 KiB"], found[what, way, "memory"]
+            error = f"{small['error']:.2g}" if "quer" in what else ""
+            rows.append((what, way, f"{small['ns']:.1f}", f"{large['ns']:.1f}", error))
+        about = record["environment"]
+        absent, rounds = ", ".join(about["absent"]), about["rounds"]
+        caption = f"{about['processor']}, 512 coordinates, medians of {rounds} rounds. Absent: {absent}."
+        return Table("", ("codes or queries", "by", "512 KiB, ns", "memory, ns", "error, 2^-24 lengths"), tuple(rows), caption)
+
+    return _of("avx512-extras", made)
+
+
+def speeds() -> str:
+    """Two builds of headlong: the time of the newer one over the older's."""
+
+    def made(record: dict[str, Any]) -> Table:
+        found = record["rows"]
+        rows = [(row["case"], f"{row['old_us']:,.1f}", f"{row['new_us']:,.1f}", f"{row['ratio']:.3f}") for row in found]
+        builds, rounds = record["environment"]["builds"], record["environment"]["rounds"]
+        titles = ("call", f"{builds['old']}, µs", f"{builds['new']}, µs", "ratio")
+        return Table("", titles, tuple(rows), f"Top-10, least of {rounds} rounds in turns; ratios are medians of rounds.")
+
+    return _of("x86-speeds", made)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "instructions": lambda: instructions(8),
+    "instructions-few-bits": few_bits,
+    "emulated": emulated,
+    "avx512-extras": extras,
+    "x86-speeds": speeds,
+}
+PAGES = ("processors",)
