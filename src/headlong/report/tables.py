@@ -9,8 +9,7 @@
     proved        = share of the queries whose ids the contestant says are proved
     read          = bytes read per query / bytes of the float32 layer
 
-A new column is a function of the stored record (:mod:`headlong.bench.run` says what is in it) and needs no new run. The HTML
-page around these tables is :mod:`headlong.report.page`'s.
+A new column is a function of the stored record (see :mod:`headlong.bench.run`), not a new run; ``page.py`` is the HTML around it.
 """
 
 from __future__ import annotations
