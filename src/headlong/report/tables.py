@@ -9,7 +9,7 @@
     proved        = share of the queries whose ids the contestant says are proved
     read          = bytes read per query / bytes of the float32 layer
 
-A new column is a function of the stored record (see :mod:`headlong.bench.run`), not a new run; ``page.py`` is the HTML around it.
+A column is a function of the stored record (see :mod:`headlong.bench.run`), not a new run; ``page.py`` is the page around it.
 """
 
 from __future__ import annotations
