@@ -66,11 +66,12 @@ class DirectCall {
     // executor: the bound class's capsule; blocks: (k, capsule) of each search, the k best being what it is asked for by whoever wants no
     // more of them (0: as many as are wanted); kinds: TopK, Cost; sure: whether the blocks' bounds hold for every
     // query; proves: whether radii prove what they show; dense: batches beyond it are read densely; blocks_batch, blocks_most: the
-    // batches and k that blocks take; threads 0: at hand.
+    // batches and k that blocks take; threads 0: at hand; seen: the lengths of the vectors that radii were learned from.
     DirectCall(nb::object executor, nb::tuple blocks, nb::object owners, nb::tuple kinds, nb::object path, double eps, double delta,
-         uint64_t seed, int threads, double dense, int64_t blocks_batch, int64_t blocks_most, bool sure, bool proves, nb::tuple affine)
+         uint64_t seed, int threads, double dense, int64_t blocks_batch, int64_t blocks_most, bool sure, bool proves, nb::tuple affine,
+         std::pair<double, double> seen)
         : owners_(nb::make_tuple(executor, blocks, owners)), topk_(kinds[0]), cost_(kinds[1]), path_(std::move(path)), eps_(eps), delta_(delta),
-          dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves) {
+          dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves), seen_(seen) {
         e_ = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
         check(e_ != nullptr, "an executor");
         for (nb::handle item : blocks) {
@@ -127,8 +128,20 @@ class DirectCall {
         return largest <= std::numeric_limits<float>::max() ? rows : nullptr;
     }
 
+    // Whether a vector is of another size than all that radii were learned from, which then say nothing of it.
+    bool unlike(const double* rows, int64_t count) const {
+        if (seen_.first <= 0 && seen_.second == kInf) return false;
+        for (int64_t q = 0; q < count; ++q) {
+            double square = 0;
+            for (int64_t j = 0; j < e_->dim; ++j) square += rows[q * e_->dim + j] * rows[q * e_->dim + j];
+            const double length = std::sqrt(square);
+            if (length < seen_.first || length > seen_.second) return true;
+        }
+        return false;
+    }
+
     std::vector<Answer> answered(const double* rows, int64_t count, const Question& question) const {
-        const bool dense = static_cast<double>(count) > dense_;
+        const bool dense = static_cast<double>(count) > dense_ || unlike(rows, count);
         const auto here = std::find_if(searches_.begin(), searches_.end(), [&](const auto& one) { return one.first == 0 || question.k <= one.first; });
         if (here == searches_.end() || dense || !std::isinf(question.eps) || count > blocks_batch_ || question.k > blocks_most_)
             return ask(*e_, rows, count, question, dense);
@@ -186,6 +199,7 @@ class DirectCall {
     int64_t blocks_batch_, blocks_most_;
     int threads_;
     bool sure_, proves_;
+    std::pair<double, double> seen_;
 };
 
 int load_numpy() {
@@ -199,10 +213,10 @@ void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
         .def(nb::init<nb::object, nb::tuple, nb::object, nb::tuple, nb::object, double, double, uint64_t, int, double, int64_t, int64_t, bool,
-                      bool, nb::tuple>(),
+                      bool, nb::tuple, std::pair<double, double>>(),
              nb::arg("executor"), nb::arg("blocks"), nb::arg("owners"), nb::arg("kinds"), nb::arg("path"), nb::arg("eps"), nb::arg("delta"),
              nb::arg("seed"), nb::arg("threads"), nb::arg("dense"), nb::arg("blocks_batch"), nb::arg("blocks_most"), nb::arg("sure"),
-             nb::arg("proves"), nb::arg("affine"))
+             nb::arg("proves"), nb::arg("affine"), nb::arg("seen"))
         .def("topk", &DirectCall::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps").none());
 }
 

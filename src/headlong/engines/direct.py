@@ -7,6 +7,7 @@ None for whatever is not plain: that goes the long way, where it is answered or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +25,13 @@ def direct(
     """``topk(hidden, k, eps)`` of this executor in one native call; None where there is none."""
     blocks = executor if isinstance(executor, BlockReader) else None
     beneath: Any = executor if blocks is None else blocks.beneath
-    if not native.is_native(beneath) or (blocks is not None and blocks.affine is None) or plan.seen is not None:
-        return None  # what was learned of vectors is compared with them first
+    if not native.is_native(beneath) or (blocks is not None and blocks.affine is None):
+        return None
     searches = () if blocks is None else tuple((k, search.capsule) for k, search in blocks.searches)
     call: Direct = native.direct_call(
         beneath.capsule, searches, executor, (TopK, Cost), path, promise.eps, *chance,
         0 if threads is None else threads, plan.dense.batch, 0 if blocks is None else blocks.batch,
         0 if blocks is None else blocks.most, blocks is None or blocks.sure, promise.delta_ids == 0,
-        () if blocks is None else blocks.affine,
+        () if blocks is None else blocks.affine, (0.0, math.inf) if plan.seen is None else plan.seen,
     )  # fmt: skip
     return call
