@@ -10,11 +10,11 @@
     adam-K       the same by Adam, no class lost: how far that came in as much time as there was
 
 All at one frozen backbone, on its test split. How much is saved is what came out: the lasso grew until validation accuracy
-dropped, and nothing aims at a ratio. (The plan of the lasso was settled over trials that printed test figures beside those of
-validation: take ``ds-K`` of Penn Treebank as found with a look at the test split.) ``gain`` is top-1 less the full layer's (in accuracy, not per cent); ``removed`` is the
-share of rows that pruning took, of the 2 V that there were at first and the copies that mitosis made; ``sparse`` the share that
-a mean expert lacks of the V classes it descends from. The seeded rows of ``liao2019:tasks`` are another method: k-means on
-hidden vectors, and sizes set in advance.
+dropped, and nothing aims at a ratio. (The plan of the lasso was settled over trials that printed test figures beside those
+of validation: take ``ds-K`` of Penn Treebank as found with a look at the test split.) ``gain`` is top-1 less the full
+layer's (in accuracy, not per cent); ``removed`` is the share of rows that pruning took, of the 2 V that there were at first
+and the copies that mitosis made; ``sparse`` the share that a mean expert lacks of the V classes it descends from. The
+seeded rows of ``liao2019:tasks`` are another method: k-means on hidden vectors, and sizes set in advance.
 """
 
 from __future__ import annotations
