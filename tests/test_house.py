@@ -25,7 +25,7 @@ READING = {*CORE, "checks", "native", "previews", "engines", "engines/reference"
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "checks", "native", "bench", "heads", "torch"}
 STUDYING = {*MEASURING, *TRAINING, "inspection", "capacity", "studies/data", "studies/models", "studies/papers"}
-STUDYING |= {"studies/models/backbones"}
+STUDYING |= {"studies/models/backbones", "studies/models/experts"}
 
 # room -> what its files may import beside the standard library and the room itself. A room is a folder, or a file at the
 # top; a folder inside a room is a room of its own.
@@ -64,6 +64,7 @@ LAW: dict[str, set[str]] = {
     "studies/data": {"errors", "demo", "numpy", "PIL", "pooch"},
     "studies/models": {*TRAINING, "studies/data", "studies/models/backbones", "sacrebleu", "accelerate", "transformers"},
     "studies/models/backbones": {*TRAINING, "studies/data", "studies/models"},
+    "studies/models/experts": {*TRAINING, "studies/data", "studies/models"},
     "studies/papers": STUDYING,
     **{f"studies/papers/{paper}": STUDYING | {"studies/papers/svd_hierarchical", "studies/papers/doubly_sparse"}
        for paper in ("adaptive_softmax", "doubly_sparse", "monotonic_softmax", "svd_hierarchical")},
@@ -80,6 +81,7 @@ AT_THE_TOP = {
     "heads": {"torch"},
     "studies/models": {"torch"},
     "studies/models/backbones": {"torch"},
+    "studies/models/experts": {"torch"},
     "integrations": {"torch", "transformers", "sklearn", "scipy"},
     "integrations/generation": {"torch", "transformers"},
     "integrations/sklearn": {"torch", "sklearn", "scipy"},
@@ -252,14 +254,12 @@ MOST_FILES, LONGEST_FILE, LONGEST_FUNCTION = 20, 300, 50
 LONGEST_NATIVE_FILE, LONGEST_NATIVE_FUNCTION = 400, 60
 LONG = {
     "tools/tables.py": 480,
-    "src/headlong/previews/blocks.py": 330,
-    "csrc/blocks/search.cpp": 410,
     "src/headlong/engines/device/kernels/cascade_fused.py: settle_codes": 60,
 }
 """What is longer, and how long it may be: to be divided, never to grow."""
 
 
-CROWDED = {"src/headlong/studies/models": 21}
+CROWDED: dict[str, int] = {}
 """Folders with more files, and how many they may have."""
 
 

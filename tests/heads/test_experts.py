@@ -17,7 +17,7 @@ from headlong.heads.experts import ExpertsHead
 from headlong.heads.gates import sharpness, spherical_means
 from headlong.heads.growing import follow, mitosis, prune, revive, seeded
 from headlong.layers.experts import ExpertsLayer
-from headlong.studies.models.mitosis import Growth, Vectors, grow
+from headlong.studies.models.experts.mitosis import Growth, Vectors, grow
 from oracle import check_topk
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from headlong.heads.experts import ExpertsHead
 from headlong.heads.growing import prune
-from headlong.studies.models.learned_experts import (
+from headlong.studies.models.experts.learned import (
     LearningHead,
     Plan,
     Set,
@@ -21,7 +21,7 @@ from headlong.studies.models.learned_experts import (
     ramp,
     started,
 )
-from headlong.studies.models.mitosis import Vectors
+from headlong.studies.models.experts.mitosis import Vectors
 
 QUICK = Plan(
     experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, first=40, rung=40, prune=10, slack=0.1, batch=200,

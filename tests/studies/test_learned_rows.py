@@ -14,7 +14,7 @@ from headlong.bench.measure import Progress
 from headlong.layers.matrix import Layer
 from headlong.studies import papers
 from headlong.studies.models import harvest as harvest_run
-from headlong.studies.models import learned_experts
+from headlong.studies.models.experts import learned as learned_experts
 from headlong.studies.papers.cells import STATUSES
 from headlong.studies.papers.doubly_sparse import controls, learned, printed
 from headlong.studies.papers.doubly_sparse import tasks as study

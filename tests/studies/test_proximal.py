@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from headlong.heads.experts import ExpertsHead
 from headlong.heads.growing import prune
-from headlong.studies.models.learned_experts import Plan, Set, learn, started
-from headlong.studies.models.mitosis import Vectors, changed
-from headlong.studies.models.proximal import Proximal
+from headlong.studies.models.experts.learned import Plan, Set, learn, started
+from headlong.studies.models.experts.mitosis import Vectors, changed
+from headlong.studies.models.experts.proximal import Proximal
 
 
 def head_of(vocab: int = 12, dim: int = 6) -> ExpertsHead:

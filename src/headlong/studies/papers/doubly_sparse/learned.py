@@ -6,7 +6,7 @@
 
     full         the backbone's own layer                              svd-5, svd-10  16 columns, 5 or 10 % of the rows
     full-tuned   control: that layer trained on, as experts are        d-softmax      blocks cut from the layer, trained on
-    frequent     control: the V / 15.99 most frequent classes alone    ds-K           ``studies.models.learned_experts``
+    frequent     control: the V / 15.99 most frequent classes alone    ds-K           ``studies.models.experts.learned``
     adam-K       the same by Adam, no class lost: how far that came in as much time as there was
 
 All at one frozen backbone, on its test split. How much is saved is what came out: the lasso grew until validation accuracy
@@ -31,7 +31,7 @@ from headlong.studies.papers.doubly_sparse.controls import frequent, full, rows_
 from headlong.studies.papers.doubly_sparse.printed import REAL, WORDS
 
 if TYPE_CHECKING:
-    from headlong.studies.models.learned_experts import Plan, Set, Stage
+    from headlong.studies.models.experts.learned import Plan, Set, Stage
 
 SEEDS = ("0", "1", "2")
 EXPERTS = (8, 16, 32, 64)
@@ -54,7 +54,7 @@ FREQUENT = 15.99
 
 
 def plan_of(kind: str) -> Plan:
-    from headlong.studies.models.learned_experts import Plan
+    from headlong.studies.models.experts.learned import Plan
 
     return Plan(**PLANS[kind])
 
@@ -125,7 +125,7 @@ def _control(context: Context, task: str, chosen: dict[str, str], data: study.Da
 
 def _stages(context: Context, task: str, kind: str, seed: str, data: study.Data) -> Iterator[tuple[Stage, dict[str, float]]]:
     """Each number of experts as learned, and its figures on the test split; trained stages lie in ``runs/liao2019``."""
-    from headlong.studies.models.learned_experts import learn
+    from headlong.studies.models.experts.learned import learn
 
     plan, folder = plan_of(kind), RUNS / task / f"{kind}-{seed}"
     progress = context.stage(f"{task} {kind} seed {seed}")
@@ -145,8 +145,8 @@ def measured(stage: Stage, data: study.Data) -> dict[str, float]:
     """Accuracies, load and what is kept, on the test split."""
     import torch
 
-    from headlong.studies.models.learned_experts import look
-    from headlong.studies.models.mitosis import Vectors
+    from headlong.studies.models.experts.learned import look
+    from headlong.studies.models.experts.mitosis import Vectors
 
     vocab, sizes = data.layer.vocab, stage.head.sizes
     seen = look(stage.head, Vectors(torch.from_numpy(data.hidden), torch.from_numpy(data.target)))
@@ -168,8 +168,8 @@ def set_of(data: study.Data, root: Path, task: str) -> Set:
     import torch
 
     from headlong.store import open_file
-    from headlong.studies.models.learned_experts import Set
-    from headlong.studies.models.mitosis import Vectors
+    from headlong.studies.models.experts.learned import Set
+    from headlong.studies.models.experts.mitosis import Vectors
 
     file = open_file(root / TASKS[task] / "hidden.safetensors")
     hidden, target = (np.array(file.read(f"valid_{name}"))[:VALID] for name in ("hidden", "target"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headlong.heads.dense import DenseHead
     from headlong.heads.experts import ExpertsHead
-    from headlong.studies.models.mitosis import Vectors
+    from headlong.studies.models.experts.mitosis import Vectors
 
 DIM, ITEMS, RATE = 100, 100, 3e-3
 ROOM, TRIALS, SEEDED_ON = 2, 100, 50_000
@@ -59,7 +59,7 @@ def trained(case: Case, seed: int, progress: Progress) -> Found:
 
     from headlong.heads.experts import ExpertsHead
     from headlong.heads.growing import seeded
-    from headlong.studies.models.mitosis import Growth, grow
+    from headlong.studies.models.experts.mitosis import Growth, grow
 
     torch.manual_seed(seed)
     train, test = items(case.supers)
@@ -121,7 +121,7 @@ def items(supers: int) -> tuple[Vectors, Vectors]:
     """Training and test items in random order; a tenth as many for the test."""
     import torch
 
-    from headlong.studies.models.mitosis import Vectors
+    from headlong.studies.models.experts.mitosis import Vectors
 
     centres = 10 * torch.randn(supers, DIM)
     classes = centres.repeat_interleave(supers, 0) + math.sqrt(10) * torch.randn(supers * supers, DIM)

@@ -31,8 +31,8 @@ from torch.nn import functional
 from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
 from headlong.heads.growing import mitosis, prune, revive
 from headlong.store import open_file, replacing, write_file
-from headlong.studies.models.mitosis import SAMPLE, Vectors, changed
-from headlong.studies.models.proximal import Proximal, optimiser_of, strengthen
+from headlong.studies.models.experts.mitosis import SAMPLE, Vectors, changed
+from headlong.studies.models.experts.proximal import Proximal, optimiser_of, strengthen
 
 TOPS = (1, 5, 10)
 PIECE = 4096
