@@ -46,7 +46,7 @@ def test_stored_runs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_heavy_coordinates_are_drawn_first(rng: np.random.Generator) -> None:
     rows, hidden = rng.standard_normal((3, 400)), rng.standard_normal((3, 400)) * np.linspace(3, 0.01, 400)
     heavy = np.abs(rows * hidden)
-    about = Subject(rows * hidden, heavy / heavy.sum(axis=1, keepdims=True), rows, hidden)
+    about = Subject(rows * hidden, heavy / heavy.sum(axis=1, keepdims=True), rows, hidden, rows[:, None])
     picked = tenth(about, "importance")
     assert (picked.sum(axis=1) == 40).all()
     assert heavy[picked].mean() > 2 * heavy[tenth(about, "uniform")].mean()
