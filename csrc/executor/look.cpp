@@ -171,22 +171,6 @@ struct Pass {
                 look.finish_densely[q].store(1);
     }
 
-    // Asks for what the next span of this thread will read: a dozen arrays, each too short a run for the processor to see what comes.
-    void ask_ahead(int64_t piece, int threads) const {
-        const int64_t s = (piece + threads) * length;
-        if (look.source->codes == nullptr || s >= static_cast<int64_t>(look.spans.size())) return;
-        const Span& span = look.spans[static_cast<size_t>(s)];
-        const Source& source = *look.source;
-        const auto ahead = [](const void* from, int64_t bytes) {
-            for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 2);
-        };
-        const int64_t bytes = span.count * static_cast<int64_t>(sizeof(float));
-        for (const Slack& row : source.slack) ahead(row.values + span.first, bytes);
-        for (size_t i = 0; i < source.segments.size(); ++i) ahead(source.scale + static_cast<int64_t>(i) * e.padded + span.first, bytes);
-        ahead(source.base + span.first, bytes);
-        ahead(source.codes + span.first / kBlock * source.words * 256, span.count / kBlock * source.words * 256);
-    }
-
     void run(int64_t stop, int threads) {
         const bool tiled = look.source->codes == nullptr && look.prepared.padded > 0;
         const int64_t spans = static_cast<int64_t>(look.spans.size());
@@ -194,13 +178,11 @@ struct Pass {
             Scratch<float> own(keep ? 0 : look.prepared.n * kChunk), work(2 * kChunk);
             int64_t own_read = 0;  // a counter that threads share would cost each of them as much as a span does
             Scratch<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
-            for (int64_t piece = next++; piece < stop && wanted(); piece = next++) {
-                ask_ahead(piece, threads);
+            for (int64_t piece = next++; piece < stop && wanted(); piece = next++)
                 for (int64_t s = piece * length; s < std::min(spans, (piece + 1) * length); ++s) {
                     take(thread, piece, static_cast<size_t>(s), own.data(), work.data(), scratch.data());
                     own_read += look.spans[s].count;
                 }
-            }
             read += own_read;
         });
         next.store(stop);

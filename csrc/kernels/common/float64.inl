@@ -233,15 +233,11 @@ template <Kind K, int Q>
 void rotate_some(const void* matrix, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x, int64_t x_stride,
                  double* out, int64_t out_stride) {
     constexpr int kParts = 16 / Q;
-    constexpr int64_t kRowsAhead = 16, kSize = K == Kind::f32 ? 4 : 2;
     int64_t i = 0;
     for (; i + kHalf * kParts <= n; i += kHalf * kParts) {
         D sum[Q][kParts] = {};
         for (int64_t j = 0; j < dim; ++j) {
             D column[kParts];
-            // A row's part is too short, and the next one too far, for the processor to see what comes.
-            const char* ahead = static_cast<const char*>(matrix) + ((j + kRowsAhead) * stride + first + i) * kSize;
-            for (int64_t at = 0; j + kRowsAhead < dim && at < kHalf * kParts * kSize; at += 64) __builtin_prefetch(ahead + at);
 #pragma GCC unroll 16
             for (int s = 0; s < kParts; ++s) column[s] = widened<K>(matrix, j * stride + first + i + s * kHalf);
 #pragma GCC unroll 16
