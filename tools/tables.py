@@ -303,6 +303,10 @@ COLD = {
     "method": "method", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "p90_us": "90 %",
     "speed_up": "times the fastest dense product",
 }  # fmt: skip
+ADAPT = {
+    "promise": "promise", "engine": "engine", "share_read": "of float32's bytes", "a loop, us": "in a loop, µs",
+    "cold caches, us": "cold, µs",
+}  # fmt: skip
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
 FAILURES = {
     "layer": "layer", "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures",
@@ -348,6 +352,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
+    "adapt": plain("adapt", ADAPT),
 }
 
 

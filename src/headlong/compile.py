@@ -12,13 +12,15 @@ import difflib
 import math
 import os
 from collections.abc import Iterable
+from functools import partial
 from inspect import signature
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, cast, overload
 
 from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import is_linear
-from headlong.checks import real, whole
+from headlong.checks import flag, real, whole
+from headlong.engines.adapting import Adapting
 from headlong.engines.adaptive import method as bandit
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
@@ -54,6 +56,8 @@ STRUCTURED = (
 LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
 """What files of layers say that they are."""
 RANDOMNESS = frozenset({"query", "rotation", "calibration"})
+ADAPTED = ("auto", "cascade")
+"""Methods whose plan vectors choose and whose promise does not rest on them."""
 PROVED = 8
 """Queries at once beyond which a dense pass is faster than proofs of their normalisers; ``headlong tune`` measures it."""
 
@@ -84,6 +88,7 @@ def compile(
     calibration: Any = None,
     threads: int | None = None,
     seed: int = 0,
+    adapt: bool = False,
     device: str | None = None,
     **options: Any,
 ) -> Engine | StructuredEngine | DeviceEngine | TableEngine:
@@ -96,6 +101,8 @@ def compile(
     ``calibration``  ``[n, dim]`` hidden vectors as the engine will see them, some thousands: they decide how little has to be
                      read (``cascade``) or what is (``svd``). What is proved holds for every vector, like them or not
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
+    ``adapt``        True: the engine keeps copies of its first thousand queries or so, compiles a better plan of them in the
+                     background (a thread of low priority, some seconds once) and goes on with it. For "auto" and "cascade"
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, whose answers are tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the CPU, or the GPU that the layer's weight lies on
     ``layer``        a layer, or a ``torch.nn.Linear``, whose numbers are read where they are
@@ -107,8 +114,11 @@ def compile(
     whole(seed, "seed", 0, 2**64 - 1)
     if is_linear(layer):
         layer = Layer(layer)
+    flag(adapt, "adapt")
     if isinstance(layer, StructuredLayer):
         place = _place(device, layer)
+        if adapt:
+            raise OptionError(f"adapt is for a headlong.Layer; a {layer.kind} layer has one engine: leave adapt out")
         if place is None:
             return _structured(layer, method, wanted, calibration, threads, seed, options)
         if layer.kind not in PLACED:
@@ -127,6 +137,30 @@ def compile(
         raise OptionError("over holds 'calibration', but no calibration vectors came; pass calibration=hidden, or leave it out")
     if over is None and vectors is not None and not _enough(vectors, wanted):
         wanted = wanted._replace(over=wanted.over - {"calibration"})  # radii need more; these still choose the plan
+    if adapt and (place is not None or method not in ADAPTED):
+        raise OptionError(f"adapt is for methods {' and '.join(ADAPTED)} on the CPU; leave adapt, method or device out")
+    how: dict[str, Any] = {"threads": threads, "seed": seed, "place": place, "options": options}
+    engine = _read(layer, method, wanted, vectors, **how)
+    if adapt and engine.plan.levels and "rotation" not in engine.promise.over:
+        kept = wanted if vectors is not None else wanted._replace(over=wanted.over - {"calibration"})
+        again = partial(_read, layer, method, kept, builders=1, **how)
+        return cast(Engine, Adapting(engine, again, vectors is not None))
+    return engine if place is None else on_device(engine, place)
+
+
+def _read(
+    layer: Layer,
+    method: str,
+    wanted: Promise,
+    vectors: Doubles | None,
+    *,
+    threads: int | None,
+    seed: int,
+    place: str | None,
+    options: dict[str, Any],
+    builders: int | None = None,
+) -> Engine:
+    """The engine of one matrix, as chosen or as asked for."""
     name, reason = method, "asked for"
     if method == "auto":
         found = vectors is not None
@@ -134,15 +168,15 @@ def compile(
     reader = configured(name, options).aimed(wanted)
     if place is not None:
         reader = reader.placed()
-    engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason)
+    engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason, builders=builders)
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}"
-        if len(engine.plan.levels) > 1 and not delta and math.isfinite(eps):
+        if len(engine.plan.levels) > 1 and not wanted.delta and math.isfinite(wanted.eps):
             engine = engine.reading_densely(PROVED, f"{engine.reason}; dense beyond batch {PROVED}: proofs share few rows")
     if method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)
-    return engine if place is None else on_device(engine, place)
+    return engine
 
 
 def admitted(over: str | Iterable[str] | None, wanted: Promise) -> frozenset[str]:

@@ -44,6 +44,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     **{kind: lambda head=head: hl.compile(made(head, DIM, VOCAB).layer) for kind, head in HEADS.items()},  # type: ignore[misc]
     "shards": shards,
     "changed": changed,
+    "adapting": lambda: hl.compile(matrix(), "cascade", adapt=True),
     "device": lambda: hl.compile(matrix(), "full", device="interpreter"),
     "device tree": lambda: hl.compile(made("tree", DIM, VOCAB).layer, device="interpreter"),
 }

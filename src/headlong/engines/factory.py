@@ -53,9 +53,13 @@ def reading(
     threads: int | None = None,
     seed: int = 0,
     reason: str = "asked for",
+    builders: int | None = None,
 ) -> Engine:
-    """The engine that reads ``layer`` by ``reader`` and keeps ``wanted``; ``vectors`` calibrate it."""
-    count = native.threads(threads)
+    """The engine that reads ``layer`` by ``reader`` and keeps ``wanted``; ``vectors`` calibrate it.
+
+    ``builders``  threads that make the plan; None: as many as read it
+    """
+    count = native.threads(threads) if builders is None else builders
     norms = checked_norms(layer, count)
     promise = reader.promise(wanted, vectors is not None)
     try:

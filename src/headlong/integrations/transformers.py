@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import headlong
+from headlong.compile import ADAPTED
 from headlong.errors import DtypeError, InputError, OptionError
 from headlong.integrations.decoding import ACCELERATED, generate, headlong_generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
@@ -51,7 +52,8 @@ def accelerate(
 
     ``text, tokenizer``  strings like those to be generated; the model turns them into calibration vectors
     ``calibration``  the vectors ``[n, dim]`` themselves, or token ids ``[batch, length]``
-    ``eps, delta``   as :func:`headlong.compile`; so are ``options`` (``method=``, ``threads=``, ...)
+    ``eps, delta``   as :func:`headlong.compile`; so are ``options`` (``method=``, ``threads=``, ...). Without vectors or text
+                     the engine adapts to what it is asked (``adapt=True``), unless a ``seed`` or another method is named
     ``link``         what the model does to the scores afterwards; None: found by running the model
     The head's ``repr`` ends in what a decode step should gain on this machine. InputError where the model has no plain
     output layer, is not on the CPU or is accelerated already.
@@ -69,6 +71,8 @@ def accelerate(
             if text is not None:
                 hidden = vectors_of_text(model, linear, text, tokenizer)
             options.setdefault("threads", torch.get_num_threads())
+            if hidden is None and "seed" not in options and options.get("method", "auto") in ADAPTED:
+                options.setdefault("adapt", True)
             layer = headlong.Layer(linear.weight.detach(), _bias(linear, seen), seen.link, name="lm_head.weight")
             engine = headlong.compile(layer, eps=eps, delta=delta, calibration=hidden, **options)
             head = FastHead(linear, engine, seen.beside)

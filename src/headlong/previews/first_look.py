@@ -44,6 +44,8 @@ SET_UP = 600_000
 """What rotating a query and keeping a second level cost beside their bytes: some 25 us, at the speed of a scan."""
 UNPACKED = 1.3
 """What a byte of codes of few bits costs in bytes of whole codes."""
+PROVED = 150
+"""What a class costs beside its bytes where intervals are narrowed until they prove the normaliser: passes over all of them."""
 COUNTS = 256
 """How many numbers of exact rows are compared where the rest is drawn."""
 FURTHER = 1.2
@@ -152,7 +154,8 @@ def _gathered(
     mass = seen.share[judge]
     opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (likely, fine))
     if promise.delta == 0:
-        return total + opened * (deeper + CANDIDATE) + scored * row
+        passes = vocab * PROVED / GATHERED if opened > 0 else 0.0  # not gathered
+        return total + passes + opened * (deeper + CANDIDATE) + scored * row
     at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
     return total + min(at_once, opened * (deeper + CANDIDATE) + after)
 

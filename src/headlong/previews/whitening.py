@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from headlong.arrays import Array
 from headlong.native import Doubles, Floats, Halves
 
-RIDGE = 1e-4
-"""Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible."""
+RIDGE, FEWER = 1e-4, 0.02
+"""Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible. And FEWER * dim / n for n
+vectors: the fewer there are, the less their smallest eigenvalues say."""
 ENOUGH = 8
 """Calibration vectors per coordinate; more of them make no better covariance."""
 GRAM_ROWS = 16384
@@ -151,4 +152,5 @@ def _covariance(shifted: Doubles) -> tuple[Doubles, float]:
     scaled = shifted / largest
     moment = scaled.T @ scaled / len(scaled)
     power = float(np.trace(moment)) / dim
-    return np.asarray(moment / power + RIDGE * np.eye(dim)), largest * power**0.5
+    ridge = RIDGE + FEWER * min(1.0, dim / len(scaled))
+    return np.asarray(moment / power + ridge * np.eye(dim)), largest * power**0.5

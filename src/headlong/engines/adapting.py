@@ -1,0 +1,237 @@
+"""An engine that learns from its own queries: it keeps some of them, compiles a better plan beside, and goes on with that.
+
+::
+
+    before      queries are answered by the plan that was compiled without vectors, and copied until there are enough
+    beside      a thread of low priority compiles the plan that these vectors choose
+    then        it takes the place of the first between two calls; what the next queries read is what is expected
+    drift       queries that read twice as much as expected: enough new ones are kept, and all begins again
+
+What is promised does not change: ids stay proved, ``eps`` and ``delta`` stay what they were, and vectors choose only what is
+read. Which rows a normaliser draws does change with the plan, and so may the last digits within ``eps``: an answer is the same
+bytes for the same plan only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from headlong.answers import Promise
+from headlong.arrays import as_numpy
+from headlong.engines.base import Engine
+from headlong.engines.contract import Changeable
+from headlong.errors import OptionError
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats
+
+KEPT, MOST_NUMBERS = 1024, 1 << 22
+"""Queries that a plan is made of, or three times the layer's columns; and numbers of float32 that their copies take at most."""
+WATCHED, DRIFT, MOST = 64, 2.0, 8
+"""Watched queries whose mean is expected of the next as many, how many times that is a drift, and how many plans may follow."""
+ONE_IN = 8
+"""Calls of which one is watched: it costs a microsecond or two."""
+NICENESS = 15
+"""Of the thread that compiles, where threads have one of their own."""
+
+Again = Callable[[Doubles], Engine]
+"""The engine that some thousand queries choose."""
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+class Queries:
+    """The last hidden vectors that were asked, as many as a plan is made of."""
+
+    def __init__(self, dim: int) -> None:
+        self.wanted = max(1, min(max(KEPT, 3 * dim), MOST_NUMBERS // dim))
+        self._rows: Floats = np.empty((self.wanted, dim), np.float32)
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def take(self, hidden: Any) -> bool:
+        """Copies the rows that there is room for; whether these were the last that were wanted."""
+        with np.errstate(over="ignore"):
+            rows = np.asarray(as_numpy(hidden, "hidden"), np.float32)
+        with self._lock:
+            room = self.wanted - self.count
+            if room <= 0:
+                return False
+            some = rows[:room]
+            self._rows[self.count : self.count + len(some)] = some
+            self.count += len(some)
+            return self.count == self.wanted
+
+    def vectors(self) -> Doubles:
+        """Those that float32 could hold."""
+        rows = self._rows[: self.count]
+        return rows[np.isfinite(rows).all(axis=1)].astype(np.float64)
+
+
+def learning(verb: Verb) -> Verb:
+    """The verb of the engine of now, whose query is learned from."""
+
+    @functools.wraps(verb)
+    def asked(self: Adapting, hidden: Any, *rest: Any, **options: Any) -> Any:
+        now = self._now
+        found = verb(now, hidden, *rest, **options)
+        self._calls += 1
+        if self._queries is not None or self._calls % ONE_IN == 0:
+            self._learn(hidden, now, found.cost)
+        return found
+
+    return asked  # type: ignore[return-value]
+
+
+def passing(verb: Verb) -> Verb:
+    """The verb of the engine of now."""
+
+    @functools.wraps(verb)
+    def asked(self: Adapting, *rest: Any, **options: Any) -> Any:
+        return verb(self._now, *rest, **options)
+
+    return asked  # type: ignore[return-value]
+
+
+class Adapting(Changeable):
+    """The verbs of :class:`headlong.engines.base.Engine`. Made by ``headlong.compile(layer, adapt=True)``.
+
+    ``now``       the engine that answers at present
+    ``adapted``   how many times another took its place
+    ``trouble``   why no better plan could be compiled, or None
+    """
+
+    def __init__(self, engine: Engine, again: Again, learned: bool = False) -> None:
+        self._now, self._again = engine, again
+        self._queries: Queries | None = None if learned else Queries(engine.layer.dim)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._calls, self._bytes, self._seen = 0, 0.0, 0
+        self._expected: float | None = None
+        self.adapted = 0
+        self.trouble: str | None = None
+
+    topk = learning(Engine.topk)
+    log_prob = learning(Engine.log_prob)
+    lse = learning(Engine.lse)
+    sample = learning(Engine.sample)
+    at_temperature = passing(Engine.at_temperature)
+    save = passing(Engine.save)
+    kept = passing(Engine.kept)
+    check = passing(Engine.check)
+    every_class = passing(Engine.every_class)
+    reading_densely = passing(Engine.reading_densely)
+
+    @property
+    def now(self) -> Engine:
+        return self._now
+
+    @property
+    def layer(self) -> Layer:
+        return self._now.layer
+
+    @property
+    def name(self) -> str:
+        return self._now.name
+
+    @property
+    def promise(self) -> Promise:
+        return self._now.promise
+
+    @property
+    def plan(self) -> Any:
+        return self._now.plan
+
+    @property
+    def method(self) -> Any:
+        return self._now.method
+
+    @property
+    def threads(self) -> int | None:
+        return self._now.threads
+
+    @property
+    def reason(self) -> str:
+        return f"{self._now.reason}; {self._state()}"
+
+    def wait(self, seconds: float | None = None) -> Engine:
+        """Waits for a plan that is being compiled, so long at most; the engine that answers then."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+        return self._now
+
+    def _state(self) -> str:
+        if self.trouble is not None:
+            return f"adapts no more: {self.trouble}"
+        thread, queries = self._thread, self._queries
+        if thread is not None and thread.is_alive():
+            return "compiling a plan for the queries that came"
+        if queries is None:
+            return "adapted to the queries that came" if self.adapted else "watches for a drift of the queries"
+        return f"adapts after {queries.wanted - queries.count:,} more queries"
+
+    def _learn(self, hidden: Any, engine: Engine, cost: Any) -> None:
+        """One call more: its queries are kept while some are wanted; afterwards what they cost is watched."""
+        queries = self._queries
+        if queries is not None:
+            if queries.take(hidden) or (queries.count == queries.wanted and not self._busy()):
+                self._start(queries)
+        elif engine is self._now and self.adapted < MOST:
+            self._watch(cost)
+
+    def _busy(self) -> bool:
+        return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
+
+    def _watch(self, cost: Any) -> None:
+        """Compares what some hundred queries read with what was expected. Counts of several threads may mix: it is a mean."""
+        self._bytes += float(np.asarray(cost.bytes, np.float64).sum())
+        self._seen += len(cost.bytes)
+        if self._seen < WATCHED:
+            return
+        mean, self._bytes, self._seen = self._bytes / self._seen, 0.0, 0
+        if self._expected is None:
+            self._expected = mean
+        elif mean > DRIFT * self._expected:
+            self._queries = Queries(self.layer.dim)
+
+    def _start(self, queries: Queries) -> None:
+        with self._starting:  # a fork leaves the thread behind: the child starts its own
+            if self._busy() or queries is not self._queries:
+                return
+            self._thread = threading.Thread(target=self._compile, args=(queries,), name="headlong adapts", daemon=True)
+            self._thread.start()
+
+    def _compile(self, queries: Queries) -> None:
+        """In a thread of its own. Whatever fails leaves the engine that there is, and says so in ``reason``."""
+        if sys.platform == "linux":  # elsewhere a niceness is the whole process's
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        before = self._now
+        try:
+            engine = self._again(queries.vectors())
+            if engine.promise != before.promise:
+                raise OptionError(f"the plan would promise {engine.promise} in place of {before.promise}")
+            before.kept()  # refuses a layer that was written to: its new plan would not be that of this engine
+        except Exception as error:  # nobody waits for this thread
+            self.trouble = f"{type(error).__name__}: {error}"
+            return
+        self._bytes, self._seen, self._expected = 0.0, 0, None
+        self._now, self._queries = engine, None
+        self.adapted += 1
+
+    def _unchanged(self) -> Any:
+        return self._now._unchanged()  # noqa: SLF001  # the same verb of the engine of now
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has the plan of now and begins to learn anew where this one still learns."""
+        return Adapting, (self._now, self._again, self._queries is None)
+
+    def __repr__(self) -> str:
+        return f"Adapting({self._now!r}, {self._state()})"

@@ -1,0 +1,191 @@
+"""Engines that learn from their own queries: what they promise and answer stays, what they read falls."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong.engines import adapting
+from headlong.engines.adapting import Adapting
+from headlong.errors import OptionError
+
+VOCAB, DIM = 21_000, 128
+
+
+def world(seed: int = 0) -> tuple[hl.Layer, np.ndarray]:
+    """Rows and queries with energies that fall off: a few coordinates say most of a logit."""
+    rng = np.random.default_rng(seed)
+    fall = 0.93 ** np.arange(DIM)
+    turn = np.linalg.qr(rng.standard_normal((DIM, DIM)))[0]
+    weight = (rng.standard_normal((VOCAB, DIM)) * fall) @ turn
+    hidden = (rng.standard_normal((4000, DIM)) * fall) @ turn
+    return hl.Layer(weight.astype(np.float32)), (4 * hidden).astype(np.float32)
+
+
+@pytest.fixture
+def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapting, "MOST_NUMBERS", 2 * DIM * DIM)
+    monkeypatch.setattr(adapting, "WATCHED", 32)
+    monkeypatch.setattr(adapting, "ONE_IN", 1)
+
+
+def learned(layer: hl.Layer, hidden: np.ndarray, **options: Any) -> Any:
+    engine = hl.compile(layer, "cascade", adapt=True, threads=1, **options)
+    for row in hidden[: 2 * DIM]:
+        engine.topk(row[None], 5)
+    engine.wait()
+    return engine
+
+
+@pytest.mark.usefixtures("few_queries")
+@pytest.mark.parametrize("options", [{}, {"eps": np.inf}, {"eps": 0.2, "delta": 0.0}], ids=str)
+def test_reads_less_and_answers_the_same(options: dict[str, Any]) -> None:
+    layer, hidden = world()
+    engine = hl.compile(layer, "cascade", adapt=True, threads=1, **options)
+    plain = hl.compile(layer, "cascade", threads=1, **options)
+    promise = engine.promise
+    assert f"adapts after {2 * DIM} more queries" in engine.reason and "adapts after" in repr(engine)
+    for count, row in enumerate(hidden[: 2 * DIM]):
+        assert (engine.topk(row[None], 5).ids == plain.topk(row[None], 5).ids).all()
+        assert engine.adapted == 0 or count == 2 * DIM - 1
+    engine.wait()
+    assert engine.adapted == 1 and engine.trouble is None and "adapted to" in engine.reason and engine.promise == promise
+    after = engine.topk(hidden[500:600], 5)
+    assert (after.ids == np.argsort(-(hidden[500:600].astype(float) @ layer.weight.T.astype(float)), 1)[:, :5]).all()
+    assert after.proved.all()
+    one = [float(each.topk(row[None], 5).cost.bytes[0]) for each in (plain, engine) for row in hidden[500:560]]
+    # For ids alone rows of the layer stood in, and here they are like the queries.
+    assert np.mean(one[60:]) < (0.9 if options.get("eps") != np.inf else 1.02) * np.mean(one[:60])
+
+
+@pytest.mark.usefixtures("few_queries")
+def test_every_verb_teaches() -> None:
+    layer, hidden = world()
+    engine: Any = hl.compile(layer, adapt=True, threads=1)
+    engine.topk(hidden[:169], 3)
+    engine.sample(hidden[169:199], seed=1)
+    engine.lse(hidden[199:229])
+    engine.log_prob(hidden[229:255], np.zeros((26, 1), np.int64))
+    assert "adapts after 1 more" in engine.reason
+    engine.topk(hidden[255:280], 3)
+    engine.wait()
+    assert engine.adapted == 1
+    drawn = engine.sample(hidden[:64], seed=7)
+    assert (drawn.ids == hl.compile(layer, "full").sample(hidden[:64], seed=7).ids).all()
+
+
+@pytest.mark.usefixtures("few_queries")
+def test_drift_compiles_again() -> None:
+    layer, hidden = world()
+    engine = learned(layer, hidden, eps=np.inf)
+    for row in hidden[200:240]:
+        engine.topk(row[None], 5)
+    assert engine.adapted == 1
+    other = np.random.default_rng(9).standard_normal((400, DIM)).astype(np.float32)  # in no direction that was seen
+    for row in other:
+        engine.topk(row[None], 5)
+        if "compiling" in engine.reason:
+            break
+    engine.wait()
+    assert engine.adapted == 2
+    top = engine.topk(other[:50], 5)
+    assert (top.ids == np.argsort(-(other[:50].astype(float) @ layer.weight.T.astype(float)), 1)[:, :5]).all()
+
+
+@pytest.mark.usefixtures("few_queries")
+def test_a_plan_that_cannot_be_made_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = world()
+    engine: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+
+    def fails(vectors: np.ndarray) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(engine, "_again", fails)
+    for row in hidden[: 3 * DIM]:
+        engine.topk(row[None], 5)
+    engine.wait()
+    assert engine.adapted == 0 and "adapts no more: MemoryError: no room" in engine.reason
+    assert engine.topk(hidden[:2]).proved.all()
+
+
+@pytest.mark.usefixtures("few_queries")
+def test_a_layer_that_was_written_to_gets_no_plan() -> None:
+    layer, hidden = world()
+    weight = layer.weight.copy()
+    engine: Any = hl.compile(hl.Layer(weight), "cascade", adapt=True, threads=1)
+    engine.topk(hidden[: 2 * DIM - 1], 5)
+    weight[3] += 1
+    engine.topk(hidden[:1], 5)
+    engine.wait()
+    assert engine.adapted == 0 and "adapts no more: WrongLayerError" in engine.reason
+
+
+@pytest.mark.usefixtures("few_queries")
+def test_saved_copied_and_changed_as_it_is_now(tmp_path: Path) -> None:
+    layer, hidden = world()
+    engine = learned(layer, hidden)
+    path = tmp_path / "engine.safetensors"
+    engine.save(path)
+    same = hl.load(path)
+    assert same.plan.rotation is not None
+    assert (same.topk(hidden[:5]).ids == engine.topk(hidden[:5]).ids).all()
+    for copied in (pickle.loads(pickle.dumps(engine)), copy.deepcopy(engine)):  # noqa: S301
+        assert isinstance(copied, Adapting) and copied.plan.rotation is not None and "watches" in copied.reason
+        assert (copied.topk(hidden[:5]).ids == engine.topk(hidden[:5]).ids).all()
+    fewer = engine.without([int(engine.topk(hidden[:1], 1).ids[0, 0])])
+    assert fewer.topk(hidden[:1], 1).ids[0, 0] == engine.topk(hidden[:1], 2).ids[0, 1]
+
+
+@pytest.mark.usefixtures("few_queries")
+def test_threads_that_ask_while_the_plan_changes() -> None:
+    layer, hidden = world()
+    engine: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+    expected = np.argsort(-(hidden[:400].astype(float) @ layer.weight.T.astype(float)), 1)[:, :3]
+    wrong: list[int] = []
+
+    def ask(start: int) -> None:
+        wrong.extend(i for i in range(start, 400, 4) if (engine.topk(hidden[i : i + 1], 3).ids[0] != expected[i]).any())
+
+    threads = [threading.Thread(target=ask, args=(start,)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    engine.wait()
+    assert not wrong and engine.adapted == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.usefixtures("few_queries")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_fork_before_the_plan_learns_by_itself() -> None:
+    layer, hidden = world()
+    engine: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+    engine.topk(hidden[: 2 * DIM - 1], 5)
+    child = os.fork()
+    if child == 0:
+        engine.topk(hidden[:1], 5)
+        engine.wait()
+        os._exit(0 if engine.adapted == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert engine.adapted == 0
+
+
+def test_what_cannot_adapt_is_said_or_left() -> None:
+    layer, hidden = world()
+    small = hl.Layer(layer.weight[:50])
+    assert not isinstance(hl.compile(small, adapt=True), Adapting)
+    given: Any = hl.compile(layer, "cascade", adapt=True, calibration=hidden[:512], threads=1)
+    assert isinstance(given, Adapting) and "watches for a drift" in given.reason
+    with pytest.raises(OptionError, match="adapt is for methods auto and cascade"):
+        hl.compile(layer, "svd", adapt=True)
+    with pytest.raises(OptionError, match="adapt"):
+        hl.compile(layer, adapt=1)  # type: ignore[call-overload]
