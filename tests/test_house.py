@@ -45,6 +45,7 @@ LAW: dict[str, set[str]] = {
     "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive"},
     "engines/device/kernels": {"triton"},
     "compile": READING,
+    "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},
     "bench": {*MEASURING},
     "bench/rivals": {*CORE, "bench", "torch", "faiss", "hnswlib", "usearch", "scann"},
@@ -68,8 +69,8 @@ LAW: dict[str, set[str]] = {
     "studies/papers": STUDYING,
     **{f"studies/papers/{paper}": STUDYING | {"studies/papers/svd_hierarchical", "studies/papers/doubly_sparse"}
        for paper in ("adaptive_softmax", "doubly_sparse", "monotonic_softmax", "svd_hierarchical")},
-    "cli": {*STUDYING, "tune", "typer", "rich"},
-    "__init__": {*LEFTWARD, "compile", "tune", "engines"},
+    "cli": {*STUDYING, "loading", "tune", "typer", "rich"},
+    "__init__": {*LEFTWARD, "compile", "loading", "tune", "engines"},
     "__main__": {"cli"},
 }
 FILES = {"engines/device/memory.py": {"torch", "triton"}, "layers/gguf_file.py": {"gguf"}}

@@ -39,9 +39,11 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section("Layers and engines", "layers.matrix", ("Layer",)),
-    Section("Layers and engines", "compile", ("compile", "load")),
+    Section("Layers and engines", "compile", ("compile",)),
+    Section("Layers and engines", "loading", ("load",)),
     Section("Layers and engines", "tune", ("tune",)),
     Section("Layers and engines", "engines.base", ("Engine",)),
+    Section("Layers and engines", "engines.adapting", ("Adapting",), "headlong.engines.adapting"),
     Section("Layers and engines", "engines.contract", ("AnyEngine", "Changeable"), "headlong.engines.contract"),
     Section("Structured layers", "layers.structured", ("load_layer",)),
     Section("Structured layers", "layers.structured", ("StructuredLayer",), "headlong.layers.structured"),

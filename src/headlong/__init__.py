@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headlong.answers import Sample as Sample
     from headlong.answers import TopK as TopK
     from headlong.compile import compile as compile
-    from headlong.compile import load as load
     from headlong.engines.base import Engine as Engine
     from headlong.errors import HeadlongError as HeadlongError
     from headlong.layers.bands import BandsLayer as BandsLayer
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from headlong.links import Gss as Gss
     from headlong.links import SoftCap as SoftCap
     from headlong.links import Table as Table
+    from headlong.loading import load as load
     from headlong.tune import tune as tune
 
 __version__ = "0.1.0"
@@ -60,7 +60,7 @@ _HOMES = {
     "TopK": "answers",
     "TreeLayer": "layers.tree",
     "compile": "compile",
-    "load": "compile",
+    "load": "loading",
     "load_layer": "layers.structured",
     "tune": "tune",
 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import os
 from collections.abc import Iterable
 from functools import partial
 from inspect import signature
@@ -24,7 +23,6 @@ from headlong.engines.adapting import Adapting
 from headlong.engines.adaptive import method as bandit
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
-from headlong.engines.changed import Changed
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.factory import PLACED, device_choice, on_device, structured_on_device
 from headlong.engines.device.memory import place_of
@@ -35,26 +33,19 @@ from headlong.engines.method import METHODS, SHARED, Method
 from headlong.engines.methods import buckets, cascade, full, svd
 from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture
-from headlong.engines.saved.engine import read_engine
 from headlong.engines.structured import bands, blocks, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
-from headlong.engines.structured.saved import is_structured, read_structured
-from headlong.errors import InputError, MalformedFileError, OptionError, ShapeError
-from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
+from headlong.errors import InputError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
-from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
-from headlong.layers.structured import StructuredLayer, load_layer
+from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import enough, last, varied
-from headlong.store import open_file
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Buckets)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
 )  # fmt: skip
 
-LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
-"""What files of layers say that they are."""
 RANDOMNESS = frozenset({"query", "rotation", "calibration"})
 ADAPTED = ("auto", "cascade")
 """Methods whose plan vectors choose and whose promise does not rest on them."""
@@ -222,7 +213,7 @@ def _structured(
         about["calibration"] = _vectors(calibration, layer.dim)
     native.threads(threads)
     promise = promise._replace(over=frozenset())  # of its parts: each says what it rests on
-    chosen = engine.Options(**_known(layer.kind, engine.Options, options))
+    chosen = engine.Options(**known(layer.kind, engine.Options, options))
     reason = "asked for" if method == layer.kind else f"the engine of a {layer.kind} layer"
     return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason, **about)
 
@@ -235,7 +226,7 @@ def _vectors(calibration: Any, dim: int, vocab: int | None = None) -> Doubles:
     return vectors
 
 
-def _known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
+def known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
     """``options``, all of them fields of ``kind``."""
     known = [field.name for field in dataclasses.fields(kind)]
     for option in options:
@@ -252,71 +243,5 @@ def configured(name: Any, options: dict[str, Any]) -> Method:
     if not isinstance(name, str) or name not in METHODS:
         hint = "; torch's AdaptiveLogSoftmaxWithLoss is headlong.BandsLayer" if name == "bands" else ""
         raise OptionError(f"method is {name!r}; choose from auto, {', '.join(sorted(METHODS))}{hint}")
-    method: Method = METHODS[name](**_known(name, METHODS[name], options))
+    method: Method = METHODS[name](**known(name, METHODS[name], options))
     return method
-
-
-def load(
-    path: str | os.PathLike[str],
-    layer: Layer | StructuredLayer | None = None,
-    threads: int | None = None,
-    *,
-    verify: bool = True,
-    mapped: bool = True,
-) -> Any:
-    """What was saved there, an engine or a layer; its ``repr`` begins with which: ``Engine(``, ``Layer(``, ``TreeLayer(``, ...
-
-    ``layer``   of an engine that was saved without its own
-    ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
-                called proved and are wrong. False: mapped and ready in milliseconds, whatever the size; for files that were
-                verified before (``headlong inspect --verify``)
-    ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
-                ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
-    """
-    how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": native.threads(threads)}
-    file = open_file(path)
-    if file.metadata.get("format") in LAYERS:
-        if layer is not None:
-            raise InputError(f"{file.name} holds a layer; expected an engine where layer= is given: leave layer= out")
-        if verify and file.checksum is not None:
-            file.verify(how["threads"])
-        return load_layer(path)
-    return _load_engine(path, layer, threads, how)
-
-
-def _load_engine(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
-) -> Engine | StructuredEngine | Changed:
-    if is_structured(path):
-        return _load_structured(path, layer, threads, how)
-    if layer is not None and not isinstance(layer, Layer):
-        raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
-    saved = read_engine(path, layer, **how)
-    try:
-        method = configured(saved.method, _kept(saved.method, saved.options))
-        engine = Engine(
-            saved.layer, method, saved.plan, saved.norms, saved.promise,
-            threads=threads, seed=saved.seed, reason=saved.reason,
-        )  # fmt: skip
-        return engine if saved.changes is None else Changed(engine, *saved.changes)
-    except ValueError as error:  # an option that is none, or numbers that the native module refuses
-        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
-
-
-def _kept(name: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the method still has: a file that was saved before may hold others."""
-    retired = METHODS[name].retired if isinstance(name, str) and name in METHODS else ()
-    return {option: value for option, value in options.items() if option not in retired}
-
-
-def _load_structured(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
-) -> StructuredEngine:
-    kept = read_structured(path, layer, **how)
-    engine = ENGINES[kept.kind]
-    try:
-        options = engine.Options(**_known(kept.kind, engine.Options, kept.options))
-        about = {} if kept.calibration is None else {"calibration": kept.calibration}
-        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason, **about)
-    except ValueError as error:
-        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error

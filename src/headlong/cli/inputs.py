@@ -17,7 +17,6 @@ import numpy as np
 
 from headlong.arrays import HIDDEN
 from headlong.cli import foreign
-from headlong.compile import load
 from headlong.engines.base import Engine
 from headlong.engines.changed import Changed
 from headlong.engines.saved import engine as saved
@@ -28,6 +27,7 @@ from headlong.layers import structured
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.loading import load
 from headlong.store import is_tensor_file, open_file
 
 PLAIN = "weight"

@@ -1,0 +1,90 @@
+"""From a file to what was saved there: an engine over a matrix or a structured layer, one with changes, or a layer."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from headlong import native
+from headlong.compile import configured, known
+from headlong.engines.base import Engine
+from headlong.engines.changed import Changed
+from headlong.engines.method import METHODS
+from headlong.engines.saved.engine import read_engine
+from headlong.engines.structured.base import ENGINES, StructuredEngine
+from headlong.engines.structured.saved import is_structured, read_structured
+from headlong.errors import InputError, MalformedFileError
+from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
+from headlong.layers.matrix import Layer
+from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
+from headlong.layers.structured import StructuredLayer, load_layer
+from headlong.store import open_file
+
+LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
+"""What files of layers say that they are."""
+
+
+def load(
+    path: str | os.PathLike[str],
+    layer: Layer | StructuredLayer | None = None,
+    threads: int | None = None,
+    *,
+    verify: bool = True,
+    mapped: bool = True,
+) -> Any:
+    """What was saved there, an engine or a layer; its ``repr`` begins with which: ``Engine(``, ``Layer(``, ``TreeLayer(``, ...
+
+    ``layer``   of an engine that was saved without its own
+    ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
+                called proved and are wrong. False: mapped and ready in milliseconds, whatever the size; for files that were
+                verified before (``headlong inspect --verify``)
+    ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
+                ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
+    """
+    how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": native.threads(threads)}
+    file = open_file(path)
+    if file.metadata.get("format") in LAYERS:
+        if layer is not None:
+            raise InputError(f"{file.name} holds a layer; expected an engine where layer= is given: leave layer= out")
+        if verify and file.checksum is not None:
+            file.verify(how["threads"])
+        return load_layer(path)
+    return _load_engine(path, layer, threads, how)
+
+
+def _load_engine(
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
+) -> Engine | StructuredEngine | Changed:
+    if is_structured(path):
+        return _load_structured(path, layer, threads, how)
+    if layer is not None and not isinstance(layer, Layer):
+        raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
+    saved = read_engine(path, layer, **how)
+    try:
+        method = configured(saved.method, _kept(saved.method, saved.options))
+        engine = Engine(
+            saved.layer, method, saved.plan, saved.norms, saved.promise,
+            threads=threads, seed=saved.seed, reason=saved.reason,
+        )  # fmt: skip
+        return engine if saved.changes is None else Changed(engine, *saved.changes)
+    except ValueError as error:  # an option that is none, or numbers that the native module refuses
+        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
+
+
+def _kept(name: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the method still has: a file that was saved before may hold others."""
+    retired = METHODS[name].retired if isinstance(name, str) and name in METHODS else ()
+    return {option: value for option, value in options.items() if option not in retired}
+
+
+def _load_structured(
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
+) -> StructuredEngine:
+    kept = read_structured(path, layer, **how)
+    engine = ENGINES[kept.kind]
+    try:
+        options = engine.Options(**known(kept.kind, engine.Options, kept.options))
+        about = {} if kept.calibration is None else {"calibration": kept.calibration}
+        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason, **about)
+    except ValueError as error:
+        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
