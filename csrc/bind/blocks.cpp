@@ -103,6 +103,13 @@ class BoundBlocks {
         names_ = nb::cast(names);
     }
 
+    // Places [16 * groups] whose classes may be answered, sixteen bits to a block; no others are.
+    void keep_there(nb::ndarray<const uint16_t, nb::numpy, nb::c_contig> there) {
+        check(static_cast<int64_t>(there.size()) == b_.levels.back().groups, "sixteen bits for every block");
+        b_.there = there.data();
+        there_ = nb::cast(there);
+    }
+
     // Searches more classes after its own, in a tree that bounds the same coordinates. Calls take no mask then.
     void put_beside(nb::object other) {
         const Blocks& more = nb::cast<const BoundBlocks&>(other).b_;
@@ -228,7 +235,7 @@ class BoundBlocks {
     }
 
     Blocks b_;
-    nb::object keep_, names_, beside_;
+    nb::object keep_, names_, there_, beside_;
 };
 
 nb::object neighbours_of(Floats features, int threads) {
@@ -254,6 +261,7 @@ void bind_blocks(nb::module_& m) {
              nb::arg("shift"))
         .def_prop_ro("capsule", &BoundBlocks::capsule)
         .def("name", &BoundBlocks::name, nb::arg("names"))
+        .def("keep_there", &BoundBlocks::keep_there, nb::arg("there"))
         .def("put_beside", &BoundBlocks::put_beside, nb::arg("other"))
         .def_prop_ro("isa", &BoundBlocks::isa);
     m.def("neighbours", &neighbours_of, nb::arg("features"), nb::arg("threads"));

@@ -66,12 +66,13 @@ class DirectCall {
     // executor: the bound class's capsule; blocks: (k, capsule) of each search, the k best being what it is asked for by whoever wants no
     // more of them (0: as many as are wanted); kinds: TopK, Cost; sure: whether the blocks' bounds hold for every
     // query; proves: whether radii prove what they show; dense: batches beyond it are read densely; blocks_batch, blocks_most: the
-    // batches and k that blocks take; threads 0: at hand; seen: the lengths of the vectors that radii were learned from.
+    // batches and k that blocks take; threads 0: at hand; seen: the lengths of the vectors that radii were learned from; every: whether
+    // the executor knows all classes, so that it may answer what blocks do not (else that is handed back).
     DirectCall(nb::object executor, nb::tuple blocks, nb::object owners, nb::tuple kinds, nb::object path, double eps, double delta,
          uint64_t seed, int threads, double dense, int64_t blocks_batch, int64_t blocks_most, bool sure, bool proves, nb::tuple affine,
-         std::pair<double, double> seen)
+         std::pair<double, double> seen, bool every)
         : owners_(nb::make_tuple(executor, blocks, owners)), topk_(kinds[0]), cost_(kinds[1]), path_(std::move(path)), eps_(eps), delta_(delta),
-          dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves), seen_(seen) {
+          dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves), every_(every), seen_(seen) {
         e_ = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
         check(e_ != nullptr, "an executor");
         for (nb::handle item : blocks) {
@@ -105,6 +106,7 @@ class DirectCall {
         std::vector<Answer> answers;
         unlocked([&] { answers = answered(rows, count, question); });
         mark("the interpreter's lock");
+        if (answers.empty()) return nb::none();
         nb::object found = finished(answers, count, best);
         mark("hand-back");
         return found;
@@ -140,11 +142,12 @@ class DirectCall {
         return false;
     }
 
+    // None where Python is to find who answers.
     std::vector<Answer> answered(const double* rows, int64_t count, const Question& question) const {
         const bool dense = static_cast<double>(count) > dense_ || unlike(rows, count);
         const auto here = std::find_if(searches_.begin(), searches_.end(), [&](const auto& one) { return one.first == 0 || question.k <= one.first; });
         if (here == searches_.end() || dense || !std::isinf(question.eps) || count > blocks_batch_ || question.k > blocks_most_)
-            return ask(*e_, rows, count, question, dense);
+            return every_ ? ask(*e_, rows, count, question, dense) : std::vector<Answer>{};
         const int64_t wanted = std::max(question.k, here->first);
         const std::vector<Search> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads);
         std::vector<Answer> answers(count);
@@ -154,6 +157,7 @@ class DirectCall {
             else left.push_back(q);
         }
         if (left.empty()) return answers;
+        if (!every_) return {};
         Scratch<double> some(left.size() * e_->dim);
         for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * e_->dim, e_->dim, some.data() + i * e_->dim);
         std::vector<Answer> others = ask(*e_, some.data(), static_cast<int64_t>(left.size()), question, !sure_);
@@ -198,7 +202,7 @@ class DirectCall {
     uint64_t seed_;
     int64_t blocks_batch_, blocks_most_;
     int threads_;
-    bool sure_, proves_;
+    bool sure_, proves_, every_;
     std::pair<double, double> seen_;
 };
 
@@ -213,10 +217,10 @@ void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
         .def(nb::init<nb::object, nb::tuple, nb::object, nb::tuple, nb::object, double, double, uint64_t, int, double, int64_t, int64_t, bool,
-                      bool, nb::tuple, std::pair<double, double>>(),
+                      bool, nb::tuple, std::pair<double, double>, bool>(),
              nb::arg("executor"), nb::arg("blocks"), nb::arg("owners"), nb::arg("kinds"), nb::arg("path"), nb::arg("eps"), nb::arg("delta"),
              nb::arg("seed"), nb::arg("threads"), nb::arg("dense"), nb::arg("blocks_batch"), nb::arg("blocks_most"), nb::arg("sure"),
-             nb::arg("proves"), nb::arg("affine"), nb::arg("seen"))
+             nb::arg("proves"), nb::arg("affine"), nb::arg("seen"), nb::arg("every"))
         .def("topk", &DirectCall::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps").none());
 }
 

@@ -75,11 +75,12 @@ void Run::roots(int sharing) {
     answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
 }
 
-// The first threshold: down from the best nodes of every level to the classes of the best blocks.
+// The first threshold: down from the best nodes of every level to the classes of the best blocks. A tree beside has that of the
+// trees before it.
 void Run::seed() {
     w_.seeded.assign((b_->levels.back().groups + 63) / 64, 0);
     seeded_ = w_.seeded.data();
-    if (b_->levels.size() == 1) return;
+    if (b_->levels.size() == 1 || full_) return;
     const int64_t wanted = std::max(kSeeds, 2 * ((k_ + kNeighbours - 1) / kNeighbours));
     best_of(w_.bounds.data(), nullptr, static_cast<int64_t>(w_.bounds.size()), wanted, w_.next);
     float est[kNeighbours];
@@ -159,6 +160,7 @@ void Run::leaf(int32_t group, double bytes) {
     uint32_t open = b_->looks->sixteen(here.records + group * here.shape.group_bytes(), here.shape, own_, tau_, est, upper);
     ++opened_;
     answer_.bytes += bytes;
+    if (b_->there != nullptr) open &= b_->there[group];
     for (; open != 0; open &= open - 1) {
         const int c = __builtin_ctz(open);
         const int32_t place = group * kNeighbours + c;

@@ -37,6 +37,7 @@ struct Blocks {
     std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `look` on
     const int32_t* order = nullptr;                      // [16 * groups]: the class at each place, -1 where there is none
     bool holes = false;                                  // whether a place is empty although its record is not
+    const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
     std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
     const uint8_t* closer = nullptr;                     // [vocab] records of single classes, by place, or null
     RecordShape closer_shape;

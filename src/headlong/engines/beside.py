@@ -18,11 +18,13 @@ from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
 from headlong.engines.allowed import Filters, few, sample_of
 from headlong.engines.base import Engine
 from headlong.engines.blocks import BlockReader
+from headlong.engines.direct import Direct, direct_search
 from headlong.engines.masks import Marked
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.previews.again import blocks_beside
+from headlong.previews.block_records import SIDE
 
 Ids = NDArray[np.int64]
 Places = NDArray[Any]
@@ -79,42 +81,27 @@ class Part(NamedTuple):
         return Sample(*found, np.ones(found[0].shape, bool), cost)
 
 
-class Together:
-    """Settled classes and rows beside them in one search over blocks, for calls that ask for ids alone."""
+def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Direct | None:
+    """``topk`` of settled classes and rows beside them in one search over blocks, for calls that ask for ids alone.
 
-    def __init__(self, settled: Engine, reader: BlockReader, search: Any) -> None:
-        self.takes, self.affine, self.search = reader.takes, reader.affine, search
-        self.threads, self.path = settled.threads, f"{settled.name}/{reader.isa}"
-
-    @classmethod
-    def of(cls, settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Together | None:
-        """None where there are no blocks, where their bounds were learned, or where their basis was not kept."""
-        plan, reader = settled.plan, settled.executor
-        if plan.blocks is None or not isinstance(reader, BlockReader) or reader.affine is None or not reader.sure:
+    None where there are no blocks, where their bounds were learned, or where their basis was not kept.
+    """
+    plan, reader, level = settled.plan, settled.executor, native.isa()
+    if plan.blocks is None or not isinstance(reader, BlockReader) or reader.affine is None or not reader.sure:
+        return None
+    share, order = plan.dense.share, plan.blocks.order
+    search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, share, level)
+    if not there.all():
+        places = (there[np.maximum(order, 0)] != 0).reshape(-1, SIDE)
+        search.keep_there(np.packbits(places, axis=1, bitorder="little").view("<u2").ravel())
+    if rows is not None:
+        more = blocks_beside(plan, rows, native.threads(settled.threads))
+        if more is None:
             return None
-        order, level, share = plan.blocks.order, native.isa(), plan.dense.share
-        gone = there[np.maximum(order, 0)] == 0
-        left = plan.blocks._replace(order=np.where(gone, np.int32(-1), order))
-        search = native.blocks(settled.layer.weight, settled.layer.bias, left, share, level)
-        if rows is not None:
-            more = blocks_beside(plan, rows, native.threads(settled.threads))
-            if more is None:
-                return None
-            beside = native.blocks(rows.weight, rows.bias, more, share, level)
-            beside.name(ids)
-            search.put_beside(beside)
-        return cls(settled, reader, search)
-
-    def topk(self, hidden: Doubles, k: int) -> TopK | None:
-        """None where blocks are not worth their while."""
-        if not self.takes(len(hidden), k):
-            return None
-        assert self.affine is not None
-        *found, done = self.search.answer(hidden, k, None, native.threads(self.threads), *self.affine)
-        if not done:
-            return None
-        logits, ids, log_probs, lse, error, proved, rows, read, dense = found
-        return TopK(log_probs, ids, logits, lse, error, proved, Cost(rows, read, dense, self.path))
+        beside = native.blocks(rows.weight, rows.bias, more, share, level)
+        beside.name(ids)
+        search.put_beside(beside)
+    return direct_search(reader, search, plan, settled.promise, settled.threads, f"{settled.name}/{reader.isa}")
 
 
 def rows_like(layer: Layer, weight: Any, bias: Any) -> Layer:

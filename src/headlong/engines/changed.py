@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
-from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
+from headlong.arrays import answer_as, as_numpy, checked_ids, ids64, kind_of
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
-from headlong.engines.beside import Part, Together, joined, kept_of, new_ids, one_layer, rows_like
+from headlong.engines.beside import Part, joined, kept_of, new_ids, one_layer, rows_like, together
+from headlong.engines.direct import Direct
 from headlong.engines.factory import checked_norms, reading
 from headlong.engines.masks import Marked
 from headlong.engines.merged import Merged, best_of, blank, log_probs_of, merged_lse
@@ -98,9 +99,17 @@ class Changed(Merged):
         return reading(self.rows, reader, wanted, threads=self.settled.threads, seed=self.settled.seed)
 
     @cached_property
-    def together(self) -> Together | None:
-        """Both parts in one search, where that can be."""
-        return Together.of(self.settled, self.there, self.rows, self.ids)
+    def together(self) -> Direct | None:
+        """``topk`` of both parts in one search and one native call, where that can be."""
+        return together(self.settled, self.there, self.rows, self.ids)
+
+    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
+        """The ``k`` likeliest classes that are there."""
+        if allowed is None and exclude is None and self.together is not None:
+            found = self.together(as_numpy(hidden, "hidden"), k, eps)
+            if found is not None:
+                return answer_as(found, kind_of(hidden))
+        return super().topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
 
     def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Changed:
         rows = rows_like(self.settled.layer, weight, bias)
@@ -187,7 +196,7 @@ class Changed(Merged):
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
         if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.together is not None:
-            found = self.together.topk(call.hidden, k)
+            found = self.together(call.hidden, k, eps)
             if found is not None:
                 return found
         tops = [part.topk(call.hidden, k, eps) for part in self._parts(call)]

@@ -32,6 +32,21 @@ def direct(
         beneath.capsule, searches, executor, (TopK, Cost), path, promise.eps, *chance,
         0 if threads is None else threads, plan.dense.batch, 0 if blocks is None else blocks.batch,
         0 if blocks is None else blocks.most, blocks is None or blocks.sure, promise.delta_ids == 0,
-        () if blocks is None else blocks.affine, (0.0, math.inf) if plan.seen is None else plan.seen,
+        () if blocks is None else blocks.affine, (0.0, math.inf) if plan.seen is None else plan.seen, True,
+    )  # fmt: skip
+    return call
+
+
+def direct_search(
+    reader: BlockReader, search: Any, plan: Plan, promise: Promise, threads: int | None, path: str
+) -> Direct | None:
+    """The same by ``search`` alone, which knows more classes than ``reader``: None for what blocks do not answer."""
+    if not native.is_native(reader.beneath) or reader.affine is None:
+        return None
+    beneath: Any = reader.beneath
+    call: Direct = native.direct_call(
+        beneath.capsule, ((0, search.capsule),), (reader, search), (TopK, Cost), path, promise.eps, 0.0, 0,
+        0 if threads is None else threads, plan.dense.batch, reader.batch, reader.most, True, True, reader.affine,
+        (0.0, math.inf), False,
     )  # fmt: skip
     return call
