@@ -66,7 +66,7 @@ Wager cheapest(const Executor& e, const Weighed& w, double known, double aim, co
     Wager wager;
     for (int b = kBins; b > 0; --b) {
         if (b < kBins) {
-            if (w.gap.empty() || count[b] == 0) continue;
+            if (w.gap.empty() || (count[b] == 0 && b != clamped)) continue;  // there may be no gap at all
             rows += count[b];
             if (b < clamped) rest -= (1 - left) * gaps[b] * scale;
         }

@@ -10,6 +10,14 @@ namespace {
 
 constexpr double kUnit = 0x1p-53;
 
+// What of eps an expert's own answer may use: the rounding of the gate counts twice in a log-probability, in its logit and in lse.
+// The same for all queries, as long as that is next to nothing: a query's answer should not go by who comes with it.
+double left_of(double eps, const Routed& routed, const std::vector<int64_t>& rows) {
+    double most = 0;
+    for (const int64_t q : rows) most = std::max(most, 2 * routed.error[q]);
+    return std::min(eps * (1 - 0x1p-10), (eps - most) * (1 - 0x1p-50));
+}
+
 double norm(const double* x, int64_t n) { return std::sqrt(std::inner_product(x, x + n, x, 0.0)); }
 
 }  // namespace
@@ -61,6 +69,7 @@ std::vector<Answer> Experts::ask(const Routed& routed, const Question& question)
         Question asked = question;
         asked.k = std::min(question.k, size(e));
         asked.threads = threads;
+        asked.eps = left_of(question.eps, routed, rows);
         std::vector<double> x(rows.size() * width);
         for (size_t i = 0; i < rows.size(); ++i) std::copy_n(&routed.x[rows[i] * width], width, &x[i * width]);
         std::vector<Answer> found = headlong::ask(*experts[e], x.data(), static_cast<int64_t>(rows.size()), asked, false);

@@ -125,3 +125,18 @@ def test_a_batch_on_a_small_layer_reads_no_more_than_a_dense_pass(way: str, link
         assert (ours.ids == theirs.ids).all()
         assert ours.cost.dense.all() and ours.cost.bytes.sum() <= 1.1 * theirs.cost.bytes.sum()
     assert engine.lse(hidden).cost.bytes.sum() <= 1.1 * dense.lse(hidden).cost.bytes.sum()
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_query_whose_other_classes_weigh_nothing_is_done(batch: int) -> None:
+    """Where float32 has no gap left of any class that is not scored, there is nothing to draw, and nothing to read densely."""
+    rng = np.random.default_rng(2)
+    weight = rng.normal(size=(20_000, 16)).astype(np.float32)
+    hidden = rng.normal(size=(batch, 16)).astype(np.float32)
+    weight[:batch] = 40 * hidden  # each query's own class is some hundreds of nats above all others
+    engine = hl.compile(hl.Layer(weight), "cascade", threads=1).reading_densely(math.inf)
+    found = engine.topk(30 * hidden, K)
+    logits = 30 * hidden.astype(np.float64) @ weight.T.astype(np.float64)
+    assert (found.ids == np.argsort(-logits, axis=1, kind="stable")[:, :K]).all()
+    assert (np.abs(found.lse - logits.max(axis=1)) <= found.error).all() and (found.error <= 0.01).all()
+    assert not found.cost.dense.any()

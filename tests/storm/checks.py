@@ -227,7 +227,7 @@ def _sample(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, ma
         found.fault("sample", "a class came that is not there")
     if engine.name in WITHOUT_PROMISE:
         return
-    facts = facts._replace(exponents=facts.exponents / warmth)
+    facts = facts._replace(exponents=facts.exponents / warmth, rounding=_bent(engine, facts) / warmth)
     if engine.name not in OWN_NOISE:
         _draws(found, case, engine, facts, cut, drawn)
     # A few facts of what was drawn suffice where its noise is its own: frequencies.
@@ -235,14 +235,19 @@ def _sample(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, ma
         _chi_square(found, engine, hidden[:1], facts, cut, named, masks)
 
 
+def _bent(engine: Any, facts: Truth) -> Any:
+    """How far exponents may be off: rounding of the logits, and the table that stands for a link."""
+    link = getattr(engine.layer, "link", None)
+    return 1e-9 + facts.rounding if link is None else lowering_error(link) + max(1.0, link.steepest) * facts.rounding
+
+
 def _draws(found: Found, case: Case, engine: Any, facts: Truth, cut: Any, drawn: Any) -> None:
     """Each draw is the best of exponents and noise among the classes that the filters keep."""
-    bent = lowering_error(engine.layer.link) if hasattr(engine.layer, "link") else 1e-9
     for row in range(min(len(drawn.ids), max(1, 20_000 // case.vocab))):
         noise, failed = gumbels(case.number, row, 0, np.arange(case.vocab)), False
         try:
             winner, score = int(drawn.ids[row, 0]), float(drawn.score[row, 0])
-            check_draw(facts.logits[row], facts.exponents[row], noise, cut, winner, score, bent + float(facts.rounding[row]))
+            check_draw(facts.logits[row], facts.exponents[row], noise, cut, winner, score, float(facts.rounding[row]))
         except AssertionError as error:
             failed = True
             if drawn.proved[row, 0]:

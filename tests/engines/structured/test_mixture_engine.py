@@ -137,6 +137,22 @@ def test_calibration_serves_a_proof_and_says_what_it_is_too_small_for(rng: np.ra
         hl.compile(layer, calibration=hidden[:0])
 
 
+def test_what_was_learned_from_short_vectors_says_nothing_of_long_ones(rng: np.random.Generator) -> None:
+    """Vectors next to nothing have one context each, whose normaliser is learned as if it were every query's."""
+    layer = mixture(rng, 2000, 0.6)
+    hidden = rng.standard_normal((760, 16))
+    engine = hl.compile(layer, parts="cascade", delta=0.1, delta_ids=0.1, calibration=1e-4 * hidden[:700], threads=1)
+    assert isinstance(engine, MixtureEngine)
+    assert engine.widths is not None
+    for scale in (1.0, 0.0):
+        asked = scale * hidden[700:]
+        reference, top = exact(layer, asked), engine.topk(asked, 5)
+        off = np.abs(top.log_probs - np.take_along_axis(reference, top.ids, 1)).max(axis=1)
+        # 60 vectors, each of them off with probability 0.1: 19 is more than five standard deviations above 6
+        assert (off > top.error).sum() <= 19
+        assert (top.ids != np.argsort(-reference, axis=1, kind="stable")[:, :5]).any(axis=1).sum() <= 19
+
+
 def test_what_errors_turn_round_is_found_pair_by_pair(rng: np.random.Generator) -> None:
     exponents = np.log(rng.random((3, 12)))
     exponents = exponents[:, np.argsort(-np.exp(exponents).sum(axis=0))]

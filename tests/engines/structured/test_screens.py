@@ -68,6 +68,17 @@ def test_a_screen_answers_for_its_candidates(kind: str, tmp_path: Path) -> None:
     assert again.promise == engine.promise and (again.topk(some, k=10).ids == top.ids).all()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.9}, {"min_p": 1e-4}, {"top_k": 200}], ids=str)
+def test_a_screen_has_its_say_in_every_draw(cut: dict[str, float], temperature: float) -> None:
+    layer, hidden = clustered()
+    engine = hl.compile(equal_clusters(layer, hidden, 16), probes=2, threads=1)
+    some = 0.05 * hidden[:40]  # so that a class beyond the screen is as likely as one before it
+    drawn, mine = engine.sample(some, 20, temperature, seed=3, **cut), engine.candidates(some)
+    for b in range(40):
+        assert set(drawn.ids[b].tolist()) <= set(mine[b].tolist())
+
+
 def test_more_probes_read_more_and_promise_nothing() -> None:
     layer, hidden = clustered()
     screen = equal_clusters(layer, hidden, 16, probes=2)

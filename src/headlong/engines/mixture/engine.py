@@ -35,6 +35,7 @@ from headlong.errors import OptionError
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.previews.calibrated_radii import reach
 
 NARROWER = (0.05, 0.01, 1e-3, 1e-9)
 """Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
@@ -91,18 +92,20 @@ class MixtureEngine(StructuredEngine):
         self.part = self.parts.part
         self.widths: Widths | None = None
         """What was learned of normalisers, where ids may fail and calibration vectors came."""
+        self._reach = 0.0, np.inf
         self._dense_first = False
         if calibration is not None and promise.delta_ids == 0 and self.parts.mixes:
             self._dense_first = not self._settles(calibration[-PROBES:])
-        if len(held):
+        if calibration is not None and len(held):
             self.widths = learned_widths(self.parts, held, rates, min(LISTED, layer.vocab))
+            self._reach = reach(calibration)
 
     def _settles(self, vectors: Doubles) -> bool:
         """Whether what is proved of a first look decides the ten best of half of ``vectors``."""
         open_ones = 0
         for row in vectors:
             (contexts, prior), k = self.parts.contexts(row), min(TEN, self.layer.vocab)
-            ids, cut, sure = self.parts.rankings(contexts, self._listed(k), np.inf, 0.0, Tally())
+            ids, cut, sure = self.parts.rankings(contexts, self._listed(k, None), np.inf, 0.0, Tally())
             _, left = self._judged(self.parts.logits(contexts, ids, Tally()), prior, sure, cut, ids, k, None)
             open_ones += left.pairs or left.unseen
         return 2 * open_ones <= len(vectors)
@@ -130,10 +133,10 @@ class MixtureEngine(StructuredEngine):
 
     def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, bool, float, Tally]:
         contexts, prior = self.parts.contexts(row)
-        tally, chance, step = Tally(), self.promise.delta_ids, 0
-        ids, cut, box, widths = self._first_look(contexts, k, tally)
+        tally, chance, step, count = Tally(), self.promise.delta_ids, 0, self._listed(k, self._learned(row))
+        ids, cut, box, widths = self._first_look(contexts, k, count, self._learned(row), tally)
         values = box if widths is None else widths.around(box)
-        count, z, margin = self._listed(k), self.parts.logits(contexts, ids, tally), None if widths is None else widths.margin
+        z, margin = self.parts.logits(contexts, ids, tally), None if widths is None else widths.margin
         while True:
             middle = values if margin is not None else box
             ranking, left = self._judged(z, prior, middle._replace(radius=box.radius), cut, ids, k, margin)
@@ -171,14 +174,21 @@ class MixtureEngine(StructuredEngine):
             return values
         return Normalisers(np.where(better, box.lse, values.lse), np.where(better, box.radius, values.radius))
 
-    def _listed(self, k: int) -> int:
+    def _learned(self, row: Doubles) -> Widths | None:
+        """What was learned of normalisers, unless ``row`` is of another size than all vectors that it was learned from."""
+        shortest, longest = self._reach
+        return self.widths if shortest <= float(np.linalg.norm(row)) <= longest else None
+
+    def _listed(self, k: int, widths: Widths | None) -> int:
         """How long each component's own ranking is at first."""
         long = k if self.mixture.pooled or self.mixture.components == 1 else k + self.options.extra
-        return min(self.layer.vocab, LISTED if self.widths is not None and k <= FIRST and long <= LISTED else long)
+        return min(self.layer.vocab, LISTED if widths is not None and k <= FIRST and long <= LISTED else long)
 
-    def _first_look(self, contexts: Doubles, k: int, tally: Tally) -> tuple[Ids, Doubles, Normalisers, Widths | None]:
+    def _first_look(
+        self, contexts: Doubles, k: int, count: int, widths: Widths | None, tally: Tally
+    ) -> tuple[Ids, Doubles, Normalisers, Widths | None]:
         """The lists, the last logit of each, the normalisers, and how much better they are known than they say."""
-        chance, widths, count = self.promise.delta_ids, self.widths, self._listed(k)
+        chance = self.promise.delta_ids
         if len(contexts) == 1 or chance == 0:
             eps = NARROWER[-2] if self._dense_first else np.inf
             return *self.parts.rankings(contexts, count, eps, 0.0, tally, self._dense_first), None

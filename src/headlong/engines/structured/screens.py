@@ -12,6 +12,7 @@ candidates' normaliser is a lower end of the layer's. With a mask the answer is 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.engines.allowed import Few, Filters, lse_of, sample_of, topk_of
+from headlong.engines.arguments import Asked
 from headlong.engines.factory import part
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -104,6 +106,13 @@ class ScreensEngine(StructuredEngine):
         logits = self._rows.executor.logits(hidden, every, self._count)
         spent = self._spent(np.full(len(hidden), self.layer.vocab))._replace(dense=np.ones(len(hidden), bool))
         return Scored(logits, lse_of(logits), np.zeros(len(hidden)), np.zeros(len(hidden)), spent)
+
+    def _present(self, call: Asked) -> Iterator[tuple[Few, Spent]]:
+        """Without a mask the screen has its say in every draw, whatever temperature and filters."""
+        if call.mask is not None:
+            yield from super()._present(call)
+        else:
+            yield self._read(call.hidden)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
         answer, spent = self._read(hidden)

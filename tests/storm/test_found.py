@@ -1,0 +1,25 @@
+"""Cases in which the long storm found something, each mended since: they end without a fault."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cases import draw
+from checks import run
+
+FOUND = {
+    80: "a screen was passed by where a draw has a temperature and a filter",
+    777: "the same where all logits are next to nothing",
+    256: "an expert's error and the gate's were more than was promised",
+    648: "a table's error counts more below temperature 1",
+}
+
+
+@pytest.mark.parametrize("number", FOUND)
+def test_what_the_storm_found_is_mended(number: int) -> None:
+    assert run(draw(number)).faults == []
