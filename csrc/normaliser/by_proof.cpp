@@ -1,6 +1,6 @@
 // The normaliser proved: the widest terms are read on until the sum of the gaps is small enough.
 #include <algorithm>
-#include <mutex>
+#include <numeric>
 
 #include "normaliser/histogram.h"
 
@@ -8,6 +8,8 @@ namespace headlong {
 namespace {
 
 constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summed in float64
+
+constexpr double kHopeful = 0.9;  // what of the room a guessed cut may take
 
 constexpr double kFlat = 24;  // the mass of a sample that stands for all is spread over so many classes: (sum e)^2 / sum e^2
 constexpr double kSpike = 5;   // ... and is so many times that of its likeliest class
@@ -54,42 +56,79 @@ int64_t ends_of(const Executor& e, const Refined& r, int64_t chunk, float* low, 
     return n;
 }
 
-Histogram histogram_of(const Executor& e, const Refined& r, int threads) {
+// The gaps of every eighth chunk: where to cut is guessed from them, what comes of the cut is counted.
+Histogram guessed(const Executor& e, const Refined& r, int threads) {
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk, stride = chunks < 32 ? 1 : 8, some = (chunks + stride - 1) / stride;
+    const double scale = static_cast<double>(chunks) / static_cast<double>(some);
     std::vector<Histogram> each(threads, Histogram(kBins));
-    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+    over_chunks(some, threads, [&](int t, int64_t c) {
         float low[kChunk], high[kChunk];
-        const int64_t n = ends_of(e, r, c, low, high);
+        const int64_t n = ends_of(e, r, c * stride, low, high);
         for (int64_t i = 0; i < n; ++i) {
             Bin& bin = each[t][bin_of(high[i] - low[i])];
-            bin.count += high[i] > 0;
-            bin.low += low[i];
-            bin.high += high[i];
+            bin.count += scale * (high[i] > 0);
+            bin.low += scale * low[i];
+            bin.high += scale * high[i];
         }
     });
     return sum_up(each);
 }
 
-// The classes of the bins from `bin` on.
-std::vector<int32_t> ids_from(const Executor& e, const Refined& r, int bin, int threads) {
-    std::vector<int32_t> wanted;
-    std::mutex joining;
-    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
-        float lows[kChunk], highs[kChunk];
-        std::vector<int32_t> own;
-        const int64_t n = ends_of(e, r, c, lows, highs);
-        for (int64_t i = 0; i < n; ++i)
-            if (bin_of(highs[i] - lows[i]) >= bin) own.push_back(static_cast<int32_t>(c * kChunk + i));
-        std::lock_guard<std::mutex> lock(joining);
-        wanted.insert(wanted.end(), own.begin(), own.end());
+// The classes with gaps from `edge` on and the sum of their lower ends, and the sums of both ends of all others.
+struct Split {
+    std::vector<int32_t> ids;
+    double ids_low = 0, low = 0, high = 0;
+};
+
+Split split_at(const Executor& e, const Refined& r, float edge, int threads) {
+    constexpr int kLanes = 8;
+    const float none[kChunk] = {};
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    std::vector<std::vector<int32_t>> wide(chunks);
+    std::vector<double> lows(chunks), highs(chunks), all_lows(chunks);
+    over_chunks(chunks, threads, [&](int, int64_t c) {
+        float low[kChunk], high[kChunk], gap[kChunk], kept[kChunk], upper[kChunk];
+        int32_t ids[kChunk];
+        const int64_t n = ends_of(e, r, c, low, high);
+        double bottom[kLanes] = {}, top[kLanes] = {}, all[kLanes] = {};
+        for (int64_t i = 0; i < n; i += kLanes)
+            for (int l = 0; l < kLanes; ++l) {
+                gap[i + l] = high[i + l] - low[i + l];
+                const bool narrow = gap[i + l] < edge;
+                bottom[l] += narrow ? low[i + l] : 0.f;
+                top[l] += narrow ? high[i + l] : 0.f;
+                all[l] += low[i + l];
+            }
+        lows[c] = std::accumulate(bottom, bottom + kLanes, 0.0);
+        highs[c] = std::accumulate(top, top + kLanes, 0.0);
+        all_lows[c] = std::accumulate(all, all + kLanes, 0.0);
+        wide[c].assign(ids, ids + e.kernels->survivors(gap, none, n, edge, static_cast<int32_t>(c * kChunk), ids, kept, upper));
     });
-    return wanted;
+    Split split;
+    for (const std::vector<int32_t>& some : wide) split.ids.insert(split.ids.end(), some.begin(), some.end());
+    split.low = std::accumulate(lows.begin(), lows.end(), 0.0);
+    split.high = std::accumulate(highs.begin(), highs.end(), 0.0);
+    split.ids_low = std::max(0.0, std::accumulate(all_lows.begin(), all_lows.end(), 0.0) - split.low);
+    return split;
+}
+
+// The first cut from a guess on that leaves no more open than `aim` once its classes are scored: a guess that was too hopeful is
+// taken half an octave lower, until more than `most` classes would have to be scored.
+Split closed(const Executor& e, const Refined& r, int bin, double aim, double most, int threads) {
+    Split split = split_at(e, r, edge_of(bin), threads);
+    while (bin > 1 && static_cast<double>(split.ids.size()) <= most) {
+        const double scored = r.exact + split.ids_low * (1 - kExpError);
+        if (scored + split.high * (1 + kExpError) <= (scored + split.low * (1 - kExpError)) * std::exp(2 * aim)) break;
+        split = split_at(e, r, edge_of(--bin), threads);
+    }
+    return split;
 }
 
 // Scores the rows; false: the sums have lost what mattered.
-bool score_the_rest(const Executor& e, const Look& look, int q, const std::vector<int32_t>& wanted, const Histogram& all, int bin,
-                    double fixed, int threads, Refined& r, std::vector<Scored>& scored, Interval& lse) {
+bool score_the_rest(const Executor& e, const Look& look, int q, const Split& split, double fixed, int threads, Refined& r,
+                    std::vector<Scored>& scored, Interval& lse) {
     std::vector<Scored> rest;
-    for (int32_t id : wanted) rest.push_back({id, 0});
+    for (int32_t id : split.ids) rest.push_back({id, 0});
     score(e, &look.hidden[q * e.dim], rest, threads);
     for (const Scored& s : rest) {
         r.exact += std::exp(e.linked(s.z) * r.full_beta - r.shift);
@@ -97,11 +136,7 @@ bool score_the_rest(const Executor& e, const Look& look, int q, const std::vecto
         r.rad[s.id] = 0;
     }
     scored.insert(scored.end(), rest.begin(), rest.end());
-    double bottom = r.exact, top = r.exact;
-    for (int b = 0; b < bin; ++b) {
-        bottom += all[b].low * (1 - kExpError);
-        top += all[b].high * (1 + kExpError);
-    }
+    const double bottom = r.exact + split.low * (1 - kExpError), top = r.exact + split.high * (1 + kExpError);
     if (out_of_range(r.exact, bottom)) return false;
     lse = {r.shift + 0.5 * (std::log(bottom) + std::log(top)), half_width(bottom, top) + fixed};
     return true;
@@ -173,20 +208,18 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
     if (aim <= 0) return Status::finish_densely;
     Refined r{look.est.data() + q * e.padded, radii(e, look, q, threads), question.beta, static_cast<float>(question.beta), shift, exact};
     const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
-    for (int level = 0; level <= levels; ++level) {
-        const Histogram all = histogram_of(e, r, threads);
-        const bool last = level == levels;
-        // Rows at their last codes are scored until the rest is narrow enough; before that, they are looked at more
-        // closely until the rest takes half of what may stay open.
-        const Cut cut = widest(all, exact, aim, last ? 1 : 0.5);
-        if (cut.rows > (last ? most : 0.8 * static_cast<double>(e.vocab)) || cut.bearable <= 0) {
-            if (last) return Status::finish_densely;
-            continue;
-        }
-        const std::vector<int32_t> wanted = cut.rows > 0 ? ids_from(e, r, cut.bin, threads) : std::vector<int32_t>();
-        if (!last) read_deeper(e, look, q, level, wanted, threads, r.rad, answer);
-        else if (!score_the_rest(e, look, q, wanted, all, cut.bin, fixed, threads, r, scored, lse)) return Status::finish_densely;
+    for (int level = 0; level < levels; ++level) {
+        // Looked at more closely until the rest takes half of what may stay open.
+        const Cut cut = widest(guessed(e, r, threads), exact, aim, 0.5);
+        if (cut.rows > 0.8 * static_cast<double>(e.vocab) || cut.bearable <= 0 || cut.rows == 0) continue;
+        read_deeper(e, look, q, level, split_at(e, r, edge_of(cut.bin), threads).ids, threads, r.rad, answer);
     }
+    // Rows at their last codes are scored until the rest is narrow enough.
+    const Cut cut = widest(guessed(e, r, threads), exact, aim, kHopeful);
+    if (cut.rows > 2 * most + 4096 || cut.bearable <= 0) return Status::finish_densely;
+    const Split split = closed(e, r, cut.bin, aim, most, threads);
+    if (static_cast<double>(split.ids.size()) > most) return Status::finish_densely;
+    if (!score_the_rest(e, look, q, split, fixed, threads, r, scored, lse)) return Status::finish_densely;
     return lse.error <= question.eps ? Status::done : Status::finish_densely;
 }
 
