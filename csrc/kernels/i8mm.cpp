@@ -81,8 +81,9 @@ struct Pairs {
             uint8x16_t other[M];
             for (; j + 2 <= words; j += 2) {
                 next(j * 8);
-                load_vectors<M>(block, kNext, word);
-                load_vectors<M>(block, kNext, other);
+#pragma GCC unroll 4
+                for (int v = 0; v < M; ++v) word[v] = vld1q_u8(block + 16 * v), other[v] = vld1q_u8(block + kNext + 16 * v);
+                block += 2 * kNext;
                 step(word, other, x);
             }
             if (j < words) {
@@ -133,8 +134,7 @@ void pairs_bits(const uint8_t* block, int64_t words, const int8_t* planes, const
              est + q * stride, stride);
         q += width;
     };
-    while (n - q >= 6) some(pairs_across<Bits, 6, 2>, 6);
-    if (n - q >= 4) some(pairs_across<Bits, 4, 2>, 4);
+    while (n - q >= 4) some(pairs_across<Bits, 4, 2>, 4);  // sums of six queries do not fit into the registers
     if (n - q >= 2) some(pairs_across<Bits, 2, 4>, 2);
     const auto last = [](const uint8_t* codes, int64_t many, auto... rest) { scan_across<Bits, 1, 8>(codes, many, nullptr, rest...); };
     if (n - q == 1) some(last, 1);
