@@ -146,7 +146,7 @@ struct Pass {
     int64_t length = 1;           // spans of a piece
     bool keep = false;            // estimates of all classes
     std::vector<int64_t> places;  // of the sample's spans, one behind the other
-    Turns<int64_t> next;
+    Turns<int64_t> next{0};
     std::atomic<int64_t> read{0};
 
     bool wanted() const {

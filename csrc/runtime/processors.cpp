@@ -57,11 +57,6 @@ int affinity() {
     return n == 0 ? 1 : static_cast<int>(n);
 }
 
-// Which run of ten seconds this is.
-int64_t era() {
-    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count() / 10;
-}
-
 }  // namespace
 
 int processors_of_groups(const std::string& root) {
@@ -84,7 +79,8 @@ int processors() {
 #if defined(__linux__)
     static std::atomic<int> limit{0};
     static std::atomic<int64_t> read{-1};
-    const int64_t now = era();
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(since).count() / 10;  // a run of ten seconds
     if (read.exchange(now) != now) limit.store(processors_of_groups(""));
     return tighter(affinity(), limit.load());
 #else

@@ -2,6 +2,7 @@
 
     python tools/emulation/run.py results/emulated.json                                   all of it; hours
     python tools/emulation/run.py results/emulated.json --suites int8,svd --seconds 200   these alone, and no longer
+    python tools/emulation/run.py results/emulated.json --levels neon                     one level; another may run beside it
 
 Each level has a processor of its own, on which it is the best there is: what runs is that level. Tests that ended are
 written down one by one in the cache folder, by a checksum of the native sources they ran on, and the record counts them. A
@@ -11,6 +12,7 @@ suite is whole once all have ended.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -37,10 +39,12 @@ LEVELS = {
     "dotprod": Level("neoverse-n1", "neon,dotprod"),
     "i8mm": Level("max", "neon,dotprod,i8mm"),
 }
-# Short ones first. A suite is every tests/**/test_NAME.py.
+# What answers rest on first. A suite is every tests/**/test_NAME.py, but for "answers", which is tools/emulation/answers.py,
+# and "storm", the storm's first cases.
 SUITES = (
-    "levels", "int8", "oracle", "saved", "contract", "batches", "masks", "nucleus", "promise", "svd", "store", "compile",
-    "fuzz", "encode", "few_bits", "blocks", "changed", "kernels", "storm", "prefix", "engines", "reference", "adaptive",
+    "levels", "answers", "oracle", "int8", "contract", "saved", "promise", "svd", "store", "few_bits", "encode", "kernels",
+    "storm", "nucleus", "batches", "masks", "compile", "fuzz", "blocks", "changed", "prefix", "reference", "adaptive",
+    "engines",
 )  # fmt: skip
 LEFT_OUT = {  # an emulated program cannot start another of its kind
     "store": "not killed",
@@ -50,6 +54,8 @@ STORM = """import sys
 sys.path[:0] = ["tests/storm", "tests/helpers"]
 import storm
 storm.PROCESSOR, storm.WALL = 3600, 7200  # emulation is slow, and no case may be cut off for that
+add = storm.Record.add
+storm.Record.add = lambda record, *came: (add(record, *came), record.write())  # whenever it is cut short
 sys.exit(storm.main())"""
 STORM_CASES = 25
 
@@ -85,24 +91,47 @@ def tests(suite: str, level: Level, ended: Path, seconds: float) -> tuple[int | 
     given = {"HEADLONG_ARM_CPU": level.processor, "HEADLONG_EXPECT": level.expected, "HEADLONG_ENDED": str(ended),
              "HEADLONG_ARM_PATH": str(Path(__file__).parent)}  # fmt: skip
     left_out = ["-k", LEFT_OUT[suite]] if suite in LEFT_OUT else []
-    return call([str(SCRIPT), "test", "-p", "resume", *files, *left_out], given, seconds)
+    patience = ["--timeout", "14400"]  # beside other work
+    return call([str(SCRIPT), "test", "-p", "resume", *patience, *files, *left_out], given, seconds)
 
 
 def storm(level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
     """Case after case, each an ended test."""
-    record, text = ended.with_suffix(".storm.json"), ""
-    first = json.loads(record.read_text())["next"] if record.exists() else 0
-    end = time.monotonic() + seconds
-    for number in range(first, STORM_CASES):
-        command = [str(SCRIPT), "python", "-c", STORM, "--cases", "1", "--json", str(record)]
-        start = time.monotonic()
-        status, text = call(command, {"HEADLONG_ARM_CPU": level.processor}, end - start)
-        if status is None:
-            return None, text
+    record = ended.with_suffix(".storm.json")
+
+    def kept() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {"next": 0, "seconds": 0.0}
+        return found
+
+    before = kept()
+    left = ["--cases", str(max(0, STORM_CASES - before["next"])), "--json", str(record)]
+    status, text = call([str(SCRIPT), "python", "-c", STORM, *left], {"HEADLONG_ARM_CPU": level.processor}, seconds)
+    after, first = kept(), before["next"]
+    troubled = {one["number"] for one in after.get("trouble", ())}
+    took = (after["seconds"] - before["seconds"]) / max(1, after["next"] - first)
+    for number in range(first, after["next"]):
+        how = "failed" if number in troubled else "passed"
         with ended.open("a") as file:
-            took, how = round(time.monotonic() - start, 1), "failed" if status else "passed"
-            file.write(json.dumps({"test": f"case {number}", "ended": how, "seconds": took}) + "\n")
-    return 0, text
+            file.write(json.dumps({"test": f"case {number}", "ended": how, "seconds": round(took, 1)}) + "\n")
+    return 0 if after["next"] >= STORM_CASES else status, text
+
+
+def answers(level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
+    """Engines that this machine saves and asks, asked again; each is an ended test."""
+    folder, script = ended.parent / "answers", Path(__file__).with_name("answers.py")
+    if not (folder / "done").exists():
+        here = {"PYTHONPATH": str(ROOT / "src"), "HEADLONG_ISA": "avx2"}
+        status, text = call([sys.executable, str(script), "write", str(folder)], here, 600)
+        if status != 0:
+            return status, text
+        (folder / "done").touch()
+    given = {"HEADLONG_ARM_CPU": level.processor}
+    return call([str(SCRIPT), "python", str(script), "compare", str(folder), "--ended", str(ended)], given, seconds)
+
+
+def ran(suite: str, level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
+    own = {"storm": storm, "answers": answers}
+    return own[suite](level, ended, seconds) if suite in own else tests(suite, level, ended, seconds)
 
 
 def counted(ended: Path) -> dict[str, Any]:
@@ -113,34 +142,45 @@ def counted(ended: Path) -> dict[str, Any]:
     return {**{word: counts[word] for word in ("passed", "failed", "skipped")}, "seconds": seconds}
 
 
+def read(file: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
+    return rows
+
+
+def write(file: Path, row: dict[str, Any]) -> None:
+    """Puts a row in the place of the one before; runs of other levels write to the same record."""
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = [kept for kept in read(file) if (kept["suite"], kept["level"]) != (row["suite"], row["level"])] + [row]
+        rows.sort(key=lambda one: (SUITES.index(one["suite"]), list(LEVELS).index(one["level"])))
+        file.write_text(json.dumps({"emulator": emulator(), "rows": rows}, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("json", type=Path)
     parser.add_argument("--suites", default=",".join(SUITES))
     parser.add_argument("--levels", default=",".join(LEVELS))
-    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--seconds", type=float, default=1e6)
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(given.json.read_text())["rows"] if given.json.exists() else []
     now, end = sources(), time.monotonic() + given.seconds
     folder = CACHE / now
     folder.mkdir(parents=True, exist_ok=True)
     for suite in given.suites.split(","):
         for name in given.levels.split(","):
-            before = [row for row in rows if (row["suite"], row["level"]) == (suite, name)]
+            before = [row for row in read(given.json) if (row["suite"], row["level"]) == (suite, name)]
             if any(row["sources"] == now and row["whole"] and not row["failed"] for row in before) or time.monotonic() > end:
                 continue
             ended, left = folder / f"{suite}-{name}.jsonl", end - time.monotonic()
-            status, text = storm(LEVELS[name], ended, left) if suite == "storm" else tests(suite, LEVELS[name], ended, left)
+            status, text = ran(suite, LEVELS[name], ended, left)
             (folder / f"{suite}-{name}.log").write_text(text)
             counts = counted(ended)
             whole = status in (0, 1, 5)  # 5: nothing was left to run
             row = {"suite": suite, "level": name, "processor": LEVELS[name].processor, **counts, "whole": whole, "sources": now}
             sys.stdout.write(json.dumps(row) + ("" if whole or status is None else f" status {status}: {text[-600:]}") + "\n")
             sys.stdout.flush()
-            rows = [kept for kept in rows if kept not in before] + [row]
-            rows.sort(key=lambda one: (SUITES.index(one["suite"]), list(LEVELS).index(one["level"])))
-            given.json.write_text(json.dumps({"emulator": emulator(), "rows": rows}, indent=1) + "\n")
-    return int(any(row["failed"] for row in rows))
+            write(given.json, row)
+    return int(any(row["failed"] for row in read(given.json)))
 
 
 def emulator() -> str:
