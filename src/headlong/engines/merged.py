@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from headlong.answers import Cost, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as
-from headlong.engines.allowed import Filters
+from headlong.engines.allowed import Filters, gumbels
 from headlong.engines.arguments import Asked, asked, checked_filters, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
-from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Best, Sieve, kept
 from headlong.errors import OptionError

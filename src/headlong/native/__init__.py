@@ -21,13 +21,42 @@ from headlong.native.executors import (
     neighbours,
 )
 from headlong.native.losses import link_gradients, link_losses
-from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, products, round_up, row_norms
+from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, gumbels, products, round_up, row_norms
 from headlong.native.runtime import REFERENCE, bandwidth, isa, levels, loaded, module, threads
 from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [
-    "REFERENCE", "Codes", "Doubles", "Executor", "Floats", "Halves", "Mask", "Teacher", "bandwidth", "blocks", "columns",
-    "descent", "direct_call", "encode_int8", "encode_into", "encode_rows", "executor", "experts", "is_native", "isa", "levels",
-    "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "round_up", "row_norms",
-    "threads", "widened",
+    "REFERENCE",
+    "Codes",
+    "Doubles",
+    "Executor",
+    "Floats",
+    "Halves",
+    "Mask",
+    "Teacher",
+    "bandwidth",
+    "blocks",
+    "columns",
+    "descent",
+    "direct_call",
+    "encode_int8",
+    "encode_into",
+    "encode_rows",
+    "executor",
+    "experts",
+    "gumbels",
+    "is_native",
+    "isa",
+    "levels",
+    "link_gradients",
+    "link_losses",
+    "loaded",
+    "mark",
+    "module",
+    "neighbours",
+    "products",
+    "round_up",
+    "row_norms",
+    "threads",
+    "widened",
 ]  # fmt: skip

@@ -117,3 +117,9 @@ def _pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
     for start in range(0, len(weight), step):
         part = slice(start, min(start + step, len(weight)))
         yield part, weight[part].astype(np.float64)
+
+
+def gumbels(seed: int, row: int, draw: int, ids: NDArray[np.int64]) -> Doubles:
+    """The noise of each class, by ``(seed, row, draw, id)`` alone: that of ``engines/reference/gumbel.py``."""
+    noise: Doubles = loaded().gumbels(seed, row, draw, np.ascontiguousarray(ids, np.int64))
+    return noise

@@ -22,12 +22,11 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.checks import whole
-from headlong.engines.allowed import Filters
+from headlong.engines.allowed import Filters, gumbels
 from headlong.engines.base import MOST_DELTA
 from headlong.engines.mixture.parts import MixtureParts, Tally
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
 from headlong.engines.mixture.widths import FIRST, Rates, Widths, learned_widths
-from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
