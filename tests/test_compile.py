@@ -24,10 +24,10 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
     bet, proof = hl.Promise(0.01, 0.001, 0.0), hl.Promise(math.inf, 0.0, 0.0)
     assert choose(SMALL_LAYER, bet) == (
         "full",
-        "3,200 weights, fewer than 600,000: reading all of them is no slower than looking first",
+        "12,800 bytes of rows, fewer than 2,200,000: reading all of them is no slower than looking first",
     )
-    large, between = (hl.Layer(np.zeros((size // 100, 100), np.float16)) for size in (FEW_TO_BET, FEW))
-    assert choose(large, bet)[0] == "cascade" and "600,000 or more" in choose(large, bet)[1]
+    large, between = (hl.Layer(np.zeros((size // 200, 100), np.float16)) for size in (FEW_TO_BET, 2 * FEW))
+    assert choose(large, bet)[0] == "cascade" and "2,200,000 or more" in choose(large, bet)[1]
     assert choose(between, bet)[0] == "full" and choose(between, proof)[0] == "cascade"
     engine = hl.compile(SMALL_LAYER)
     assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER, bet)[1]
@@ -36,7 +36,7 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
 
 def test_auto_reads_batches_of_a_layer_of_middling_size_densely_where_each_query_would_bet() -> None:
     rng = np.random.default_rng(1)
-    layer = hl.Layer(rng.standard_normal((FEW_TO_BET // 60 + 1, 60)).astype(np.float32))
+    layer = hl.Layer(rng.standard_normal((FEW_TO_BET // 240 + 1, 60)).astype(np.float32))
     assert layer.vocab * layer.dim < SHARED
     betting, proving = hl.compile(layer), hl.compile(layer, eps=math.inf)
     hidden = rng.standard_normal((2, 60)).astype(np.float32)

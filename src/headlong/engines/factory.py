@@ -18,9 +18,9 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import Plan
 
-FEW, FEW_TO_BET = 60_000, 600_000
-"""Weights below which reading all of them is no slower than looking first: for ids and proofs, and where a bet settles the
-normaliser, which takes some tens of microseconds whatever the size."""
+FEW, FEW_TO_BET = 60_000, 2_200_000
+"""Weights, and bytes of rows, below which reading all of them is no slower than looking first: for ids and proofs, and where a
+bet settles the normaliser, which takes some tens of microseconds whatever the size (``results/choice.json``)."""
 LIBRARY = (
     "the linear algebra library that NumPy was built with computes wrongly here: try another kernel of it "
     "(OPENBLAS_CORETYPE), or method='full', which needs none"
@@ -36,12 +36,13 @@ def bets(wanted: Promise) -> bool:
 
 def choose(layer: Layer, wanted: Promise, calibrated: bool = False) -> tuple[str, str]:
     """The method that "auto" stands for, and why."""
-    size = layer.vocab * layer.dim
-    small = FEW_TO_BET if bets(wanted) else FEW
+    size, small, unit = layer.vocab * layer.dim, FEW, "weights"
+    if bets(wanted):
+        size, small, unit = size * layer.weight.itemsize, FEW_TO_BET, "bytes of rows"
     if size < small:
-        return "full", f"{size:,} weights, fewer than {small:,}: reading all of them is no slower than looking first"
+        return "full", f"{size:,} {unit}, fewer than {small:,}: reading all of them is no slower than looking first"
     looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"
-    return "cascade", f"{size:,} weights, {small:,} or more: {looks}"
+    return "cascade", f"{size:,} {unit}, {small:,} or more: {looks}"
 
 
 def reading(

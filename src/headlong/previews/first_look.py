@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from headlong.answers import Promise
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
+from headlong.native import Doubles, encode_rows
 from headlong.previews.draws import first_spend
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
@@ -44,7 +44,7 @@ SET_UP = 600_000
 """What rotating a query and keeping a second level cost beside their bytes: some 25 us, at the speed of a scan."""
 UNPACKED = 1.3
 """What a byte of codes of few bits costs in bytes of whole codes."""
-PROVED = 150
+PROVED = 250
 """What a class costs beside its bytes where intervals are narrowed until they prove the normaliser: passes over all of them."""
 COUNTS = 256
 """How many numbers of exact rows are compared where the rest is drawn."""
@@ -62,6 +62,8 @@ class Seen(NamedTuple):
     ``rows, vectors``  sampled classes and the judges, in the basis
     ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
     ``best``           ``[judges]``: the k-th best logit of all classes
+    ``rest``           ``[judges]``: the mass of all classes but the k best, which are scored anyway
+    ``whole``          ``[judges, classes]``: the radii of int8 codes of the rows as they are
     ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
     """
 
@@ -70,6 +72,8 @@ class Seen(NamedTuple):
     logits: Doubles
     share: Doubles
     best: Doubles
+    rest: Doubles
+    whole: Doubles
     lightest: Doubles
 
 
@@ -104,11 +108,16 @@ def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads:
     vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
     logits = logits_of(layer, judges, threads)
     sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
-    best = np.partition(logits, -k, axis=1)[:, -k]
+    most = np.partition(logits, -k, axis=1)[:, -k:]
+    best, among = most[:, 0], layer.link(most)
+    rest = 1 - np.exp(among - lse_of(layer.link(logits))[:, None]).sum(axis=1)
     if promise.delta > 0 and not math.isinf(promise.eps):
         ordered = np.sort(logits.astype(np.float32), axis=1)
         lightest = _shares(layer, ordered.astype(np.float64)).cumsum(axis=1)
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, lightest)
+    sampled_rows = np.ascontiguousarray(layer.weight[some])
+    lost = encode_rows(sampled_rows, None).error[: len(sampled_rows)].astype(np.float64)
+    whole = np.linalg.norm(judges, axis=1)[:, None] * lost
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, rest, whole, lightest)
 
 
 def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float) -> float:
@@ -117,7 +126,7 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise
     fine = _radii(seen, ((0, dim),), CODE_LOSS)
     first: float
     if width is None:
-        coarse, likely, first, deeper = fine, fine, 6 * 4 + dim, dim * item
+        coarse, likely, first, deeper = seen.whole, seen.whole, 6 * 4 + dim, dim * item
     elif isinstance(width, Groups):
         coarse = likely = _radii_of_groups(seen, width)
         first, deeper = UNPACKED * plane_bytes(width), dim  # level 1 is shorter than that, but gathered row by row
@@ -133,7 +142,7 @@ def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise
     rotation = 0 if width is None else 2 * dim * dim + SET_UP
     every = layer.vocab * dim * item
     if teaches(promise):
-        likely, fine = (CODES * fine if width is None else likely), CODES * fine
+        likely, fine = (CODES * likely if width is None else likely), CODES * fine
     radii = coarse, likely, fine
     gathered = [_gathered(layer, promise, seen, judge, radii, deeper, share) for judge in range(len(seen.best))]
     return rotation + layer.vocab * first + float(np.mean(np.minimum(GATHERED * np.array(gathered), every)))
@@ -152,7 +161,7 @@ def _gathered(
     if math.isinf(promise.eps):
         return total
     mass = seen.share[judge]
-    opened, scored = (vocab * _open(mass * radius, promise.eps) for radius in (likely, fine))
+    opened, scored = (vocab * _open(seen.rest[judge] * mass * radius, promise.eps) for radius in (likely, fine))
     if promise.delta == 0:
         passes = vocab * PROVED / GATHERED if opened > 0 else 0.0  # not gathered
         return total + passes + opened * (deeper + CANDIDATE) + scored * row
@@ -218,6 +227,11 @@ def _largest_cosine(seen: Seen, width: int) -> float:
     query, row = (side[:, width:] / np.maximum(np.linalg.norm(side[:, width:], axis=1, keepdims=True), 1e-300)
                   for side in (seen.vectors, seen.rows))  # fmt: skip
     return float(np.abs(query @ row.T).max())
+
+
+def lse_of(exponents: Doubles) -> Doubles:
+    most = exponents.max(axis=1)
+    return np.asarray(most + np.log(np.exp(exponents - most[:, None]).sum(axis=1)))
 
 
 def _shares(layer: Layer, logits: Doubles) -> Doubles:
