@@ -12,15 +12,34 @@ from typing import Any
 
 import pytest
 
-ENDED = Path(os.environ["HEADLONG_ENDED"])
-"""One line for each test: its name, how it ended, how long it took."""
+FOLDER, LEVEL = Path(os.environ["HEADLONG_ENDED"]), os.environ["HEADLONG_ENDED_LEVEL"]
+LEFT_OUT = {"store": ("killed",), "saved": ("process", "killed")}
+"""Of suites, tests that start another program: an emulated one cannot start one of its kind."""
+
+
+def file_of(suite: str) -> Path:
+    """One line for each test: its name, how it ended, how long it took."""
+    return FOLDER / f"{suite}-{LEVEL}.jsonl"
+
+
+def suite_of(item: pytest.Item) -> str:
+    return item.path.stem.removeprefix("test_")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    lines = [json.loads(line) for line in ENDED.read_text().splitlines()] if ENDED.exists() else []
-    before = {line["test"] for line in lines if line["ended"] != "failed"}
-    left = [item for item in items if item.nodeid not in before]
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])
+    asked: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not any(word in item.name for word in LEFT_OUT.get(suite_of(item), ())):
+            asked.setdefault(suite_of(item), []).append(item)
+    left: list[pytest.Item] = []
+    for suite, mine in asked.items():
+        ended = file_of(suite)
+        lines = [json.loads(line) for line in ended.read_text().splitlines()] if ended.exists() else []
+        before = {line["test"] for line in lines if line["ended"] != "failed"}
+        left += [item for item in mine if item.nodeid not in before]
+        ended.with_suffix(".tests").write_text(str(len(mine)))
+    kept = set(map(id, left))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = left
 
 
@@ -32,7 +51,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
     words = [outcome for outcome, _ in outcomes]
     how = next((word for word in ("failed", "skipped") if word in words), "passed")
     line = {"test": item.nodeid, "ended": how, "seconds": round(sum(took for _, took in outcomes), 1)}
-    with ENDED.open("a") as file:
+    with file_of(suite_of(item)).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 

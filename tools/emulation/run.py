@@ -46,10 +46,6 @@ SUITES = (
     "storm", "nucleus", "batches", "masks", "compile", "fuzz", "blocks", "changed", "prefix", "reference", "adaptive",
     "engines",
 )  # fmt: skip
-LEFT_OUT = {  # an emulated program cannot start another of its kind
-    "store": "not killed",
-    "saved": "not process and not killed",
-}
 STORM = """import sys
 sys.path[:0] = ["tests/storm", "tests/helpers"]
 import storm
@@ -84,18 +80,22 @@ def call(command: list[str], given: dict[str, str], seconds: float) -> tuple[int
         return None, ""
 
 
-def tests(suite: str, level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
-    files = sorted(map(str, (ROOT / "tests").rglob(f"test_{suite}.py")))
-    if not files:
-        raise SystemExit(f"tests/ has no test_{suite}.py")
-    given = {"HEADLONG_ARM_CPU": level.processor, "HEADLONG_EXPECT": level.expected, "HEADLONG_ENDED": str(ended),
+def tests(suites: list[str], level: str, folder: Path, seconds: float) -> tuple[int | None, str]:
+    """All in one process: what tests import takes longer to be loaded than many a suite to run."""
+    files = []
+    for suite in suites:
+        found = sorted(map(str, (ROOT / "tests").rglob(f"test_{suite}.py")))
+        if not found:
+            raise SystemExit(f"tests/ has no test_{suite}.py")
+        files += found
+    given = {"HEADLONG_ARM_CPU": LEVELS[level].processor, "HEADLONG_EXPECT": LEVELS[level].expected,
+             "HEADLONG_ENDED": str(folder), "HEADLONG_ENDED_LEVEL": level,
              "HEADLONG_ARM_PATH": str(Path(__file__).parent)}  # fmt: skip
-    left_out = ["-k", LEFT_OUT[suite]] if suite in LEFT_OUT else []
     patience = ["--timeout", "14400"]  # beside other work
-    return call([str(SCRIPT), "test", "-p", "resume", *patience, *files, *left_out], given, seconds)
+    return call([str(SCRIPT), "test", "-p", "resume", *patience, *files], given, seconds)
 
 
-def storm(level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
+def storm(level: str, ended: Path, seconds: float) -> tuple[int | None, str]:
     """Case after case, each an ended test."""
     record = ended.with_suffix(".storm.json")
 
@@ -105,7 +105,7 @@ def storm(level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
 
     before = kept()
     left = ["--cases", str(max(0, STORM_CASES - before["next"])), "--json", str(record)]
-    status, text = call([str(SCRIPT), "python", "-c", STORM, *left], {"HEADLONG_ARM_CPU": level.processor}, seconds)
+    status, text = call([str(SCRIPT), "python", "-c", STORM, *left], {"HEADLONG_ARM_CPU": LEVELS[level].processor}, seconds)
     after, first = kept(), before["next"]
     troubled = {one["number"] for one in after.get("trouble", ())}
     took = (after["seconds"] - before["seconds"]) / max(1, after["next"] - first)
@@ -116,7 +116,7 @@ def storm(level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
     return 0 if after["next"] >= STORM_CASES else status, text
 
 
-def answers(level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
+def answers(level: str, ended: Path, seconds: float) -> tuple[int | None, str]:
     """Engines that this machine saves and asks, asked again; each is an ended test."""
     folder, script = ended.parent / "answers", Path(__file__).with_name("answers.py")
     if not (folder / "done").exists():
@@ -125,13 +125,8 @@ def answers(level: Level, ended: Path, seconds: float) -> tuple[int | None, str]
         if status != 0:
             return status, text
         (folder / "done").touch()
-    given = {"HEADLONG_ARM_CPU": level.processor}
+    given = {"HEADLONG_ARM_CPU": LEVELS[level].processor}
     return call([str(SCRIPT), "python", str(script), "compare", str(folder), "--ended", str(ended)], given, seconds)
-
-
-def ran(suite: str, level: Level, ended: Path, seconds: float) -> tuple[int | None, str]:
-    own = {"storm": storm, "answers": answers}
-    return own[suite](level, ended, seconds) if suite in own else tests(suite, level, ended, seconds)
 
 
 def counted(ended: Path) -> dict[str, Any]:
@@ -140,6 +135,16 @@ def counted(ended: Path) -> dict[str, Any]:
     counts = Counter(line["ended"] for line in last.values())
     seconds = round(sum(line["seconds"] for line in last.values()))
     return {**{word: counts[word] for word in ("passed", "failed", "skipped")}, "seconds": seconds}
+
+
+def expected(suite: str, ended: Path) -> int:
+    """How many tests the suite has, as far as is known."""
+    if suite == "storm":
+        return STORM_CASES
+    if suite == "answers":
+        return sum(1 for _ in (ended.parent / "answers").glob("*/"))
+    known = ended.with_suffix(".tests")
+    return int(known.read_text()) if known.exists() else 0
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -164,23 +169,38 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e6)
     given = parser.parse_args()
     now, end = sources(), time.monotonic() + given.seconds
-    folder = CACHE / now
-    folder.mkdir(parents=True, exist_ok=True)
-    for suite in given.suites.split(","):
-        for name in given.levels.split(","):
-            before = [row for row in read(given.json) if (row["suite"], row["level"]) == (suite, name)]
-            if any(row["sources"] == now and row["whole"] and not row["failed"] for row in before) or time.monotonic() > end:
-                continue
-            ended, left = folder / f"{suite}-{name}.jsonl", end - time.monotonic()
-            status, text = ran(suite, LEVELS[name], ended, left)
-            (folder / f"{suite}-{name}.log").write_text(text)
-            counts = counted(ended)
-            whole = status in (0, 1, 5)  # 5: nothing was left to run
-            row = {"suite": suite, "level": name, "processor": LEVELS[name].processor, **counts, "whole": whole, "sources": now}
-            sys.stdout.write(json.dumps(row) + ("" if whole or status is None else f" status {status}: {text[-600:]}") + "\n")
-            sys.stdout.flush()
-            write(given.json, row)
+    (CACHE / now).mkdir(parents=True, exist_ok=True)
+    for level in given.levels.split(","):
+        whole = {row["suite"] for row in read(given.json)
+                 if (row["level"], row["sources"]) == (level, now) and row["whole"] and not row["failed"]}  # fmt: skip
+        run([suite for suite in given.suites.split(",") if suite not in whole], level, given.json, end)
     return int(any(row["failed"] for row in read(given.json)))
+
+
+def run(suites: list[str], level: str, record: Path, end: float) -> None:
+    """One process for all suites of tests, one each for the others, while there is time."""
+    own, now = {"storm": storm, "answers": answers}, sources()
+    groups = [["answers"], [suite for suite in suites if suite not in own], ["storm"]]
+    for group in groups:
+        if not group or not set(group) <= set(suites):
+            continue
+        left, ended = end - time.monotonic(), CACHE / now / f"{group[0]}-{level}.jsonl"
+        if left < 0:
+            return
+        special = own.get(group[0])
+        status, text = special(level, ended, left) if special else tests(group, level, ended.parent, left)
+        ended.with_suffix(".log").write_text(text)
+        if status not in (0, None):
+            sys.stdout.write(f"{', '.join(group)} on {level}: status {status}: {text[-1500:]}\n")
+        for suite in group:
+            ended = CACHE / now / f"{suite}-{level}.jsonl"
+            counts = counted(ended)
+            row = {"suite": suite, "level": level, "processor": LEVELS[level].processor, **counts, "sources": now}
+            row["whole"] = 0 < expected(suite, ended) <= sum(counts[word] for word in ("passed", "failed", "skipped"))
+            if row["whole"] or any(counts.values()):
+                sys.stdout.write(json.dumps(row) + "\n")
+                write(record, row)
+        sys.stdout.flush()
 
 
 def emulator() -> str:
