@@ -1,14 +1,15 @@
 """How often promises that may fail do fail, on vectors that chose nothing, against float64.
 
-    python benchmarks/promises.py NAME LAYER HIDDEN... --json results/promise-failures.json [--rotations]
+    python benchmarks/promises.py NAME LAYER HIDDEN... --json results/promise-failures.json [--rotations] [--drift KIND=HIDDEN]
     python benchmarks/promises.py --made --json results/promise-failures.json
 
     failure     |lse^ - lse| > eps, or any of the ids that is not among the k largest logits of float64
     low, high   95 % limits of the rate behind the failures (Clopper and Pearson 1934)
 
 The vectors of all HIDDEN are shuffled; 6,000 calibrate and 10,000 others are asked, so that both are alike. Drift is what
-follows when they are not: the same engines, asked with vectors of a scale of 1.5 (a sharper model), with rows of the layer, and
-with vectors that have no direction in common with any. A file is filled layer by layer. No clock: counts only. ``--rotations``:
+follows when they are not: the same engines, asked with vectors of a scale of 1.5 (a sharper model), with rows of the layer,
+with vectors that have no direction in common with any, and with those of ``--drift``: ``headlong harvest --data`` makes them of
+another text or another model. A file is filled layer by layer. No clock: counts only. ``--rotations``:
 2,000 random rotations of every eighth class, too; failures of one rotation are not independent, so its rate is given for
 rotations with any failure, and for single radii of (class, query) pairs.
 """
@@ -95,7 +96,9 @@ def counted(name: str, promise: str, engine: Engine, hidden: Any, true: Exact) -
     return row(name, promise, over, engine.promise.delta, beyond, SEEDS * len(hidden), worst=worst, **about)
 
 
-def measured(name: str, layer: Layer, vectors: NDArray[Any], threads: int, only: str) -> Iterator[dict[str, Any]]:
+def measured(
+    name: str, layer: Layer, vectors: NDArray[Any], threads: int, only: str, others: dict[str, NDArray[Any]]
+) -> Iterator[dict[str, Any]]:
     """Every promise of one layer, and two of them under drift."""
     rng = np.random.default_rng(0)
     vectors = rng.permutation(vectors)[: CALIBRATION + COUNT].astype(np.float32)
@@ -107,6 +110,7 @@ def measured(name: str, layer: Layer, vectors: NDArray[Any], threads: int, only:
         "vectors times 1.5": 1.5 * hidden[:500],
         "rows of the layer": _long(layer.weight[some].astype(np.float32), size),
         "random directions": _long(rng.standard_normal((500, layer.dim)).astype(np.float32), size),
+        **{kind: asked[:2000].astype(np.float32) for kind, asked in others.items()},
     }
     truths = {drift: exact(layer, asked, K) for drift, asked in drifts.items()}
     for promise, options in ((promise, options) for promise, options in PROMISES.items() if only in promise):
@@ -158,6 +162,7 @@ def main() -> None:
     parser.add_argument("hidden", nargs="*")
     parser.add_argument("--made", action="store_true", help="the two layers that benchmarks/blocks.py makes")
     parser.add_argument("--rotations", action="store_true")
+    parser.add_argument("--drift", action="append", default=[], help="KIND=HIDDEN: vectors of another kind")
     parser.add_argument("--only", default="", help="promises with these words in their names")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, required=True)
@@ -166,12 +171,13 @@ def main() -> None:
     if asked.made:
         count = CALIBRATION + COUNT
         made = {"a recommender's, made": recommender(count=count), "an LSTM's, made": recurrent(count=count)}
-        each = (measured(name, *there, asked.threads, asked.only) for name, there in made.items())
+        each = (measured(name, *there, asked.threads, asked.only, {}) for name, there in made.items())
         rows = itertools.chain.from_iterable(each)
     else:
         layer = inputs.layer(asked.layer)
         vectors = np.concatenate([np.asarray(inputs.hidden(source)) for source in asked.hidden])
-        rows = measured(asked.name, layer, vectors, asked.threads, asked.only)
+        others = {kind: np.asarray(inputs.hidden(source)) for kind, _, source in (one.partition("=") for one in asked.drift)}
+        rows = measured(asked.name, layer, vectors, asked.threads, asked.only, others)
         if asked.rotations:
             rows = itertools.chain(rows, rotations(asked.name, layer, vectors[:64].astype(np.float32), asked.threads))
     for one in rows:

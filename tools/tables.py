@@ -29,6 +29,7 @@ from headlong.studies.data import DATA_SETS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
+import tables_curves as curves  # noqa: E402
 import tables_device as device  # noqa: E402
 import tables_experts as experts  # noqa: E402
 import tables_heads as heads  # noqa: E402
@@ -325,6 +326,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **heads.BLOCKS,
     **synthetic.BLOCKS,
     **first_screen.BLOCKS,
+    **curves.BLOCKS,
     "band-costs": band_costs,
     "batches": batches,
     "data-sets": data_sets,

@@ -17,6 +17,8 @@ from headlong.report.axes import Axis, Even
 WIDTH, LEFT, RIGHT, ROW = 600, 130, 40, 26
 LETTER = 7
 """About as wide as a letter of a label."""
+FEW = 12
+"""Points of lines that each have a mark of their own on the axis."""
 COLOURS = ("#1f5fc4", "#c4501f", "#2a8a4a", "#8a4fb5", "#a8801c", "#1d8f9c", "#b83a72", "#6b6b6b")
 """Of lines that share a plot; a ninth starts again, dashed."""
 
@@ -136,11 +138,13 @@ def curve(title: str, values: Sequence[float], names: tuple[str, str], show: Cal
 def lines(
     title: str, series: Sequence[Series], show: tuple[Callable[[float], str], Callable[[float], str]], names: tuple[str, str]
 ) -> str:
-    """Lines on two logarithmic axes, each named at its right end."""
+    """Lines on two logarithmic axes, each named at its right end; a mark below every point, unless they are many."""
     height, bottom, right = 360, 320, WIDTH - 210
     across = Axis.over([x for one in series for x, _, _ in one.points], 80, right)
     up = Axis.over([y for one in series for _, y, _ in one.points], bottom, 24)
-    marks = [_grid(across.at(x), 14, bottom, show[0](x)) for x in sorted({x for one in series for x, _, _ in one.points})]
+    places = sorted({x for one in series for x, _, _ in one.points})
+    below = [(x, show[0](x)) for x in places] if len(places) <= FEW else across.labels(show[0])
+    marks = [_grid(across.at(x), 14, bottom, label) for x, label in below]
     marks += _levels(up, right, show[1])
     taken = _round([(across.at(x), up.at(y)) for one in series for x, y, _ in one.points])
     for one in sorted(series, key=lambda one: one.points[-1][1]):
