@@ -94,6 +94,18 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     finish(finish_densely);
 }
 
+// The share of their radii that scored classes used, as a root of mean squares, and a few more of which nothing is known.
+static double used(const std::vector<Scored>& scored, const std::vector<float>& est, const std::vector<float>& upper) {
+    double squares = 4 * kUsed * kUsed, count = 4;
+    for (size_t i = 0; i < scored.size(); ++i) {
+        const double share = (scored[i].z - est[i]) / (static_cast<double>(upper[i]) - est[i]);
+        if (!(std::fabs(share) <= 1)) continue;
+        squares += share * share;
+        ++count;
+    }
+    return std::sqrt(squares / count);
+}
+
 Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
     std::vector<Scored> scored;
     std::vector<float> est, upper;
@@ -111,7 +123,7 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
         if (look.est.empty()) status = Status::keep;
         else if (learned(e, look, q, question)) status = draw(e, look, q, question, threads, scored, lse, answer);
         else if (question.delta > 0 && look.source == &e.preview)
-            status = bet(e, look, q, question, threads, scored, lse, answer);
+            status = bet(e, look, q, question, used(scored, est, upper), threads, scored, lse, answer);
         else status = refine(e, look, q, question, threads, scored, lse, answer);
     }
     mark("normaliser");

@@ -22,6 +22,7 @@ struct Weighed {
     Scratch<float> middle, gap;
     double sum = 0;
     float shift = 0, slop = 0;
+    std::vector<float> floats;  // the hidden vector, where float32 is close enough for rows of the normaliser
 };
 
 // What a bet on the normaliser takes: the least gap that is scored instead, and the rows that this costs in all.

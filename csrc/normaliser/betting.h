@@ -13,7 +13,7 @@
 namespace headlong {
 
 constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
-constexpr double kSpread = 0.02;       // the mean of X^2 that a bet expects before anything is drawn
+constexpr double kUsed = 0.1;          // the share of a radius that is used, as a root of mean squares, where nothing was scored
 constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
 
 inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
@@ -45,9 +45,10 @@ inline double draws_for(double odds, double e, double spread) {
 struct Rule {
     double odds = 2;
     const Draws* learned = nullptr;
+    double spread = 0;  // the mean of X^2 that a bet expects before anything is drawn
 
     double draws(double e) const {  // for a mean that is off by `e` at most
-        if (learned == nullptr) return draws_for(odds, e, kSpread);
+        if (learned == nullptr) return draws_for(odds, e, spread);
         const double r = 1 / std::max(e, 1e-150);
         return learned->spend * (r * r + r);
     }

@@ -18,18 +18,45 @@ namespace {
 struct Line {
     Weighed w;
     Scratch<double> before;  // sums of the gaps, run by run
-    double exact = 0, known = 0, total = 0, aim = 0, fixed = 0;
+    double exact = 0, known = 0, total = 0, aim = 0;
 };
 
+// The middles and gaps, which no spend changes.
+Line start_line(const Executor& e, Look& look, int q, const Question& question, const Rule& rule, int threads, const std::vector<Scored>& scored) {
+    Line line;
+    Weighed& w = line.w;
+    line.exact = take_out(e, look, q, scored, question.beta, &w.shift);
+    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) + allow_float32(e, look, q, question, w);
+    line.aim = question.eps - fixed;
+    w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
+    weigh(e, look, q, rule, question.beta, threads, w);
+    return line;
+}
+
+template <typename T>
+void copy_to(const Scratch<T>& from, Scratch<T>& to) {
+    to.resize(from.size());
+    std::copy_n(from.data(), from.size(), to.data());
+}
+
+Line again(const Line& from) {
+    Line line;
+    copy_to(from.w.middle, line.w.middle);
+    copy_to(from.w.gap, line.w.gap);
+    line.w.floats = from.w.floats;
+    line.w.sum = from.w.sum;
+    line.w.shift = from.w.shift;
+    line.w.slop = from.w.slop;
+    line.exact = from.exact;
+    line.aim = from.aim;
+    return line;
+}
+
+// Takes the widest out of it.
 Status lay_out(const Executor& e, Look& look, int q, const Question& question, const Rule& rule, int threads, std::vector<Scored>& scored,
                Line& line, Answer& answer) {
     const double most = e.share * static_cast<double>(e.vocab);
     Weighed& w = line.w;
-    line.exact = take_out(e, look, q, scored, question.beta, &w.shift);
-    line.fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
-    line.aim = question.eps - line.fixed;
-    w.slop = static_cast<float>(0x1p-14 + 2 * line.fixed);
-    weigh(e, look, q, rule, question.beta, threads, w);
     const Wager wager = look_where_it_pays(e, look, q, line.exact, line.aim, rule, question.beta, threads, w, answer);
     line.before.resize(e.padded / kRun + 1);
     if (!(wager.cost < most)) return Status::finish_densely;
@@ -82,7 +109,7 @@ bool learned(const Executor& e, const Look& look, int q, const Question& questio
 Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
             Answer& answer) {
     const Rule rule{0, &e.draws};
-    Line line;
+    Line line = start_line(e, look, q, question, rule, threads, scored);
     const Status status = lay_out(e, look, q, question, rule, threads, scored, line, answer);
     const int64_t count = status == Status::done ? count_of(e, line, rule) : -1;
     if (count < 0) return Status::finish_densely;
@@ -105,13 +132,14 @@ void try_one(const Executor& e, const double* hidden, int64_t row, const Questio
     if (question.k > 0 && !best_of(e, look, 0, question.k, 1, answer.best, scored, est, upper, answer)) return;
     const Interval sure = normaliser(e, look, 0, question, scored, est, upper);
     if (sure.error + dot_error(e, look.hidden.data()) <= question.eps || !learned(e, look, 0, question)) return;
+    const Line start = start_line(e, look, 0, question, {0, &e.draws}, 1, scored);
     const std::vector<float> before(look.est.data(), look.est.data() + e.padded);
     Draws draws = e.draws;
     const uint64_t key = key_of(e, look, 0, question);
     for (size_t s = 0; s < spends.size(); ++s) {
         draws.spend = spends[s];
         const Rule rule{0, &draws};
-        Line line;
+        Line line = again(start);
         std::copy(before.begin(), before.end(), look.est.data());
         std::vector<Scored> known = scored;
         if (lay_out(e, look, 0, question, rule, 1, known, line, answer) != Status::done) continue;

@@ -1,6 +1,6 @@
 // The gaps of a query's classes: which are wide enough to be looked at more closely or to be scored, where the others are drawn from.
 //
-// How many rows to score, and whether a deeper level pays, is guessed from every eighth chunk; what is drawn, with which
+// How many rows to score, and whether a deeper level pays, is guessed from some classes of each chunk; what is drawn, with which
 // probability, and what becomes of it (normaliser/by_bet.cpp, normaliser/by_draws.cpp) is exact.
 #include <algorithm>
 #include <numeric>
@@ -27,6 +27,36 @@ Radius times(Radius radius, double part) {
 
 }  // namespace
 
+// Rows of the normaliser in float32, where what that loses is little of eps; returns it, and 0 where they are scored in float64.
+double allow_float32(const Executor& e, const Look& look, int q, const Question& question, Weighed& w) {
+    const double* hidden = &look.hidden[q * e.dim];
+    double square = 0;
+    for (int64_t j = 0; j < e.dim; ++j) square += hidden[j] * hidden[j];
+    const double steepest = std::max(e.link.form == LinkForm::softcap ? 1.0 : static_cast<double>(e.link_a), 1.0) * question.beta;
+    const double lost = float_unit(e.dim) * e.most_norm * std::sqrt(square) * steepest;
+    if (e.link.form == LinkForm::table || !(lost < 0.05 * question.eps) || !(square < 1e30)) return 0;
+    w.floats.assign(hidden, hidden + e.dim);
+    return lost;
+}
+
+// As score, in float32 where that was allowed.
+void score_near(const Executor& e, const Look& look, int q, const Weighed& w, std::vector<Scored>& rows, int threads) {
+    if (w.floats.empty()) return score(e, &look.hidden[q * e.dim], rows, threads);
+    constexpr int64_t kGrain = 32;
+    const int64_t n = static_cast<int64_t>(rows.size());
+    Turns<int64_t> next;
+    run_parallel(n * e.dim < 32768 ? 1 : threads, [&](int) {
+        int32_t ids[kGrain];
+        float z[kGrain];
+        for (int64_t start = next.fetch_add(kGrain); start < n; start = next.fetch_add(kGrain)) {
+            const int64_t count = std::min(kGrain, n - start);
+            for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(rows[start + i].id);
+            e.kernels->dot_floats(e.weight, e.kind, e.dim, ids, count, w.floats.data(), z);
+            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], rows[start + i].id);
+        }
+    });
+}
+
 // The middles and gaps of all classes, and the sums of the middles chunk by chunk.
 void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double beta, int threads, Weighed& w) {
     const Radius radius = rule.learned == nullptr ? look.prepared.likely[q] : times(look.prepared.radius[q], rule.learned->narrow[0]);
@@ -47,28 +77,45 @@ void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double 
 
 namespace {
 
+// Counts and sums of gaps by their sizes, of the first classes of each chunk: what guesses go by.
+struct Outline {
+    std::vector<double> count = std::vector<double>(kBins, 0.0), gaps = std::vector<double>(kBins, 0.0);
+    int64_t first = kChunk;
+    double scale = 1;
+
+    Outline(const Executor& e, const Weighed& w) {
+        const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+        if (chunks >= 32) first = kChunk / 16;
+        int64_t seen = 0;
+        for (int64_t c = 0; c < chunks; ++c)
+            for (int64_t i = c * kChunk; i < std::min(e.padded, c * kChunk + first); ++i, ++seen) add(w.gap[i], 1);
+        scale = static_cast<double>(e.padded) / static_cast<double>(std::max<int64_t>(1, seen));
+    }
+    void add(float gap, double times) {
+        const int bin = bin_of(gap);
+        count[bin] += times;
+        gaps[bin] += times * gap;
+    }
+    void moves(int64_t id, float from, float to) {
+        if (id % kChunk >= first) return;
+        add(from, -1);
+        add(to, 1);
+    }
+};
+
 // Which classes to take out, the widest gaps first, when `price` rows are paid for each, `left` of its gap stays, and the rest
 // is sampled. Guessed.
-Wager cheapest(const Executor& e, const Weighed& w, double known, double aim, const Rule& rule, double price, double left) {
-    const int64_t chunks = (e.padded + kChunk - 1) / kChunk, stride = chunks < 32 ? 1 : 8, some = (chunks + stride - 1) / stride;
-    const double scale = static_cast<double>(chunks) / static_cast<double>(some);
-    std::vector<double> count(kBins, 0.0), gaps(kBins, 0.0);
-    for (int64_t c = 0; c < chunks; c += stride)
-        for (int64_t i = c * kChunk; i < std::min(e.padded, (c + 1) * kChunk); ++i) {
-            const int bin = bin_of(w.gap[i]);
-            count[bin] += scale;
-            gaps[bin] += w.gap[i];
-        }
+Wager cheapest(const Outline& all, const Weighed& w, double known, double aim, const Rule& rule, double price, double left) {
     // Gaps that may have been clamped at exp(88) are always taken.
     const int clamped = bin_of(1e37f);
-    double rest = scale * std::accumulate(gaps.begin(), gaps.begin() + clamped, 0.0), rows = 0;
+    double rest = all.scale * std::accumulate(all.gaps.begin(), all.gaps.begin() + clamped, 0.0), rows = 0;
     const double sum = known + w.sum;
     Wager wager;
     for (int b = kBins; b > 0; --b) {
         if (b < kBins) {
-            if (w.gap.empty() || (count[b] == 0 && b != clamped)) continue;  // there may be no gap at all
-            rows += count[b];
-            if (b < clamped) rest -= (1 - left) * gaps[b] * scale;
+            if (w.gap.empty() || (!(all.count[b] > 0) && b != clamped)) continue;  // there may be no gap at all
+            rows += all.scale * all.count[b];
+            if (b < clamped) rest -= (1 - left) * all.gaps[b] * all.scale;
         }
         const double cost = price * rows + rule.draws(aim * sum / std::max(rest, 1e-300)) + 64;
         if (b <= clamped && cost < wager.cost) {
@@ -80,7 +127,8 @@ Wager cheapest(const Executor& e, const Weighed& w, double known, double aim, co
 }
 
 // Brings the classes with gaps from `edge` on to a deeper level.
-void look_closer(const Executor& e, Look& look, int q, int level, float edge, const Rule& rule, double beta, int threads, Weighed& w, Answer& answer) {
+void look_closer(const Executor& e, Look& look, int q, int level, float edge, const Rule& rule, double beta, int threads, Weighed& w, Outline& outline,
+                 Answer& answer) {
     constexpr int64_t kGrain = 256;
     const float none[kChunk] = {};
     float* est = look.est.data() + q * e.padded;
@@ -95,6 +143,7 @@ void look_closer(const Executor& e, Look& look, int q, int level, float edge, co
     const std::vector<int32_t> ids = joined(wide);
     const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
     std::vector<double> moved(groups, 0.0);
+    std::vector<float> before(ids.size());
     over_chunks(groups, threads, [&](int, int64_t g) {
         const int32_t* some = &ids[g * kGrain];
         const int64_t n = std::min(kGrain, count - g * kGrain), whole = (n + kBlock - 1) / kBlock * kBlock;
@@ -109,9 +158,11 @@ void look_closer(const Executor& e, Look& look, int q, int level, float edge, co
             moved[g] += static_cast<double>(middle[i]) - w.middle[some[i]];
             est[some[i]] = closer[i];
             w.middle[some[i]] = middle[i];
+            before[g * kGrain + i] = w.gap[some[i]];
             w.gap[some[i]] = gap[i];
         }
     });
+    for (int64_t i = 0; i < count; ++i) outline.moves(ids[i], before[i], w.gap[ids[i]]);
     w.sum += std::accumulate(moved.begin(), moved.end(), 0.0);
     answer.bytes += static_cast<double>(count) * e.deeper[level].bytes;
 }
@@ -138,13 +189,14 @@ double left_by(const Executor& e, const Look& look, int q, const Rule& rule, siz
 // Brings the widest on to the deeper levels that pay; what is left to be scored then.
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer) {
-    Wager wager = cheapest(e, w, exact, aim, rule, 1, 0);
+    Outline outline(e, w);
+    Wager wager = cheapest(outline, w, exact, aim, rule, 1, 0);
     for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {
         const double price = kCloser * static_cast<double>(e.deeper[level].bytes) / e.row_bytes();
-        const Wager closer = cheapest(e, w, exact, aim, rule, price, left_by(e, look, q, rule, level));
+        const Wager closer = cheapest(outline, w, exact, aim, rule, price, left_by(e, look, q, rule, level));
         if (closer.cost > 0.8 * wager.cost || !(closer.cost < 0.8 * static_cast<double>(e.vocab))) continue;
-        look_closer(e, look, q, static_cast<int>(level), closer.edge, rule, beta, threads, w, answer);
-        wager = cheapest(e, w, exact, aim, rule, 1, 0);
+        look_closer(e, look, q, static_cast<int>(level), closer.edge, rule, beta, threads, w, outline, answer);
+        wager = cheapest(outline, w, exact, aim, rule, 1, 0);
     }
     return wager;
 }
@@ -161,7 +213,7 @@ bool score_widest(const Executor& e, Look& look, int q, float edge, double most,
     });
     std::vector<Scored> wide = joined(wide_ids);
     if (static_cast<double>(wide.size()) > most) return false;
-    score(e, &look.hidden[q * e.dim], wide, threads);
+    score_near(e, look, q, w, wide, threads);
     for (const Scored& s : wide) {
         *exact += std::exp(e.linked(s.z) * beta - w.shift);
         w.sum -= w.middle[s.id];

@@ -52,6 +52,8 @@ FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
+USED = 0.1
+"""Of a radius: what is typical where a bet is made."""
 CODES = 0.1
 """Of a radius that is all codes' loss: what is typical."""
 
@@ -188,8 +190,14 @@ def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float
     e = np.minimum(1e9, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
     if teaches(promise):
         return float(np.min(exact + first_spend(promise.delta) * (1 / e**2 + 1 / e)))
-    drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (0.02 + 0.5 * e) / e**2, 0.0)
+    drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (_spread(half_width) + 0.5 * e) / e**2, 0.0)
     return float(np.min(exact + drawn))
+
+
+def _spread(radius: float) -> float:
+    """``E (e^g - 1)^2 / (e^radius - 1)^2``, g normal with a deviation of :data:`USED` radii: ``spread_of`` in by_bet.cpp."""
+    square = (USED * radius) ** 2
+    return (math.exp(2 * square) - 2 * math.exp(square / 2) + 1) / max(math.expm1(radius), 1e-9) ** 2
 
 
 @functools.cache
