@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import controlled, enough
 
-AROUND = (1.6, 1.3, 1.12, 0.97, 0.84)
+AROUND = (1.6, 1.2, 0.97, 0.84, 0.74, 0.65)
 """What is tried, in units of the spend that a normal error would take."""
 TRIES = 2
 """Samples of each query's rows."""

@@ -34,7 +34,7 @@ ROUNDING = 1e-9
 AT_ONCE = 1 << 22
 
 Find = Callable[[Doubles, int, float], tuple[Array, Array]]
-"""``(hidden, k, factor) -> the k-th logit found [n], whether the search was not given up [n]``."""
+"""``(hidden, k, factor) -> the logits found [n, k], whether the search was not given up [n]``."""
 
 
 def answer_factors(
@@ -45,26 +45,33 @@ def answer_factors(
     few = np.ascontiguousarray(chosen_by[:: -(-len(chosen_by) // CHOOSERS)])
     least = 0 if native.isa() == native.REFERENCE else LEAST  # it is asked for to be read, not to be fast
     many = np.ascontiguousarray(bounded_by[-max(least, PLENTY * enough(delta)) :])
+    asked = tuple(k for k in ASKED if k <= layer.vocab)
+    exact = [best(layer, find, hidden, asked[-1], threads) for hidden in (few, many)]
     found = []
-    for k in (k for k in ASKED if k <= layer.vocab):
-        rates = missed(layer, find, few, k, FIRST, threads).mean(axis=0)
+    for k in asked:
+        rates = missed(find, few, exact[0][:, k - 1], k, FIRST).mean(axis=0)
         likely = FIRST[max(0, int(np.searchsorted(np.maximum.accumulate(rates), delta, side="right")) - 1)]
         tried = sorted({min(1.0, likely * part) for part in AROUND}, reverse=True)
-        last = controlled(missed(layer, find, many, k, tried, threads), delta)
+        last = controlled(missed(find, many, exact[1][:, k - 1], k, tried), delta)
         found.append((k, 1.0 if last is None else tried[last]))
     return tuple(found)
 
 
-def missed(layer: Layer, find: Find, hidden: Doubles, k: int, factors: Any, threads: int) -> Array:
-    """``[n, factors]`` in 0..1: whether the k-th best that is found is below the k-th best there is, roundings apart."""
+def best(layer: Layer, find: Find, hidden: Doubles, k: int, threads: int) -> Array:
+    """``[n, k]``: the largest logits of each vector, the first one first."""
     truth, sure = find(hidden, k, 1.0)
     for start in np.flatnonzero(~sure):
         z = logits_of(layer, hidden[start : start + 1], threads)[0]
-        truth[start] = np.partition(z, -k)[-k]
+        truth[start] = -np.sort(-np.partition(z, -k)[-k:])
+    return truth
+
+
+def missed(find: Find, hidden: Doubles, truth: Array, k: int, factors: Any) -> Array:
+    """``[n, factors]`` in 0..1: whether the k-th best that is found is below the k-th best there is, roundings apart."""
     lost = np.zeros((len(hidden), len(factors)))
     for column, factor in enumerate(factors):
-        worst, done = find(hidden, k, factor)
-        lost[:, column] = done & (worst < truth - ROUNDING * (1 + np.abs(truth)))
+        found, done = find(hidden, k, factor)
+        lost[:, column] = done & (found[:, -1] < truth - ROUNDING * (1 + np.abs(truth)))
     return lost
 
 
@@ -79,6 +86,6 @@ def _finder(layer: Layer, blocks: Blocks, share: float, threads: int) -> Find:
             else native.blocks(layer.weight, layer.bias, narrow, share, level)
         )
         _, logits, *_, done = search.topk(hidden, k, None, threads)
-        return logits[:, -1], done
+        return logits, done
 
     return find
