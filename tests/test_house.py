@@ -253,15 +253,6 @@ def test_compile_is_the_function_whichever_way_its_file_was_imported() -> None:
 ROOT = Path(__file__).resolve().parents[1]
 MOST_FILES, LONGEST_FILE, LONGEST_FUNCTION = 20, 300, 50
 LONGEST_NATIVE_FILE, LONGEST_NATIVE_FUNCTION = 400, 60
-LONG = {
-    "tools/tables.py": 480,
-    "src/headlong/engines/device/kernels/cascade_fused.py: settle_codes": 60,
-}
-"""What is longer, and how long it may be: to be divided, never to grow."""
-
-
-CROWDED: dict[str, int] = {}
-"""Folders with more files, and how many they may have."""
 
 
 def folders() -> dict[str, list[Path]]:
@@ -275,7 +266,7 @@ def folders() -> dict[str, list[Path]]:
 
 
 def test_no_folder_has_more_files_than_one_screen() -> None:
-    crowded = {folder: len(files) for folder, files in folders().items() if len(files) > CROWDED.get(folder, MOST_FILES)}
+    crowded = {folder: len(files) for folder, files in folders().items() if len(files) > MOST_FILES}
     assert not crowded and len(folders()) > 30
 
 
@@ -304,10 +295,10 @@ def test_python_files_and_functions_are_short() -> None:
     long = []
     for file in (file for top in ("src/headlong", "benchmarks", "tools") for file in (ROOT / top).rglob("*.py")):
         source, name = file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()
-        if len(source.splitlines()) > LONG.get(name, LONGEST_FILE):
+        if len(source.splitlines()) > LONGEST_FILE:
             long.append(f"{name} has {len(source.splitlines())} lines")
         for lines, one in python_functions(source):
-            if lines > LONG.get(f"{name}: {one}", LONGEST_FUNCTION):
+            if lines > LONGEST_FUNCTION:
                 long.append(f"{name}: {one} has {lines}")
     assert not long, "\n".join(long)
 
@@ -340,7 +331,7 @@ def test_native_files_and_functions_are_short() -> None:
     long, count = [], 0
     for file in (ROOT / "csrc").rglob("*.*"):
         source, name = file.read_text(encoding="utf-8"), file.relative_to(ROOT).as_posix()
-        if len(source.splitlines()) > LONG.get(name, LONGEST_NATIVE_FILE):
+        if len(source.splitlines()) > LONGEST_NATIVE_FILE:
             long.append(f"{name} has {len(source.splitlines())} lines")
         functions = list(native_functions(source))
         count += len(functions)

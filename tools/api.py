@@ -44,7 +44,7 @@ SECTIONS = (
     Section("Layers and engines", "tune", ("tune",)),
     Section("Layers and engines", "engines.base", ("Engine",)),
     Section("Layers and engines", "engines.adapting", ("Adapting",), "headlong.engines.adapting"),
-    Section("Layers and engines", "engines.contract", ("AnyEngine", "Changeable"), "headlong.engines.contract"),
+    Section("Layers and engines", "engines.contract", ("AnyEngine", "Changeable", "Common"), "headlong.engines.contract"),
     Section("Structured layers", "layers.structured", ("load_layer",)),
     Section("Structured layers", "layers.structured", ("StructuredLayer",), "headlong.layers.structured"),
     *(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
+
+from tables_records import RESULTS, record
 
 from headlong.bench.field import STEPS
 from headlong.bench.measure import read_run
@@ -13,18 +13,12 @@ from headlong.report.records import field
 from headlong.report.tables import Table, markdown
 from headlong.studies import papers
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 METRICS = {"us": "µs", "plain": "as it is", "graph": "as a graph", "rows": "rows", "bytes": "bytes"}
-
-
-def ledger() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / "device.json").read_text(encoding="utf-8"))
-    return found
 
 
 def device() -> str:
     """Every layer and batch size."""
-    found = ledger()
+    found = record("device")
     files = {row["file"] for row in found["rows"] if row["state"] != NOT_RUN and "study" not in row}
     records = {name: read_run(RESULTS / name) for name in sorted(files)}
     return markdown(ledger_table(found, records, list(STEPS)))
@@ -33,7 +27,7 @@ def device() -> str:
 def study_cuda() -> str:
     """The study's time rows: of each planned row its medians, or that it was not run."""
     rows = []
-    planned = [row for row in ledger()["rows"] if "study" in row]
+    planned = [row for row in record("device")["rows"] if "study" in row]
     for row in planned:
         got: dict[str, Any] = {}
         if row["state"] != NOT_RUN:
@@ -46,4 +40,3 @@ def study_cuda() -> str:
 
 
 BLOCKS = {"device": device, "study-cuda": study_cuda}
-PAGES = ("device",)

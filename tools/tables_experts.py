@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import Any
 
-from tables_integrations import RESULTS
+from tables_records import lines
 
 from headlong.report.papers import joined
 from headlong.report.tables import Table, markdown
@@ -28,15 +27,14 @@ SHOWN: dict[str, Callable[[float], str]] = {
 
 def learned() -> str:
     """Means over seeds with their standard deviation, a row for each method."""
-    file = RESULTS / "liao2019.learned.jsonl"
-    if not file.is_file():
+    found = lines("liao2019.learned")
+    if not found:
         return "Not run yet: `headlong reproduce liao2019:learned`."
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     rows = [
         (group[0]["setting"]["task"], group[0]["setting"]["method"], str(len(group)), *(_cell(group, name) for name in METRICS))
-        for group in sorted(joined(lines), key=_place)
+        for group in sorted(joined(found), key=_place)
     ]
-    made = lines[0]["environment"]
+    made = found[0]["environment"]
     where = f"Test split; commit {made.get('commit', 'unknown')}; {measured_where(made)}."
     return markdown(Table("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), where))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Callable
 from functools import partial
 
-from tables_integrations import RESULTS, missing, record
+from tables_records import left, lines, missing, record
 
 from headlong.report.tables import Table, markdown
 from headlong.report.where import measured_where
@@ -16,9 +15,8 @@ from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
 
 def order(table: str) -> str:
     """Heads inside one recipe, beside the softmax."""
-    file = RESULTS / f"ganea2019.{table}.jsonl"
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
-    found = places(table, lines)
+    trained = lines(f"ganea2019.{table}")
+    found = places(table, trained)
     if not found:
         return f"Not run yet: `headlong reproduce ganea2019:{table}`."
     rows = [
@@ -30,24 +28,23 @@ def order(table: str) -> str:
         for place in found
     ]  # fmt: skip
     titles = ("head", "parameters", "seeds", "valid", "test", "of the softmax's", "printed", "time", "side")
-    where = f"{measured_where(lines[0]['environment'])}; time: processor seconds of the softmax's, beside other work."
+    where = f"{measured_where(trained[0]['environment'])}; time: processor seconds of the softmax's, beside other work."
     return markdown(Table("", titles, tuple(rows), where))
 
 
 def hierarchical(part: str = "") -> str:
     """Every head that was trained on one frozen backbone."""
-    file = RESULTS / f"vlasova-softmax.hierarchical{part}.jsonl"
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
-    if not lines:
+    trained = lines(f"vlasova-softmax.hierarchical{part}")
+    if not trained:
         return f"Not run yet: `headlong reproduce vlasova-softmax:hierarchical{part}`."
     rows = []
-    for line in lines:
+    for line in trained:
         got = line["got"]
         moved = f"{got['moved']:+.1f}%" if "moved" in got else "–"
         shown = (f"{got['top1']:.3f}", f"{got['top10']:.2f}", f"{got['rows']:,.0f}", f"{got['read']:.1%}")
         rows.append((line["setting"]["head"], f"{got['perplexity']:.1f}", moved, *shown))
     titles = ("head", "perplexity", "two passes more", "same best class", "of the best ten", "exact rows", "read")
-    return markdown(Table("", titles, tuple(rows), f"{measured_where(lines[0]['environment'])}."))
+    return markdown(Table("", titles, tuple(rows), f"{measured_where(trained[0]['environment'])}."))
 
 
 def _with_spread(mean: float, spread: float) -> str:
@@ -90,9 +87,7 @@ def reading() -> str:
 
 def frozen_experts() -> str:
     """One query's top 10 from frozen experts, beside torch's full softmax."""
-    file = RESULTS / "liao2019.frozen.jsonl"
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
-    timed = [line for line in lines if line["setting"]["question"] == "time"]
+    timed = [line for line in lines("liao2019.frozen") if line["setting"]["question"] == "time"]
     if not timed:
         return "No committed run yet: results/liao2019.frozen.jsonl holds no times."
     rows = [
@@ -116,15 +111,11 @@ def expert_contents() -> str:
         for run in trained
         for one in run["smallest"][:4]
     ]
-    return _left(Table("", ("task", "classes", "most frequent", "those that the fewest other experts hold"), tuple(rows)))
+    return left(Table("", ("task", "classes", "most frequent", "those that the fewest other experts hold"), tuple(rows)))
 
 
 def _words(words: list[str]) -> str:
     return " ".join(html.escape(word, quote=False).replace("|", "&#124;") for word in words)
-
-
-def _left(table: Table) -> str:
-    return markdown(table).replace("--:|", "---|")
 
 
 def softmax_share() -> str:
@@ -193,4 +184,3 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "link-reading": reading, "capacity": capacity, "frozen-experts": frozen_experts,
     "capacity-wikitext2": capacity_of, "expert-contents": expert_contents, "softmax-share": softmax_share, "spectra": spectra,
 }  # fmt: skip
-PAGES = ("links", "capacity", "experts")

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
+
+from tables_records import missing, record
 
 from headlong.report.records import field
 from headlong.report.tables import Table, markdown
 from headlong.report.where import measured_where
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 MODELS = {"gpt2": "GPT-2 (50,257 x 768)", "gemma": "Gemma 3 270m (262,144 x 640)"}
-
-
-def record(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
-
-
-def missing(*names: str) -> str:
-    """What stands in the page until a run is committed; empty where all are there."""
-    gone = [name for name in names if not (RESULTS / f"{name}.json").is_file()]
-    return f"No committed run yet: {', '.join(f'results/{name}.json' for name in gone)}." if gone else ""
 
 
 def decoding() -> str:
@@ -133,4 +121,3 @@ BLOCKS = {
     "decoding": decoding, "decoded": decoded, "processes": processes, "killed": killed, "ten-million": ten_million,
     "many-classes": many_classes, "packaging": packaging,
 }  # fmt: skip
-PAGES = ("transformers", "distributed", "search", "sklearn", "install")

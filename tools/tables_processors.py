@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from tables_records import missing, record
 
 from headlong.report.tables import Table, markdown
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
-
 
 def _of(name: str, made: Callable[[dict[str, Any]], Table]) -> str:
-    file = RESULTS / f"{name}.json"
-    if not file.is_file():
-        return f"No committed run yet: results/{name}.json is not there."
-    return markdown(made(json.loads(file.read_text(encoding="utf-8"))))
+    return missing(name) or markdown(made(record(name)))
 
 
 def instructions(bits: int) -> str:
@@ -124,4 +119,3 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "x86-speeds": speeds,
     "targets": targets,
 }
-PAGES = ("processors",)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from tables_records import RESULTS, left, record
 
 from headlong.bench.measure import read_run
 from headlong.report import readme
@@ -13,16 +13,14 @@ from headlong.report.page import PICTURE
 from headlong.report.plots import standalone
 from headlong.report.tables import Summary, Table, baselines, markdown, percent, summaries, times
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results"
 TRAINED, SMALL = "bench-wikitext2.json", "bench-ptb-lstm.json"
 MILLION = "bench-synthetic-1000000x256-a1.json"
-GENERATE = ("generate-gpt2.json", "generate-gemma.json")
+GENERATE = ("generate-gpt2", "generate-gemma")
 
 
 def cold() -> dict[str, Any]:
     """The run of ``benchmarks/cold_calls.py``."""
-    return dict(json.loads((RESULTS / "cold-calls.json").read_text(encoding="utf-8")))
+    return record("cold-calls")
 
 
 def run(name: str) -> dict[str, Any]:
@@ -31,7 +29,7 @@ def run(name: str) -> dict[str, Any]:
 
 def generations() -> list[dict[str, Any]]:
     """The runs of ``benchmarks/generate.py``."""
-    return [dict(json.loads((RESULTS / name).read_text(encoding="utf-8"))) for name in GENERATE]
+    return [record(name) for name in GENERATE]
 
 
 def headline() -> str:
@@ -58,8 +56,7 @@ def picture() -> str:
 def choice() -> str:
     """A row for each situation: what to take, and what it gained in the committed runs."""
     rows = [*_decoders(), *_trained(), *_others()]
-    table = markdown(Table("", ("your situation", "take", "expect"), tuple(rows)))
-    return table.replace("--:|", "---|")
+    return left(Table("", ("your situation", "take", "expect"), tuple(rows)))
 
 
 def _decoders() -> list[tuple[str, str, str]]:
@@ -130,5 +127,4 @@ BLOCKS = {
     "headline": headline, "decode": decode, "loop": loop, "wrong": wrong,
     "choice": placed(choice, "docs/"), "choice-page": placed(choice, ""),
 }  # fmt: skip
-PAGES = ("index", "choose", "beside", "studies/index")
 PICTURES = {"docs/figures/cold-calls.svg": picture}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tables_integrations import RESULTS
+from tables_records import RESULTS, left, lines
 
 from headlong.report.papers import paper_table
 from headlong.report.tables import Table, cell_counts, markdown
 from headlong.studies import papers
+from headlong.studies.data import DATA_SETS
 from headlong.studies.papers.account import STUDIES, account
 from headlong.studies.papers.cells import counts, told
 
@@ -29,39 +29,53 @@ def tables() -> str:
     """Every registered table: what it claims, and how many of its rows were run."""
     found = []
     for table in papers.tables():
-        lines = lines_of(table)
-        void = sum("void" in line for line in lines)
-        said = f"{len(lines):,}" + (f", {void} void" if void else "")
-        found.append((f"`{table.name}`", table.claim, said if lines else "not run"))
-    return markdown(Table("", ("table", "claim", "rows run"), tuple(found))).replace("--:|", "---|")
+        ran = lines_of(table)
+        void = sum("void" in line for line in ran)
+        said = f"{len(ran):,}" + (f", {void} void" if void else "")
+        found.append((f"`{table.name}`", table.claim, said if ran else "not run"))
+    return left(Table("", ("table", "claim", "rows run"), tuple(found)))
 
 
 def printed(paper: str) -> str:
     """Every figure that a study prints."""
     found = account(paper, RESULTS)
     columns = ("printed of", "printed", "ours", "status", "what ours is, or takes")
-    text = markdown(Table("", columns, tuple(tuple(cell) for cell in found), f"{told(found)}."))
-    return text.replace("--:|", "---|")
+    return left(Table("", columns, tuple(tuple(cell) for cell in found), f"{told(found)}."))
 
 
 def rows(paper: str) -> str:
     """Every row of every table of a study that was run, with and without a published figure."""
     parts = []
     for table in papers.tables(paper):
-        lines = lines_of(table)
-        if lines:
-            made = lines[0]["environment"]
+        ran = lines_of(table)
+        if ran:
+            made = ran[0]["environment"]
             source = f"{table.source}. Run {made['date']}, commit {made.get('commit', 'not kept')}"
-            void = {line["void"] for line in lines if "void" in line}
+            void = {line["void"] for line in ran if "void" in line}
             said = "".join(f" **Void:** {reason}." for reason in sorted(void))
-            shown = markdown(paper_table(lines, "", source))
+            shown = markdown(paper_table(ran, "", source))
             parts.append(f"### {table.name}\n\n{table.claim}.{said}\n\n{shown}")
     return "\n\n".join(parts) or "No committed run yet."
 
 
 def lines_of(table: papers.PaperTable) -> list[dict[str, Any]]:
-    file = RESULTS / f"{table.paper}.{table.table}.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    return lines(f"{table.paper}.{table.table}")
+
+
+def one_table(name: str) -> str:
+    """The rows of one table, on a page of its own."""
+    (table,) = papers.tables(name)
+    found = lines_of(table)
+    return markdown(paper_table(found, "", table.source)) if found else "No committed run yet."
+
+
+def data_sets() -> str:
+    """Every row of the registry."""
+    rows = [
+        (f"`{row.name}`", row.kind, row.source, row.licence, "`data.fetch`" if row.downloads else row.obtain)
+        for row in DATA_SETS.values()
+    ]
+    return left(Table("", ("name", "kind", "what and from where", "licence", "how to get it"), tuple(rows)))
 
 
 def adaptive_rates() -> str:
@@ -69,10 +83,10 @@ def adaptive_rates() -> str:
     found = []
     for name in ("mnist", "eurosat", "eurosat-sparse", "ptb-lstm", "wikitext2-lstm", "wikitext2-gpt"):
         (table,) = papers.tables(f"baharav2024:{name}")
-        lines = [line for line in lines_of(table) if "void" not in line]
-        if not lines:
+        ran = [line for line in lines_of(table) if "void" not in line]
+        if not ran:
             found.append((name, "not run", *[""] * 6))
-        for line in lines:
+        for line in ran:
             got, asked = line["got"], line["setting"]
             rate, delta = got["failures"] / got["queries"], float(asked["delta"])
             bounds = f"{got['rate_above']:.2%} to {got['rate_below']:.2%}"
@@ -91,8 +105,8 @@ def held(rate: float, got: dict[str, float], delta: float) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "studies": partial(studies, "docs/studies/"), "study-counts": partial(studies, ""), "papers": tables,
-    "adaptive-rates": adaptive_rates,
+    "adaptive-rates": adaptive_rates, "data-sets": data_sets, "finished": partial(one_table, "ganea2019:finished"),
 }  # fmt: skip
+BLOCKS |= {name: partial(one_table, f"vlasova-softmax:{name}") for name in ("svd", "svd-lstm", "svd-ptb")}
 BLOCKS |= {f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES}
 BLOCKS |= {f"rows-{STUDIES[paper].page}": partial(rows, paper) for paper in STUDIES}
-PAGES = tuple(f"studies/{study.page}" for study in STUDIES.values())

@@ -26,11 +26,11 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, as_numpy, ids64, kind_of
 from headlong.checks import real
-from headlong.engines.allowed import Few, few, listed, lse_of, sample_of, topk_of
-from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_filters, checked_k
+from headlong.engines.allowed import Few, Filters, few, listed, lse_of, sample_of, topk_of
+from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_k
 from headlong.engines.blocks import BlockReader
 from headlong.engines.checking import normalised
-from headlong.engines.contract import Changeable, Checking
+from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct import direct
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.masks import check_some_left
@@ -49,7 +49,7 @@ MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
 
 
-class Engine(Changeable, Checking):
+class Engine(Changeable, Common):
     """Reads one layer by one plan. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
 
     def __init__(
@@ -153,30 +153,8 @@ class Engine(Changeable, Checking):
         )
         return answer_as(Lse(lse, error, self._cost(*cost)), asked.kind)
 
-    def sample(
-        self,
-        hidden: Any,
-        n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
-        *,
-        class0: int = 0,
-        allowed: Any = None,
-        exclude: Any = None,
-    ) -> Sample:
-        """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
-
-        ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
-        ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
-        With a ``delta`` above 0, which side of a nucleus's boundary a class is on may be settled by a bet on sampled rows,
-        wrong for a row with probability ``delta``: such draws are not ``proved``.
-        """
+    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         asked = self._asked(hidden, allowed, exclude)
-        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
         check_some_left(asked.mask)
         if asked.few:
             answer = self._few(asked)

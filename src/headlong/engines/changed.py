@@ -63,6 +63,8 @@ class Changed(Merged):
     ``rows``     the rows beside, as a layer, or None; ``ids`` their names, ascending; ``vocab`` ids that there were
     """
 
+    may_be_shard = True
+
     def __init__(self, settled: Engine, there: Marks, rows: Layer | None, ids: Ids, vocab: int) -> None:
         self.settled, self.there, self.rows, self.ids, self.promise = settled, there, rows, ids, settled.promise
         self._whole = Whole(vocab, settled.layer.dim, settled.layer.link)
@@ -167,9 +169,6 @@ class Changed(Merged):
         cost, row = found.cost, self.settled.layer.dim * self.settled.layer.weight.itemsize
         cost = cost._replace(rows=cost.rows + chosen.shape[1], bytes=cost.bytes + chosen.shape[1] * row)
         return answer_as(LogProb(log_probs, logits, found.lse, found.error, cost), call.kind)
-
-    def _refuse_class0(self, class0: int) -> None:
-        """It is a matrix: shards of a larger layer may be changed."""
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         if self._alive is not None and allowed is None and exclude is None:

@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Protocol, runtime_checkable
+import secrets
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from headlong.answers import LogProb, Lse, Promise, Sample, TopK
+from headlong.engines.allowed import Filters
+from headlong.engines.arguments import checked_filters
 from headlong.engines.checking import Check, Progress, check, normalised
 from headlong.errors import UnsupportedError
 from headlong.native import Doubles
@@ -107,9 +111,50 @@ class Changeable:
         return unchanged(self)
 
 
+class Common(ABC):
+    """For all kinds: draws with their arguments checked, and what they promise, counted."""
 
-class Checking:
-    """For all kinds: what they promise, counted."""
+    may_be_shard: ClassVar[bool] = True
+    """Whether its classes can be numbered from another than 0: those of a matrix, which may be part of a larger one."""
+
+    def sample(
+        self,
+        hidden: Any,
+        n: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        row0: int = 0,
+        *,
+        class0: int = 0,
+        allowed: Any = None,
+        exclude: Any = None,
+    ) -> Sample:
+        """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
+
+        ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
+        ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
+        With a ``delta`` above 0, which side of a nucleus's boundary a class is on may be settled by a bet on sampled rows,
+        wrong for a row with probability ``delta``: such draws are not ``proved``.
+        """
+        if class0 and not self.may_be_shard:
+            raise UnsupportedError(
+                f"class0 is {class0}; {type(self).__name__} numbers its classes from 0: only an engine over one matrix can be "
+                "a shard of a larger layer"
+            )
+        engine: Any = self
+        seed = self._fresh_seed() if seed is None else seed
+        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, engine.layer.vocab, class0)
+        return self._sample(hidden, filters, allowed, exclude)
+
+    @abstractmethod
+    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
+        """The draws, in arrays of the kind that came."""
+
+    def _fresh_seed(self) -> int:
+        return secrets.randbits(64)
 
     def check(self, hidden: Any, k: int = 10, *, batch: int = 1, progress: Progress | None = None) -> Check:
         """How often the promise fails on ``hidden [n, dim]``, against every logit in float64, and whether it still holds.
@@ -130,8 +175,10 @@ class Checking:
         return normalised(logits, logits if link is None else np.where(gone, -np.inf, link(np.where(gone, 0.0, logits))))
 
 
-class Bounded(Checking):
+class Bounded(Common):
     """For kinds without some verbs: each says that it has none, and who has."""
+
+    may_be_shard: ClassVar[bool] = False
 
     def at_temperature(self, value: float) -> Any:
         """Only an engine over one matrix shares its plan with another temperature."""
@@ -163,11 +210,3 @@ class Bounded(Checking):
             f"{type(self).__name__} takes no rows in or out; pass exclude= to a call, or compile a headlong.Layer, whose "
             "engine has with_rows and without"
         )
-
-    def _refuse_class0(self, class0: int) -> None:
-        """Noise by the number of a class in a larger layer: shards of one matrix ask for it."""
-        if class0:
-            raise UnsupportedError(
-                f"class0 is {class0}; {type(self).__name__} numbers its classes from 0: only an engine over one matrix can be "
-                "a shard of a larger layer"
-            )

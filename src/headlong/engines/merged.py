@@ -11,7 +11,6 @@ A kind says how its parts are asked (``_topk``, ``_lse``, ``_drawn``); shards an
 from __future__ import annotations
 
 import math
-import secrets
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from headlong.answers import Cost, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as
 from headlong.engines.allowed import Filters, gumbels
-from headlong.engines.arguments import Asked, asked, checked_filters, checked_k
+from headlong.engines.arguments import Asked, asked, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
 from headlong.engines.reference.query import UNIT
@@ -61,10 +60,6 @@ class Merged(Bounded, ABC):
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
 
-    def _agreed_seed(self) -> int:
-        """A fresh one."""
-        return secrets.randbits(64)
-
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of all parts together."""
         call = self._asked(hidden, allowed, exclude)
@@ -75,26 +70,8 @@ class Merged(Bounded, ABC):
         call = self._asked(hidden, allowed, exclude)
         return answer_as(self._lse(call, eps, None), call.kind)
 
-    def sample(
-        self,
-        hidden: Any,
-        n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
-        *,
-        class0: int = 0,
-        allowed: Any = None,
-        exclude: Any = None,
-    ) -> Sample:
-        """``n`` exact draws, the same as one engine over all classes would draw with this seed."""
-        self._refuse_class0(class0)
+    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call = self._asked(hidden, allowed, exclude)
-        seed = self._agreed_seed() if seed is None else seed
-        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
         check_some_left(call.mask)
         sieve = Sieve(filters.temperature, filters.top_k, filters.top_p, filters.min_p)
         if sieve.keeps_all:

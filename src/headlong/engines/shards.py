@@ -153,7 +153,7 @@ class Shards(Merged):
         won, at, key = (np.take_along_axis(np.stack(part), best, 0)[0] for part in (ids, logits, score))
         return Sample(won, at, key, np.all(proved, axis=0), self._cost(cost))
 
-    def _agreed_seed(self) -> int:
+    def _fresh_seed(self) -> int:
         """A fresh one, the first shard's, for everyone."""
         drawn = self._everyone(lambda engine, start: (np.array([secrets.randbits(64)], np.uint64),), ("seed",))
         return int(drawn[0][0][0])

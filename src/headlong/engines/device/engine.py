@@ -17,7 +17,7 @@ from typing import Any
 
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.engines.allowed import Filters
-from headlong.engines.arguments import checked_filters, checked_k
+from headlong.engines.arguments import checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.cascade_fused import ShortCodes
@@ -33,6 +33,8 @@ NUCLEUS = 1024
 
 class DeviceEngine(DeviceCalls):
     """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
+
+    may_be_shard = True
 
     def __init__(self, reader: Reader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
         super().__init__(reader.layer, reader, name, promise, **about)
@@ -79,37 +81,22 @@ class DeviceEngine(DeviceCalls):
         short = self.short(asked.hidden, asked.mask, 1, reach)
         return answered(Lse(short.lse, short.error, self._short_cost(short)), asked.kind)
 
-    def sample(
-        self,
-        hidden: Any,
-        n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
-        *,
-        class0: int = 0,
-        allowed: Any = None,
-        exclude: Any = None,
-    ) -> Sample:
-        """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
+    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
+        """Plain draws need no normaliser: the Gumbels join the look at all classes.
 
-        Plain draws need no normaliser: the Gumbels join the look at all classes. With ``top_p`` or ``min_p`` the best
-        classes are ordered first; where those are too few the host looks, and orders all (while a CUDA graph is captured it
-        cannot: then ``proved`` is False for that row). With ``top_k`` those k are all there is to order.
+        With ``top_p`` or ``min_p`` the best classes are ordered first; where those are too few the host looks, and orders all
+        (while a CUDA graph is captured it cannot: then ``proved`` is False for that row). With ``top_k`` those k are all there
+        is to order.
         """
-        wish = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab, class0)
-        asked = self._asked(hidden, allowed, exclude, wish)
-        filtered = wish.top_k > 0 or wish.top_p < 1 or wish.min_p > 0
+        asked, n = self._asked(hidden, allowed, exclude, filters), filters.n
+        filtered = filters.top_k > 0 or filters.top_p < 1 or filters.min_p > 0
         if n == 1 and not filtered:
-            short = self.short(asked.hidden, asked.mask, 1, math.inf, wish)
+            short = self.short(asked.hidden, asked.mask, 1, math.inf, filters)
             parts = short.ids, short.logits, short.score, short.proved[:, None]
             return answered(Sample(*parts, self._short_cost(short)), asked.kind)
-        call = self._call_of(asked, wish)
+        call = self._call_of(asked, filters)
         if filtered:
-            return answered(self._filtered(call, wish), asked.kind)
+            return answered(self._filtered(call, filters), asked.kind)
         spread = self._spread(call, n)
         looked = self.reader.look(spread, 1, sample=True)
         found = self.reader.candidates(spread, looked, 1, sample=True)

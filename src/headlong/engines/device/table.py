@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.allowed import Filters
-from headlong.engines.arguments import checked_filters, checked_k
+from headlong.engines.arguments import checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import nucleus_size
@@ -149,35 +149,16 @@ class TableEngine(DeviceCalls, ABC):
         bad = self._bad(call)
         return answered(Lse(lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf), self._cost(spent)), kind)
 
-    def sample(
-        self,
-        hidden: Any,
-        n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
-        *,
-        class0: int = 0,
-        allowed: Any = None,
-        exclude: Any = None,
-    ) -> Sample:
-        """``n`` exact draws from each row's distribution: those of the engine on the CPU from the same seed.
-
-        A row in which no class of positive probability is left gets id -1 and ``proved`` False.
-        """
-        self._refuse_class0(class0)
-        wish = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab)
-        call, kind = self._call(hidden, allowed, exclude, wish)
+    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
+        """A row in which no class of positive probability is left gets id -1 and ``proved`` False."""
+        call, kind = self._call(hidden, allowed, exclude, filters)
         free = call.mask is None or self.masks
-        if free and not _filtered(wish) and (temperature == 1 or self.draws_tempered):
-            drawn = self._draw(call, wish)
-        elif free and 0 < wish.top_k <= self.layer.vocab // (1 if self.masks else 4):
-            drawn = self._draws(self._table_of(self._best(call, wish.top_k, self.exact_at)), call, wish)
+        if free and not _filtered(filters) and (filters.temperature == 1 or self.draws_tempered):
+            drawn = self._draw(call, filters)
+        elif free and 0 < filters.top_k <= self.layer.vocab // (1 if self.masks else 4):
+            drawn = self._draws(self._table_of(self._best(call, filters.top_k, self.exact_at)), call, filters)
         else:
-            drawn = self._draws(self._table(call) if free else self._masked(call), call, wish)
+            drawn = self._draws(self._table(call) if free else self._masked(call), call, filters)
         lost = self._bad(call)[:, None] | (drawn.score == -math.inf)
         ids, logits = drawn.ids.masked_fill(lost, -1), drawn.logits.masked_fill(lost, -math.inf)
         score = drawn.score.masked_fill(lost, -math.inf)

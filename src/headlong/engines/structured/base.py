@@ -25,7 +25,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.engines.allowed import Few, Filters, kept_count, listed
-from headlong.engines.arguments import Asked, asked, checked_eps, checked_filters, checked_k
+from headlong.engines.arguments import Asked, asked, checked_eps, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
 from headlong.engines.reference.nucleus import nucleus_size
@@ -135,32 +135,15 @@ class StructuredEngine(Bounded, ABC):
         best = joined([best_of(*part, 1) for part in self._restricted(call)], Best)
         return answer_as(Lse(best.lse, best.lse_error, self._cost(best.spent, call)), call.kind)
 
-    def sample(
-        self,
-        hidden: Any,
-        n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
-        *,
-        class0: int = 0,
-        allowed: Any = None,
-        exclude: Any = None,
-    ) -> Sample:
-        """``n`` exact draws from each row's distribution: as :meth:`headlong.engines.base.Engine.sample`."""
-        self._refuse_class0(class0)
+    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call = self._asked(hidden, allowed, exclude)
-        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, self.layer.vocab)
         check_some_left(call.mask)
         plain = (filters.top_k, filters.top_p, filters.min_p) == (0, 1.0, 0.0)
-        if call.mask is None and plain and (temperature == 1 or self.draws_tempered):
+        if call.mask is None and plain and (filters.temperature == 1 or self.draws_tempered):
             drawn = self._draw(call.hidden, filters)
         elif call.mask is None and 0 < filters.top_k <= self.layer.vocab // 4:
             drawn = drawn_of(*present_of(self._best(call.hidden, filters.top_k, self.exact_at)), filters)
-        elif call.mask is None and not plain and not filters.top_k and temperature == 1:
+        elif call.mask is None and not plain and not filters.top_k and filters.temperature == 1:
             drawn = self._nuclei(call.hidden, filters)
         else:
             drawn = self._drawn_densely(call, filters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ PIECE = 2**22
 """...and numbers held at once, where sparse rows are written out or all decision values are needed."""
 
 
-class Ranking(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ships no types
     """``engine_`` answers, ``classes_`` names the answers."""
 
     classes_: NDArray[Any]
@@ -75,13 +76,13 @@ class Ranking(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-l
         log_probs, ids = zip(*(self._some(piece, k, eps) for piece in written_out(rows)), strict=True)
         return np.concatenate(log_probs), np.concatenate(ids)
 
+    @abstractmethod
     def _some(self, rows: NDArray[Any], k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
         """``log_probs, ids [n, k]`` of a piece of dense rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _scores(self, rows: Any) -> Doubles:
         """``[n, vocab]`` decision values of rows that may be sparse."""
-        raise NotImplementedError
 
     def _exponents(self, scores: Doubles) -> Doubles:
         """What the softmax is taken of: the decision values, unless a classifier says otherwise."""

@@ -61,10 +61,10 @@ def layer_step(path: str, vocab: int = VOCAB, rows: int = ROWS, dim: int = DIM) 
     return step
 
 
-def memory_rise(path: str) -> int:
-    """Bytes by which the resident set of this process grows over a step; to be called once in a fresh process."""
-    layer_step(path, 64, 32, 8)()  # loads the kernels
-    step = layer_step(path)
+def memory_rise(make: Callable[..., Step], name: str, **shape: int) -> int:
+    """Bytes by which the resident set of this process grows over one step; to be called once in a fresh process."""
+    make(name, vocab=64, rows=32, dim=8)()  # loads the kernels
+    step = make(name, **shape)
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
     step()
@@ -76,9 +76,10 @@ def _status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def fresh_memory_rise(path: str) -> int:
+def fresh_memory_rise(make: Callable[..., Step], name: str, **shape: int) -> int:
     """``memory_rise`` in a process of its own."""
-    code = f"from headlong.studies.models.costs import memory_rise; print(memory_rise({path!r}))"
+    code = f"from {make.__module__} import {make.__name__} as make; from {__name__} import memory_rise; "
+    code += f"print(memory_rise(make, {name!r}, **{shape!r}))"
     return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
 
 
@@ -155,7 +156,7 @@ def timed(kind: str, bf16: bool, rounds: int) -> dict[str, Any]:
 
 def measure(rounds: int = 9) -> dict[str, Any]:
     """The record: raw seconds and bytes, and the ratios that are claimed of them."""
-    rises = {path: fresh_memory_rise(path) for path in PATHS}
+    rises = {path: fresh_memory_rise(layer_step, path) for path in PATHS}
     seconds = in_turn({path: layer_step(path) for path in PATHS}, rounds)
     types = {"float32": False, "bfloat16": True}
     models = {f"{kind}-{name}": timed(kind, bf16, 3 * rounds) for kind in MODELS for name, bf16 in types.items()}

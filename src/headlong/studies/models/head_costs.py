@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch
 from headlong.bench.measure import environment
 from headlong.heads import build_head
 from headlong.store import replacing
-from headlong.studies.models.costs import DIM, ROWS, VOCAB, _status, in_turn, ratio
+from headlong.studies.models.costs import DIM, ROWS, VOCAB, Step, fresh_memory_rise, in_turn, ratio
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),
@@ -39,7 +38,6 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "MoS, K = 5, PLIF": ("mos", {"components": 5, "curve": "plif"}),
 }
 TIMED = ("dense", "PLIF", "PLIF, 1e5 knots", "SigSoftmax", "MoS, K = 5")
-Step = Callable[[], float]
 
 
 def head_step(name: str, vocab: int = VOCAB, rows: int = ROWS, dim: int = DIM, eager: bool = False) -> Step:
@@ -64,22 +62,6 @@ def head_step(name: str, vocab: int = VOCAB, rows: int = ROWS, dim: int = DIM, e
     return step
 
 
-def memory_rise(name: str) -> int:
-    """Bytes by which the resident set of this process grows over a step; to be called once in a fresh process."""
-    head_step(name, 64, 32, 8)()  # loads the kernels
-    step = head_step(name)
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    step()
-    return _status("VmHWM") - before
-
-
-def fresh_memory_rise(name: str) -> int:
-    """``memory_rise`` in a process of its own."""
-    code = f"from headlong.studies.models.head_costs import memory_rise; print(memory_rise({name!r}))"
-    return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
-
-
 SHAPE = {"vocab": VOCAB, "rows": ROWS, "dim": DIM, "dtype": "float32"}
 
 
@@ -94,7 +76,7 @@ def steps(rounds: int = 3) -> dict[str, Any]:
 
 def memory() -> dict[str, Any]:
     """Raw bytes, and the ratios to the dense head's."""
-    rises = {name: fresh_memory_rise(name) for name in HEADS}
+    rises = {name: fresh_memory_rise(head_step, name) for name in HEADS}
     return {"shape": SHAPE, "memory_rise": rises, "memory_ratio": {name: rise / rises["dense"] for name, rise in rises.items()}}
 
 

@@ -25,7 +25,7 @@ from headlong.engines.device.kernels.fused_answers import (
     keep,
     length_of,
     log_of,
-    noisy_key,
+    noisy_end,
     reaching,
     threshold_of,
 )
@@ -154,22 +154,35 @@ def prepare(
 
 
 @triton.jit
+def join_ends(low_top, low, high_top, most, taken, z, reach, link, temperature, steepest, KIND: tl.constexpr):
+    """Both sums of exponentials and the classes ``taken``: ``z`` joins the lower one, ``z + reach`` the upper."""
+    value = linked(tl.where(taken, z, 0.0), link, KIND) / temperature
+    above = value + tl.where(taken, reach, 0.0) * (steepest / temperature)
+    low_top, low = add_exp(low_top, low, tl.where(taken, value, float("-inf")))
+    high_top, most = add_exp(high_top, most, tl.where(taken, above, float("-inf")))
+    return low_top, low, high_top, most
+
+
+@triton.jit
 def weigh_rest(
-    high, estimate, threshold, vocab, part, parts, link, temperature, steepest, KIND: tl.constexpr, BLOCK: tl.constexpr
+    high, estimate, threshold, vocab, part, parts, link, temperature, steepest,
+    KIND: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``log sum exp`` of this part's estimates whose upper ends do not reach the threshold, and of those ends, as two pairs."""
+    """``log sum exp`` of this part's estimates whose upper ends do not reach the threshold, and of those ends, as two pairs.
+
+    A draw needs no normaliser: both are empty.
+    """
     low_top, high_top = tl.full((), float("-inf"), tl.float64), tl.full((), float("-inf"), tl.float64)
     low, most = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
-    for start in range(part * BLOCK, vocab, parts * BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        end = tl.load(high + i, mask=i < vocab, other=float("-inf"))
-        z = tl.load(estimate + i, mask=i < vocab, other=float("-inf")).to(tl.float64)
-        rest = (end < threshold) & (z > float("-inf"))
-        z = tl.where(rest, z, 0.0)
-        value = linked(z, link, KIND) / temperature
-        above = value + (tl.where(rest, end, 0.0).to(tl.float64) - z) * (steepest / temperature)
-        low_top, low = add_exp(low_top, low, tl.where(rest, value, float("-inf")))
-        high_top, most = add_exp(high_top, most, tl.where(rest, above, float("-inf")))
+    if not SAMPLE:
+        for start in range(part * BLOCK, vocab, parts * BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            end = tl.load(high + i, mask=i < vocab, other=float("-inf"))
+            z = tl.load(estimate + i, mask=i < vocab, other=float("-inf")).to(tl.float64)
+            rest = (end < threshold) & (z > float("-inf"))
+            low_top, low, high_top, most = join_ends(
+                low_top, low, high_top, most, rest, z, end.to(tl.float64) - z, link, temperature, steepest, KIND
+            )
     return low_top, low, high_top, most
 
 
@@ -195,13 +208,10 @@ def settle_codes(
     hits = hits_at + (b * parts + part) * region
     found = reaching(high_at + b * vocab, hits, threshold, vocab, part, parts, BLOCK)
     tl.atomic_add(state + b * 4 + 3, found)
-    low_top, high_top = tl.full((), float("-inf"), tl.float64), tl.full((), float("-inf"), tl.float64)
-    low, most = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
-    if not SAMPLE:
-        low_top, low, high_top, most = weigh_rest(
-            high_at + b * vocab, estimate_at + b * vocab, threshold, vocab, part, parts,
-            link, temperature, steepest, KIND, BLOCK,
-        )  # fmt: skip
+    low_top, low, high_top, most = weigh_rest(
+        high_at + b * vocab, estimate_at + b * vocab, threshold, vocab, part, parts,
+        link, temperature, steepest, KIND, SAMPLE, BLOCK,
+    )  # fmt: skip
     for start in range(0, found, ROWS):
         c = start + tl.arange(0, ROWS)
         undecided = c < found
@@ -212,30 +222,23 @@ def settle_codes(
                 words, scale, slack, edges, planes, steps, halves, shared, lines, padded, segments, slacks, DP4A, ROWS, BLOCK_W,
             )  # fmt: skip
             wide, reach = z.to(tl.float64), radius.to(tl.float64)
-            top = wide + reach
+            top, looked = wide + reach, undecided
             if SAMPLE:
-                key = noisy_key(
-                    tl.where(top < float("inf"), top, 0.0), ids, b, link, heat, seed_low, seed_high, row0, class0, KIND
-                )
-                top = tl.where(top < float("inf"), key, float("inf"))
-            there = undecided
-            undecided = there & (widened(top, 1) >= threshold)
+                top = noisy_end(top, ids, b, link, heat, seed_low, seed_high, row0, class0, KIND)
+            undecided = looked & (widened(top, 1) >= threshold)
             if not SAMPLE:
-                settled = there & (undecided == 0)
-                value = linked(tl.where(settled, wide, 0.0), link, KIND) / temperature
-                above = value + tl.where(settled, reach, 0.0) * (steepest / temperature)
-                low_top, low = add_exp(low_top, low, tl.where(settled, value, float("-inf")))
-                high_top, most = add_exp(high_top, most, tl.where(settled, above, float("-inf")))
+                low_top, low, high_top, most = join_ends(
+                    low_top, low, high_top, most, looked & (undecided == 0), wide, reach, link, temperature, steepest, KIND
+                )
         logit = exact(weight, bias, hidden, b * dim, ids, undecided, dim, BIAS, ROWS, BLOCK_D)
         keep(
             logit, ids, undecided, b, kept_at, scores_at, keys_at, state, capacity,
             link, heat, seed_low, seed_high, row0, class0, KIND, SAMPLE,
         )  # fmt: skip
         if not SAMPLE:
-            scored = logit > float("-inf")
-            value = tl.where(scored, linked(tl.where(scored, logit, 0.0), link, KIND) / temperature, float("-inf"))
-            low_top, low = add_exp(low_top, low, value)
-            high_top, most = add_exp(high_top, most, value)
+            low_top, low, high_top, most = join_ends(
+                low_top, low, high_top, most, logit > float("-inf"), logit, logit * 0.0, link, temperature, steepest, KIND
+            )
     tl.store(part_at + (b * parts + part) * 2, log_of(low_top, low))
     tl.store(part_at + (b * parts + part) * 2 + 1, log_of(high_top, most))
     tl.debug_barrier()

@@ -70,6 +70,14 @@ def noisy_key(z, ids, b, link, heat, seed_low, seed_high, row0, class0, KIND: tl
 
 
 @triton.jit
+def noisy_end(top, ids, b, link, heat, seed_low, seed_high, row0, class0, KIND: tl.constexpr):
+    """The key of an upper end; infinity stays."""
+    finite = top < float("inf")
+    key = noisy_key(tl.where(finite, top, 0.0), ids, b, link, heat, seed_low, seed_high, row0, class0, KIND)
+    return tl.where(finite, key, float("inf"))
+
+
+@triton.jit
 def add_exp(top, total, values):
     """``(top, total)`` with ``log sum exp = top + log total``, and more values; where one is infinite, total is no number."""
     peak = tl.maximum(top, tl.max(values, 0))

@@ -1,4 +1,4 @@
-"""The table of layers with a known spectrum: a row for each layer and number of queries at once."""
+"""The tables of ``headlong bench``: every contestant of one run, and layers with a known spectrum beside each other."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tables_records import RESULTS
+
 from headlong.bench.measure import read_run
 from headlong.report.tables import Table, baselines, comparisons, duration, markdown, percent, summaries, times
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 BESIDE = ("torch fp32", "full", "cascade", "calibrated, ids only", "calibrated, default promise")
 
 
@@ -48,5 +49,7 @@ def of(path: str) -> Callable[[], str]:
     return lambda: "\n\n".join(f"{table.title}:\n\n{markdown(table)}" for table in comparisons(read_run(RESULTS / path)))
 
 
-BLOCKS = {"synthetic-layers": layers, "batches-ptb": of("bench-ptb-lstm.json")}
-PAGES = ()
+BLOCKS = {
+    "synthetic-layers": layers, "batches": of("bench-wikitext2.json"), "batches-ptb": of("bench-ptb-lstm.json"),
+    "demo": of("demo.json"),
+}  # fmt: skip

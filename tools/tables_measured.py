@@ -1,0 +1,88 @@
+"""The tables that are one committed run each: its columns and their titles."""
+
+from __future__ import annotations
+
+from tables_records import plain
+
+ADAPTIVE_TIME = {
+    "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
+    "against_full": "of full's time", "entries": "entries", "bytes": "bytes", "memory": "memory",
+    "failures": "failures", "queries": "of",
+    "dense": "finished densely", "promise": "promise",
+}  # fmt: skip
+COVERAGE = {
+    "layer": "layer", "widths": "widths", "pairs": "pairs", "outside": "outside", "queries_with_any": "queries with any",
+    "queries": "of", "allowed_rate": "allowed rate",
+}  # fmt: skip
+DENSITY = {
+    "bandwidth": "bandwidth", "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error",
+    "asked": "asked", "outside_own_error": "outside own error", "queries": "queries", "build_s": "build, s",
+}  # fmt: skip
+LOWDIM = {
+    "dim": "D", "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
+    "entries": "entries", "failures": "failures", "queries": "of", "dense": "finished densely",
+}  # fmt: skip
+QUESTIONS = {
+    "contestant": "contestant", "question": "question", "wrong": "wrong", "queries": "of", "rate_below": "rate below, 95 %",
+    "proved": "proved", "entries": "entries",
+}  # fmt: skip
+
+VERIFIED = {
+    "contestant": "engine", "rows": "hidden vectors", "violations": "violations", "worst_off": "worst error, nats",
+    "mean_bytes": "bytes a query", "dense_rows": "finished densely",
+}  # fmt: skip
+BANDWIDTH = {
+    "query": "query", "vocab": "classes", "dim": "dimensions", "gigabytes_per_second": "GB/s",
+    "plain_gigabytes_per_second": "plain read, GB/s", "share": "share",
+}  # fmt: skip
+FLAT = {
+    "kind": "layer", "vocab": "classes", "dim": "dimensions", "batch": "at once", "full_seconds": "full, s",
+    "cascade_seconds": "cascade, s", "over": "cascade over full", "dense": "finished densely",
+}  # fmt: skip
+
+STEP = {
+    "layer": "layer", "torch_us": "torch bf16, µs", "headlong_us": "headlong, µs", "speed_up": "times faster",
+    "nucleus_median": "median nucleus", "nucleus_p90": "90 %", "nucleus_largest": "largest", "rows": "exact rows",
+    "dense": "finished densely",
+}  # fmt: skip
+BUILD = {
+    "layer": "layer", "promise": "promise", "compile_s": "compile, s", "yardstick_s": "two products and eigh, s",
+    "ratio": "ratio",
+    "kept": "kept beside it, of the bfloat16 layer", "rounds": "rounds",
+}  # fmt: skip
+COLD = {
+    "method": "method", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "p90_us": "90 %",
+    "speed_up": "times the fastest dense product",
+}  # fmt: skip
+ADAPT = {
+    "promise": "promise", "engine": "engine", "share_read": "of float32's bytes", "a loop, us": "in a loop, µs",
+    "cold caches, us": "cold, µs",
+}  # fmt: skip
+MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
+FAILURES = {
+    "layer": "layer", "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures",
+    "trials": "trials", "low": "at least", "high": "at most", "worst": "worst error", "share_read": "of float32's bytes",
+}  # fmt: skip
+GROWTH = {
+    "vocab": "classes", "dim": "dimensions", "median_us": "median, µs", "bytes": "bytes", "gigabytes_per_second": "GB/s",
+    "sum_gigabytes_per_second": "a sum of them, GB/s", "rows": "exact rows", "build_s": "build, s",
+}  # fmt: skip
+
+BLOCKS = {
+    "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
+    "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
+    "adaptive-coverage": plain("adaptive-coverage", COVERAGE),
+    "verified": plain("verify-wikitext2", VERIFIED),
+    "bandwidth": plain("bandwidth", BANDWIDTH),
+    "flat": plain("flat", FLAT),
+    "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
+    "adaptive-questions": plain("adaptive-questions", QUESTIONS),
+    "kernel-density": plain("kernel-density", DENSITY),
+    "sampling-step": plain("sampling-step", STEP),
+    "masks": plain("masks", MASKS),
+    "cold-calls": plain("cold-calls", COLD),
+    "build-costs": plain("build-costs", BUILD),
+    "promise-failures": plain("promise-failures", FAILURES),
+    "growth": plain("growth", GROWTH),
+    "adapt": plain("adapt", ADAPT),
+}
