@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,18 +33,51 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Engines are tested with the reference and the best instruction set; HEADLONG_TEST_ALL=1 takes every level.
+    """HEADLONG_TEST_ALL=1 runs everything; without it what only repeats is left out, so that someone can wait for the rest.
 
-    Kernels and encoders are always compared with float64 on every level, so a fault in one of them shows in either case.
+    Engines are then tested with the reference and the best instruction set; kernels and encoders are always compared with
+    float64 on every level, so a fault in one of them shows in either case. ``one_of("dtype")``: for each combination of the
+    test's other parameters one of these takes its turn, which holds for the levels in between always. ``exhaustive``: not at
+    all.
     """
-    if os.environ.get("HEADLONG_TEST_ALL") or len(native.levels()) < 3:
-        return
-    between = set(native.levels()[1:-1])
-    left_out = [item for item in items if "kernels" not in item.path.parts and _levels(item) & between]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(map(id, left_out))
+    between, turns = set(native.levels()[1:-1]), _Turns(items)
+    if os.environ.get("HEADLONG_TEST_ALL"):
+        gone = {id(item) for item in items if _levels(item) & between and not turns.has(item)}
+    else:
+        gone = {id(item) for item in items if _repeats(item, between) or not turns.has(item)}
+    if gone:
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in gone])
         items[:] = [item for item in items if id(item) not in gone]
+
+
+def _repeats(item: pytest.Item, between: set[str]) -> bool:
+    one_level_of_many = "kernels" not in item.path.parts and bool(_levels(item) & between)
+    return one_level_of_many or item.get_closest_marker("exhaustive") is not None
+
+
+class _Turns:
+    """Which values of the parameters of ``one_of`` are run beside which of the others."""
+
+    def __init__(self, items: list[pytest.Item]) -> None:
+        self.groups: dict[Any, dict[str, None]] = {}
+        for item in items:
+            rest, own = self._split(item)
+            self.groups.setdefault(rest, {})[own] = None
+        self.chosen = {rest: list(values)[number % len(values)] for number, (rest, values) in enumerate(self.groups.items())}
+
+    def has(self, item: pytest.Item) -> bool:
+        rest, own = self._split(item)
+        return self.chosen[rest] == own
+
+    @staticmethod
+    def _split(item: pytest.Item) -> tuple[Any, str]:
+        """The test with its other parameters, and those of ``one_of``."""
+        marker, call = item.get_closest_marker("one_of"), getattr(item, "callspec", None)
+        if marker is None or call is None:
+            return item.nodeid, ""
+        values = {name: str(value) for name, value in sorted(call.params.items())}
+        own = [values.pop(name) for name in marker.args]
+        return (item.path, item.name.partition("[")[0], *values.items()), str(own)
 
 
 def _levels(item: pytest.Item) -> set[str]:

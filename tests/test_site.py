@@ -98,6 +98,7 @@ def test_names_in_code_lead_to_the_reference() -> None:
     assert "other()</code></a>" not in made and "<pre><code>Engine</code></pre>" in made
 
 
+@pytest.mark.exhaustive
 def test_pictures_of_the_site(site: Path) -> None:
     sizes = [photograph(site / "index.html", f"site-{word}", width) for word, width in (("phone", 500), ("desk", 1280))]
     dark = photograph(site / "how.html", "site-dark", 1280, 1400, "--blink-settings=preferredColorScheme=0")

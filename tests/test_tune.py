@@ -25,7 +25,7 @@ tune = importlib.import_module("headlong.tune")  # the file: headlong.tune is th
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks decide nothing here: three short rounds."""
-    monkeypatch.setattr(tune, "SHORT", Schedule(rounds=3, settle=0, calls=1, pause=0.0, seconds=0.1))
+    monkeypatch.setattr(tune, "SHORT", Schedule(rounds=3, settle=0, calls=1, pause=0.0, seconds=0.02))
 
 
 def test_the_choice_is_what_was_measured() -> None:

@@ -197,6 +197,7 @@ def test_what_cannot_run_is_said(rng: np.random.Generator) -> None:
     assert failed == [{"contestant": "lame", "batch": 4, "error": "ValueError: no such kernel"}]
 
 
+@pytest.mark.exhaustive
 def test_a_recording_that_is_killed_goes_on(interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, ledger = tool(), tmp_path / "device.json"
     monkeypatch.setattr(run, "SUBJECTS", [run.Subject("tiny", 70, 8, 1.0)])

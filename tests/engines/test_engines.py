@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -66,6 +67,7 @@ def compiled(layer: hl.Layer, method: str, calibration: NDArray[Any], **options:
     return hl.compile(layer, method.split(",")[0], **options)
 
 
+@functools.cache
 def noise_of(case_vocab: int, seed: int, row: int, draw: int) -> NDArray[np.float64]:
     return gumbels(seed, row, draw, np.arange(case_vocab, dtype=np.int64))
 
@@ -76,6 +78,7 @@ def rounding_of(case: Case, exact: Truth) -> NDArray[np.float64]:
     return np.asarray(case.layer.link.steepest * exact.rounding * 2 + (lse + case.layer.vocab) * FLOAT64)
 
 
+@pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("method", PROVING)
@@ -105,6 +108,7 @@ def check_answer(case: Case, exact: Truth, found: hl.TopK, eps: float) -> None:
     assert (np.abs(np.where(there, found.log_probs - expected, 0)) <= 4 * FLOAT64 * size).all()
 
 
+@pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 def test_lse_and_log_prob(level: str, method: str, name: str, dtype: str) -> None:
@@ -125,6 +129,7 @@ def test_lse_and_log_prob(level: str, method: str, name: str, dtype: str) -> Non
         assert (found.error <= 0.1 + 4 * slack).all() and (given.error <= 0.1 + 4 * slack).all()
 
 
+@pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("method", PROVING)
@@ -146,6 +151,7 @@ def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype:
             check_draw(exact.logits[b], exact.exponents[b] / temperature, noise, cut, *won)
 
 
+@pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 def test_levels_agree_with_the_reference(monkeypatch: pytest.MonkeyPatch, method: str, name: str, dtype: str) -> None:

@@ -236,6 +236,7 @@ def test_radii_learned_at_another_scale_are_harmless(method: str, far: float, tm
     assert engine.topk(hidden[:1], 5).cost.bytes == every_row
 
 
+@pytest.mark.exhaustive
 def test_the_trained_layer_pays_what_its_promise_costs(trained: Layer, trained_hidden: np.ndarray) -> None:
     """Over calibration too, a normaliser within 0.01 is at most a quarter more than the ids by the look at all classes."""
     calibration, hidden = trained_hidden[::2], trained_hidden[1::16]

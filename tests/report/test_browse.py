@@ -18,6 +18,7 @@ from headlong.errors import MalformedFileError
 from headlong.report.answer import answer
 from headlong.report.page import Words
 from headlong.report.sections import Source, bench_page, report
+from thinned import left_out
 
 INSPECTED = {
     "vocab": 900, "dim": 32, "dtype": "float32", "percentiles": [0, 5, 50, 95, 100], "row_norms": [1, 2, 3, 4, 5],
@@ -120,7 +121,7 @@ def browse(page: Path, *flags: str) -> tuple[dict[str, Any], str]:
     return json.loads(said[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")), done.stderr
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [390, left_out(1200)])
 def test_the_page_in_chromium(tmp_path: Path, width: int) -> None:
     page = tmp_path / "report.html"
     page.write_text(report(SOURCES).replace("</body>", PROBE), encoding="utf-8")
@@ -136,6 +137,7 @@ def test_the_page_in_chromium(tmp_path: Path, width: int) -> None:
 PAGES = {"report": lambda: report(SOURCES), "demo": lambda: bench_page(RECORD, "headlong demo", "A next-word layer.")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PAGES)
 def test_screenshots_of_both_pages(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.html").write_text(PAGES[name](), encoding="utf-8")

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from thinned import every
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 
 LONG = """
@@ -80,6 +82,7 @@ CASCADE = [("cascade", verb) for verb in ("topk", "lse", "sample")]
 CALLS = [("full", "topk"), ("full", "log_prob"), *CASCADE, ("adaptive", "topk")]
 
 
+@pytest.mark.one_of("threads")
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize(("method", "verb"), CALLS)
 def test_an_interrupt_ends_a_long_batch(method: str, verb: str, threads: str) -> None:
@@ -89,7 +92,7 @@ def test_an_interrupt_ends_a_long_batch(method: str, verb: str, threads: str) ->
     assert float(found.stdout) < SOON * int(threads)
 
 
-@pytest.mark.parametrize(("method", "verb"), [CALLS[0], CALLS[2], CALLS[4], CALLS[5]])
+@pytest.mark.parametrize(("method", "verb"), every(2, [CALLS[2], CALLS[0], CALLS[4], CALLS[5]]))
 def test_the_interpreter_may_end_while_daemon_threads_are_inside_a_call(method: str, verb: str) -> None:
     for threads in ("1", "2"):
         found = python(LEFT, method, verb, threads)

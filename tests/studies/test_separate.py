@@ -50,6 +50,7 @@ def loss(head: Head, rows: Rows) -> float:
         return float(head(rows.hidden, rows.target).loss)
 
 
+@pytest.mark.exhaustive
 def test_every_head_ends_as_well_as_one_trained_as_a_whole(rows: Rows, rng: np.random.Generator) -> None:
     for head in heads(rng):
         whole = type(head).__name__, [one.detach().clone() for one in head.parameters()]

@@ -121,6 +121,7 @@ def _interrupted(asked: Recipe, folder: Path, steps: int) -> None:
         Run(build_job(asked), folder, stop).fit()
 
 
+@pytest.mark.exhaustive
 def test_killed_in_mid_epoch_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
     asked = recipe(text, epochs=2)
     code = f"""
@@ -352,6 +353,7 @@ def test_models_and_data_have_to_fit(text: Path) -> None:
         build_job(recipe(text, window=5000))
 
 
+@pytest.mark.exhaustive
 def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
     """``torchrun`` on gloo: the same batch cut in two gives the same model, up to rounding."""
     pytest.importorskip("accelerate", reason="several processes are run by Accelerate, an optional package")

@@ -114,6 +114,10 @@ def test_a_look_at_a_number_is_seen() -> None:
                 look(torch.ones(3))
 
 
+FORMS = ("SAMPLE", "BLOCK_B") if os.environ.get("HEADLONG_TEST_ALL") else ("BLOCK_B",)
+"""Constants for each value of which a kernel is compiled."""
+
+
 @pytest.fixture(scope="module")
 def machine_code() -> list[dict[str, Any]]:
     """Every kernel in the blocks of a GPU, for compute capability 9.0, by a process without the interpreter."""
@@ -129,7 +133,7 @@ def machine_code() -> list[dict[str, Any]]:
                     for verb in ONE_QUERY if batch == 1 else SEVERAL:
                         VERBS[verb](engine, torch.zeros(batch, DIM, dtype=torch.float16))
             for launch in launches:
-                form = [launch[2].get(key) for key in ("SAMPLE", "BLOCK_B")]
+                form = [launch[2].get(key) for key in FORMS]
                 variants.setdefault(f"{launch[0].__name__} {form}", variant(*launch))
     plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     script, text = Path(__file__).resolve().parents[2] / "helpers" / "compiled.py", json.dumps(list(variants.values()))
