@@ -63,15 +63,7 @@ void scan_half(const uint8_t* half, int64_t words, const int8_t* planes, const i
     }
 }
 
-void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
-             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
-             int64_t stride) {
-    const auto scan = bits == 8 ? scan_half<8> : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
-    for (int q = 0; q < n; ++q)
-        for (int half = 0; half < 2; ++half)
-            scan(block + half * 128, words, planes + q * words * (8 / bits) * 8, offset + 2 * q, step[q], scale + half * 32,
-                 base == nullptr ? nullptr : base + half * 32, add[q], est + q * stride + half * 32);
-}
+#include "kernels/common/scan_halves.inl"
 
 template <int Bits>
 void dot_bits(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, const int8_t* high,
@@ -136,17 +128,14 @@ struct LaneOps<8> : LaneMaths {
 
 #include "kernels/common/batch.inl"
 #include "kernels/common/batch_8_wide.inl"
+#include "kernels/common/table.inl"
 
 }  // namespace
 
 const uint64_t avxvnni_features = compiled_features();
 
 const Kernels* avxvnni_kernels() {
-    static const Kernels table = {
-        "avxvnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
-        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
-        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of};
+    static constexpr Kernels table = table_of("avxvnni", scan_u8, dot_codes);
     return &table;
 }
 

@@ -12,16 +12,12 @@ namespace {
 
 #include "kernels/common/aarch64.inl"
 
-struct Dots {
-    using Codes = uint8x16_t;
-    using X = int8x16_t;
+struct Dots : ByteVectors {
     using Sum = int32x4_t;
     static constexpr int registers = 1;
     static constexpr int most = 4;
     static constexpr bool centred = false;
 
-    static X load(const int8_t* planes) { return vld1q_s8(planes); }
-    static X half(const int8_t* planes) { return vcombine_s8(vld1_s8(planes), vdup_n_s8(0)); }
     template <int Bits, int Group>
     static Codes take(Codes word) { return codes_of<Bits, Group>(word); }
     template <int At>
@@ -30,8 +26,6 @@ struct Dots {
     }
     static void add_all(Sum& sum, Codes codes, const int8_t* planes) { sum = vusdotq_s32(sum, codes, vld1q_s8(planes)); }
     static I total(Sum sum) { return (I)sum; }
-    template <int M>
-    static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
 };
 
 #include "kernels/common/scan_codes_4_wide.inl"
@@ -161,17 +155,14 @@ struct LaneOps<4> : LaneMaths {
 
 #include "kernels/common/batch.inl"
 #include "kernels/common/batch_4_wide.inl"
+#include "kernels/common/table.inl"
 
 }  // namespace
 
 const uint64_t i8mm_features = compiled_features();
 
 const Kernels* i8mm_kernels() {
-    static const Kernels table = {
-        "i8mm", scan_pairs, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
-        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
-        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of};
+    static constexpr Kernels table = table_of("i8mm", scan_pairs, dot_codes);
     return &table;
 }
 

@@ -13,23 +13,12 @@ namespace {
 #include "kernels/common/aarch64.inl"
 
 // Of four classes, the sums of bytes 0, 1 and 2, 3: of the first two classes, and of the others.
-struct Dots {
-    using Codes = uint8x16_t;
-    using X = int8x16_t;
+struct Dots : SignedBytes {
     struct Sum {
         int32x4_t near, far;
     };
     static constexpr int registers = 2;
     static constexpr int most = 4;
-    static constexpr bool centred = true;
-
-    static X load(const int8_t* planes) { return vld1q_s8(planes); }
-    static X half(const int8_t* planes) { return vcombine_s8(vld1_s8(planes), vdup_n_s8(0)); }
-    static X raise(X x) { return veorq_s8(x, vdupq_n_s8(-128)); }
-    template <int Bits, int Group>
-    static Codes take(Codes word) {
-        return Bits == 8 ? veorq_u8(word, vdupq_n_u8(128)) : codes_of<Bits, Group>(word);
-    }
     static void multiply(Sum& sum, int8x16_t codes, int8x16_t x) {
         sum.near = vpadalq_s16(sum.near, vmull_s8(vget_low_s8(codes), vget_low_s8(x)));
         sum.far = vpadalq_s16(sum.far, vmull_high_s8(codes, x));
@@ -46,8 +35,6 @@ struct Dots {
     }
     static void add_all(Sum& sum, Codes codes, const int8_t* planes) { multiply(sum, (int8x16_t)codes, vld1q_s8(planes)); }
     static I total(const Sum& sum) { return (I)vpaddq_s32(sum.near, sum.far); }
-    template <int M>
-    static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
 };
 
 #include "kernels/common/scan_codes_4_wide.inl"
@@ -72,15 +59,12 @@ struct LaneOps<4> : LaneMaths {
 
 #include "kernels/common/batch.inl"
 #include "kernels/common/batch_4_wide.inl"
+#include "kernels/common/table.inl"
 
 }  // namespace
 
 const Kernels* neon_kernels() {
-    static const Kernels table = {
-        "neon", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
-        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
-        gaps_of, sides_of, split_of, lower_above_of, survivors_of, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of, nullptr, true};
+    static constexpr Kernels table = table_of("neon", scan_u8, dot_codes, true);
     return &table;
 }
 

@@ -77,3 +77,23 @@ inline uint8x16_t codes_of(uint8x16_t word) {
     else if constexpr (Bits * Group + Bits == 8) return vshrq_n_u8(word, Bits * Group);
     else return vandq_u8(vshrq_n_u8(word, Bits * Group), vdupq_n_u8((1 << Bits) - 1));
 }
+
+// How a query's bytes and the codes are loaded, whatever multiplies them.
+struct ByteVectors {
+    using Codes = uint8x16_t;
+    using X = int8x16_t;
+    static X load(const int8_t* planes) { return vld1q_s8(planes); }
+    static X half(const int8_t* planes) { return vcombine_s8(vld1_s8(planes), vdup_n_s8(0)); }
+    template <int M>
+    static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
+};
+
+// Where signed bytes alone are multiplied: codes of 8 bits lose their offset, or the query is raised by it.
+struct SignedBytes : ByteVectors {
+    static constexpr bool centred = true;
+    static X raise(X x) { return veorq_s8(x, vdupq_n_s8(-128)); }
+    template <int Bits, int Group>
+    static Codes take(Codes word) {
+        return Bits == 8 ? veorq_u8(word, vdupq_n_u8(128)) : codes_of<Bits, Group>(word);
+    }
+};
