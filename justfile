@@ -25,6 +25,10 @@ test *ARGS:
 test-all *ARGS:
     HEADLONG_TEST_ALL=1 OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}
 
+# Faults planted one after the other, each of which the default run has to notice; --build "COMMAND" plants those in C++, too
+faults *ARGS:
+    OMP_NUM_THREADS=1 {{python}} tools/plant_faults.py {{ARGS}}
+
 # Fill the generated blocks of README.md and docs/ from results/ and the program itself
 docs:
     {{python}} tools/tables.py
