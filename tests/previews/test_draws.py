@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
+import headlong as hl
+from headlong import native
+from headlong.engines.base import Engine
 from headlong.previews.calibrated_radii import controlled
 from headlong.previews.draws import AROUND, TRIES, learned_spend
+from oracle import truth
+from plans import decaying
 
 
 def test_the_least_that_keeps_the_rate_is_taken() -> None:
@@ -75,3 +82,18 @@ def test_what_is_proved_costs_next_to_nothing() -> None:
 
     spend = learned_spend(silent, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01)
     assert spend is not None and 0 < spend < 0.1
+
+
+@pytest.mark.parametrize("level", native.levels())
+def test_what_is_drawn_corrects_estimates_that_are_all_too_low(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates 0.05 too low alone would make every normaliser 0.05 too low; the rows that are drawn say so."""
+    layer, hidden = decaying(4000, 48, 1.0)
+    hidden = hidden * 0.5
+    over = {"query", "calibration"}
+    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.05, over=over, calibration=hidden, blocks=False)
+    assert engine.plan.draws is not None
+    low = engine.plan._replace(base=engine.plan.base - np.float32(0.05), dense=engine.plan.dense._replace(batch=math.inf))
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    found = Engine(layer, engine.method, low, engine.norms, engine.promise).lse(hidden[-20:])
+    assert not found.cost.dense.any()
+    assert abs((found.lse - truth(layer, hidden[-20:]).lse).mean()) < 0.02
