@@ -1,4 +1,4 @@
-"""The tables of docs/processors.md: counted instructions, emulated tests, targets, what AVX-512 leaves unused, two builds."""
+"""The tables of docs/processors.md: counted instructions, emulated tests, what AVX-512 leaves unused, two builds."""
 
 from __future__ import annotations
 
@@ -98,24 +98,10 @@ def speeds() -> str:
     return _of("x86-speeds", made)
 
 
-def targets() -> str:
-    """Systems that are not at hand: what was compiled and linked, and which levels' kernels ran."""
-
-    def made(record: dict[str, Any]) -> Table:
-        rows = [
-            (row["target"], str(row["files"]), str(row["warnings"]), ", ".join(row["ran"]) or "not run")
-            for row in record["rows"]
-        ]
-        return Table("", ("target", "files", "warnings", "kernels against the reference"), tuple(rows), f"Zig {record['zig']}.")
-
-    return _of("targets", made)
-
-
 BLOCKS: dict[str, Callable[[], str]] = {
     "instructions": lambda: instructions(8),
     "instructions-few-bits": few_bits,
     "emulated": emulated,
     "avx512-extras": extras,
     "x86-speeds": speeds,
-    "targets": targets,
 }
