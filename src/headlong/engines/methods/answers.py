@@ -49,12 +49,33 @@ def answer_factors(
     exact = [best(layer, find, hidden, asked[-1], threads) for hidden in (few, many)]
     found = []
     for k in asked:
-        rates = missed(find, few, exact[0][:, k - 1], k, FIRST).mean(axis=0)
-        likely = FIRST[max(0, int(np.searchsorted(np.maximum.accumulate(rates), delta, side="right")) - 1)]
-        tried = sorted({min(1.0, likely * part) for part in AROUND}, reverse=True)
-        last = controlled(missed(find, many, exact[1][:, k - 1], k, tried), delta)
-        found.append((k, 1.0 if last is None else tried[last]))
+        likely = _likely(find, few, exact[0][:, k - 1], k, delta)
+        found.append((k, _kept(find, many, exact[1][:, k - 1], k, likely, delta)))
     return tuple(found)
+
+
+def _likely(find: Find, few: Doubles, truth: Array, k: int, delta: float) -> float:
+    """About the least of :data:`FIRST` that fails at a rate of delta, by halving: a guess of where to look."""
+    low, high = 0, len(FIRST)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if missed(find, few, truth, k, FIRST[middle]).mean() <= delta:
+            low = middle
+        else:
+            high = middle
+    return FIRST[low]
+
+
+def _kept(find: Find, many: Doubles, truth: Array, k: int, likely: float, delta: float) -> float:
+    """The least factor around ``likely`` that shows a rate of at most delta, the safest tried first; 1 where none does."""
+    losses: list[Array] = []
+    least = 1.0
+    for factor in sorted({min(1.0, likely * part) for part in AROUND}, reverse=True):
+        losses.append(missed(find, many, truth, k, factor))
+        if controlled(np.stack(losses, axis=1), delta) != len(losses) - 1:
+            break  # what is narrower has these losses, too
+        least = factor
+    return least
 
 
 def best(layer: Layer, find: Find, hidden: Doubles, k: int, threads: int) -> Array:
@@ -66,13 +87,10 @@ def best(layer: Layer, find: Find, hidden: Doubles, k: int, threads: int) -> Arr
     return truth
 
 
-def missed(find: Find, hidden: Doubles, truth: Array, k: int, factors: Any) -> Array:
-    """``[n, factors]`` in 0..1: whether the k-th best that is found is below the k-th best there is, roundings apart."""
-    lost = np.zeros((len(hidden), len(factors)))
-    for column, factor in enumerate(factors):
-        found, done = find(hidden, k, factor)
-        lost[:, column] = done & (found[:, -1] < truth - ROUNDING * (1 + np.abs(truth)))
-    return lost
+def missed(find: Find, hidden: Doubles, truth: Array, k: int, factor: float) -> Array:
+    """``[n]`` in 0..1: whether the k-th best that is found is below the k-th best there is, roundings apart."""
+    found, done = find(hidden, k, factor)
+    return np.asarray(done & (found[:, -1] < truth - ROUNDING * (1 + np.abs(truth))), np.float64)
 
 
 def _finder(layer: Layer, blocks: Blocks, share: float, threads: int) -> Find:
