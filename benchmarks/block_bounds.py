@@ -2,6 +2,11 @@
 
     python benchmarks/block_bounds.py results/block_bounds.json
 
+Rays: classes that point the same way share a direction t and each is ``scale t + left``, so that a look at one is its scale,
+its base and the lengths of what is left, a byte for each, behind one product with t for all of them:
+
+    z_i = base_i + scale_i <t, x> + <left_i, x>  <=  base_i + scale_i <t, x> + sum_s ||left_i[s]|| ||x[s]||
+
 Exact arithmetic on the two made layers of benchmarks/blocks.py, in the whitened basis: the share of the classes whose block
 reaches the tenth best logit of 30 queries that chose nothing. No clock and no codes: what rounding adds is not in here.
 """
@@ -33,6 +38,9 @@ class Spread:
         rows = layer.weight.astype(np.float64) - basis.centre
         self.rows = rows @ basis.back
         self.base = rows @ basis.mean + (0.0 if layer.bias is None else layer.bias)
+        self.whole = (layer.weight.astype(np.float64) @ basis.back, layer.weight.astype(np.float64) @ basis.mean)
+        if layer.bias is not None:
+            self.whole[1][:] += layer.bias
         self.x = (asked - basis.mean) @ basis.rotation.astype(np.float64)
         self.logits = self.x @ self.rows.T + self.base
         self.least = np.sort(self.logits, axis=1)[:, -K]
@@ -62,6 +70,32 @@ class Spread:
         high, low = rows[:, :, :look].max(axis=1), rows[:, :, :look].min(axis=1)
         ends = np.maximum(self.x[:, :look], 0) @ high.T + np.minimum(self.x[:, :look], 0) @ low.T
         return ends + self.base[members].max(axis=1) + self.tails(rows, look)
+
+    def rays(self, count: int) -> dict[str, float]:
+        """From ``count`` directions: shares of the classes in directions that are opened, and of those that stay open by
+        themselves; and what that reads of float32, with a byte for every number and the rotation in two."""
+        rows, base = self.whole
+        directions, near = rays_of(rows, count)
+        along = np.einsum("ij,ij->i", rows, directions[near])
+        left = rows - along[:, None] * directions[near]
+        ends, tops = self.x @ directions.T, np.zeros((len(self.x), count))
+        own = base + along * ends[:, near]
+        low, high, most = (np.full(count, fill) for fill in (np.inf, -np.inf, -np.inf))
+        np.minimum.at(low, near, along), np.maximum.at(high, near, along), np.maximum.at(most, near, base)
+        with np.errstate(invalid="ignore"):  # a direction without classes
+            tops += np.maximum(high * ends, low * ends) + most
+        edges = [0, *self.edges(8)]
+        for a, b in itertools.pairwise(edges):
+            lengths, worst = np.linalg.norm(left[:, a:b], axis=1), np.zeros(count)
+            np.maximum.at(worst, near, lengths)
+            size = np.linalg.norm(self.x[:, a:b], axis=1)[:, None]
+            own, tops = own + size * lengths, tops + size * worst
+        opened = (tops >= self.least[:, None])[:, near]
+        stay = opened & (own >= self.least[:, None])
+        dim, lengths_ = rows.shape[1], len(edges) - 1
+        read = count * (dim + lengths_ + 4) + opened.sum(axis=1).mean() * (lengths_ + 4) + stay.sum(axis=1).mean() * (dim + 4)
+        read += 2 * dim**2 + 2 * K * 4 * dim
+        return {"opened": float(opened.mean()), "stay": float(stay.mean()), "of float32": float(read / (4 * rows.size))}
 
     def ball(self, members: Any, look: int) -> Any:
         """From centres in all coordinates, and what is left of them: one length, or one for each segment."""
@@ -97,6 +131,19 @@ def clusters(features: Any, side: int) -> list[Any]:
     return [found for found in (np.flatnonzero(near == one) for one in range(len(centres))) if len(found)]
 
 
+def rays_of(rows: Any, count: int) -> tuple[Any, Any]:
+    """Directions of length one and the nearest of each row: k-means on the sphere."""
+    rng, units = np.random.default_rng(SEED), rows / np.maximum(np.linalg.norm(rows, axis=1), 1e-300)[:, None]
+    directions = units[rng.choice(len(rows), count, replace=False)]
+    for _ in range(2 * ROUNDS):
+        near = np.argmax(units @ directions.T, axis=1)
+        sums = np.zeros_like(directions)
+        np.add.at(sums, near, rows)
+        sizes = np.linalg.norm(sums, axis=1)[:, None]
+        directions = np.where(sizes > 0, sums / np.maximum(sizes, 1e-300), directions)
+    return directions, np.argmax(units @ directions.T, axis=1)
+
+
 def measured(name: str, layer: Layer, hidden: Any) -> dict[str, Any]:
     spread = Spread(layer, hidden)
     found: dict[str, Any] = {"layer": name, "boxes": [], "other": {}}
@@ -118,6 +165,7 @@ def measured(name: str, layer: Layer, hidden: Any) -> dict[str, Any]:
     place[members.ravel()] = np.arange(members.size) // 16
     held = [len(set(place[row])) for row in pairs]
     other["blocks of 16 that hold one of the ten"] = float(np.mean(held)) * 16 / layer.vocab
+    found["rays"] = {str(count): spread.rays(count) for count in (150, 300, 600, 1200)}
     return found
 
 

@@ -24,7 +24,7 @@ from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
-K, ASKED, CALIBRATION, RATE = 10, 300, 4096, 0.01
+K, ASKED, CALIBRATION, RATE, EPS = 10, 300, 4096, 0.01, 0.01
 Rows = NDArray[np.float32]
 
 
@@ -68,6 +68,19 @@ def wrong(engine: Engine, hidden: Rows) -> tuple[int, list[float], list[int]]:
     return missed, read, rows
 
 
+def normaliser(engine: Engine, hidden: Rows) -> dict[str, float]:
+    """The same with log-probabilities within EPS: bytes, and how far off the normaliser is."""
+    weight = engine.layer.weight.astype(np.float64)
+    read, off = [], []
+    for row in hidden:
+        logits = weight @ row.astype(np.float64) + (0.0 if engine.layer.bias is None else engine.layer.bias)
+        top = engine.topk(row[None], K, eps=EPS)
+        off.append(abs(float(top.lse[0]) - logits.max() - math.log(np.exp(logits - logits.max()).sum())))
+        read.append(float(top.cost.bytes[0]))
+    assert max(off) <= EPS
+    return {"share_of_float32": float(np.mean(read)) / (4.0 * weight.size), "off": max(off)}
+
+
 def counted(name: str, layer: Layer, hidden: Rows, every: bool) -> dict[str, Any]:
     """One layer with blocks, without, and with learned bounds."""
     calibration, asked = hidden[:CALIBRATION], hidden[CALIBRATION:]
@@ -86,6 +99,8 @@ def counted(name: str, layer: Layer, hidden: Rows, every: bool) -> dict[str, Any
             "share_of_float32": float(np.mean(read)) / whole, "p99_share": float(np.percentile(read, 99)) / whole,
             "rows": float(np.mean(rows)), "wrong": missed, "checked": len(read),
         }  # fmt: skip
+        if way != "learned":
+            found[way]["within 0.01"] = normaliser(engine, few)
         sys.stdout.write(f"{name}, {way}: {found[way]}\n")
     return found
 

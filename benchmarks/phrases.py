@@ -101,15 +101,27 @@ def wrong(layer: hl.Layer, hidden: Any, ids: Any) -> int:
     return missed
 
 
+def off(layer: hl.Layer, hidden: Any, lse: Any) -> float:
+    """The largest distance of a normaliser from float64's."""
+    exact = np.full(len(hidden), -np.inf)
+    for start in range(0, layer.vocab, 1 << 17):
+        part = slice(start, start + (1 << 17))
+        logits = hidden.astype(np.float64) @ layer.weight[part].astype(np.float64).T
+        logits += 0.0 if layer.bias is None else layer.bias[part]
+        exact = np.logaddexp(exact, np.logaddexp.reduce(logits, axis=1))
+    return float(np.abs(lse - exact).max())
+
+
 def compiled(layer: hl.Layer, calibration: Any, way: str) -> Engine:
     engine = hl.compile(layer, "cascade", eps=math.inf, calibration=calibration, **WAYS[way])
     assert isinstance(engine, Engine)
     return engine
 
 
-def of_each(engine: Any, queries: Any) -> dict[str, float]:
+def of_each(engine: Any, queries: Any, eps: float = math.inf) -> dict[str, float]:
     """What one query reads, each alone."""
-    tops = [engine.topk(row[None], K) for row in queries]
+    tops = [engine.topk(row[None], K, eps=eps) for row in queries]
+    assert all((top.error <= eps).all() for top in tops)
     assert all(top.proved.all() for top in tops)
     read_, rows = ([float(getattr(top.cost, name)[0]) for top in tops] for name in ("bytes", "rows"))
     return {"bytes": statistics.mean(read_), "p90 bytes": float(np.percentile(read_, 90)), "rows": statistics.mean(rows)}
@@ -131,6 +143,8 @@ def counted(folder: Path, vocab: int, way: str) -> dict[str, Any]:
     found: dict[str, Any] = {"classes": vocab, "way": way, "build CPU s": built, "build peak": peak.most}
     found["kept"] = kept_bytes(engine)
     found |= of_each(engine, queries)
+    found["log-probabilities within 0.01"] = of_each(engine, queries, 0.01)
+    found["off"] = off(layer, queries, engine.lse(queries, eps=0.01).lse)
     found["wrong"] = wrong(layer, queries, np.concatenate([engine.topk(row[None], K).ids for row in queries]))
     if way == "blocks":
         found["changed"] = of_each(changed(engine, layer), queries)

@@ -9,6 +9,8 @@
 #include "bind/without_gil.h"
 #include "blocks/order.h"
 #include "blocks/search.h"
+#include "executor/executor.h"
+#include "executor/verbs.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -93,6 +95,43 @@ class BoundBlocks {
                               owned(std::move(a.rows), {n}), owned(std::move(a.bytes), {n}), owned_flags(std::vector<uint8_t>(n), {n}), all);
     }
 
+    // The same with the normaliser of all classes within eps: `executor` is the capsule of one over the same rows, or None where
+    // the roundings of logits are not to be counted. Queries that are not done are to be asked elsewhere.
+    nb::tuple within(std::optional<nb::capsule> executor, Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads, double scale, double shift,
+                     double eps) const {
+        const auto* e = executor ? static_cast<const Executor*>(executor->data(kExecutorCapsule)) : nullptr;
+        check(!executor || (e != nullptr && e->dim == b_.dim && e->vocab == b_.vocab), "an executor over the same rows");
+        check(b_.beside == nullptr, "the executor knows all classes");
+        Arrays a = arrays(hidden, k, mask, threads, reach_for(eps, scale, b_.vocab));
+        const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
+        std::vector<double> log_probs(n * wide, -kInf), lse(n, -kInf), error(n, kInf);
+        for (size_t q = 0; q < n; ++q) {
+            Answer answer;
+            const double fixed = e == nullptr ? 0 : dot_error(*e, hidden.data() + q * b_.dim);
+            a.done[q] = answer_within(a.found[q], scale, shift, b_.vocab, k, eps, fixed, &answer);
+            if (!a.done[q]) continue;
+            lse[q] = answer.lse;
+            error[q] = answer.error;
+            for (size_t i = 0; i < answer.best.size(); ++i) log_probs[q * wide + i] = answer.best[i].z * scale + shift - answer.lse;
+        }
+        return nb::make_tuple(owned(std::move(a.logits), {n, wide}), owned(std::move(a.ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
+                              owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(a.done), {n}),
+                              owned(std::move(a.rows), {n}), owned(std::move(a.bytes), {n}), owned_flags(std::vector<uint8_t>(n), {n}));
+    }
+
+    // One query's ids and logits from `floor` up, which are all within `depth` of log sum exp(scale * z), floor, rows, bytes, done.
+    nb::tuple reached(Doubles hidden, std::optional<Bytes> mask, int threads, double scale, double depth) const {
+        check(hidden.shape(0) == 1 && scale > 0 && depth >= 0, "one query, and how far it reaches");
+        Arrays a = arrays(hidden, 1, mask, threads, Reach{scale, depth});
+        const Search& found = a.found[0];
+        std::vector<int64_t> ids;
+        std::vector<double> logits;
+        for (const Found& one : found.best)
+            if (one.z >= found.floor) ids.push_back(one.id), logits.push_back(one.z);
+        const size_t n = ids.size();
+        return nb::make_tuple(owned(std::move(ids), {n}), owned(std::move(logits), {n}), found.floor, found.rows, found.bytes, found.done);
+    }
+
     const char* isa() const { return b_.looks->isa; }
     nb::capsule capsule() const { return nb::capsule(&b_, kBlocksCapsule); }
 
@@ -128,7 +167,7 @@ class BoundBlocks {
         std::vector<uint8_t> done;
     };
 
-    Arrays arrays(Doubles hidden, int64_t k, const std::optional<Bytes>& mask, int threads) const {
+    Arrays arrays(Doubles hidden, int64_t k, const std::optional<Bytes>& mask, int threads, const Reach& reach = {}) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
         const auto count = static_cast<int64_t>(hidden.shape(0));
         check(k >= 1 && k <= b_.vocab + (b_.beside == nullptr ? 0 : b_.beside->vocab), "1 <= k <= vocab");
@@ -138,7 +177,7 @@ class BoundBlocks {
                       (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
         const uint8_t* marks = mask ? mask->data() : nullptr;
         Arrays a;
-        a.found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads)); });
+        a.found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads), reach); });
         const std::vector<Search>& found = a.found;
         a.ids.assign(count * k, -1);
         a.logits.assign(count * k, -std::numeric_limits<double>::infinity());
@@ -147,7 +186,7 @@ class BoundBlocks {
         a.opened.resize(count);
         a.done.resize(count);
         for (int64_t q = 0; q < count; ++q) {
-            for (size_t i = 0; i < found[q].best.size(); ++i) {
+            for (int64_t i = 0; i < std::min(k, static_cast<int64_t>(found[q].best.size())); ++i) {
                 a.ids[q * k + i] = found[q].best[i].id;
                 a.logits[q * k + i] = found[q].best[i].z;
             }
@@ -259,6 +298,9 @@ void bind_blocks(nb::module_& m) {
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))
+        .def("within", &BoundBlocks::within, nb::arg("executor").none(), nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"),
+             nb::arg("scale"), nb::arg("shift"), nb::arg("eps"))
+        .def("reached", &BoundBlocks::reached, nb::arg("hidden"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"), nb::arg("depth"))
         .def_prop_ro("capsule", &BoundBlocks::capsule)
         .def("name", &BoundBlocks::name, nb::arg("names"))
         .def("keep_there", &BoundBlocks::keep_there, nb::arg("there"))

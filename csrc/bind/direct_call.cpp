@@ -23,6 +23,7 @@
 
 #include "bind/without_gil.h"
 #include "executor/executor.h"
+#include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/processors.h"
 #include "runtime/scratch.h"
@@ -67,12 +68,13 @@ class DirectCall {
     // more of them (0: as many as are wanted); kinds: TopK, Cost; sure: whether the blocks' bounds hold for every
     // query; proves: whether radii prove what they show; dense: batches beyond it are read densely; blocks_batch, blocks_most: the
     // batches and k that blocks take; threads 0: at hand; seen: the lengths of the vectors that radii were learned from; every: whether
-    // the executor knows all classes, so that it may answer what blocks do not (else that is handed back).
+    // the executor knows all classes, so that it may answer what blocks do not (else that is handed back); least: the eps from which
+    // blocks find normalisers.
     DirectCall(nb::object executor, nb::tuple blocks, nb::object owners, nb::tuple kinds, nb::object path, double eps, double delta,
          uint64_t seed, int threads, double dense, int64_t blocks_batch, int64_t blocks_most, bool sure, bool proves, nb::tuple affine,
-         std::pair<double, double> seen, bool every)
+         std::pair<double, double> seen, bool every, double least)
         : owners_(nb::make_tuple(executor, blocks, owners)), topk_(kinds[0]), cost_(kinds[1]), path_(std::move(path)), eps_(eps), delta_(delta),
-          dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves), every_(every), seen_(seen) {
+          dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves), every_(every), least_(least), seen_(seen) {
         e_ = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
         check(e_ != nullptr, "an executor");
         for (nb::handle item : blocks) {
@@ -146,15 +148,19 @@ class DirectCall {
     std::vector<Answer> answered(const double* rows, int64_t count, const Question& question) const {
         const bool dense = static_cast<double>(count) > dense_ || unlike(rows, count);
         const auto here = std::find_if(searches_.begin(), searches_.end(), [&](const auto& one) { return one.first == 0 || question.k <= one.first; });
-        if (here == searches_.end() || dense || !std::isinf(question.eps) || count > blocks_batch_ || question.k > blocks_most_)
+        if (here == searches_.end() || dense || !(question.eps >= least_) || count > blocks_batch_ || question.k > blocks_most_)
             return every_ ? ask(*e_, rows, count, question, dense) : std::vector<Answer>{};
         const int64_t wanted = std::max(question.k, here->first);
-        const std::vector<Search> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads);
+        const bool ids_alone = std::isinf(question.eps);
+        const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine_.first, e_->vocab);
+        const std::vector<Search> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads, reach);
         std::vector<Answer> answers(count);
         std::vector<int64_t> left;
         for (int64_t q = 0; q < count; ++q) {
-            if (found[q].done) answers[q] = answer_of(found[q], affine_.first, affine_.second);
-            else left.push_back(q);
+            if (ids_alone && found[q].done) answers[q] = answer_of(found[q], affine_.first, affine_.second);
+            else if (ids_alone || !answer_within(found[q], affine_.first, affine_.second, e_->vocab, question.k, question.eps,
+                                                 dot_error(*e_, rows + q * e_->dim), &answers[q]))
+                left.push_back(q);
         }
         if (left.empty()) return answers;
         if (!every_) return {};
@@ -203,6 +209,7 @@ class DirectCall {
     int64_t blocks_batch_, blocks_most_;
     int threads_;
     bool sure_, proves_, every_;
+    double least_;
     std::pair<double, double> seen_;
 };
 
@@ -217,10 +224,10 @@ void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
         .def(nb::init<nb::object, nb::tuple, nb::object, nb::tuple, nb::object, double, double, uint64_t, int, double, int64_t, int64_t, bool,
-                      bool, nb::tuple, std::pair<double, double>, bool>(),
+                      bool, nb::tuple, std::pair<double, double>, bool, double>(),
              nb::arg("executor"), nb::arg("blocks"), nb::arg("owners"), nb::arg("kinds"), nb::arg("path"), nb::arg("eps"), nb::arg("delta"),
              nb::arg("seed"), nb::arg("threads"), nb::arg("dense"), nb::arg("blocks_batch"), nb::arg("blocks_most"), nb::arg("sure"),
-             nb::arg("proves"), nb::arg("affine"), nb::arg("seen"), nb::arg("every"))
+             nb::arg("proves"), nb::arg("affine"), nb::arg("seen"), nb::arg("every"), nb::arg("least"))
         .def("topk", &DirectCall::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps").none());
 }
 

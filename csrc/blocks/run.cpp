@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace headlong {
 namespace {
@@ -9,6 +10,8 @@ namespace {
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr int64_t kSeeds = 16;    // nodes of every level on the way to the first threshold
 constexpr size_t kTogether = 8;   // rows that are scored at once
+constexpr double kReached = 1.0 / 16;  // of the classes: with more of them to score, a sum is left to who looks at all
+constexpr double kOpened = 0.5;          // of the coarsest nodes: where more are wanted, the same
 constexpr size_t kPending = 32;   // classes between two closer looks, so that their records are on their way
 
 float down(double x) { return -up(-x); }
@@ -24,11 +27,14 @@ bool Run::begin(int sharing) {
     w_.candidates.clear();
     w_.pending.clear();
     w_.best.clear();
+    w_.largest.clear();
     w_.ids.clear();
     if (!held) return false;
     roots(sharing);
     seed();
-    return true;
+    if (!reaches() || b_->levels.size() == 1) return true;
+    const auto wanted = std::count_if(w_.bounds.begin(), w_.bounds.end(), [&](float bound) { return bound >= tau_; });
+    return static_cast<double>(wanted) <= kOpened * static_cast<double>(w_.bounds.size());
 }
 
 bool Run::enter(const Blocks& blocks, int sharing) {
@@ -40,9 +46,8 @@ bool Run::enter(const Blocks& blocks, int sharing) {
     own_ = w_.turned.own;
     closer_ = w_.turned.closer;
     w_.candidates.clear();
-    std::make_heap(w_.best.begin(), w_.best.end(), better);
-    full_ = static_cast<int64_t>(w_.best.size()) >= k_;
-    if (full_) tau_ = std::max(tau_, down(w_.best.front().z));
+    if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), better);
+    if (full_) tau_ = std::max(tau_, threshold());
     shared_ = nullptr;
     roots(sharing);
     seed();
@@ -60,6 +65,7 @@ void Run::join(const Run& first, std::atomic<float>& threshold) {
     w_.candidates.clear();
     w_.pending.clear();
     w_.best.clear();
+    w_.largest.clear();
     w_.ids.clear();
 }
 
@@ -106,7 +112,7 @@ void Run::seed() {
     }
     look_closer();
     std::vector<Candidate>& all = w_.candidates;
-    const size_t few = std::min<size_t>(k_, all.size());
+    const size_t few = std::min<size_t>(reaches() ? std::max(k_, kSeeds) : k_, all.size());
     std::nth_element(all.begin(), all.begin() + few, all.end(), [](const Candidate& a, const Candidate& b) { return a.est > b.est; });
     for (size_t i = 0; i < few; ++i) ask(all[i]);
     all.erase(all.begin(), all.begin() + few);
@@ -212,12 +218,36 @@ void Run::settle() {
     answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(b_->dim * (b_->kind == Kind::f32 ? 4 : 2));
     w_.ids.clear();
     full_ = static_cast<int64_t>(w_.best.size()) >= k_;
-    if (full_) raise(down(w_.best.front().z));
+    if (full_) raise(threshold());
 }
 
-// Among the k best, if it is one of them.
+// What a class has to reach: the k-th best, and where there is a reach the least that it asks for, if that is lower.
+float Run::threshold() const {
+    if (!reaches()) return down(w_.best.front().z);
+    return down(std::min(w_.largest.front(), (shift_ + std::log(sum_) - reach_.depth) / reach_.scale));
+}
+
+// The logit joins the sum and the k largest.
+void Run::weigh(double z) {
+    w_.largest.push_back(z);
+    std::push_heap(w_.largest.begin(), w_.largest.end(), std::greater<>());
+    if (static_cast<int64_t>(w_.largest.size()) > k_) {
+        std::pop_heap(w_.largest.begin(), w_.largest.end(), std::greater<>());
+        w_.largest.pop_back();
+    }
+    const double power = reach_.scale * z;
+    if (!(power > kNone)) return;
+    if (power > shift_) {
+        sum_ *= std::exp(shift_ - power);
+        shift_ = power;
+    }
+    sum_ += std::exp(power - shift_);
+}
+
+// Among the k best, if it is one of them; with a reach all are kept.
 void Run::keep(const Found& one) {
     w_.best.push_back(one);
+    if (reaches()) return weigh(one.z);
     std::push_heap(w_.best.begin(), w_.best.end(), better);
     if (static_cast<int64_t>(w_.best.size()) <= k_) return;
     std::pop_heap(w_.best.begin(), w_.best.end(), better);
@@ -228,7 +258,7 @@ void Run::add(const std::vector<Found>& best, int64_t opened) {
     for (const Found& one : best) keep(one);
     opened_ += opened;
     full_ = static_cast<int64_t>(w_.best.size()) >= k_;
-    if (full_) raise(down(w_.best.front().z));
+    if (full_) raise(threshold());
 }
 
 void Run::raise(float threshold) {
@@ -249,7 +279,8 @@ bool Run::close() {
     for (const Candidate& one : all)
         if (one.upper >= tau_) all[left++] = one;
     all.resize(left);
-    if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), b_->most * static_cast<double>(b_->vocab))) return false;
+    const double share = reaches() ? kReached : b_->most;
+    if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), share * static_cast<double>(b_->vocab))) return false;
     std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
     for (const Candidate& one : all) {
         if (!(one.upper >= tau_)) break;

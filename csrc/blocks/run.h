@@ -36,17 +36,17 @@ struct Work {
     std::vector<Candidate> candidates, pending;
     std::vector<Found> best;
     std::vector<int64_t> ids;
-    std::vector<double> z;
+    std::vector<double> z, largest;  // `largest`: a heap of the k largest logits where more than k are kept
     std::vector<uint64_t> seeded;
 };
 
 class Run {
   public:
-    Run(const Blocks& blocks, const double* hidden, int64_t k, const uint8_t* mask, Work& work, Search& answer)
-        : b_(&blocks), hidden_(hidden), k_(k), mask_(mask), w_(work), answer_(answer) {}
+    Run(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, const uint8_t* mask, Work& work, Search& answer)
+        : b_(&blocks), hidden_(hidden), k_(k), reach_(reach), mask_(mask), w_(work), answer_(answer) {}
 
     // Turns the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
-    // float32 cannot hold the query.
+    // float32 cannot hold the query, or its reach is half of all.
     bool begin(int sharing);
     // Goes on in a tree beside, with the threshold and the best that there are. False as above.
     bool enter(const Blocks& blocks, int sharing);
@@ -71,8 +71,11 @@ class Run {
     bool close();
     std::vector<Found>& best() { return w_.best; }
     int64_t opened() const { return opened_; }
+    float floor() const { return tau_; }
 
   private:
+    bool reaches() const { return reach_.depth >= 0; }
+    float threshold() const;
     bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
     void roots(int sharing);
     void seed();
@@ -81,11 +84,13 @@ class Run {
     void ask(const Candidate& of);
     void settle();
     void keep(const Found& one);
+    void weigh(double z);
     void raise(float threshold);
 
     const Blocks* b_;
     const double* hidden_;
     int64_t k_;
+    Reach reach_;
     const uint8_t* mask_;
     Work& w_;
     Search& answer_;
@@ -97,6 +102,7 @@ class Run {
     int64_t closer_bytes_ = b_->closer_shape.class_bytes();
     bool sieved_ = mask_ != nullptr || b_->holes;  // not every class of a block may be answered
     bool full_ = false;
+    double shift_ = -std::numeric_limits<double>::infinity(), sum_ = 0;  // of what is scored: sum exp(scale z) = sum_ exp(shift_)
     int64_t opened_ = 0;
 };
 

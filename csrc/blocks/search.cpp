@@ -87,7 +87,8 @@ class Sweep {
 // Some queries of a call, and how many threads may help them.
 class Group {
   public:
-    Group(const Blocks& blocks, const double* hidden, int64_t k, int threads) : b_(blocks), hidden_(hidden), k_(k), threads_(threads) {}
+    Group(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, int threads)
+        : b_(blocks), hidden_(hidden), k_(k), reach_(reach), threads_(threads) {}
 
     // `masks[q]` [vocab] or null, of `count` queries.
     void go(const uint8_t* const* masks, Search* answers, int count) {
@@ -98,7 +99,7 @@ class Group {
         all.clear();
         all.reserve(count);
         for (int q = 0; q < count; ++q) {
-            all.emplace_back(b_, hidden_ + q * b_.dim, k_, masks[q], *kept[q], answers[q]);
+            all.emplace_back(b_, hidden_ + q * b_.dim, k_, reach_, masks[q], *kept[q], answers[q]);
             answers[q].done = all[q].begin(count);
         }
         for (const Blocks* tree = &b_; tree != nullptr; tree = tree->beside) {
@@ -112,7 +113,9 @@ class Group {
         }
         for (int q = 0; q < count; ++q) {
             const std::vector<Found>& best = all[q].best();
-            answers[q].best.assign(best.begin(), best.begin() + std::min<int64_t>(k_, static_cast<int64_t>(best.size())));
+            const auto found = static_cast<int64_t>(best.size());
+            answers[q].best.assign(best.begin(), best.begin() + (reach_.depth < 0 ? std::min(k_, found) : found));
+            answers[q].floor = all[q].floor();
             answers[q].opened = std::min(1.0, static_cast<double>(all[q].opened()) / static_cast<double>(b_.levels.back().groups));
         }
     }
@@ -167,7 +170,7 @@ class Group {
                 return;
             }
             static thread_local Work beside;
-            Run own(tree, hidden_, k_, mask, beside, parts[t].answer);
+            Run own(tree, hidden_, k_, reach_, mask, beside, parts[t].answer);
             own.join(first, threshold);
             open(own);
             parts[t].done = own.close();
@@ -186,13 +189,14 @@ class Group {
     const Blocks& b_;
     const double* hidden_;
     int64_t k_;
+    Reach reach_;
     int threads_;
 };
 
 }  // namespace
 
 std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
-                           bool mask_per_row, int threads) {
+                           bool mask_per_row, int threads, const Reach& reach) {
     std::vector<Search> answers(count);
     if (count == 0) return answers;
     const int64_t each = std::min<int64_t>(kTogether, (count + threads - 1) / threads), groups = (count + each - 1) / each;
@@ -203,7 +207,7 @@ std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t c
             const int64_t first = g * each, here = std::min(each, count - first);
             for (int64_t q = 0; q < here; ++q)
                 masks[q] = mask == nullptr ? nullptr : mask + (mask_per_row ? (first + q) * blocks.vocab : 0);
-            Group(blocks, hidden + first * blocks.dim, k, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
+            Group(blocks, hidden + first * blocks.dim, k, reach, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
         }
     };
     if (groups == 1 || threads == 1) work(0);

@@ -57,9 +57,15 @@ struct Found {
     double z;
 };
 
+// What is sought beside the k best: every class with scale * z no further than `depth` below log sum exp(scale * z).
+struct Reach {
+    double scale = 1, depth = -1;  // depth < 0: none
+};
+
 // What was found for one query: `done` is false where a search would have been dearer than a look at all classes.
 struct Search {
-    std::vector<Found> best;
+    std::vector<Found> best;  // the k best, or with a reach all that were scored
+    float floor = 0;          // every class that was not scored has a smaller logit
     int64_t rows = 0;
     double bytes = 0, opened = 0;  // opened: the share of the finest blocks
     bool done = false;
@@ -67,6 +73,6 @@ struct Search {
 
 // hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where trees lie beside.
 std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
-                           bool mask_per_row, int threads);
+                           bool mask_per_row, int threads, const Reach& reach = {});
 
 }  // namespace headlong

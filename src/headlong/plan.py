@@ -123,6 +123,7 @@ class Blocks(NamedTuple):
                 k and for no other set of classes; () where ``factor`` holds for every class
     ``batch``   queries at once that are searched for one by one; more of them look at all classes together
     ``most``          classes that may be asked for at once: more of them open more blocks
+    ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     """
 
     mean: Array
@@ -143,6 +144,7 @@ class Blocks(NamedTuple):
     batch: int = 2
     most: int = 64
     answers: tuple[tuple[int, float], ...] = ()
+    least: float = math.inf
 
 
 class Draws(NamedTuple):

@@ -1,9 +1,12 @@
 """An executor whose ids come from bounds on blocks of classes, and all else from a look at every class.
 
     topk(eps=inf), sample(top_k=...), sample(min_p=...)      need no normaliser: blocks first
+    topk, lse within eps      where few classes have all the mass: those that reach ``lse - log V + log(e^(2 eps) - 1)`` are
+                              scored, and the others together are within eps: proved
+    sample(top_p=...)         there, too: where that little mass leaves no doubt of the nucleus
     everything else, large batches, and queries that would open nearly everything      the executor beneath
 
-The normaliser of such a top-k is that of the scored classes alone: a lower bound, with an ``error`` of infinity.
+The normaliser of a top-k at eps=inf is that of the scored classes alone: a lower bound, with an ``error`` of infinity.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.engines.allowed import Filters, few, lse_of, sample_of
 from headlong.engines.reference.blocks import Search
+from headlong.engines.reference.nucleus import nucleus_size
 from headlong.layers.matrix import Layer
 from headlong.links import Link
 from headlong.native import Doubles, Mask
@@ -25,6 +29,8 @@ from headlong.plan import Blocks
 Answer = tuple[NDArray[Any], ...]
 Ids = NDArray[np.int64]
 
+EDGE = 0.01
+"""From which eps normalisers have to go by blocks so that samples under top_p do, too."""
 FIRST = 16
 """Classes that a min-p filter asks for first; four times as many each time that they are not enough."""
 
@@ -50,8 +56,9 @@ class BlockReader:
         self.learned = bool(blocks.answers)
         self.searches = [(k, search(factor)) for k, factor in blocks.answers] or [(0, search(blocks.factor))]
         kind, *numbers = self.link.lowered()
-        self.affine = tuple(numbers) if kind == "affine" and level != native.REFERENCE else None
-        self.isa, self.logits, self.lse = beneath.isa, beneath.logits, beneath.lse
+        self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" and level != native.REFERENCE else None
+        self.least = math.inf if self.affine is None or not self.sure or self.learned else blocks.least
+        self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
     def capsule(self) -> Any:
@@ -62,8 +69,12 @@ class BlockReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        if not math.isinf(eps) or dense or not self.takes(len(hidden), k, mask):
+        if eps < self.least or dense or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+        if not math.isinf(eps):
+            assert self.affine is not None
+            found = self.searches[0][1].within(self.capsule, hidden, k, mask, threads, *self.affine, eps)
+            return found if found[5].all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
         wide, search = self._for(k)
         if self.affine is not None:  # one native call from the vectors to the answer
             *answer, all_done = search.answer(hidden, wide, mask, threads, *self.affine)
@@ -78,6 +89,15 @@ class BlockReader:
         count = len(hidden)
         answer = (logits, ids, log_probs, lse, np.full(count, np.inf), done, rows, read, np.zeros(count, bool))
         return answer if done.all() else self._finished(answer, hidden, k, eps, mask, threads, delta, seed)
+
+    def lse(
+        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
+        """``lse, error, rows, bytes, dense [batch]``."""
+        if self.least <= eps < math.inf and not dense and self.takes(len(hidden), 1, mask):
+            _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, dense, threads, delta, seed)
+            return (lse, error, *cost)
+        return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
 
     def _finished(
         self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int
@@ -105,9 +125,36 @@ class BlockReader:
                 ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
                 drawn = sample_of(few(ids, logits, self.link), filters)
                 return (*drawn, np.ones(drawn[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
+        if self.least <= EDGE and 0 < top_p < 1 and not (top_k or dense) and self.takes(len(hidden), 1, mask):
+            nucleus = self._nucleus(hidden, Filters(n, temperature, 0, top_p, min_p, seed, row0, class0), mask, threads)
+            if nucleus is not None:
+                return nucleus
         return self.beneath.sample(
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
         )
+
+    def _nucleus(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer | None:
+        """Draws under top_p: from the classes that are in the nucleus whatever mass the others have that were not scored; None
+        where that is in doubt."""
+        assert self.affine is not None
+        scale, vocab = self.affine[0] / filters.temperature, self.vocab
+        depth = math.log(vocab) - math.log(math.expm1(self.least))
+        parts: list[Answer] = []
+        for row, vector in enumerate(hidden):
+            own = None if mask is None else mask[row % len(mask)][None]
+            ids, logits, floor, rows, read, done = self.searches[0][1].reached(vector[None], own, threads, scale, depth)
+            if not done or not len(ids) or not np.isfinite(logits).all():
+                return None
+            mass = np.exp((logits - logits[0]) * scale)
+            rest = vocab * math.exp(min((floor - logits[0]) * scale, 0.0))
+            sizes = [nucleus_size(mass, filters.top_p, float(mass.sum()) + more) for more in (0.0, rest)]
+            if sizes[0] != sizes[1] or mass.sum() < filters.top_p * (mass.sum() + rest):
+                return None
+            kept = np.argsort(ids[: sizes[0]])
+            own_filters = filters._replace(top_p=1.0, row0=(filters.row0 + row) % 2**64)
+            drawn = sample_of(few(ids[kept][None], logits[kept][None], self.link), own_filters)
+            parts.append((*drawn, np.ones(drawn[0].shape, bool), np.array([rows]), np.array([read]), np.zeros(1, bool)))
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _for(self, k: int) -> tuple[int, Any]:
         """How many to search for where ``k`` are asked for, and by which bounds."""

@@ -33,6 +33,7 @@ def direct(
         0 if threads is None else threads, plan.dense.batch, 0 if blocks is None else blocks.batch,
         0 if blocks is None else blocks.most, blocks is None or blocks.sure, promise.delta_ids == 0,
         () if blocks is None else blocks.affine, (0.0, math.inf) if plan.seen is None else plan.seen, True,
+        math.inf if blocks is None else blocks.least,
     )  # fmt: skip
     return call
 
@@ -47,6 +48,6 @@ def direct_search(
     call: Direct = native.direct_call(
         beneath.capsule, ((0, search.capsule),), (reader, search), (TopK, Cost), path, promise.eps, 0.0, 0,
         0 if threads is None else threads, plan.dense.batch, reader.batch, reader.most, True, True, reader.affine,
-        (0.0, math.inf), False,
+        (0.0, math.inf), False, math.inf,
     )  # fmt: skip
     return call

@@ -32,7 +32,7 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     blocks = blocks_of(layer, basis, threads)
     every = plan.blocks.most >= int(np.count_nonzero(plan.blocks.order >= 0))
     most = layer.vocab if every else plan.blocks.most
-    return again._replace(blocks=blocks._replace(batch=plan.blocks.batch, most=most))
+    return again._replace(blocks=blocks._replace(batch=plan.blocks.batch, most=most, least=plan.blocks.least))
 
 
 def basis_in(plan: Plan) -> Basis | None:

@@ -21,6 +21,10 @@ LESS = 0.5
 TOGETHER = 5.0
 """Times fewer bytes than such a look, from which batches of any size are searched for: there a look at all classes is read once
 for all queries, but its products are each query's own (``benchmarks/phrases.py``; beyond, two at once)."""
+WITHIN = (1e-3, 1e-2, 5e-2)
+"""Normalisers that may go by blocks, from the finest on."""
+MOST_OF = 0.75
+"""The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
 FEW, EVERY = 2, 2**31 - 1
 STAND_INS, NOISE = 4096, 0.7
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
@@ -45,6 +49,23 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
         if k == ASKED[1] and read * TOGETHER <= look:
             batch = EVERY
     return most, batch
+
+
+def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
+    """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than looks at all
+    classes; inf: none, or bounds and links for which there is no such search."""
+    kind, *affine = layer.link.lowered()
+    if native.isa() == native.REFERENCE or kind != "affine" or blocks.factor < 1:
+        return math.inf
+    some = np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
+    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    k = min(ASKED[1], layer.vocab)
+    for eps in WITHIN:
+        alone = [search.within(None, row[None], k, None, 1, *affine, eps) for row in some]
+        done = float(np.mean([answer[5].all() for answer in alone]))
+        if done >= MOST_OF and float(np.mean([answer[7] for answer in alone])) <= LESS * look_bytes(plan):
+            return eps
+    return math.inf
 
 
 def look_bytes(plan: Plan) -> float:

@@ -32,7 +32,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.again import plan_again
-from headlong.previews.block_choice import stand_ins, worth
+from headlong.previews.block_choice import least_eps, stand_ins, worth
 from headlong.previews.blocks import blocks_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
@@ -135,6 +135,7 @@ class Cascade(Method):
             answers = answer_factors(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
             blocks = blocks._replace(answers=answers, factor=max(factor for _, factor in answers))
         most, batch = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+        blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
         if most <= 1 and not self.blocks:
             return plan
         most = layer.vocab if self.blocks else most

@@ -41,6 +41,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "batch": blocks.batch,
         "most": blocks.most,
         "answers": [list(pair) for pair in blocks.answers],
+        "least": blocks.least if math.isfinite(blocks.least) else 0.0,
     }
 
 
@@ -76,7 +77,7 @@ def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -
         mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
-        answers=_answers(record.get("answers", []), vocab), **more,
+        answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf, **more,
     )  # fmt: skip
 
 
