@@ -18,7 +18,8 @@ def main(rows: int = 2000) -> None:
         path = str(Path(folder) / "head.safetensors")
         engine.save(path)
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        dataset = ray.data.from_items([{"row": index, "hidden": vector} for index, vector in enumerate(hidden)])
+        items = [{"row": index, "hidden": vector} for index, vector in enumerate(hidden)]
+        dataset = ray.data.from_items(items, override_num_blocks=4)  # else one block for every ten rows
         scored = dataset.map_batches(
             Scorer, fn_constructor_kwargs={"engine": path, "k": 3, "threads": 1}, batch_size=256, concurrency=1
         )

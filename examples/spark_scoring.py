@@ -3,6 +3,8 @@
 pip install pyspark pandas pyarrow; python examples/spark_scoring.py
 """
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from pyspark.sql import SparkSession
 
 import headlong as hl
 from headlong.integrations.offline import in_pandas, spark_schema
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers are this Python, with these packages
 
 
 def main(rows: int = 500) -> None:

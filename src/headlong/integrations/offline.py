@@ -12,7 +12,7 @@ map the engine's file, so it is in memory once per machine. Neither Ray nor Spar
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,13 @@ import headlong
 from headlong.errors import InputError
 
 Columns = dict[str, Any]
+ADDED: dict[str, Any] = {
+    "ids": {"type": "array", "elementType": "long", "containsNull": True},
+    "log_probs": {"type": "array", "elementType": "double", "containsNull": True},
+    "error": "double",
+    "proved": "boolean",
+}
+"""The columns that are added, and their types as Spark writes them in JSON."""
 
 
 class Scorer:
@@ -35,6 +42,7 @@ class Scorer:
         if self.column not in batch:
             names = ", ".join(map(str, batch)) or "none"
             raise InputError(f"the batch has the columns {names}; expected {self.column!r}, a vector in each row")
+        _check_free(batch)
         top = self.engine.topk(vectors(batch[self.column], self.engine.layer.dim, self.column), k=self.k)
         found = {"ids": top.ids, "log_probs": top.log_probs, "error": top.error, "proved": top.proved}
         return {**batch, **found}
@@ -55,15 +63,23 @@ def in_pandas(engine: str, k: int = 10, column: str = "hidden", threads: int = 1
 
 
 def spark_schema(schema: Any) -> Any:
-    """A ``StructType`` with what :func:`in_pandas` adds."""
+    """``schema``, a ``StructType``, with what :func:`in_pandas` adds."""
+    fields = schema.jsonValue()["fields"]
+    _check_free(field["name"] for field in fields)
     for field in schema.fields:
         if field.dataType.simpleString() == "vector":
             raise InputError(
                 f"the column {field.name!r} holds ml.Vectors, which Spark does not hand to pandas; make it an array first: "
                 f"withColumn({field.name!r}, pyspark.ml.functions.vector_to_array({field.name!r}))"
             )
-    added = "ids array<bigint>, log_probs array<double>, error double, proved boolean"
-    return ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields), added])
+    added = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in ADDED.items()]
+    return type(schema).fromJson({"type": "struct", "fields": [*fields, *added]})
+
+
+def _check_free(names: Iterable[Any]) -> None:
+    taken = [name for name in names if name in ADDED]
+    if taken:
+        raise InputError(f"there is a column {taken[0]!r} already; rename it: {', '.join(ADDED)} are added")
 
 
 def vectors(column: Any, dim: int, name: str) -> Any:
@@ -73,7 +89,7 @@ def vectors(column: Any, dim: int, name: str) -> Any:
     """
     rows = np.empty((len(column), dim), np.float32)
     for place, value in enumerate(column):
-        if value is None or (isinstance(value, float) and np.isnan(value)):
+        if value is None or (isinstance(value, (float, np.floating)) and np.isnan(value)):
             raise InputError(f"row {place} of the batch has no {name!r} (null); drop or fill such rows before scoring")
         given = value.toArray() if hasattr(value, "toArray") else value
         try:
