@@ -13,6 +13,7 @@
     │   ├── WrongLayerError     an engine saved for other weights
     │   └── MissingTensorError  the named tensor is not there (also a KeyError)
     ├── UnsupportedError        a verb or argument that this kind of engine has not (also a NotImplementedError)
+    │   └── AbsentError         a name of another library's interface that is not here (also an AttributeError)
     ├── DataError               a corpus or data set that is absent or not what it should be
     ├── PeerError               a process of a group died, is late, or asked for something else
     ├── KernelError             the native module is absent, or the CPU lacks the level that was asked for
@@ -76,6 +77,10 @@ class MissingTensorError(StoreError, KeyError):
 
 class UnsupportedError(HeadlongError, NotImplementedError):
     """A verb or an argument that this kind of engine does not have; the message names the kind that has it."""
+
+
+class AbsentError(UnsupportedError, AttributeError):
+    """A name of another library's interface that is not here; the message says what to call instead."""
 
 
 class DataError(HeadlongError):

@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 
 from headlong import Layer
-from headlong.errors import DtypeError, IdError, InputError, MalformedFileError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import (
+    AbsentError,
+    DtypeError,
+    IdError,
+    InputError,
+    MalformedFileError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+)
 from headlong.integrations import faiss_api
 from headlong.integrations.ann_benchmarks import Headlong
 from headlong.integrations.faiss_api import IndexFlat, IndexFlatIP, IndexFlatL2, IndexIDMap
@@ -260,6 +269,21 @@ def test_files_copies_and_pickles_answer_alike(tmp_path: Path) -> None:
     Layer(ROWS).save(tmp_path / "layer.safetensors")
     with pytest.raises(MalformedFileError, match="holds no index"):
         faiss_api.read_index(tmp_path / "layer.safetensors")
+
+
+def test_every_public_name_of_faiss_is_there_or_refused_by_name() -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    theirs = faiss.IndexFlatIP(8)
+    ours: Any = IndexFlatIP(8)
+    names = [name for name in dir(theirs) if not name.startswith("_") and name not in ("this", "thisown")]  # SWIG's own
+    absent = [name for name in names if not hasattr(ours, name)]
+    assert len(names) > 40 and len(names) - len(absent) >= 18
+    for name in absent:
+        with pytest.raises(AbsentError, match=f"FAISS's {name} is not here; "):
+            getattr(ours, name)
+    with pytest.raises(AttributeError, match="no attribute 'serch'"):
+        _ = ours.serch
+    assert copy.copy(ours).ntotal == 0
 
 
 def test_a_row_that_is_no_number_is_refused_at_add() -> None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 import headlong
 from headlong.checks import whole
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
+from headlong.integrations.faiss_absent import Absent
 from headlong.integrations.faiss_rows import Reader
 from headlong.integrations.faiss_selectors import IDSelector, IDSelectorBatch, id_list, members
 
@@ -38,7 +39,7 @@ ROWS, SPARE = 1024, 8
 """Queries answered at once; rows fetched beyond k, so that a bias in float32 cannot hide one of the k."""
 
 
-class IndexFlat:
+class IndexFlat(Absent):
     """``dim`` coordinates; ``options`` go to :func:`headlong.compile`. ``metric`` by name, or by FAISS's number."""
 
     def __init__(self, dim: int, metric: str | int = "inner_product", **options: Any) -> None:

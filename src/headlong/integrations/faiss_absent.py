@@ -1,0 +1,42 @@
+"""What FAISS's flat indexes have and this one has not, refused by name, with what to call instead.
+
+::
+
+    index.get_xb()      AbsentError: FAISS's get_xb is not here; reconstruct_n() gives the rows
+    index.serch(x, 5)   AttributeError, as everywhere
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headlong.errors import AbsentError
+
+ROWS = "rows are float32 and have no other code; reconstruct_n() gives them"
+SOME = "search(x, k, params=SearchParameters(sel=IDSelectorBatch(ids))) looks at some rows alone"
+POINTERS = "it takes pointers; call the method of the same name without the ending, on arrays"
+ABSENT = {
+    **dict.fromkeys(("codes", "code_size", "sa_code_size", "sa_encode", "sa_decode", "get_xb", "get_CodePacker"), ROWS),
+    "add_sa_codes": "rows are added as numbers: add(x)",
+    **dict.fromkeys(("search1", "search_subset", "compute_distance_subset"), SOME),
+    **dict.fromkeys(("get_distance_computer", "get_FlatCodesDistanceComputer"), SOME),
+    **dict.fromkeys(("compute_residual", "compute_residual_n"), "x - reconstruct_batch(keys) is that"),
+    "permute_entries": "take rows = reconstruct_n()[order], then reset() and add(rows)",
+    "check_compatible_for_merge": "merge_from(other) says what does not fit",
+    "metric_arg": "the metrics here have no argument",
+    "train_with_queries": "train(queries) takes queries",
+    **dict.fromkeys(("nprobe", "hnsw", "quantizer", "invlists"), "every answer is exact: there is nothing to set"),
+}
+"""Names, and what to do instead."""
+C_ENDINGS = ("_c", "_ex")
+
+
+class Absent:
+    """Refuses FAISS's other names; ``hasattr`` answers that they are not there."""
+
+    def __getattr__(self, name: str) -> Any:
+        stem = next((name[: -len(ending)] for ending in C_ENDINGS if name.endswith(ending)), "")
+        advice = ABSENT.get(name) or ABSENT.get(stem) or (POINTERS if stem and hasattr(type(self), stem) else None)
+        if advice is None:
+            return object.__getattribute__(self, name)  # which raises what a name that nobody knows raises
+        raise AbsentError(f"FAISS's {name} is not here; {advice}")
