@@ -8,11 +8,16 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chromium import photograph
+from chromium import DARK, photograph
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -98,8 +103,25 @@ def test_names_in_code_lead_to_the_reference() -> None:
     assert "other()</code></a>" not in made and "<pre><code>Engine</code></pre>" in made
 
 
+@pytest.fixture
+def served(site: Path) -> Iterator[str]:
+    """Where a browser finds the site: its search is not there for files."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
 @pytest.mark.exhaustive
-def test_pictures_of_the_site(site: Path) -> None:
-    sizes = [photograph(site / "index.html", f"site-{word}", width) for word, width in (("phone", 500), ("desk", 1280))]
-    dark = photograph(site / "how.html", "site-dark", 1280, 1400, "--blink-settings=preferredColorScheme=0")
-    assert min(*sizes, dark) > 20_000, "a blank page"
+def test_pictures_of_the_site(site: Path, served: str) -> None:
+    shots = [("index", "phone", True), ("index", "desk", False), ("how", "phone", False), ("how", "desk", True)]
+    for page, word, dark in shots:
+        name, flags = f"site-{page}-{word}{'-dark' if dark else ''}", (DARK,) if dark else ()
+        shot = photograph(site / f"{page}.html", name, {"phone": 500, "desk": 1280}[word], *flags, url=f"{served}/{page}.html")
+        assert shot.size > 20_000, "a blank page"
+        assert shot.light < 0.4 if dark else shot.light > 0.7, f"{name}: {shot.light}"

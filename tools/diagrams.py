@@ -41,7 +41,7 @@ def cascade() -> str:
         reaches = "reaches τ: read" if estimate[name] + radius[name] >= threshold else "proved out"
         kind = "scored first" if name in scored else reaches
         counts[kind] += 1
-        dim = ' style="opacity:.35"' if kind == "proved out" else ""
+        dim = ' style="opacity:.6"' if kind == "proved out" else ""
         ends = f"{at(estimate[name] - radius[name]):.1f} {y}H{at(estimate[name] + radius[name]):.1f}"
         place = at(rows[name] @ hidden)
         exact = "" if kind == "proved out" else f'<circle class="mark rival" cx="{place:.1f}" cy="{y}" r="4"/>'
@@ -88,7 +88,7 @@ def blocks() -> str:
         reaches = corner @ query >= threshold
         opened += bool(reaches)
         (left, bottom), (right, top) = place(low), place(high)
-        shade = "" if reaches else ' style="opacity:.4"'
+        shade = "" if reaches else ' style="opacity:.6"'
         box = f'x="{left - 5:.1f}" y="{top - 5:.1f}" width="{right - left + 10:.1f}" height="{bottom - top + 10:.1f}" rx="4"'
         x, y = place(corner)
         dots = "".join(f'<circle class="mark" cx="{place(one)[0]:.1f}" cy="{place(one)[1]:.1f}" r="3"/>' for one in group)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench_record import RECORD
-from chromium import CHROMIUM, photograph
+from chromium import CHROMIUM, DARK, photograph
 from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
 from headlong.report.answer import answer
@@ -141,7 +141,7 @@ PAGES = {"report": lambda: report(SOURCES), "demo": lambda: bench_page(RECORD, "
 @pytest.mark.parametrize("name", PAGES)
 def test_screenshots_of_both_pages(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.html").write_text(PAGES[name](), encoding="utf-8")
-    sizes = []
-    for word, width in (("phone", 500), ("desk", 1200)):
-        sizes.append(photograph(tmp_path / f"{name}.html", f"{name}-{word}", width))
-    assert min(sizes) > 20_000, "a blank page"
+    for word, width, flags in (("phone", 500, ()), ("desk", 1200, ()), ("dark", 1200, (DARK,))):
+        shot = photograph(tmp_path / f"{name}.html", f"{name}-{word}", width, *flags)
+        assert shot.size > 20_000, "a blank page"
+        assert shot.light < 0.3 if flags else shot.light > 0.8

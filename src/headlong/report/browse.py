@@ -16,8 +16,9 @@ th button { font: inherit; font-weight: 600; color: inherit; background: none; b
 th[aria-sort="ascending"] button::after { content: " \\2191"; } th[aria-sort="descending"] button::after { content: " \\2193"; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 svg g[tabindex]:hover .mark, svg g[tabindex]:focus .mark { fill: var(--ink); } svg g[tabindex]:focus { outline: none; }
-.named { min-height: 1.5em; font-size: .9rem; } section { scroll-margin-top: 1rem; }
-@media (max-width: 40rem) { body { padding: .6rem; } th, td { padding: .25rem .4rem; } svg { min-width: 26rem; } }
+.named { min-height: 1.4em; margin: .2rem 0 0; font-size: .9rem; } section { scroll-margin-top: 1rem; }
+@media (max-width: 40rem) { body { padding: .6rem; } table { font-size: .82rem; } th, td { padding: .25rem .35rem; }
+  tbody th { white-space: normal; } .spread { display: block; color: var(--soft); } svg { min-width: 26rem; } }
 """
 SCRIPT = """
 'use strict';

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -69,9 +70,10 @@ class Figure(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A paragraph."""
+    """A paragraph; ``soft``: in small grey letters."""
 
     text: str
+    soft: bool = False
 
 
 class Group(NamedTuple):
@@ -92,7 +94,7 @@ def page(title: str, intro: str, parts: Sequence[Part]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{_text(title)}</h1>\n<p>{_text(intro)}</p>\n{body}\n</main>\n</body>\n</html>\n"
+        f"<h1>{_text(title)}</h1>\n{f'<p>{_text(intro)}</p>' if intro else ''}\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -153,7 +155,7 @@ def _part(part: Part, level: int) -> str:
         shown = " open" if part.open else ""
         return f"<details{shown}><summary>{_text(part.title)}</summary>\n{inside}\n</details>"
     if isinstance(part, Words):
-        return f'<p class="words">{_text(part.text)}</p>'
+        return f'<p class="{"note" if part.soft else "words"}">{_text(part.text)}</p>'
     return _table(part, level) if isinstance(part, Table) else _figure(part, level)
 
 
@@ -174,8 +176,13 @@ def _table(table: Table, level: int) -> str:
 
 
 def _cells(row: Sequence[str], marks: Sequence[str]) -> str:
-    cells = "".join(f"<td{mark}>{_text(cell)}</td>" for mark, cell in zip(marks[1:], row[1:], strict=True))
+    cells = "".join(f"<td{mark}>{_number(cell)}</td>" for mark, cell in zip(marks[1:], row[1:], strict=True))
     return f'<th scope="row">{_text(row[0])}</th>{cells}'
+
+
+def _number(cell: str) -> str:
+    """Quartiles behind a number, "2.40× (2.00–2.67)", come below it where the page is narrow."""
+    return re.sub(r" (\([^()]*–[^()]*\))$", r'<span class="spread"> \1</span>', _text(cell))
 
 
 def _figure(figure: Figure, level: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from headlong.errors import MalformedFileError
 from headlong.report.answer import answer
 from headlong.report.browse import browsable
-from headlong.report.page import Figure, Group, Part, page, speed_and_error, speed_and_misses, times_figure
+from headlong.report.page import Figure, Group, Part, Words, page, speed_and_error, speed_and_misses, times_figure
 from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.records import record_tables
@@ -58,13 +58,13 @@ def report(sources: Sequence[Source], title: str = "headlong: results") -> str:
         names = ", ".join(name for name, _ in other)
         raise MalformedFileError(f"{names}: no result in there; expected what bench --json, inspect --json or reproduce wrote")
     parts: list[Part] = [*_answer(sources)]
+    parts.append(Words(f"Made from {len(sources)} files. Groups unfold; a click on a heading sorts by it.", soft=True))
     for kind, groups in kinds.items():
         if groups:
             parts.append(Group(f"{kind} ({len(groups)})", groups, open=files == 1))
     if other:
         parts.append(Group(f"Files without a picture here ({len(other)})", [Table("", ("file", "kind"), tuple(other))]))
-    intro = f"Made from {len(sources)} files. Groups unfold; a click on a heading sorts by it; marks of plots name themselves."
-    return browsable(page(title, intro, parts))
+    return browsable(page(title, "", parts))
 
 
 def _answer(sources: Sequence[Source]) -> list[Part]:
