@@ -1,11 +1,13 @@
-"""Decoding with transformers, stock beside headlong, on models of the shapes of GPT-2 (small) and Gemma 3 (270m).
+"""Decoding with transformers, stock beside headlong, on models of the shapes of GPT-2, Gemma 3 (270m) and a small Llama.
 
     python benchmarks/generate.py check gemma results/generate-gemma.json     # tokens, noise, chi-square
     python benchmarks/generate.py time gemma results/generate-gemma.json      # seconds, added to the same file
+    python benchmarks/generate.py time gemma results/generate-gemma.json --entropy 3   # one of the two uncertainties
 
 Random weights, float32, an output layer like a trained one's (``language_models.py``). ``check``: greedy tokens over 200
 prompts, tokens under the same noise, and the frequencies of samples. ``time``: output layer and sampler per token at top-p
-0.95, at next tokens of two uncertainties, and whole decode steps.
+0.95, at next tokens of two uncertainties, and whole decode steps, greedy and top-p: the stock model, the accelerated model
+through its own ``model.generate`` ("drop-in"), and through ``generate(model, ...)``.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from headlong.bench.measure import claim_threads, environment, pinned, write_run
 TOP_P = 0.95
 ENTROPIES = (3.0, 4.5)
 """Of the next token, in nats: a good small model's on running text, and a weak one's."""
+STEPS: dict[str, dict[str, Any]] = {
+    "decode step, greedy": {"do_sample": False}, "decode step, top-p": {"do_sample": True, "top_p": TOP_P},
+}  # fmt: skip
 
 
 def plain(model: Any) -> dict[str, Any]:
@@ -135,29 +140,33 @@ def clock(model: Any, settings: Any) -> list[dict[str, Any]]:
     from headlong.integrations.transformers import accelerate, restore
 
     asked, rows = prompts(model, 16), []
-    for entropy in ENTROPIES:
+    for entropy in settings.entropy:
         facts = uncertain(model, entropy)
         head = accelerate(model)
         with torch.no_grad(), head.taking() as taken:
             model(asked)
         hidden = taken.hidden.reshape(-1, taken.hidden.shape[-1]).contiguous()
+        shared = {"asked": entropy, "entropy": facts["entropy"], "nucleus": facts["nucleus_median"]}
         for what, (stock, ours) in rivals(head).items():
             for batch in (1, 8):
                 pair = [Contestant("stock", stock), Contestant("headlong", ours)]
                 timings = race(pair, hidden, batch, Schedule(rounds=9, calls=3, settle=1, seconds=settings.seconds))
-                about = {"what": what, "entropy": facts["entropy"], "nucleus": facts["nucleus_median"], "batch": batch}
+                about = {"what": what, **shared, "batch": batch}
                 rows.append(about | ratio({timing.contestant: timing.seconds for timing in timings}, batch))
                 sys.stdout.write(f"{ {key: value for key, value in rows[-1].items() if key != 'seconds'} }\n")
         stock_layer = restore(model)
-        rows.append({"what": "decode step, top-p", "entropy": facts["entropy"], "nucleus": facts["nucleus_median"], "batch": 1})
-        rows[-1] |= ratio(decode_steps(model, stock_layer, head, asked[:1]), 1)
+        for what, options in STEPS.items():
+            seconds = decode_steps(model, stock_layer, head, asked[:1], {**plain(model), **options})
+            rows.append({"what": what, **shared, "batch": 1} | ratio(seconds, 1))
+            sys.stdout.write(f"{ {key: value for key, value in rows[-1].items() if key != 'seconds'} }\n")
     return rows
 
 
 def ratio(seconds: dict[str, list[float]], batch: int) -> dict[str, Any]:
     """Medians for each token, how much faster, and what they are made of."""
-    stock, ours = (1e3 * statistics.median(seconds[name]) / batch for name in ("stock", "headlong"))
-    return {"stock_ms": stock, "headlong_ms": ours, "times": stock / ours, "seconds": seconds}
+    medians = {name: 1e3 * statistics.median(some) / batch for name, some in seconds.items()}
+    shown = {f"{name}_ms": median for name, median in medians.items()}
+    return shown | {"times": medians["stock"] / medians["headlong"], "seconds": seconds}
 
 
 def rivals(head: Any) -> dict[str, tuple[Any, Any]]:
@@ -195,16 +204,17 @@ def rivals(head: Any) -> dict[str, tuple[Any, Any]]:
     return {"head + sampler, top-p": (dense_sample, picked("top-p")), "head + argmax, greedy": (dense_greedy, picked("greedy"))}
 
 
-def decode_steps(model: Any, stock_layer: Any, head: Any, ids: Any) -> dict[str, list[float]]:
-    """Seconds for each token of whole ``generate`` calls, in turn; the first of both is not counted."""
+def decode_steps(model: Any, stock_layer: Any, head: Any, ids: Any, options: dict[str, Any]) -> dict[str, list[float]]:
+    """Seconds for each token of whole ``generate`` calls, in turn; the first of each is not counted."""
     from headlong.integrations.decoding import headlong_generate
 
-    options = {**plain(model), "max_new_tokens": 16, "do_sample": True, "top_p": TOP_P}
-    seconds: dict[str, list[float]] = {"stock": [], "headlong": []}
+    options = {**options, "max_new_tokens": 16}
+    seconds: dict[str, list[float]] = {"stock": [], "drop-in": [], "headlong": []}
     for _ in range(6):
         model.set_output_embeddings(stock_layer)
         seconds["stock"].append(per_token(model, ids, options))
         model.set_output_embeddings(head)
+        seconds["drop-in"].append(per_token(model, ids, options))
         seconds["headlong"].append(per_token(model, ids, {**options, "custom_generate": headlong_generate}))
     model.set_output_embeddings(stock_layer)
     return {name: values[1:] for name, values in seconds.items()}
@@ -219,7 +229,7 @@ def per_token(model: Any, ids: Any, options: dict[str, Any]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["check", "time"])
-    parser.add_argument("model", choices=["gpt2", "gemma"])
+    parser.add_argument("model", choices=["gpt2", "gemma", "llama"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompts", type=int, default=200)
@@ -227,6 +237,7 @@ def main() -> None:
     parser.add_argument("--noisy", type=int, default=32, help="prompts that are continued under the same noise")
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each timing")
+    parser.add_argument("--entropy", type=float, nargs="*", choices=ENTROPIES, default=ENTROPIES, help="rows of others stay")
     settings = parser.parse_args()
     claim_threads(settings.threads)
     import torch
@@ -242,7 +253,8 @@ def main() -> None:
         if settings.what == "check":
             record["facts"] = about | check(model, settings) | {"transformers": transformers_version()}
         else:
-            record["rows"] = clock(model, settings)
+            others = [row for row in record["rows"] if row.get("asked", round(row["entropy"], 1)) not in settings.entropy]
+            record["rows"] = sorted(others + clock(model, settings), key=lambda row: row["entropy"])
     write_run(settings.out, record | {"environment": environment(settings.threads)})
     sys.stdout.write(json.dumps(record["facts"], indent=1) + "\n" if settings.what == "check" else "written\n")
 

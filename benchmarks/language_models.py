@@ -1,4 +1,4 @@
-"""Models of the shapes of GPT-2 (small) and Gemma 3 (270m) with random weights and an output layer like a trained one's.
+"""Models of the shapes of GPT-2, Gemma 3 (270m) and a small Llama: random weights, an output layer like a trained one's.
 
 An untrained output layer is flat: every direction carries the same energy and every token is about as likely. Here row i
 of the layer is
@@ -22,15 +22,19 @@ VECTORS = 64
 
 def shaped(name: str) -> Any:
     """The model, float32, its output layer at scale 1."""
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel
+    import transformers as hf
 
     torch.manual_seed(0)
     if name == "gpt2":
-        model: Any = GPT2LMHeadModel(GPT2Config(tie_word_embeddings=False))
+        model: Any = hf.GPT2LMHeadModel(hf.GPT2Config(tie_word_embeddings=False))
+    elif name == "llama":  # Llama 3's tokens over a model as small as people run on a CPU's one core
+        sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "num_attention_heads": 8}
+        sizes |= {"num_key_value_heads": 2, "vocab_size": 128_256}
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, tie_word_embeddings=False))
     else:
         sizes = {"hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 4}
         sizes |= {"num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262_144}
-        model = Gemma3ForCausalLM(Gemma3TextConfig(**sizes, tie_word_embeddings=False))
+        model = hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**sizes, tie_word_embeddings=False))
     model.eval()
     weight = model.get_output_embeddings().weight
     turn = torch.linalg.qr(torch.randn(weight.shape[1], weight.shape[1])).Q

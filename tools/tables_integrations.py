@@ -10,12 +10,15 @@ from headlong.report.records import field
 from headlong.report.tables import Table, markdown
 from headlong.report.where import measured_where
 
-MODELS = {"gpt2": "GPT-2 (50,257 x 768)", "gemma": "Gemma 3 270m (262,144 x 640)"}
+MODELS = {
+    "gpt2": "GPT-2 (50,257 x 768)", "llama": "small Llama (128,256 x 512)", "gemma": "Gemma 3 270m (262,144 x 640)",
+}  # fmt: skip
+GENERATE = tuple(f"generate-{name}" for name in MODELS)
 
 
 def decoding() -> str:
     """Times of both models, stock beside ours."""
-    if text := missing("generate-gpt2", "generate-gemma"):
+    if text := missing(*GENERATE):
         return text
     rows = [
         (
@@ -24,6 +27,7 @@ def decoding() -> str:
         )
         for name in MODELS
         for row in record(f"generate-{name}")["rows"]
+        if row["what"].startswith("head + ")
     ]  # fmt: skip
     titles = ("model's shape", "what", "entropy, nats", "nucleus", "at once", "stock, ms a token", "headlong", "times faster")
     facts = record("generate-gpt2")
@@ -31,9 +35,24 @@ def decoding() -> str:
     return markdown(Table("", titles, tuple(rows), caption))
 
 
+def decode_steps() -> str:
+    """Tokens a second of whole steps: stock, the accelerated model's own ``generate``, and ours."""
+    if text := missing(*GENERATE):
+        return text
+    rows = []
+    for name, label in MODELS.items():
+        for row in record(f"generate-{name}")["rows"]:
+            if row["what"].startswith("decode step, "):
+                speeds = [f"{1e3 / row[key]:.1f}" if key in row else "–" for key in ("stock_ms", "drop-in_ms", "headlong_ms")]
+                rows.append((label, row["what"][13:], f"{row['entropy']:.1f}", *speeds, f"{row['times']:.2f}×"))
+    ways = ("stock", "accelerate(), then model.generate()", "accelerate(), then generate(model)")
+    titles = ("model's shape", "decoding", "entropy, nats", *(f"{way}, tokens/s" for way in ways), "times faster")
+    return markdown(Table("", titles, tuple(rows)))
+
+
 def decoded() -> str:
     """What was compared token for token, and the chi-squares."""
-    if text := missing("generate-gpt2", "generate-gemma"):
+    if text := missing(*GENERATE):
         return text
     rows = []
     for name, label in MODELS.items():
@@ -118,6 +137,6 @@ def packaging() -> str:
 
 
 BLOCKS = {
-    "decoding": decoding, "decoded": decoded, "processes": processes, "killed": killed, "ten-million": ten_million,
-    "many-classes": many_classes, "packaging": packaging,
+    "decoding": decoding, "decode-steps": decode_steps, "decoded": decoded, "processes": processes, "killed": killed,
+    "ten-million": ten_million, "many-classes": many_classes, "packaging": packaging,
 }  # fmt: skip

@@ -95,11 +95,11 @@ def decode(runs: Sequence[Record]) -> str:
         facts = run["facts"]
         ratios = [row["times"] for row in run["rows"] if row["what"] == STEP and row["batch"] == 1]
         if ratios:
-            name = {"gpt2": "GPT-2", "gemma": "Gemma 3"}.get(facts["shape"], facts["shape"])
+            name = {"gpt2": "GPT-2", "llama": "a small Llama", "gemma": "Gemma 3"}.get(facts["shape"], facts["shape"])
             parts.append(f"**{_span(ratios)}** for {name}'s shape ({facts['vocab']:,} tokens)")
         equal, asked = equal + facts["greedy tokens equal"], asked + facts["greedy tokens"]
     return (
-        f"A whole decode step of `generate()` with top-p sampling, the model's other layers included: {' and '.join(parts)}; "
+        f"A whole decode step of `generate()` with top-p sampling, the model's other layers included: {_listed(parts)}; "
         f"{equal:,} of {asked:,} greedy tokens are those of stock transformers."
     )
 
@@ -114,6 +114,10 @@ def recommender(record: Record) -> str:
         f"The best {record['settings']['k']} of {layer['vocab']:,} items ({layer['dim']} dimensions, made up) for one user, "
         f"ids proved: {duration(best.median)} where {over} takes {duration(found[over].median)}, **{times(best.speedup)}**."
     )
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _span(ratios: Sequence[float]) -> str:
