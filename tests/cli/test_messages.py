@@ -143,6 +143,7 @@ def test_bench_says_whose_queries_it_used(files: Path) -> None:
     asked += ["--batch", "1", "--rounds", "1", "--queries", "4"]
     said = CliRunner().invoke(app, asked).stdout
     assert "Queries: made up" in said and "compile takes, by itself: full: 3,200 weights" in said
+    assert "where the promise is: ids proved, log-probabilities within 0.2 nats proved" in said
     assert "emptied the caches" in said and "in a loop" in said
     only = CliRunner().invoke(app, [*asked, "--hidden", str(files / "h.npy"), "--way", "loop"]).stdout
     assert "made up" not in only and "emptied" not in only
@@ -153,11 +154,11 @@ def test_bench_says_what_would_have_been_faster() -> None:
     record["layer"]["hidden"] = MADE_UP
     assert len(list(remarks(record))) == 1  # auto took no part
     auto = {**deepcopy(record["answers"][2]), "contestant": "auto"}
-    auto["about"]["reason"] = "full: because"
+    auto["about"]["reason"], auto["about"]["promise"] = "full: because", "ids proved"
     record["answers"].append(auto)
     record["cold"].append({"contestant": "auto", "batch": 1, "seconds": [9e-3]})
     _, takes, faster = remarks(record)
-    assert takes == "compile takes, by itself: full: because."
+    assert takes == "compile takes, by itself: full: because; where the promise is: ids proved."
     assert faster == "method='cascade' is faster on these queries: 5.00 ms against 9.00 ms."
     record["cold"][-1]["seconds"] = [5.4e-3]
     assert len(list(remarks(record))) == 2

@@ -29,7 +29,8 @@ def remarks(record: Record) -> Iterator[str]:
     if chosen is None:
         return
     about = next(entry["about"] for entry in record["answers"] if entry["contestant"] == "auto")
-    yield f"compile takes, by itself: {about.get('reason', about.get('engine', 'auto'))}."
+    promise = f"; where the promise is: {about['promise']}" if "promise" in about else ""  # another has another choice
+    yield f"compile takes, by itself: {about.get('reason', about.get('engine', 'auto'))}{promise}."
     best = min(mine, key=lambda one: one.median)
     if chosen.median > NEAR * best.median:
         yield f"{_asked(best, chosen)} is faster on these queries: {duration(best.median)} against {duration(chosen.median)}."
