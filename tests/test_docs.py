@@ -81,9 +81,20 @@ pathlib.Path(os.environ["RANK"] + ".json").write_text(json.dumps(found))
     assert done.returncode == 0, done.stderr
     expected = headlong.compile(layer).topk(np.load(tmp_path / "hidden.npy"), k=10).ids.tolist()
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [[expected, True]] * 2
+
+    class NoFields:
+        """A ``StructType`` of nothing."""
+
+        fields: tuple[Any, ...] = ()
+
+        def jsonValue(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+            return {"fields": []}
+
+        fromJson = staticmethod(lambda given: given)  # noqa: N815
+
     asked: list[dict[str, Any]] = []  # the examples run it under Ray and Spark; here is that its arguments fit
     both = SimpleNamespace(
-        schema=SimpleNamespace(fields=[]),
+        schema=NoFields(),
         map_batches=lambda scorer, **given: asked.append({"scorer": scorer, **given}),
         mapInPandas=lambda function, **given: asked.append({"function": function, **given}),
     )
