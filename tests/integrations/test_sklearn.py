@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import headlong as hl
-from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import InputError, MissingPackageError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.sklearn import HeadClassifier, TopKClassifier
 
 QUICK = {"epochs": 30, "random_state": 0}
@@ -164,3 +165,10 @@ def test_bad_settings_are_named() -> None:
         HeadClassifier().fit(x * 1e200, y)
     with pytest.raises(ShapeError, match="k is True"):
         TopKClassifier().fit(x, y).predict_topk(x, True)
+
+
+def test_what_is_missing_for_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = np.eye(6), np.arange(6)  # noqa: N806
+    monkeypatch.setitem(sys.modules, "headlong.integrations.sklearn.training", None)  # as without PyTorch
+    with pytest.raises(MissingPackageError, match=r"HeadClassifier trains with PyTorch .*pip install 'headlong\[torch\]'"):
+        HeadClassifier(epochs=1).fit(X, y)

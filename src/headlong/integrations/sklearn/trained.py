@@ -12,7 +12,7 @@ from sklearn.utils.sparsefuncs import mean_variance_axis
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from headlong.checks import real, whole
-from headlong.errors import InputError, NonFiniteError
+from headlong.errors import InputError, MissingPackageError, NonFiniteError
 from headlong.integrations.sklearn.ranking import Doubles, Ranking, written_out
 from headlong.layers.matrix import Layer
 from headlong.links import Affine
@@ -118,7 +118,10 @@ class HeadClassifier(Ranking):
         return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
     def _begin(self, X: Any, classes: NDArray[Any], weight: Any) -> None:  # noqa: N803
-        from headlong.integrations.sklearn.training import Training
+        try:
+            from headlong.integrations.sklearn.training import Training
+        except ImportError as error:
+            raise MissingPackageError(f"HeadClassifier trains with PyTorch ({error}): pip install 'headlong[torch]'") from error
 
         if len(classes) < 2:
             raise InputError(f"y holds one class, {classes[0]!r}; expected two or more classes")
