@@ -168,7 +168,7 @@ def test_bad_settings_are_named() -> None:
 
 
 def test_what_is_missing_for_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = np.eye(6), np.arange(6)  # noqa: N806
+    X, y = np.eye(6), np.arange(6)
     monkeypatch.setitem(sys.modules, "headlong.integrations.sklearn.training", None)  # as without PyTorch
     with pytest.raises(MissingPackageError, match=r"HeadClassifier trains with PyTorch .*pip install 'headlong\[torch\]'"):
         HeadClassifier(epochs=1).fit(X, y)
