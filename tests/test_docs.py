@@ -102,7 +102,7 @@ pathlib.Path(os.environ["RANK"] + ".json").write_text(json.dumps(found))
     options = asked[0]["fn_constructor_kwargs"] | {"engine": str(tmp_path / "head.safetensors")}
     found = asked[0]["scorer"](**options)({"hidden": np.load(tmp_path / "hidden.npy")})
     assert found["ids"].tolist() == expected
-    assert "ids array<bigint>" in asked[1]["schema"]
+    assert [field["name"] for field in asked[1]["schema"]["fields"]] == ["ids", "log_probs", "error", "proved"]
 
 
 def _texts() -> dict[str, Any]:
