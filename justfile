@@ -46,8 +46,8 @@ storm CASES="2000":
     OMP_NUM_THREADS=1 {{python}} tests/storm/storm.py --cases {{CASES}} --jobs 2 --json results/storm.json
 
 # What batches cost on a recommender-like layer in the worst case of the storm, over a dense scan; wants a quiet machine
-storm-costs CASES="150":
-    OMP_NUM_THREADS=1 {{python}} tests/storm/costs.py --cases {{CASES}} --json results/storm-costs.json
+storm-costs CASES="150" CLASSES="12103":
+    OMP_NUM_THREADS=1 {{python}} tests/storm/costs.py --cases {{CASES}} --classes {{CLASSES}} --json results/storm-costs{{ if CLASSES == "12103" { "" } else { "-" + CLASSES } }}.json
 
 # Loading a verified engine, and a draw among equal logits; wants a quiet machine
 worst-calls:

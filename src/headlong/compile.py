@@ -163,7 +163,8 @@ def _read(
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}"
         if len(engine.plan.levels) > 1 and not wanted.delta and math.isfinite(wanted.eps):
-            engine = engine.reading_densely(PROVED, f"{engine.reason}; dense beyond batch {PROVED}: proofs share few rows")
+            most = min(PROVED, engine.plan.dense.batch)
+            engine = engine.reading_densely(most, f"{engine.reason}; dense beyond batch {most:g}: proofs share few rows")
     if method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)

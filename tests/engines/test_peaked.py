@@ -140,3 +140,16 @@ def test_a_query_whose_other_classes_weigh_nothing_is_done(batch: int) -> None:
     assert (found.ids == np.argsort(-logits, axis=1, kind="stable")[:, :K]).all()
     assert (np.abs(found.lse - logits.max(axis=1)) <= found.error).all() and (found.error <= 0.01).all()
     assert not found.cost.dense.any()
+
+
+@pytest.mark.usefixtures("usual_crossover")
+@pytest.mark.parametrize("batch", [8, 64])
+@pytest.mark.parametrize("way", sorted(set(WAYS) - {"blocks"}))
+def test_a_batch_over_short_rows_shares_a_dense_pass_however_many_they_are(way: str, batch: int) -> None:
+    rng = np.random.default_rng(6)
+    weight = (rng.normal(size=(24_000, 64)) * np.exp(0.4 * rng.normal(size=(24_000, 1)))).astype(np.float32)
+    method, options = WAYS[way]
+    engine = hl.compile(hl.Layer(weight), method, **options)
+    for spread in (0.1, 8.0):
+        assert engine.topk(spread * rng.normal(size=(batch, 64)), K).cost.dense.all()
+    assert way != "plain" or not engine.topk(rng.normal(size=(4, 64)), K).cost.dense.any()

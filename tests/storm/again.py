@@ -20,7 +20,7 @@ from headlong import Affine, native
 from headlong.errors import UnsupportedError
 from oracle import Truth
 
-LONG = 0.004
+LONG = 0.016
 """Seconds of a turn that a clock tells from others."""
 
 
@@ -105,15 +105,19 @@ def _levels(found: Found, case: Case, layer: Any, hidden: Any, options: Any, fac
 
 
 def ratio(engine: Any, dense: Any, hidden: Any, k: int, turns: int = 2) -> float:
-    """Processor time of a batch over that of a dense pass, the least of some turns each; a turn is several calls, if short."""
-    found = [math.inf, math.inf]
-    calls = [1, 1]
+    """Processor time of a batch over that of a dense pass, the least of some turns; a turn is as many calls as take long."""
+
+    def timed(one: Any, calls: int) -> float:
+        start = time.process_time()
+        for _ in range(calls):
+            one.topk(hidden, k)
+        return time.process_time() - start
+
+    found, calls = [math.inf, math.inf], [1, 1]
+    for which, one in enumerate((engine, dense)):  # a coarse clock may stand still for a short call
+        while timed(one, calls[which]) < LONG and calls[which] < 1024:
+            calls[which] *= 2
     for _ in range(turns):
         for which, one in enumerate((engine, dense)):
-            start = time.process_time()
-            for _ in range(calls[which]):
-                one.topk(hidden, k)
-            spent = max(time.process_time() - start, 1e-6)  # a coarse clock may not have moved
-            found[which] = min(found[which], spent / calls[which])
-            calls[which] = max(calls[which], min(64, int(LONG * calls[which] / spent)))
+            found[which] = min(found[which], timed(one, calls[which]) / calls[which])
     return found[0] / found[1]

@@ -6,7 +6,7 @@
 
 The cases are the storm's, on 12,103 classes of 64 numbers whose norms spread by exp(0.4 N), in batches of 8 and 64: methods,
 options, links, biases, dtypes, calibrations, promises and how far logits spread are drawn as there. The dense scan is
-``method="full"`` on the same threads; times are processor times, the least of some turns.
+``method="full"``; both have one thread, and times are processor times, the least of some turns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def recommender(number: int, vocab: int = VOCAB, dim: int = DIM) -> Case | None:
         return None
     k = case.k if case.k < vocab else 10
     return replace(
-        case, vocab=vocab, dim=dim, batch=BATCHES[number % 2], spectrum="long tail", mask="none", k=min(k, 100), looks=False
+        case, vocab=vocab, dim=dim, batch=BATCHES[number % 2], spectrum="long tail", mask="none", k=min(k, 100), looks=False,
+        threads=1,
     )  # fmt: skip
 
 

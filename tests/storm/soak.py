@@ -33,6 +33,8 @@ THREADS = 16
 PATIENCE = 600
 """Seconds by the clock after which a forked child is taken to hang, on a machine however busy."""
 MARGIN = 64 << 20
+AT_ONCE = 12
+"""Children that may be at work together."""
 
 
 class Soak:
@@ -108,23 +110,42 @@ class Soak:
                     self.faults.append(f"{type(error).__name__}: {error}"[:300])
 
     def fork(self) -> None:
-        """A child that asks and ends, a second after the last one."""
+        """A child every second, whatever became of those before; where the machine is so busy that many are left, fewer."""
+        children: list[int] = []
+        due = time.monotonic()
         while self.left > 0:
-            child = os.fork()
-            if child == 0:
-                signal.alarm(PATIENCE)
-                try:
-                    path, dim, oracle = self.asked[self.forks % len(self.asked)]
-                    wrong = self.ask(hl.load(path, threads=2), dim, oracle, np.random.default_rng(self.forks), 9)
-                    os._exit(1 if wrong else 0)
-                except BaseException:
-                    os._exit(2)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if status != 0:
-                with self.lock:
-                    self.faults.append(f"a forked child ended with {status}")
+            children = self.reaped(children, AT_ONCE - 1)
+            children.append(self.child(self.forks))
             self.forks += 1
-            time.sleep(1)
+            due = max(due + 1, time.monotonic())
+            time.sleep(max(0.0, min(due - time.monotonic(), self.left)))
+        self.reaped(children, 0)
+
+    def child(self, number: int) -> int:
+        """A forked process that loads an engine, asks, and says by its status whether an answer was wrong."""
+        child = os.fork()
+        if child:
+            return child
+        signal.alarm(PATIENCE)
+        try:
+            path, dim, oracle = self.asked[number % len(self.asked)]
+            wrong = self.ask(hl.load(path, threads=2), dim, oracle, np.random.default_rng(number), 9)
+            os._exit(1 if wrong else 0)
+        except BaseException:
+            os._exit(2)
+
+    def reaped(self, children: list[int], most: int) -> list[int]:
+        """The children that go on, no more than ``most`` of them: the eldest are waited for; a fault where one ended badly."""
+        left = []
+        for number, child in enumerate(children):
+            wait = len(left) + len(children) - number > most
+            found, status = os.waitpid(child, 0 if wait else os.WNOHANG)
+            if found == 0:
+                left.append(child)
+            elif os.waitstatus_to_exitcode(status) != 0:
+                with self.lock:
+                    self.faults.append(f"a forked child ended with {os.waitstatus_to_exitcode(status)}")
+        return left
 
 
 def matrix(layer: hl.Layer) -> Oracle:

@@ -35,11 +35,20 @@ SHARED = 2_500_000
 coordinates are read as fast as anything shorter."""
 
 
-def crossover(layer: Layer, shares: bool = True) -> float:
-    """The batch beyond which all rows are read, whatever was looked at first: :data:`APART` where the layer has few weights, or
-    where queries of a batch share nothing that they read.
+NARROW = 64
+"""Coordinates up to which a class costs a query of a batch no more in the dense pass, which they share, than in a look and its
+part of a normaliser, which each of them pays; with twice as many that is so in batches twice as large
+(``results/storm-costs.json``, ``results/storm-costs-60000.json``)."""
+
+
+def crossover(layer: Layer, eps: float = math.inf, shares: bool = True) -> float:
+    """The batch beyond which all rows are read, whatever was looked at first: :data:`APART` where the layer has few weights,
+    where its rows are short and normalisers are asked for within ``eps``, or where queries share nothing that they read.
     """
-    return APART if not shares or layer.vocab * layer.dim < SMALL else math.inf
+    if not shares or layer.vocab * layer.dim < SMALL:
+        return APART
+    longer = math.ceil(layer.dim / NARROW)
+    return longer * APART if longer <= 2 and math.isfinite(eps) else math.inf
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class Buckets(Method):
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         count = default_buckets(layer.vocab) if self.buckets is None else whole(self.buckets, "buckets", 1, layer.vocab)
-        return Plan(None, None, None, None, (), None, Dense(crossover(layer), self.share), bucket_arrays(layer, count))
+        dense = Dense(crossover(layer, promise.eps), self.share)
+        return Plan(None, None, None, None, (), None, dense, bucket_arrays(layer, count))
 
     def reader(self, engine: EngineParts) -> BucketReader:
         return BucketReader(engine, self.share)

@@ -139,13 +139,14 @@ class Cascade(Method):
         if most <= 1 and not self.blocks:
             return plan
         most = layer.vocab if self.blocks else most
-        return plan._replace(blocks=blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch))
+        blocks = blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch)
+        return plan._replace(blocks=blocks, dense=plan.dense._replace(batch=crossover(layer)))  # blocks share what they read
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise
     ) -> tuple[Plan, Basis | None]:
         """The look at all classes and what follows it, and the whitened basis where there is one."""
-        dense = Dense(crossover(layer), DENSE_SHARE)
+        dense = Dense(crossover(layer, promise.eps), DENSE_SHARE)
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
             return self._planes(layer, calibration, dense, threads, promise), None

@@ -7,7 +7,7 @@
     x before x'   for every L in the box iff  sum_k d_k exp(-r_k sign d_k) > 0,   d_k = pi_k (e^f(z_kx) - e^f(z_kx')) e^-L_k
 
 Unlike one softmax, a mixture's *ranking* depends on its normalisers: ids are proved with proved intervals of them
-(``delta_ids`` 0), or hold but for ``delta_ids`` with sampled or learned ones (``mixture_widths.py``). Where the box is too
+(``delta_ids`` 0), or hold but for ``delta_ids`` with sampled or learned ones (``widths.py``). Where the box is too
 wide for a pair, the normalisers that matter to it are narrowed as far as it takes; where an unseen class may still win, each
 component's own ranking is lengthened. Both end in exact sums, so every query is answered; ``cost.dense`` says where the whole
 matrix was read. A pooled layer (MoC) is one softmax.
