@@ -55,6 +55,7 @@ def compiled(target: str, build: Path, folder: Path) -> tuple[list[str], int]:
         made_of = folder / f"{number}.o"
         if TARGETS[target] is None:
             flags = [flag for flag in flags if not flag.startswith("-O")]
+        flags = [flag.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a") for flag in flags]  # Zig's way to say it
         given = [*flags, *OTHERWISE, f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests'}"]
         done = zig(target, *given, "-c", str(path), "-o", str(made_of))
         if done.stderr:

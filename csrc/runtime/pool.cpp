@@ -30,7 +30,6 @@ using Clock = std::chrono::steady_clock;
 // as reading a thousand rows. It gives way all the while, because whoever else wants this processor, such as another
 // library's threads that look out for their own work, would otherwise wait for it.
 constexpr auto kLookOut = std::chrono::microseconds(250);
-constexpr int kPauses = 32;
 
 constexpr int64_t kMost = 1024;  // pieces of a round
 constexpr int kMostWorkers = 1023;
@@ -46,7 +45,8 @@ int process() {
 
 void breathe() {
 #if defined(__x86_64__)
-    for (int i = 0; i < kPauses; ++i) _mm_pause();
+    constexpr int pauses = 32;
+    for (int i = 0; i < pauses; ++i) _mm_pause();
 #endif
     std::this_thread::yield();
 }
