@@ -14,6 +14,7 @@ namespace {
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
 constexpr size_t kMostScouts = 4;        // queries that speak for a block of four times as many or more
+constexpr size_t kQueriesPerScout = 16, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
 // others taken to be, and not even a sample is paid for them.
@@ -31,9 +32,10 @@ bool all_finish_densely(const Executor& e, const double* hidden, const std::vect
 
 // One block of queries: the look, and what became of each.
 void look_and_resolve(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows,
-                      const Question& question, bool keep, int threads, const Resolve& resolve, std::vector<Status>& status,
-                      std::vector<Answer>& answers) {
+                      const Question& question, bool keep, size_t together, int threads, const Resolve& resolve,
+                      std::vector<Status>& status, std::vector<Answer>& answers) {
     Look look = start_look(e, source, hidden, rows, threads);
+    look.together = static_cast<double>(together);
     const int n = look.prepared.n;
     if (keep) look.est.resize(static_cast<size_t>(n) * e.padded);
     if (question.keep && n == 1) look.rad.resize(e.padded);
@@ -61,14 +63,17 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || e.keeping.load() > 0;
     const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
     std::vector<int64_t> kept_later, finish_densely;
-    for (size_t start = 0; start < rows.size(); start += step) {
-        const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + static_cast<size_t>(step)));
-        if (use_preview && all_finish_densely(e, hidden, some, question, threads, answers)) {
+    const size_t first = use_preview ? rows.size() / kQueriesPerScout + 1 : rows.size();
+    for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
+        stop = std::min({rows.size(), start + static_cast<size_t>(step), start == 0 && rows.size() >= kLeastScouted ? first : rows.size()});
+        const std::vector<int64_t> some(rows.begin() + start, rows.begin() + stop);
+        // What was looked at in vain cannot be taken back: where it was for most so far, the others are read densely at once.
+        if (use_preview && (2 * finish_densely.size() > start || all_finish_densely(e, hidden, some, question, threads, answers))) {
             finish_densely.insert(finish_densely.end(), some.begin(), some.end());
             continue;
         }
         std::vector<Status> status(some.size(), Status::finish_densely);
-        look_and_resolve(e, source, hidden, some, question, keep, threads, resolve, status, answers);
+        look_and_resolve(e, source, hidden, some, question, keep, rows.size(), threads, resolve, status, answers);
         const int n = static_cast<int>(some.size());
         int came_back = 0;
         for (int q = 0; q < n; ++q) {
@@ -135,12 +140,28 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
     return status;
 }
 
+namespace {
+
+// Vectors of zeros, which pad a batch, tie all classes but for their biases: no look tells these apart, and one would drag the
+// others into a dense pass. Returns the others.
+std::vector<int64_t> answer_zeros(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
+                                  std::vector<Answer>& answers) {
+    std::vector<int64_t> zeros, others;
+    for (const int64_t row : rows) (all_zero(e, hidden + row * e.dim) ? zeros : others).push_back(row);
+    for (const int64_t row : zeros) answers[row].dense = true;
+    if (!zeros.empty()) finish(e, hidden, zeros, question, answers);
+    return others;
+}
+
+}  // namespace
+
 std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question,
                                   bool dense_only) {
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows(count);
     std::iota(rows.begin(), rows.end(), 0);
     if (!dense_only && side_by_side(e, question, count)) rows = ask_side_by_side(e, hidden, count, question, answers);
+    if (!dense_only && e.has_preview && e.budget == 0) rows = answer_zeros(e, hidden, rows, question, answers);
     if (rows.empty()) return answers;
     Question asked = question;
     asked.keep = question.keep || (e.budget > 0 && e.has_preview && !dense_only);

@@ -34,6 +34,11 @@ void keep_best(std::vector<Scored>& best, int64_t k, const Scored& s) {
 // Runs of rows whose sums are joined in order: the same whatever the threads.
 int64_t pieces(const Executor& e) { return std::max<int64_t>(1, std::min(kMostPieces, e.vocab / kLeastPiece)); }
 
+// Whether a vector is nothing but zeros: all logits are their classes' biases, and no row has to be read.
+bool all_zero(const Executor& e, const double* hidden) {
+    return std::all_of(hidden, hidden + e.dim, [](double x) { return x == 0; });
+}
+
 // visit(piece, q, first, n, z) with the logits of `n` rows for rows[q]; masked classes are at -inf. The rows of a piece come
 // in order, from one thread.
 void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
@@ -44,6 +49,7 @@ void every_logit(const Executor& e, const double* hidden, const std::vector<int6
     Scratch<double> x(n * wide);
     std::memset(x.data(), 0, sizeof(double) * n * wide);
     for (int q = 0; q < n; ++q) std::copy_n(hidden + rows[q] * e.dim, e.dim, x.data() + q * wide);
+    const bool nothing = std::all_of(rows.begin(), rows.end(), [&](int64_t row) { return all_zero(e, hidden + row * e.dim); });
     Turns<int64_t> next;
     run_parallel(static_cast<int>(std::min<int64_t>(question.threads, all)), [&](int) {
         Scratch<double> scratch(at_once * wide), z(n * at_once);
@@ -53,7 +59,8 @@ void every_logit(const Executor& e, const double* hidden, const std::vector<int6
                 check_in();
                 const int64_t count = std::min(at_once, stop - first);
                 const char* from = static_cast<const char*>(e.weight) + first * row_size;
-                if (n == 1) e.kernels->dot_rows(from, e.kind, e.dim, nullptr, count, x.data(), z.data());
+                if (nothing) std::fill_n(z.data(), n * at_once, 0.0);
+                else if (n == 1) e.kernels->dot_rows(from, e.kind, e.dim, nullptr, count, x.data(), z.data());
                 else e.kernels->dot_block(from, e.kind, e.dim, count, x.data(), n, scratch.data(), z.data(), at_once);
                 for (int q = 0; q < n; ++q) {
                     double* some = z.data() + q * at_once;
@@ -111,6 +118,7 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
         answer.error = dot_error(e, hidden + rows[q] * e.dim) + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(shift));
         answer.proved = true;
+        if (all_zero(e, hidden + rows[q] * e.dim)) continue;
         answer.rows += e.vocab;
         answer.bytes += static_cast<double>(e.vocab) * e.row_bytes() / static_cast<double>(n);
     }

@@ -270,6 +270,7 @@ Look start_look(const Executor& e, const Source& source, const double* hidden, c
     Look look;
     look.source = &source;
     look.rows = rows;
+    look.together = static_cast<double>(rows.size());
     look.threads = threads;
     look.hidden.resize(rows.size() * e.dim);
     for (size_t q = 0; q < rows.size(); ++q) std::memcpy(&look.hidden[q * e.dim], hidden + rows[q] * e.dim, sizeof(double) * e.dim);
@@ -277,12 +278,20 @@ Look start_look(const Executor& e, const Source& source, const double* hidden, c
     return look;
 }
 
-// Share of the classes that is worth scoring row by row for the normaliser. Queries that come together share the bytes of a
-// dense pass, and what is left to each of them is arithmetic.
-double worth_scoring(const Executor& e, const Look& look) {
-    const double together = static_cast<double>(look.rows.size());
-    return look.source == &e.preview ? e.share * std::min(1.0, 1 / together + kArithmetic) : e.share;
+namespace {
+
+// Queries that come together share the bytes of a dense pass, and what is left to each of them is arithmetic.
+double part_of_dense(const Executor& e, const Look& look) {
+    return look.source == &e.preview ? std::min(1.0, 1 / look.together + kArithmetic) : 1;
 }
+
+}  // namespace
+
+// Share of the classes that is worth scoring row by row for the normaliser.
+double worth_scoring(const Executor& e, const Look& look) { return e.share * part_of_dense(e, look); }
+
+// Rows that an estimate of the normaliser may take, if it turns out to need more than it was thought to.
+double most_rows(const Executor& e, const Look& look) { return part_of_dense(e, look) * (e.share * static_cast<double>(e.vocab) + 4096); }
 
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {
     const int n = look.prepared.n;

@@ -61,6 +61,7 @@ struct Look {
     const Source* source;
     Prepared prepared;
     std::vector<int64_t> rows;      // which queries of the batch
+    double together = 1;            // of how many that came together, and could share a dense pass
     Scratch<double> hidden;         // [query][dim]
     std::vector<Part> parts;        // [query][thread]
     Scratch<float> est;             // kept estimates [query][padded vocab], or empty

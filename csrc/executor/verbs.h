@@ -45,6 +45,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers);
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone = false);
 double worth_scoring(const Executor& e, const Look& look);
+double most_rows(const Executor& e, const Look& look);
 
 // executor/prepare.cpp: a query as the levels want it
 void prepare(const Executor& e, const Source& source, Look& look);
@@ -124,6 +125,7 @@ Status draw_filtered(const Executor& e, Look& look, int q, const Question& quest
 
 // executor/dense_pass.cpp: every row in float64; sampling/dense.cpp
 int64_t pieces(const Executor& e);
+bool all_zero(const Executor& e, const double* hidden);
 void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                            const Visit& visit);
 void finish(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,

@@ -36,7 +36,7 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
     Weighed w;
     double exact = take_out(e, look, q, scored, question.beta, &w.shift);
     const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) + allow_float32(e, look, q, question, w);
-    const double aim = question.eps - fixed, odds = 2 / question.delta, most = e.share * static_cast<double>(e.vocab);
+    const double aim = question.eps - fixed, odds = 2 / question.delta, most = most_rows(e, look);
     if (aim <= 0) return refine(e, look, q, question, threads, scored, lse, answer);
     w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
     const Rule rule{odds, nullptr, spread_of(e, look, q, used)};
@@ -44,9 +44,9 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
     mark("bet: weighing");
     const Wager wager = look_where_it_pays(e, look, q, exact, aim, rule, question.beta, threads, w, answer);
     mark("bet: closer looks");
-    if (!(wager.cost < most)) return Status::finish_densely;
+    if (!(wager.cost < worth_scoring(e, look) * static_cast<double>(e.vocab))) return Status::finish_densely;
     Scratch<double> before(e.padded / kRun + 1);
-    if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, before, &exact, scored)) return Status::finish_densely;
+    if (!score_widest(e, look, q, wager.edge, 2 * most, question.beta, threads, w, before, &exact, scored)) return Status::finish_densely;
     mark("bet: widest rows");
     const double total = before[e.padded / kRun], known = exact + w.sum;
     if (out_of_range(exact, known)) return Status::finish_densely;
@@ -59,7 +59,7 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
     Bet bet{known, total, aim, odds};
     double draws = 0.7 * rule.draws(aim * known / total);
     for (uint32_t round = 0; round < 16; ++round) {
-        if (static_cast<double>(bet.drawn.size()) + draws > most + 4096) return Status::finish_densely;
+        if (static_cast<double>(bet.drawn.size()) + draws > most) return Status::finish_densely;
         if (draws > 0)
             for (double x : sample_terms(e, look, q, w, before, sorted_points(*e.kernels, key, round, static_cast<int64_t>(draws) + 16, total), threads, term, answer))
                 bet.add(x);

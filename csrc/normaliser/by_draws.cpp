@@ -55,12 +55,12 @@ Line again(const Line& from) {
 // Takes the widest out of it.
 Status lay_out(const Executor& e, Look& look, int q, const Question& question, const Rule& rule, int threads, std::vector<Scored>& scored,
                Line& line, Answer& answer) {
-    const double most = e.share * static_cast<double>(e.vocab);
+    const double most = most_rows(e, look);
     Weighed& w = line.w;
     const Wager wager = look_where_it_pays(e, look, q, line.exact, line.aim, rule, question.beta, threads, w, answer);
     line.before.resize(e.padded / kRun + 1);
-    if (!(wager.cost < most)) return Status::finish_densely;
-    if (!score_widest(e, look, q, wager.edge, 2 * most + 4096, question.beta, threads, w, line.before, &line.exact, scored)) return Status::finish_densely;
+    if (!(wager.cost < worth_scoring(e, look) * static_cast<double>(e.vocab))) return Status::finish_densely;
+    if (!score_widest(e, look, q, wager.edge, 2 * most, question.beta, threads, w, line.before, &line.exact, scored)) return Status::finish_densely;
     line.total = line.before[e.padded / kRun];
     line.known = line.exact + w.sum;
     return out_of_range(line.exact, line.known) || !(line.known > 0) ? Status::finish_densely : Status::done;
@@ -91,9 +91,9 @@ double estimate(const Executor& e, const Look& look, int q, const Question& ques
 }
 
 // What may be drawn is far less than what makes a query better read densely.
-int64_t count_of(const Executor& e, const Line& line, const Rule& rule) {
+int64_t count_of(const Executor& e, const Look& look, const Line& line, const Rule& rule) {
     const double wanted = line.total > 0 ? std::ceil(rule.draws(line.aim * line.known / line.total)) : 0;
-    return wanted < e.share * static_cast<double>(e.vocab) + 4096 ? static_cast<int64_t>(wanted) : -1;
+    return wanted < most_rows(e, look) ? static_cast<int64_t>(wanted) : -1;
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ Status draw(const Executor& e, Look& look, int q, const Question& question, int 
     const Rule rule{0, &e.draws};
     Line line = start_line(e, look, q, question, rule, threads, scored);
     const Status status = lay_out(e, look, q, question, rule, threads, scored, line, answer);
-    const int64_t count = status == Status::done ? count_of(e, line, rule) : -1;
+    const int64_t count = status == Status::done ? count_of(e, look, line, rule) : -1;
     if (count < 0) return Status::finish_densely;
     lse = {estimate(e, look, q, question, line, count, key_of(e, look, q, question), threads, answer), question.eps};
     return Status::done;
@@ -143,7 +143,7 @@ void try_one(const Executor& e, const double* hidden, int64_t row, const Questio
         std::copy(before.begin(), before.end(), look.est.data());
         std::vector<Scored> known = scored;
         if (lay_out(e, look, 0, question, rule, 1, known, line, answer) != Status::done) continue;
-        const int64_t count = count_of(e, line, rule);
+        const int64_t count = count_of(e, look, line, rule);
         for (int t = 0; count >= 0 && t < tries; ++t)
             out[s * tries + t] = estimate(e, look, 0, question, line, count, mix(key + static_cast<uint64_t>(t)), 1, answer);
     }

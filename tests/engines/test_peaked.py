@@ -153,3 +153,34 @@ def test_a_batch_over_short_rows_shares_a_dense_pass_however_many_they_are(way: 
     for spread in (0.1, 8.0):
         assert engine.topk(spread * rng.normal(size=(batch, 64)), K).cost.dense.all()
     assert way != "plain" or not engine.topk(rng.normal(size=(4, 64)), K).cost.dense.any()
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+def test_where_the_first_looks_are_in_vain_the_others_are_not_taken(batch: int) -> None:
+    """No interval is as narrow as this promise: every normaliser ends in a dense pass, all but the first at once."""
+    rng = np.random.default_rng(7)
+    layer = hl.Layer(rng.normal(size=(9_000, 48)).astype(np.float32))
+    engine = hl.compile(layer, "cascade", eps=1e-6, threads=2).reading_densely(math.inf)
+    cost = engine.topk(rng.normal(size=(batch, 48)), K).cost
+    assert cost.dense.all()
+    looked_at = cost.rows > layer.vocab + K  # beside the dense pass and its own best, some rows were scored
+    assert 1 <= looked_at.sum() <= 1 + batch // 16
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("way", ["plain", "few-bits", "prefix"])
+def test_a_vector_of_zeros_reads_no_row_and_drags_none_along(way: str, bias: bool) -> None:
+    rng = np.random.default_rng(8)
+    weight, hidden = rng.normal(size=(20_000, 32)).astype(np.float32), rng.normal(size=(9, 32))
+    hidden[[2, 5]] = 0
+    offset = rng.normal(size=20_000).astype(np.float32) if bias else None
+    method, options = WAYS[way]
+    engine = hl.compile(hl.Layer(weight, offset), method, **options).reading_densely(math.inf)
+    logits = hidden @ weight.T.astype(np.float64) + (0 if offset is None else offset.astype(np.float64))
+    for eps in (0.01, math.inf):
+        top = engine.topk(hidden, K, eps=eps)
+        assert (top.ids == np.argsort(-logits, axis=1, kind="stable")[:, :K]).all() and top.proved.all()
+        exact = np.log(np.exp(logits).sum(axis=1))
+        assert (np.abs(top.lse - exact) <= top.error)[[2, 5]].all()
+        assert bias or ((top.cost.rows[[2, 5]] == 0).all() and (top.error[[2, 5]] <= 1e-9).all())
+        assert top.cost.bytes[[2, 5]].max() <= top.cost.bytes.max()
