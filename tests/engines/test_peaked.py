@@ -144,7 +144,7 @@ def test_a_query_whose_other_classes_weigh_nothing_is_done(batch: int) -> None:
 
 @pytest.mark.usefixtures("usual_crossover")
 @pytest.mark.parametrize("batch", [8, 64])
-@pytest.mark.parametrize("way", sorted(set(WAYS) - {"blocks"}))
+@pytest.mark.parametrize("way", WAYS)
 def test_a_batch_over_short_rows_shares_a_dense_pass_however_many_they_are(way: str, batch: int) -> None:
     rng = np.random.default_rng(6)
     weight = (rng.normal(size=(24_000, 64)) * np.exp(0.4 * rng.normal(size=(24_000, 1)))).astype(np.float32)

@@ -139,8 +139,7 @@ class Cascade(Method):
         if most <= 1 and not self.blocks:
             return plan
         most = layer.vocab if self.blocks else most
-        blocks = blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch)
-        return plan._replace(blocks=blocks, dense=plan.dense._replace(batch=crossover(layer)))  # blocks share what they read
+        return plan._replace(blocks=blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch))
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise
