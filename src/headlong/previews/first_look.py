@@ -110,9 +110,10 @@ def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads:
     vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
     logits = logits_of(layer, judges, threads)
     sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
-    most = np.partition(logits, -k, axis=1)[:, -k:]
-    best, among = most[:, 0], layer.link(most)
-    rest = 1 - np.exp(among - lse_of(layer.link(logits))[:, None]).sum(axis=1)
+    # One by one: a copy of all logits would be the most that building takes at a time.
+    most = np.stack([np.partition(row, -k)[-k:] for row in logits])
+    best, among, lse = most[:, 0], layer.link(most), np.concatenate([lse_of(layer.link(row[None])) for row in logits])
+    rest = 1 - np.exp(among - lse[:, None]).sum(axis=1)
     if promise.delta > 0 and not math.isinf(promise.eps):
         ordered = np.sort(logits.astype(np.float32), axis=1)
         lightest = _shares(layer, ordered.astype(np.float64)).cumsum(axis=1)
