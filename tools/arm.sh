@@ -71,7 +71,7 @@ build() {
   mkdir -p "$own"
   if command -v ccache > /dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   "$python" -c 'import nanobind, numpy' 2> /dev/null || missing "nanobind and numpy are not installed in $python"
-  cmake -S "$here" -B "$build" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$here/tools/aarch64.cmake" \
+  cmake -S "$here" -B "$build" -G Ninja -DCMAKE_MAKE_PROGRAM="$(command -v ninja)" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$here/tools/aarch64.cmake" \
     -DHEADLONG_ARM_ROOT="$root" -DHEADLONG_KERNEL_CHECK=ON "${launcher[@]}" -DSKBUILD_PROJECT_NAME=headlong -DSKBUILD_PROJECT_VERSION=0.1.0 -DSKBUILD_SOABI=cpython-311-aarch64-linux-gnu \
     -DPython_EXECUTABLE="$(command -v "$python")" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$own/configure.log" ||
     { cat "$own/configure.log"; exit 1; }

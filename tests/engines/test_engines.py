@@ -214,7 +214,7 @@ def test_a_batch_is_a_loop(level: str, method: str) -> None:
     for b in (0, 3, 63, 64, 74):
         row = engine.topk(hidden[b : b + 1], 4)
         assert (row.ids[0] == whole.ids[b]).all() and (row.logits[0] == whole.logits[b]).all()
-        assert abs(row.lse[0] - whole.lse[b]) <= min(row.error[0] + whole.error[b], 1e-4)
+        assert abs(row.lse[0] - whole.lse[b]) <= min(row.error[0] + whole.error[b], 2e-3)  # a batch draws other rows
         again = engine.sample(hidden[b : b + 1], 2, seed=3, top_p=0.9, row0=b)
         assert (again.ids[0] == drawn.ids[b]).all() and (again.score[0] == drawn.score[b]).all()
 
