@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tables_records import plain
+from collections.abc import Callable
+
+from tables_records import missing, plain, record
+
+from headlong.report.records import field
+from headlong.report.tables import Table, markdown
 
 ADAPTIVE_TIME = {
     "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
@@ -68,7 +73,25 @@ GROWTH = {
     "sum_gigabytes_per_second": "a sum of them, GB/s", "rows": "exact rows", "build_s": "build, s",
 }  # fmt: skip
 
-BLOCKS = {
+NEAR = 1.1
+
+
+def choice() -> str:
+    """How often ``auto`` was as fast as anything a user may name, and where it was not."""
+    if text := missing("choice"):
+        return text
+    found = record("choice")
+    rows = sorted((row for row in found["rows"] if row["over"] > NEAR), key=lambda row: -row["over"])
+    columns = {"layer": "layer", "promise": "promise", "batch": "at once", "state": "state", "auto": "asked for",
+               "fastest": "the faster", "over": "auto over it"}  # fmt: skip
+    table = tuple(tuple(field(row[key]) for key in columns) for row in rows)
+    near, where = len(found["rows"]) - len(rows), found["environment"]
+    said = f"In {near} of {len(found['rows'])} cases `auto` took at most {NEAR} times the fastest's time; the others:"
+    caption = f"{where['cpu']}, {where['threads']} threads, {where['date']}."
+    return f"{said}\n\n{markdown(Table('', tuple(columns.values()), table, caption))}"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
     "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
     "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
     "adaptive-coverage": plain("adaptive-coverage", COVERAGE),
@@ -85,4 +108,5 @@ BLOCKS = {
     "promise-failures": plain("promise-failures", FAILURES),
     "growth": plain("growth", GROWTH),
     "adapt": plain("adapt", ADAPT),
+    "auto": choice,
 }
