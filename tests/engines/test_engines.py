@@ -45,6 +45,7 @@ FILTERS: list[dict[str, Any]] = [
     {"top_p": 0.7},
     {"top_p": 0.3, "temperature": 2.0},
     {"min_p": 0.2},
+    {"top_k": 12, "min_p": 0.6, "temperature": 2.5},
     {"top_k": 20, "top_p": 0.8, "min_p": 0.05, "temperature": 1.3},
 ]
 
