@@ -29,6 +29,6 @@ trap 'rm -rf "$work"' EXIT
 grep -q "$symbol" "$work"/site/headlong/_native*.so || { echo "the kernels were built without $kind" >&2; exit 1; }
 
 cxx=${CXX:-g++}
-export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" OMP_NUM_THREADS=1
+export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS="halt_on_error=1 die_after_fork=0 suppressions=$PWD/tools/tsan.supp" OMP_NUM_THREADS=1
 setarch -R env PYTHONPATH="$work/site" LD_PRELOAD="$("$cxx" -print-file-name=$library) $("$cxx" -print-file-name=libstdc++.so)" \
   "$python" -m pytest -q -p no:cacheprovider "${tests[@]}"
