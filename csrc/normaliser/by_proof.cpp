@@ -56,9 +56,9 @@ int64_t ends_of(const Executor& e, const Refined& r, int64_t chunk, float* low, 
     return n;
 }
 
-// The gaps of every eighth chunk: where to cut is guessed from them, what comes of the cut is counted.
-Histogram guessed(const Executor& e, const Refined& r, int threads) {
-    const int64_t chunks = (e.padded + kChunk - 1) / kChunk, stride = chunks < 32 ? 1 : 8, some = (chunks + stride - 1) / stride;
+// The gaps of every `stride`-th chunk, each standing for so many.
+Histogram histogram_of(const Executor& e, const Refined& r, int64_t stride, int threads) {
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk, some = (chunks + stride - 1) / stride;
     const double scale = static_cast<double>(chunks) / static_cast<double>(some);
     std::vector<Histogram> each(threads, Histogram(kBins));
     over_chunks(some, threads, [&](int t, int64_t c) {
@@ -73,6 +73,9 @@ Histogram guessed(const Executor& e, const Refined& r, int threads) {
     });
     return sum_up(each);
 }
+
+// Where to cut is guessed from an eighth of the classes; what comes of the cut is counted.
+Histogram guessed(const Executor& e, const Refined& r, int threads) { return histogram_of(e, r, e.padded < 32 * kChunk ? 1 : 8, threads); }
 
 // The classes with gaps from `edge` on and the sum of their lower ends, and the sums of both ends of all others.
 struct Split {
@@ -112,16 +115,10 @@ Split split_at(const Executor& e, const Refined& r, float edge, int threads) {
     return split;
 }
 
-// The first cut from a guess on that leaves no more open than `aim` once its classes are scored: a guess that was too hopeful is
-// taken half an octave lower, until more than `most` classes would have to be scored.
-Split closed(const Executor& e, const Refined& r, int bin, double aim, double most, int threads) {
-    Split split = split_at(e, r, edge_of(bin), threads);
-    while (bin > 1 && static_cast<double>(split.ids.size()) <= most) {
-        const double scored = r.exact + split.ids_low * (1 - kExpError);
-        if (scored + split.high * (1 + kExpError) <= (scored + split.low * (1 - kExpError)) * std::exp(2 * aim)) break;
-        split = split_at(e, r, edge_of(--bin), threads);
-    }
-    return split;
+// Whether what a split leaves open is at most `aim` once its classes are scored.
+bool closed(const Refined& r, const Split& split, double aim) {
+    const double scored = r.exact + split.ids_low * (1 - kExpError);
+    return scored + split.high * (1 + kExpError) <= (scored + split.low * (1 - kExpError)) * std::exp(2 * aim);
 }
 
 // Scores the rows; false: the sums have lost what mattered.
@@ -217,7 +214,9 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
     // Rows at their last codes are scored until the rest is narrow enough.
     const Cut cut = widest(guessed(e, r, threads), exact, aim, kHopeful);
     if (cut.rows > 2 * most + 4096 || cut.bearable <= 0) return Status::finish_densely;
-    const Split split = closed(e, r, cut.bin, aim, most, threads);
+    Split split = split_at(e, r, edge_of(cut.bin), threads);
+    // A class that the guess did not see may have most of what is open: then all are counted, once.
+    if (!closed(r, split, aim)) split = split_at(e, r, edge_of(widest(histogram_of(e, r, 1, threads), r.exact, aim, 1).bin), threads);
     if (static_cast<double>(split.ids.size()) > most) return Status::finish_densely;
     if (!score_the_rest(e, look, q, split, fixed, threads, r, scored, lse)) return Status::finish_densely;
     return lse.error <= question.eps ? Status::done : Status::finish_densely;

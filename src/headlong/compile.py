@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol, cast, overload
+from typing import Any, Protocol, overload
 
 from headlong import native
 from headlong.answers import Promise
@@ -82,7 +82,7 @@ def compile(
     adapt: bool = False,
     device: str | None = None,
     **options: Any,
-) -> Engine | StructuredEngine | DeviceEngine | TableEngine:
+) -> Engine | Adapting | StructuredEngine | DeviceEngine | TableEngine:
     """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
 
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
@@ -135,7 +135,7 @@ def compile(
     if adapt and engine.plan.levels and "rotation" not in engine.promise.over:
         kept = wanted if vectors is not None else wanted._replace(over=wanted.over - {"calibration"})
         again = partial(_read, layer, method, kept, builders=1, **how)
-        return cast(Engine, Adapting(engine, again, vectors is not None))
+        return Adapting(engine, again, vectors is not None)
     return engine if place is None else on_device(engine, place)
 
 

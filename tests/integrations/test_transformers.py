@@ -26,6 +26,7 @@ from transformers import (
     WatermarkingConfig,
 )
 
+import headlong
 from dense_noise import Noise, dense_with_noise
 from headlong import Affine, SoftCap
 from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
@@ -424,3 +425,23 @@ def test_parts_frozen_in_evaluation_stay_so(plain: Any) -> None:
     before = {name: part.training for name, part in plain.transformer.named_modules()}
     accelerate(plain)
     assert {name: part.training for name, part in plain.transformer.named_modules()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "adapts"),
+    [({}, True), ({"seed": 1}, False), ({"method": "full"}, False), ({"adapt": False}, False), ({"calibration": 32}, False)],
+    ids=str,
+)
+def test_an_engine_without_vectors_adapts(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], adapts: bool) -> None:
+    model, asked = gpt2(), {}
+    compiled = headlong.compile
+
+    def kept(layer: Any, *rest: Any, **about: Any) -> Any:
+        asked.update(about)
+        return compiled(layer, *rest, **about)
+
+    monkeypatch.setattr(headlong, "compile", kept)
+    if "calibration" in options:
+        options = {"calibration": torch.randn(32, model.get_output_embeddings().in_features)}
+    accelerate(model, **options)
+    assert asked.get("adapt", False) is adapts

@@ -19,6 +19,7 @@ import functools
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ KEPT, MOST_NUMBERS = 1024, 1 << 22
 WATCHED, DRIFT, MOST = 64, 2.0, 8
 """Watched queries whose mean is expected of the next as many, how many times that is a drift, and how many plans may follow."""
 ONE_IN = 8
-"""Calls of which one is watched: it costs a microsecond or two."""
+"""Calls of which one is watched: most of them should cost nothing more."""
 NICENESS = 15
 """Of the thread that compiles, where threads have one of their own."""
 
@@ -57,16 +58,15 @@ class Queries:
 
     def take(self, hidden: Any) -> bool:
         """Copies the rows that there is room for; whether these were the last that were wanted."""
+        if self.count == self.wanted:  # a call while the plan is being compiled
+            return False
         with np.errstate(over="ignore"):
             rows = np.asarray(as_numpy(hidden, "hidden"), np.float32)
         with self._lock:
-            room = self.wanted - self.count
-            if room <= 0:
-                return False
-            some = rows[:room]
+            some = rows[: self.wanted - self.count]
             self._rows[self.count : self.count + len(some)] = some
             self.count += len(some)
-            return self.count == self.wanted
+            return len(some) > 0 and self.count == self.wanted
 
     def vectors(self) -> Doubles:
         """Those that float32 could hold."""
@@ -116,6 +116,7 @@ class Adapting(Changeable):
         self._expected: float | None = None
         self.adapted = 0
         self.trouble: str | None = None
+        self._told = False
 
     topk = learning(Engine.topk)
     log_prob = learning(Engine.log_prob)
@@ -180,11 +181,20 @@ class Adapting(Changeable):
     def _learn(self, hidden: Any, engine: Engine, cost: Any) -> None:
         """One call more: its queries are kept while some are wanted; afterwards what they cost is watched."""
         queries = self._queries
-        if queries is not None:
+        if self.trouble is not None:
+            self._tell(self.trouble)
+        elif queries is not None:
             if queries.take(hidden) or (queries.count == queries.wanted and not self._busy()):
                 self._start(queries)
         elif engine is self._now and self.adapted < MOST:
             self._watch(cost)
+
+    def _tell(self, trouble: str) -> None:
+        """Once, to the caller: it is answered as before, but by the plan that was there."""
+        self._queries = None
+        if not self._told:
+            self._told = True
+            warnings.warn(f"this engine adapts no more: {trouble}", RuntimeWarning, stacklevel=4)
 
     def _busy(self) -> bool:
         return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
@@ -209,7 +219,7 @@ class Adapting(Changeable):
             self._thread.start()
 
     def _compile(self, queries: Queries) -> None:
-        """In a thread of its own. Whatever fails leaves the engine that there is, and says so in ``reason``."""
+        """In a thread of its own. Whatever fails leaves the engine that there is; the next call and ``reason`` say so."""
         if sys.platform == "linux":  # elsewhere a niceness is the whole process's
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
@@ -219,7 +229,7 @@ class Adapting(Changeable):
             if engine.promise != before.promise:
                 raise OptionError(f"the plan would promise {engine.promise} in place of {before.promise}")
             before.kept()  # refuses a layer that was written to: its new plan would not be that of this engine
-        except Exception as error:  # nobody waits for this thread
+        except Exception as error:  # nobody waits for this thread: whatever it was is told by the next call
             self.trouble = f"{type(error).__name__}: {error}"
             return
         self._bytes, self._seen, self._expected = 0.0, 0, None

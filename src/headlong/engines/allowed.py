@@ -85,7 +85,7 @@ def topk_of(answer: Few, k: int) -> tuple[Doubles, Ids, Doubles]:
 
 
 def gumbels(seed: int, row: int, draw: int, classes: Ids) -> Doubles:
-    """``-log(-log(u))`` of each class: native where it is there, which takes a hundredth of the time."""
+    """``-log(-log(u))`` of each class: natively where that is there."""
     if native.isa() == native.REFERENCE:
         return gumbel.gumbels(seed, row, draw, classes)
     return native.gumbels(seed, row, draw, classes)

@@ -44,7 +44,7 @@ SET_UP = 600_000
 """What rotating a query and keeping a second level cost beside their bytes: some 25 us, at the speed of a scan."""
 UNPACKED = 1.3
 """What a byte of codes of few bits costs in bytes of whole codes."""
-PROVED = 250
+NARROWED = 250
 """What a class costs beside its bytes where intervals are narrowed until they prove the normaliser: passes over all of them."""
 COUNTS = 256
 """How many numbers of exact rows are compared where the rest is drawn."""
@@ -166,7 +166,7 @@ def _gathered(
     mass = seen.share[judge]
     opened, scored = (vocab * _open(seen.rest[judge] * mass * radius, promise.eps) for radius in (likely, fine))
     if promise.delta == 0:
-        passes = vocab * PROVED / GATHERED if opened > 0 else 0.0  # not gathered
+        passes = vocab * NARROWED / GATHERED if opened > 0 else 0.0  # not gathered
         return total + passes + opened * (deeper + CANDIDATE) + scored * row
     at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
     return total + min(at_once, opened * (deeper + CANDIDATE) + after)
@@ -239,6 +239,7 @@ def _largest_cosine(seen: Seen, width: int) -> float:
 
 
 def lse_of(exponents: Doubles) -> Doubles:
+    """``log sum exp`` of each row; the largest of a row is finite."""
     most = exponents.max(axis=1)
     return np.asarray(most + np.log(np.exp(exponents - most[:, None]).sum(axis=1)))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.first_look import CANDIDATES
+from headlong.previews.first_look import CANDIDATES, lse_of
 from headlong.previews.whitening import Basis, pieces, whiten
 
 BEST, TRIED, LOGITS, FURTHER = 32, 240, 2**25, 2.0
@@ -54,7 +54,6 @@ def _exact(layer: Layer, tried: Doubles) -> tuple[Doubles, Doubles]:
     parts = [tried.astype(np.float32) @ rows.astype(np.float32).T for _, rows in pieces(layer.weight)]
     z = np.concatenate(parts, axis=1) if layer.bias is None else np.concatenate(parts, axis=1) + layer.bias
     f = layer.link(z)
-    most = f.max(axis=1)
     place = max(0, layer.vocab - BEST)
     edge = np.partition(z, place, axis=1)[:, place]
-    return most + np.log(np.exp(f - most[:, None]).sum(axis=1)), edge
+    return lse_of(f), edge
