@@ -4,6 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "runtime/trace.h"
+
 namespace headlong {
 namespace {
 
@@ -19,7 +21,9 @@ float down(double x) { return -up(-x); }
 }  // namespace
 
 bool Run::begin(int sharing) {
+    mark("set-up");
     const bool held = w_.turned.take(*b_, hidden_);
+    mark("rotation");
     box_ = w_.turned.box;
     own_ = w_.turned.own;
     closer_ = w_.turned.closer;
@@ -79,6 +83,7 @@ void Run::roots(int sharing) {
     for (int64_t g = 0; g < root.groups; ++g)
         b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
     answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
+    mark("blocks: coarsest boxes");
 }
 
 // The first threshold: down from the best nodes of every level to the classes of the best blocks. A tree beside has that of the
@@ -106,6 +111,7 @@ void Run::seed() {
     }
     const int64_t bytes = b_->levels.back().shape.group_bytes();
     for (int32_t g : w_.next) prefetch(b_->levels.back().records + g * bytes, bytes);
+    mark("blocks: way to the first ones");
     for (int32_t g : w_.next) {
         leaf(g, static_cast<double>(bytes));
         w_.seeded[g / 64] |= uint64_t{1} << (g % 64);
@@ -179,6 +185,7 @@ void Run::leaf(int32_t group, double bytes) {
 
 // Looks closer at the classes that are pending. One whose estimate reaches the threshold is scored soon, which raises it.
 void Run::look_closer() {
+    mark("blocks: boxes and blocks");
     for (Candidate one : w_.pending) {
         if (!(one.upper >= tau_)) continue;
         if (b_->closer != nullptr) {
@@ -194,6 +201,7 @@ void Run::look_closer() {
         }
     }
     w_.pending.clear();
+    mark("blocks: closer looks");
 }
 
 // The row of a class is wanted.
@@ -208,6 +216,7 @@ void Run::ask(const Candidate& of) {
 // Scores the rows that were asked for; the threshold is the k-th best of all that were.
 void Run::settle() {
     if (w_.ids.empty()) return;
+    mark("blocks: closer looks");
     w_.z.resize(w_.ids.size());
     b_->kernels->dot_rows(b_->weight, b_->kind, b_->dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
     for (size_t i = 0; i < w_.ids.size(); ++i) {
@@ -219,6 +228,7 @@ void Run::settle() {
     w_.ids.clear();
     full_ = static_cast<int64_t>(w_.best.size()) >= k_;
     if (full_) raise(threshold());
+    mark("blocks: exact rows");
 }
 
 // What a class has to reach: the k-th best, and where there is a reach the least that it asks for, if that is lower.
@@ -289,6 +299,7 @@ bool Run::close() {
     }
     settle();
     std::sort(w_.best.begin(), w_.best.end(), better);
+    mark("blocks: exact rows");
     return true;
 }
 

@@ -9,6 +9,7 @@
 
 #include "blocks/run.h"
 #include "runtime/pool.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
@@ -134,6 +135,7 @@ class Group {
             return;
         }
         sweep.order(nodes);
+        mark("blocks: order of the boxes");
         if (together == 1 && threads_ > 1 && below(tree, nodes) >= kLong) split(tree, *runs[0], mask, nodes, first);
         else sweep.open(nodes, 0, static_cast<int64_t>(nodes.size()));
     }

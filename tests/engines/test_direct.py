@@ -113,13 +113,14 @@ def test_threads_that_are_none_are_refused_in_words(engines: dict[str, Any], mon
             engines["default"].topk(HIDDEN[:1])
 
 
-def test_marks_say_where_the_time_of_a_call_goes(engines: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("kind", "part"), [("default", "look: all classes"), ("blocks", "blocks: boxes and blocks")])
+def test_marks_say_where_the_time_of_a_call_goes(engines: dict[str, Any], kind: str, part: str) -> None:
     module = native.loaded()
     module.trace_begin()
-    engines["default"].topk(HIDDEN[:1])
+    engines[kind].topk(HIDDEN[:1])
     marks = module.trace_end()
     names = [name for name, _ in marks]
-    assert names[0] == "Python before" and names[-1] == "hand-back" and "look: all classes" in names
+    assert names[0] == "Python before" and names[-1] == "hand-back" and part in names
     assert sorted(marks, key=lambda mark: mark[1]) == marks
-    engines["default"].topk(HIDDEN[:1])
+    engines[kind].topk(HIDDEN[:1])
     assert module.trace_end() == []
