@@ -5,7 +5,9 @@
     python tests/storm/soak.py --seconds 3600 --json results/soak.json      (`just soak`)
 
 Every answer is compared with float64's. Resident memory is looked at from the second quarter on, when every engine has been
-loaded by every thread: what is used at the end may exceed it by a tenth and 64 MiB.
+loaded by every thread: what is used at the end may exceed it by a tenth and 64 MiB. Beside the engines that each thread loads
+and drops, all of them share some that adapt to their queries, and now and then begin anew. Seconds are those in which the
+process ran: one that is stopped for a while goes on where it was. The record is written once a minute.
 """
 
 from __future__ import annotations
@@ -31,16 +33,22 @@ import headlong as hl  # noqa: E402
 
 THREADS = 16
 PATIENCE = 600
-"""Seconds by the clock after which a forked child is taken to hang, on a machine however busy."""
+"""Seconds after which a forked child is taken to hang, on a machine however busy."""
+STEP = 1.0
+"""What one look at the clock adds at most: a process that was stopped has not been at work."""
+ANEW = 400
+"""Calls of which one gives the threads a new adapting engine."""
 MARGIN = 64 << 20
 AT_ONCE = 12
 """Children that may be at work together."""
 
 
 class Soak:
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.seconds, self.calls, self.forks = seconds, 0, 0
+    def __init__(self, folder: Path, seconds: float, threads: int) -> None:
+        self.threads = threads
+        self.seconds, self.calls, self.forks, self.plans = seconds, 0, 0, 0
         self.faults: list[str] = []
+        self.memory: list[int] = []
         self.lock = threading.Lock()
         rng = np.random.default_rng(0)
         self.asked: list[tuple[Path, int, Oracle]] = []
@@ -61,11 +69,22 @@ class Soak:
             path = folder / f"{kind}.safetensors"
             hl.compile(structured, threads=2).save(path)
             self.asked.append((path, 32, oracle))
-        self.start = time.monotonic()
+        self.asked.append(changed(folder / "changed.safetensors", rng))
+        self.layer = hl.Layer((3 * rng.standard_normal((9_000, 48))).astype(np.float32))
+        self.truth, self.adapting = matrix(self.layer), self.learner()
+        self.now, self._seen = 0.0, time.monotonic()
+
+    def learner(self) -> Any:
+        return hl.compile(self.layer, "cascade", adapt=True, threads=2)
 
     @property
     def left(self) -> float:
-        return self.start + self.seconds - time.monotonic()
+        return self.seconds - self.now
+
+    def tick(self) -> None:
+        """The clock goes on, by a second at most."""
+        seen = time.monotonic()
+        self.now, self._seen = self.now + min(seen - self._seen, STEP), seen
 
     def ask(self, engine: Any, dim: int, oracle: Oracle, rng: np.random.Generator, batch: int) -> str:
         """One call of each verb; what is wrong with it."""
@@ -83,7 +102,9 @@ class Soak:
             return f"ids of {engine.name}, batch {batch}"
         drawn = engine.sample(hidden, 2, seed=7, top_p=0.9)
         again = engine.sample(hidden[:1], 2, seed=7, top_p=0.9)
-        if (drawn.ids[0] != again.ids[0]).any():
+        # A new plan may come between the two, and decide a nucleus that is not proved another way.
+        sure = drawn.proved[0] & again.proved[0] if hasattr(engine, "adapted") else slice(None)
+        if (drawn.ids[0] != again.ids[0])[sure].any():
             return f"sample of {engine.name}, batch {batch}"
         given = engine.log_prob(hidden, np.maximum(top.ids, 0))
         if not np.allclose(given.logits, np.take_along_axis(logits, np.maximum(top.ids, 0), 1), rtol=close, atol=close):
@@ -96,9 +117,12 @@ class Soak:
     def work(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         while self.left > 0:
-            path, dim, oracle = self.asked[int(rng.integers(len(self.asked)))]
             try:
-                engine = hl.load(path, threads=int(rng.integers(1, 4)))
+                engine, dim, oracle = self.chosen(int(rng.integers(len(self.asked) + 2)), int(rng.integers(1, 4)))
+                if rng.integers(ANEW) == 0:
+                    with self.lock:
+                        self.plans += self.adapting.adapted
+                        self.adapting = self.learner()
                 for batch in rng.choice([1, 2, 8, 17, 64], 4):
                     wrong = self.ask(engine, dim, oracle, rng, int(batch))
                     with self.lock:
@@ -109,43 +133,82 @@ class Soak:
                 with self.lock:
                     self.faults.append(f"{type(error).__name__}: {error}"[:300])
 
+    def chosen(self, number: int, threads: int) -> tuple[Any, int, Oracle]:
+        """An engine from a file, or the one that adapts and that all threads share."""
+        if number >= len(self.asked):
+            return self.adapting, self.layer.dim, self.truth
+        path, dim, oracle = self.asked[number]
+        return hl.load(path, threads=threads), dim, oracle
+
     def fork(self) -> None:
         """A child every second, whatever became of those before; where the machine is so busy that many are left, fewer."""
-        children: list[int] = []
-        due = time.monotonic()
+        children: dict[int, float] = {}
+        due = self.now
         while self.left > 0:
-            children = self.reaped(children, AT_ONCE - 1)
-            children.append(self.child(self.forks))
-            self.forks += 1
-            due = max(due + 1, time.monotonic())
-            time.sleep(max(0.0, min(due - time.monotonic(), self.left)))
-        self.reaped(children, 0)
+            if len(children) < AT_ONCE and self.now >= due:
+                children[self.child(self.forks)] = self.now
+                self.forks += 1
+                due = max(due + 1, self.now)
+            children = self.reaped(children)
+            time.sleep(0.05)
+        while children:
+            children = self.reaped(children)
+            time.sleep(0.05)
 
     def child(self, number: int) -> int:
         """A forked process that loads an engine, asks, and says by its status whether an answer was wrong."""
         child = os.fork()
         if child:
             return child
-        signal.alarm(PATIENCE)
         try:
-            path, dim, oracle = self.asked[number % len(self.asked)]
-            wrong = self.ask(hl.load(path, threads=2), dim, oracle, np.random.default_rng(number), 9)
+            engine, dim, oracle = self.chosen(number % (len(self.asked) + 4), 2)
+            wrong = self.ask(engine, dim, oracle, np.random.default_rng(number), 9)
             os._exit(1 if wrong else 0)
         except BaseException:
             os._exit(2)
 
-    def reaped(self, children: list[int], most: int) -> list[int]:
-        """The children that go on, no more than ``most`` of them: the eldest are waited for; a fault where one ended badly."""
-        left = []
-        for number, child in enumerate(children):
-            wait = len(left) + len(children) - number > most
-            found, status = os.waitpid(child, 0 if wait else os.WNOHANG)
+    def reaped(self, children: dict[int, float]) -> dict[int, float]:
+        """The children that go on; a fault where one ended badly, or has not ended in all its time."""
+        left = {}
+        for child, begun in children.items():
+            found, status = os.waitpid(child, os.WNOHANG)
+            if found == 0 and self.now - begun > PATIENCE:
+                os.kill(child, signal.SIGKILL)
+                found, status = os.waitpid(child, 0)
             if found == 0:
-                left.append(child)
-            elif os.waitstatus_to_exitcode(status) != 0:
+                left[child] = begun
+            elif (code := os.waitstatus_to_exitcode(status)) != 0:
                 with self.lock:
-                    self.faults.append(f"a forked child ended with {os.waitstatus_to_exitcode(status)}")
+                    self.faults.append(f"a forked child ended with {code}")
         return left
+
+    def grown(self) -> int:
+        """Bytes by which the last minutes exceed the second quarter."""
+        quarter = self.memory[len(self.memory) // 4 : len(self.memory) // 2] or self.memory
+        return max(self.memory[-5:]) - max(quarter)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "version": hl.__version__, "seconds": round(self.now), "threads": self.threads, "calls": self.calls,
+            "forks": self.forks, "plans adapted": self.plans + self.adapting.adapted, "faults": self.faults[:20],
+            "mebibytes": [size >> 20 for size in self.memory],
+        }  # fmt: skip
+
+
+def changed(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
+    """An engine some of whose classes came and went."""
+    weight = rng.standard_normal((4_000, 40)).astype(np.float32)
+    settled = hl.compile(hl.Layer(weight[:3_900]), "cascade", threads=2)
+    gone = rng.choice(4_000, 200, replace=False)
+    settled.with_rows(weight[3_900:]).without(gone).save(path)
+    wide = weight.T.astype(np.float64)
+
+    def oracle(hidden: Any) -> Reference:
+        logits = hidden @ wide
+        logits[:, gone] = -np.inf
+        return Reference(logits, np.zeros(len(hidden)))
+
+    return path, 40, oracle
 
 
 def matrix(layer: hl.Layer) -> Oracle:
@@ -165,29 +228,33 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        soak = Soak(Path(folder), given.seconds)
+        soak = Soak(Path(folder), given.seconds, given.threads)
         threads = [threading.Thread(target=soak.work, args=(seed,)) for seed in range(given.threads)]
         threads.append(threading.Thread(target=soak.fork))
         for thread in threads:
             thread.start()
-        memory = []
+        due = 0.0
         while soak.left > 0:
-            time.sleep(min(max(soak.left, 0.1), given.seconds / 60))
-            memory.append(resident())
-        for thread in threads:
-            thread.join()
-    quarter = memory[len(memory) // 4 : len(memory) // 2] or memory
-    grown = max(memory[-5:]) - max(quarter)
-    if grown > MARGIN + max(quarter) // 10:
+            time.sleep(0.1)
+            soak.tick()
+            if soak.now >= due:
+                due += given.seconds / 60
+                soak.memory.append(resident())
+                write(soak, given.json)
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.1)
+            soak.tick()  # children have their time still
+    if (grown := soak.grown()) > MARGIN + soak.memory[len(soak.memory) // 2] // 10:
         soak.faults.append(f"memory grew by {grown >> 20} MiB")
-    record = {
-        "version": hl.__version__, "seconds": given.seconds, "threads": given.threads, "calls": soak.calls, "forks": soak.forks,
-        "faults": soak.faults[:20], "mebibytes": [size >> 20 for size in memory],
-    }  # fmt: skip
-    if given.json is not None:
-        given.json.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{soak.calls} calls, {soak.forks} forks, {max(memory) >> 20} MiB, {grown >> 20} grown, faults: {soak.faults[:5]}")
+    write(soak, given.json)
+    most = max(soak.memory) >> 20
+    print(f"{soak.calls} calls, {soak.forks} forks, {most} MiB, {grown >> 20} grown, faults: {soak.faults[:5]}")
     return 1 if soak.faults else 0
+
+
+def write(soak: Soak, path: Path | None) -> None:
+    if path is not None:
+        path.write_text(json.dumps(soak.record(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -47,13 +47,26 @@ Again = Callable[[Doubles], Engine]
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
+class OwnLock:
+    """A lock that a forked child has anew: one that another thread held at the fork would be held there for ever."""
+
+    def __init__(self) -> None:
+        self._locks: dict[int, threading.Lock] = {}
+
+    def __enter__(self) -> None:
+        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._locks[os.getpid()].release()
+
+
 class Queries:
     """The last hidden vectors that were asked, as many as a plan is made of."""
 
     def __init__(self, dim: int) -> None:
         self.wanted = max(1, min(max(KEPT, 3 * dim), MOST_NUMBERS // dim))
         self._rows: Floats = np.empty((self.wanted, dim), np.float32)
-        self._lock = threading.Lock()
+        self._lock = OwnLock()
         self.count = 0
 
     def take(self, hidden: Any) -> bool:
@@ -111,7 +124,7 @@ class Adapting(Changeable):
         self._now, self._again = engine, again
         self._queries: Queries | None = None if learned else Queries(engine.layer.dim)
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._starting = OwnLock()
         self._calls, self._bytes, self._seen = 0, 0.0, 0
         self._expected: float | None = None
         self.adapted = 0

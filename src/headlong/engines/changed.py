@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import os
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +38,7 @@ from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
 from headlong.layers.matrix import Layer
 from headlong.links import Link
+from headlong.once import once
 
 Ids = NDArray[np.int64]
 Marks = NDArray[np.uint8]
@@ -90,7 +90,7 @@ class Changed(Merged):
     def _path(self) -> str:
         return f"{self.name} and {len(self.ids)} rows beside"
 
-    @cached_property
+    @once
     def added(self) -> Engine | None:
         """What reads the rows beside; its answers are proved."""
         if self.rows is None:
@@ -100,7 +100,7 @@ class Changed(Merged):
         reader = METHODS["cascade" if looked else "full"]()
         return reading(self.rows, reader, wanted, threads=self.settled.threads, seed=self.settled.seed)
 
-    @cached_property
+    @once
     def together(self) -> Direct | None:
         """``topk`` of both parts in one search and one native call, where that can be."""
         return together(self.settled, self.there, self.rows, self.ids)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from headlong.layers.checkpoint import HEADS, Checkpoint, link_of_config, open_c
 from headlong.layers.density import gaussian_kernel
 from headlong.layers.gguf_file import GgufFile
 from headlong.links import IDENTITY, Link, link_from_dict
+from headlong.once import once
 from headlong.store import check_version, checksum, json_object, write_file
 
 FORMAT, VERSION = "headlong layer", 1
@@ -166,7 +167,7 @@ class Layer:
         bias = b"" if self._bias is None else self._bias.tobytes()
         return checksum(memoryview(bias), self._weight.reshape(-1).view(np.uint8).data)
 
-    @cached_property
+    @once
     def _checksum_for_good(self) -> str:
         return self._checksum()
 

@@ -18,7 +18,6 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from headlong.arrays import Array, as_numpy, unchanging
 from headlong.errors import HeadlongError, IdError, MalformedFileError, ShapeError
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
+from headlong.once import once
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong structured layer", 1
@@ -75,7 +75,7 @@ class StructuredLayer(ABC):
         """
         return self._checksum_for_good if all(map(unchanging, self.tensors().values())) else self._checksum()
 
-    @cached_property
+    @once
     def _checksum_for_good(self) -> str:
         return self._checksum()
 

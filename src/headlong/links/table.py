@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from headlong.errors import OptionError
 from headlong.links.base import ROUNDING, TINY, Floats, Lowered, checked_number
+from headlong.once import once
 
 MOST_KNOTS = 1 << 21
 
@@ -96,11 +96,11 @@ class Table:
         with np.errstate(over="ignore"):
             return max(self.left, self.right, float(np.diff(values).max()) / self.step)
 
-    @cached_property
+    @once
     def steepest(self) -> float:
         return self.steepest_of(self.values)
 
-    @cached_property
+    @once
     def offset(self) -> float:
         return abs(float(self(0.0)))
 
