@@ -48,6 +48,7 @@ class Plan:
     ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
     ``proximal`` above 0: the rate of ``proximal.py`` instead; then a stage's first lasso is ``strength``, and ``settle`` the
                  steps of settling, five times as many from ``patient`` experts on (0: in the last stage), as are ``last`` rungs
+    ``falls``    rates of settling, each 0.4 of the one before: the noise that stays in a row is in proportion to the last
     ``orphans``  of ``prune``: "keep" each class in one expert at least, which allows K experts no more than K times, or "allow"
     """
 
@@ -73,6 +74,7 @@ class Plan:
     power: float = 0.75
     settle: int = 0
     patient: int = 0
+    falls: int = 3
     orphans: str = "keep"
 
     def steps(self, experts: int) -> int:
@@ -83,7 +85,7 @@ class Plan:
 
     def settling(self, experts: int) -> int:
         steps = self.settle * (5 if self.late(experts) else 1) or self.steps(experts)
-        return steps * (2 if experts >= self.calm and not self.proximal else 1) // 3 * 3
+        return steps * (2 if experts >= self.calm and not self.proximal else 1) // self.falls * self.falls
 
     def strength(self, experts: int) -> float:
         """Of a proximal stage's first rung: a child has half of its parent's targets, and some that the parent hardly had."""
@@ -246,10 +248,9 @@ def ramp(
     """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was."""
     rungs: list[dict[str, float]] = []
     kept, optimiser = copy.deepcopy(head.state_dict()), _optimiser(head, plan, lasso, data)
-    steps = plan.steps(head.experts)
     for rung in range(plan.last if plan.late(head.experts) else plan.rungs):
         strengthen(head, optimiser, lasso * plan.factor**rung)
-        train(head, data, plan, optimiser, steps, generator)
+        train(head, data, plan, optimiser, plan.steps(head.experts), generator)
         rungs.append(_line(head, look(head, data.valid), head.expert_lasso, data.full))
         tell(_said(rungs[-1]))
         if rungs[-1]["top1"] < data.full - plan.slack:
@@ -258,10 +259,10 @@ def ramp(
         kept = copy.deepcopy(head.state_dict())
     head.load_state_dict(kept)
     optimiser, calm = _optimiser(head, plan, 0.0, data), 3 if plan.proximal else 2 if head.experts >= plan.calm else 1
-    for part in range(3):  # the rate falls in three steps
+    for part in range(plan.falls):
         for group in optimiser.param_groups:
             group["lr"] *= 0.4 if part else 1 / calm
-        train(head, data, plan, optimiser, plan.settling(head.experts) // 3, generator, pruned=False)
+        train(head, data, plan, optimiser, plan.settling(head.experts) // plan.falls, generator, pruned=False)
     last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
     rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
     tell(_said(rungs[-1]))
@@ -269,8 +270,7 @@ def ramp(
 
 
 def _line(head: ExpertsHead, seen: Look, lasso: float, full: float) -> dict[str, float]:
-    names = (f"top{top}" for top in TOPS)
-    found = {name: round(value, 4) for name, value in zip(names, seen.top, strict=True)}
+    found = {f"top{top}": round(value, 4) for top, value in zip(TOPS, seen.top, strict=True)}
     sizes = head.sizes
     found |= {"experts": head.experts, "lasso": lasso, "flops": round(seen.flops, 3), "hit": round(seen.hit, 4)}
     return found | {"rows": seen.rows, "smallest": int(sizes.min()), "largest": int(sizes.max()), "full_top1": round(full, 4)}
