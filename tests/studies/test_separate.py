@@ -18,6 +18,7 @@ from headlong.layers.matrix import Layer
 from headlong.studies import papers
 from headlong.studies.models.harvest import write
 from headlong.studies.models.separate import Plan, Rows, fit, leaf_ranges, sign_problem, subtrees, tuned
+from headlong.studies.models.whitening import Turn, turn_of, turned_back
 
 VOCAB, DIM, COUNT = 40, 6, 3000
 PLAN = Plan(passes=8, rate=3e-2)
@@ -173,3 +174,33 @@ def test_a_curve_fitted_to_a_finished_layer_does_no_harm_where_it_was_fitted(
     assert set(found) == set(study.CURVES)
     assert found["none"]["parameters"] == 0 and found["temperature"]["parameters"] == 1
     assert all(got["test"] < 1.1 * found["none"]["test"] for got in found.values())
+
+
+def test_what_is_trained_in_whitened_coordinates_says_the_same_of_vectors_as_they_are(
+    rows: Rows, rng: np.random.Generator
+) -> None:
+    """Directions a few times as long as others, and far from 0: turned vectors in one head, plain ones in the other."""
+    stretched = rows.hidden * torch.logspace(-0.5, 0.5, DIM) + 3
+    turn = turn_of(stretched)
+    white = turn.of(stretched)
+    assert white.mean(0).abs().max() < 1e-4
+    assert (torch.cov(white.T) - torch.eye(DIM)).abs().max() < 0.05, "but for the ridge"
+    for head in heads(rng):
+        with torch.no_grad():
+            for parameter in head.parameters():
+                parameter.normal_()
+            inside = head.log_prob(white)
+            turned_back(head, turn)
+            assert torch.allclose(head.log_prob(stretched), inside, atol=2e-3), type(head).__name__
+
+
+def test_whitening_gets_further_in_as_many_passes(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    stretched = Rows(rows.hidden * torch.logspace(-2, 1, DIM), rows.target)
+    plain = Turn(torch.zeros(DIM), torch.eye(DIM))
+    ends = []
+    for turn in (turn_of, lambda hidden: plain):
+        monkeypatch.setattr("headlong.studies.models.separate.turn_of", turn)
+        head = build_head("dense", DIM, VOCAB)
+        next(iter(fit(head, stretched, PLAN)))
+        ends.append(loss(head, stretched))
+    assert ends[0] < ends[1] - 0.02

@@ -8,9 +8,9 @@ the same loss as training them together, in a small part of the time: a decision
 softmax over the classes and one in each class. A binary tree: its top ``DEEP`` levels are a problem, and so is every subtree
 that hangs from them, and so on. Bands: the short list with its tokens, and each band behind its projection.
 
-Every problem is solved by Adam at a constant rate that falls to nothing over the last two passes. The weights after
-``passes`` and those after two more, which branch off before the rate falls, are both returned: how far apart they are says
-whether the training was long enough.
+Every problem is solved in whitened coordinates (:mod:`whitening`) by Adam, at a constant rate that falls to nothing over the
+last two passes. The weights after ``passes`` and those after two more, which branch off before the rate falls, are both
+returned: how far apart they are says whether the training was long enough.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headlong.heads import BandsHead, DenseHead, Head, TreeHead, TwoLevelHead
+from headlong.studies.models.whitening import turn_of, turned_back
 
 Tensors = list[Tensor]
 Gradient = Callable[[Tensors, Tensor], Tensors]
@@ -159,11 +160,13 @@ Both = tuple[Any, Any]
 
 def fit(head: Head, rows: Rows, plan: Plan) -> Iterator[int]:
     """Trains ``head`` in place to ``plan.passes``; yields 1, then, the head holding the weights of ``MORE`` passes, 2."""
-    found = _FITS[type(head)](head, rows, plan)
+    turn = turn_of(rows.hidden)
+    found = _FITS[type(head)](head, Rows(turn.of(rows.hidden), rows.target), plan)
     for number in (0, 1):
         with torch.no_grad():
             for parameter, pair in found:
                 parameter.copy_(pair[number])
+        turned_back(head, turn)
         yield number + 1
 
 
@@ -197,8 +200,8 @@ def _two_level(head: TwoLevelHead, rows: Rows, plan: Plan) -> list[tuple[Tensor,
     for number, (first, last) in enumerate(zip([0, *ends], ends, strict=False)):
         start, stop = head.starts[number : number + 2].tolist()
         mine = order[first:last]
-        place = head.place[rows.target[mine]] - start
-        for into, found in zip(words, softmax_problem(rows.hidden[mine], place, stop - start, plan), strict=True):
+        solutions = softmax_problem(rows.hidden[mine], head.place[rows.target[mine]] - start, stop - start, plan)
+        for into, found in zip(words, solutions, strict=True):
             for whole, part in zip(into, found, strict=True):
                 whole[start:stop] = part
     pairs = [*zip(short, long, strict=True), *zip(*words, strict=True)]
@@ -241,7 +244,6 @@ def subtrees(branches: Ids, target: Ids) -> Iterator[Subtree]:
 
     ``rows`` are those whose target lies below; a way leads out of the cut, to a class or to the next cut.
     """
-    vocab = len(branches) + 1
     first, last, place = leaf_ranges(branches)
     order = np.argsort(place[target], kind="stable")
     sorted_places = place[target][order]
@@ -255,7 +257,7 @@ def subtrees(branches: Ids, target: Ids) -> Iterator[Subtree]:
         way = turn[np.searchsorted(starts[turn], sorted_places[low:high], side="right") - 1]
         yield np.array(nodes), signs, order[low:high], way
         waiting += [one for one in exits if one >= 0]
-    assert vocab == int(last[0])
+    assert len(branches) + 1 == int(last[0])
 
 
 def _cut(branches: Ids, root: int) -> tuple[list[int], NDArray[np.float32], list[int]]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FOLDER = "harvest/ptb-lstm"
 LAYER, HIDDEN = f"{FOLDER}/layer.safetensors", f"{FOLDER}/hidden.safetensors"
 FOLDERS = {"hierarchical": FOLDER, "hierarchical-wikitext2": "harvest/wikitext2-lstm"}
-PASSES = 6
+PASSES = 14
 """Over the training vectors; what two more would change is measured with every head."""
 COMPARED, ASKED = 2000, 200
 """Test vectors whose ten likeliest classes are compared, and those that the engine is asked about one at a time."""
