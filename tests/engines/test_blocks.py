@@ -167,6 +167,23 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
 
 
+@pytest.mark.parametrize("vocab", [1000, 2 * SIDE**3 + 5])
+def test_classes_coded_twice_are_those_that_were_kept(monkeypatch: pytest.MonkeyPatch, vocab: int) -> None:
+    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", SIDE**3)
+    layer, hidden = clustered(vocab, 150)
+    weight = layer.weight.copy()
+    weight[7] *= np.float32(1e32)  # out of float32's reach, so not coded
+    layer = Layer(weight, layer.bias)
+    once = made(layer, hidden)[0]
+    monkeypatch.setattr("headlong.previews.blocks.KEPT", 0)
+    twice = made(layer, hidden)[0]
+    np.testing.assert_array_equal(once.order, twice.order)
+    np.testing.assert_array_equal(once.closer, twice.closer)
+    assert (once.shared, once.closer_shared) == (twice.shared, twice.closer_shared)
+    for one, other in zip(once.levels, twice.levels, strict=True):
+        np.testing.assert_array_equal(one.records, other.records)
+
+
 compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy searches for one query after the other")
 
 

@@ -6,6 +6,7 @@ held. The factors of the rounding are the same for all pieces: a :class:`Gauge` 
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ LONGEST = 1e30
 """A class whose rounding is a longer length is as good as not coded."""
 SIDE = 16
 """Neighbours in a record."""
+PER_CLASS = {"codes": 0, "more": 0, "scale": 1, "lengths": 1, "last": 0, "closer_last": 0, "base": 0, "uncoded": 0}
+"""The arrays of :class:`Classes`, and which of their axes counts the classes."""
 
 Bytes = NDArray[np.uint8]
 
@@ -115,6 +118,17 @@ class Classes:
         self.own = ROUNDING / self.shared[0]
         self.closer_last, self.closer_shared = self._last(2, self.gauges.both) if closer else (self.last, self.shared)
         self.base = np.where(self.uncoded, np.float32(np.inf), found.base[: self.vocab])
+        self.scale = found.scale[:, : self.vocab]
+        del self.layer, self.basis, self.found, self.lost  # several times as long as what records take
+
+    @staticmethod
+    def joined(pieces: list[Classes]) -> Classes:
+        """All classes of ``pieces``, which have the same gauges, as one."""
+        whole = copy.copy(pieces[0])
+        for name, axis in PER_CLASS.items():
+            setattr(whole, name, np.concatenate([getattr(piece, name) for piece in pieces], axis=axis))
+        whole.vocab = len(whole.base)
+        return whole
 
     def _summands(self, count: int) -> Summands:
         """What the codes of the first ``count`` groups lose, and roundings."""
@@ -165,7 +179,7 @@ class Classes:
 
     def features(self) -> Floats:
         """What neighbours have to share: the coordinates, the base, and lengths as much as they can weigh."""
-        values = (self.codes.astype(np.float32) - 128) * self.found.scale[0, : self.vocab, None]
+        values = (self.codes.astype(np.float32) - 128) * self.scale[0, :, None]
         counts = np.sqrt(np.diff(np.array(self.shape.edges, np.float64))).astype(np.float32)
         base = np.where(self.uncoded, np.float32(0), self.base)[:, None]
         return np.ascontiguousarray(np.concatenate([values, base, (self.lengths * counts[:, None]).T], axis=1))
@@ -173,10 +187,10 @@ class Classes:
     def records(self, order: NDArray[np.int32]) -> tuple[BoxLevel, Tops]:
         """The records of all blocks, and their classes as the boxes above want them."""
         there, ids = order >= 0, np.maximum(order, 0)
-        scale = np.where(there & ~self.uncoded[ids], self.found.scale[0, ids], np.float32(0))
+        scale = np.where(there & ~self.uncoded[ids], self.scale[0, ids], np.float32(0))
         codes = (self.codes[ids].astype(np.int16) - 128).astype(np.int8)
         codes[scale == 0] = 0
-        lengths = np.concatenate([self.lengths, self.last[None]])[:, ids] * there
+        lengths = np.concatenate([self.lengths[:, ids], self.last[None, ids]]) * there
         base = np.where(there, self.base[ids], np.float32(-np.inf))
         level = BoxLevel(pack_records(codes, lengths, scale, base), self.shape.look, len(lengths))
         values = codes * scale[:, None].astype(np.float64)  # exact: 24 bits times 8
@@ -189,10 +203,11 @@ class Classes:
             return None
         ids = np.maximum(order, 0)
         dead = (order < 0) | self.uncoded[ids]
-        scale = np.where(dead, np.float32(0), self.found.scale[1, ids])
+        scale = np.where(dead, np.float32(0), self.scale[1, ids])
         codes = (self.more[ids].astype(np.int16) - 128).astype(np.int8)
+        codes[dead] = 0
         first = len(self.lengths) - len(self.shape.behind)
-        lengths = np.concatenate([self.lengths[first:], self.closer_last[None]])[:, ids] * ~dead
+        lengths = np.concatenate([self.lengths[first:, ids], self.closer_last[None, ids]]) * ~dead
         coded, unit = lengths_up(lengths)
         numbers = np.stack([scale, unit], axis=1).view(np.uint8)
         return np.ascontiguousarray(np.concatenate([codes.view(np.uint8), coded.T, numbers], axis=1))

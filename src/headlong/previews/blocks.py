@@ -14,6 +14,7 @@ sixteen (``csrc/blocks/order.cpp``): balanced by construction, and tighter than 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from headlong.arrays import evenly
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import Blocks, BoxLevel
-from headlong.previews.block_records import SIDE, Bytes, Classes, Gauges, Kept, Shape, boxes, joined_tops
+from headlong.previews.block_records import SIDE, Bytes, Classes, Kept, Shape, boxes, joined_tops
 from headlong.previews.whitening import Basis
 
 LOOK = 16
@@ -37,6 +38,11 @@ ROOT = 2560
 """Nodes that are looked at for every query, at most: with more of them there is one more level of boxes."""
 AT_ONCE = 4 * SIDE**3
 """Classes that are coded and packed at once."""
+GAUGED = 2048
+"""Classes, evenly spread, whose medians set the units of the rounding."""
+KEPT = 1 << 18
+"""Up to so many classes the codes are kept until the order is known: 28 MB at most. Beyond, rows are coded a second time."""
+Coder = Callable[[Layer], Classes]
 HALF = 60000.0
 """What float16 holds."""
 
@@ -44,13 +50,18 @@ HALF = 60000.0
 def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0) -> Blocks:
     """The order of the classes and all levels. ``factor``: what of the segments' Cauchy-Schwarz is left, as learned.
 
-    Some classes at a time are coded twice, for the order and then in it: nothing but what is kept grows with them, and the
-    features that tell neighbours.
+    Some classes at a time are coded, for the order; beyond :data:`KEPT` classes they are coded again, in that order, so that
+    nothing but what is kept grows with them, and the features that tell neighbours.
     """
     shape = shape_of(layer.dim)
-    gauges = Classes(_rows(layer, evenly(np.arange(layer.vocab), AT_ONCE)), basis, shape, threads).gauges
-    order = _places(_neighbours(_features(layer, basis, shape, threads, gauges), threads))
-    levels, closer, shared = _levels(layer, basis, shape, threads, gauges, order)
+    gauges = Classes(_rows(layer, evenly(np.arange(layer.vocab), GAUGED)), basis, shape, threads).gauges
+
+    def coded(rows: Layer) -> Classes:
+        return Classes(rows, basis, shape, threads, gauges)
+
+    features, whole = _features(layer, coded, shape)
+    order = _places(_neighbours(features, threads))
+    levels, closer, shared = _levels(layer, coded, whole, order)
     return Blocks(
         basis.mean, basis.centre, **_turns(basis, shape.width, shape.edges), look=shape.look, edges=shape.edges, order=order,
         levels=levels, closer=closer, shared=shared[0], closer_shared=shared[1], factor=factor,
@@ -62,25 +73,31 @@ def _rows(layer: Layer, ids: Any) -> Layer:
     return Layer(layer.weight[ids], None if layer.bias is None else layer.bias[ids])
 
 
-def _features(layer: Layer, basis: Basis, shape: Shape, threads: int, gauges: Gauges) -> Floats:
-    """What neighbours have to share, class by class."""
-    found = np.empty((layer.vocab, shape.look + len(shape.edges)), np.float32)
+def _features(layer: Layer, coded: Coder, shape: Shape) -> tuple[Floats, Classes | None]:
+    """What neighbours have to share, class by class, and the coded classes, where they are few enough to be kept."""
+    found, pieces = np.empty((layer.vocab, shape.look + len(shape.edges)), np.float32), []
     for start in range(0, layer.vocab, AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        found[part] = Classes(_rows(layer, part), basis, shape, threads, gauges).features()
-    return found
+        some = coded(_rows(layer, part))
+        found[part] = some.features()
+        if layer.vocab <= KEPT:
+            pieces.append(some)
+    return found, Classes.joined(pieces) if pieces else None
 
 
 def _levels(
-    layer: Layer, basis: Basis, shape: Shape, threads: int, gauges: Gauges, order: NDArray[np.int32]
+    layer: Layer, coded: Coder, whole: Classes | None, order: NDArray[np.int32]
 ) -> tuple[tuple[BoxLevel, ...], Bytes | None, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Records of classes and of the boxes above them, the closer look, and the factors that all of them share."""
     leaves, closer = Kept(len(order) // SIDE), Kept(len(order))
     boxed, tops = [Kept(-(-len(order) // SIDE**2)), Kept(-(-len(order) // SIDE**3))], []
     for start in range(0, len(order), AT_ONCE):
         here = order[start : start + AT_ONCE]
-        some = Classes(_rows(layer, np.maximum(here, 0)), basis, shape, threads, gauges)
-        places = np.where(here >= 0, np.arange(len(here)), -1)
+        if whole is None:
+            some = coded(_rows(layer, np.maximum(here, 0)))
+            places = np.where(here >= 0, np.arange(len(here), dtype=np.int32), np.int32(-1))
+        else:
+            some, places = whole, here
         level, nodes = some.records(places)
         leaves.take(level.records)
         closer.take(some.closer(places))
