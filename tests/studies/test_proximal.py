@@ -9,8 +9,9 @@ from torch.nn import functional
 
 from headlong.heads.experts import ExpertsHead
 from headlong.heads.growing import prune
-from headlong.studies.models.experts.learned import Plan, Set, learn, started
+from headlong.studies.models.experts.learned import Set, learn, started
 from headlong.studies.models.experts.mitosis import Vectors, changed
+from headlong.studies.models.experts.plan import Plan
 from headlong.studies.models.experts.proximal import Proximal
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,64 +31,11 @@ from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
 from headlong.heads.growing import mitosis, prune, revive
 from headlong.store import open_file, replacing, write_file
 from headlong.studies.models.experts.mitosis import SAMPLE, Vectors, changed
+from headlong.studies.models.experts.plan import Plan
 from headlong.studies.models.experts.proximal import Proximal, optimiser_of, strengthen
 
 TOPS = (1, 5, 10)
 PIECE = 4096
-
-
-@dataclass(frozen=True)
-class Plan:
-    """``experts``  of each stage, every one twice the one before; the first starts from the whole layer
-    ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  of a stage, ``last`` of the last one
-    ``rung``     steps of a rung, and of settling at the end of a stage; ``first``  in the first stage, which has most to prune
-    ``prune``    steps between prunings; ``calm``  from so many experts on, settling takes twice as long at half the rate
-    ``slack``    what validation top-1 may lose against the full softmax during a ramp
-    ``rate``     of Adam for the rows, ``gate_rate`` for the gates; ``dropout``  of the hidden vectors, as the backbone had it
-    ``proximal`` above 0: the rate of ``proximal.py`` instead; then a stage's first lasso is ``strength``, and ``settle`` the
-                 steps of settling, five times as many from ``patient`` experts on (0: in the last stage), as are ``last`` rungs
-    ``falls``    rates of settling, each 0.4 of the one before: the noise that stays in a row is in proportion to the last
-    ``orphans``  of ``prune``: "keep" each class in one expert at least, which allows K experts no more than K times, or "allow"
-    """
-
-    experts: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-    load: float = 10.0
-    lasso: float = 3e-4
-    factor: float = 3.0
-    rungs: int = 2
-    last: int = 3
-    first: int = 80
-    rung: int = 40
-    prune: int = 20
-    calm: int = 8
-    slack: float = 0.006
-    batch: int = 1024
-    rate: float = 2e-3
-    gate_rate: float = 3e-3
-    dropout: float = 0.2
-    gamma: float = 0.03
-    units: str = "rms"
-    noise: float = 0.3
-    proximal: float = 0.0
-    power: float = 0.75
-    settle: int = 0
-    patient: int = 0
-    falls: int = 3
-    orphans: str = "keep"
-
-    def steps(self, experts: int) -> int:
-        return self.first if experts == self.experts[0] else self.rung
-
-    def late(self, experts: int) -> bool:
-        return experts >= (self.patient or self.experts[-1])
-
-    def settling(self, experts: int) -> int:
-        steps = self.settle * (5 if self.late(experts) else 1) or self.steps(experts)
-        return steps * (2 if experts >= self.calm and not self.proximal else 1) // self.falls * self.falls
-
-    def strength(self, experts: int) -> float:
-        """Of a proximal stage's first rung: a child has half of its parent's targets, and some that the parent hardly had."""
-        return float(self.lasso * (self.experts[0] / experts) ** self.power)
 
 
 class Look(NamedTuple):
@@ -258,11 +204,12 @@ def ramp(
             break
         kept = copy.deepcopy(head.state_dict())
     head.load_state_dict(kept)
-    optimiser, calm = _optimiser(head, plan, 0.0, data), 3 if plan.proximal else 2 if head.experts >= plan.calm else 1
-    for part in range(plan.falls):
-        for group in optimiser.param_groups:
-            group["lr"] *= 0.4 if part else 1 / calm
-        train(head, data, plan, optimiser, plan.settling(head.experts) // plan.falls, generator, pruned=False)
+    optimiser = _optimiser(head, plan, 0.0, data)
+    whole = [group["lr"] for group in optimiser.param_groups]
+    for share in plan.rates(head.experts):
+        for group, rate in zip(optimiser.param_groups, whole, strict=True):
+            group["lr"] = rate * share
+        train(head, data, plan, optimiser, plan.settling(head.experts), generator, pruned=False)
     last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
     rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
     tell(_said(rungs[-1]))

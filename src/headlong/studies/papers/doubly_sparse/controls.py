@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headlong.heads.dense import DenseHead
     from headlong.heads.differentiated import DifferentiatedHead
-    from headlong.studies.models.experts.learned import Plan
+    from headlong.studies.models.experts.plan import Plan
 
 PIECE = 1024
 TUNED = 600

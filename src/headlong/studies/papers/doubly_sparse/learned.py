@@ -32,7 +32,8 @@ from headlong.studies.papers.doubly_sparse.controls import frequent, full, rows_
 from headlong.studies.papers.doubly_sparse.printed import REAL, WORDS
 
 if TYPE_CHECKING:
-    from headlong.studies.models.experts.learned import Plan, Set, Stage
+    from headlong.studies.models.experts.learned import Set, Stage
+    from headlong.studies.models.experts.plan import Plan
 
 SEEDS = ("0", "1", "2")
 EXPERTS = (8, 16, 32, 64)
@@ -40,7 +41,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "ds": {
         "experts": (1, 2, 4, 8, 16, 32, 64), "patient": 16, "lasso": 8e-5, "power": 0.61, "factor": 1.1,
         "rungs": 1, "last": 2, "first": 200, "rung": 150, "settle": 180, "falls": 6, "slack": 0.08, "noise": 3.0,
-        "proximal": 0.2, "orphans": "allow",
+        "proximal": 0.2, "orphans": "allow", "longer": 8, "shares": (0.5, 0.5, 0.3, 0.2, 0.1, 0.04, 0.015),
     },
     "adam": {},
 }  # fmt: skip
@@ -55,7 +56,7 @@ FREQUENT = 15.99
 
 
 def plan_of(kind: str) -> Plan:
-    from headlong.studies.models.experts.learned import Plan
+    from headlong.studies.models.experts.plan import Plan
 
     return Plan(**PLANS[kind])
 
@@ -135,7 +136,8 @@ def _stages(context: Context, task: str, kind: str, seed: str, data: study.Data)
         rows = int(stage.rungs[-1]["rows"])
         cloned += 0 if number == 0 else (cloned - removed)
         removed = cloned - rows
-        steps += plan.steps(stage.experts) * (len(stage.rungs) - 1) + plan.settling(stage.experts)
+        steps += plan.steps(stage.experts) * (len(stage.rungs) - 1)
+        steps += plan.settling(stage.experts) * len(plan.rates(stage.experts))
         progress(number + 1, len(plan.experts))
         if stage.experts in EXPERTS:
             more = {"removed": round(removed / cloned, 4), "steps": steps, "lasso": stage.rungs[-1]["lasso"]}
