@@ -8,13 +8,13 @@ from typing import Any
 
 from tables_records import lines
 
+from headlong.report import where
 from headlong.report.papers import joined
 from headlong.report.tables import Table, markdown
-from headlong.report.where import measured_where
 
 METRICS = {
     "top1": "top-1", "gain": "less the full layer's", "top5": "top-5", "top10": "top-10", "flops": "times fewer",
-    "hit": "targets held", "rows_per_class": "rows a class", "removed": "rows pruned",
+    "hit": "targets held", "rows_per_class": "rows a class", "removed": "rows pruned", "sparse": "gone of K whole copies",
 }  # fmt: skip
 SHOWN: dict[str, Callable[[float], str]] = {
     "gain": lambda value: f"{value:+.4f}",
@@ -22,6 +22,7 @@ SHOWN: dict[str, Callable[[float], str]] = {
     "rows_per_class": lambda value: f"{value:.2f}",
     "hit": lambda value: f"{value:.1%}",
     "removed": lambda value: f"{value:.1%}",
+    "sparse": lambda value: f"{value:.1%}",
 }
 
 
@@ -34,9 +35,8 @@ def learned() -> str:
         (group[0]["setting"]["task"], group[0]["setting"]["method"], str(len(group)), *(_cell(group, name) for name in METRICS))
         for group in sorted(joined(found), key=_place)
     ]
-    made = found[0]["environment"]
-    where = f"Test split; commit {made.get('commit', 'unknown')}; {measured_where(made)}."
-    return markdown(Table("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), where))
+    said = f"Test split. Rows are of {where.ran(line['environment'] for line in found)}."
+    return markdown(Table("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), said))
 
 
 def _place(group: Any) -> tuple[str, bool, str, int, str]:

@@ -9,7 +9,7 @@ from functools import partial
 from tables_records import left, lines, missing, record
 
 from headlong.report.tables import Table, markdown
-from headlong.report.where import measured_where
+from headlong.report.where import measured_where, ran
 from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
 
 
@@ -44,7 +44,7 @@ def hierarchical(part: str = "") -> str:
         shown = (f"{got['top1']:.3f}", f"{got['top10']:.2f}", f"{got['rows']:,.0f}", f"{got['read']:.1%}")
         rows.append((line["setting"]["head"], f"{got['perplexity']:.1f}", moved, *shown))
     titles = ("head", "perplexity", "two passes more", "same best class", "of the best ten", "exact rows", "read")
-    return markdown(Table("", titles, tuple(rows), f"{measured_where(trained[0]['environment'])}."))
+    return markdown(Table("", titles, tuple(rows), f"Rows are of {ran(line['environment'] for line in trained)}."))
 
 
 def _with_spread(mean: float, spread: float) -> str:
@@ -83,6 +83,24 @@ def reading() -> str:
     each = "; ".join(f"{'each' if len(told) == 1 else ' and '.join(names)}: {text}" for text, names in told.items())
     caption = f"{measured_where(times['environment'])}. Beside float64, {each}."
     return markdown(Table("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption))
+
+
+def mixture_reading() -> str:
+    """The ten likeliest of a mixture: time of one query, and ids and bytes of the same question beside float64."""
+    if text := missing("mixture-reading", "mixture-exact"):
+        return text
+    times, exact = record("mixture-reading"), record("mixture-exact")
+    rows = []
+    for name, microseconds in sorted(times["microseconds"].items(), key=lambda one: one[1]):
+        mean, faster = times["mean_microseconds"][name] / 1000, times["over_best_dense"][name]
+        held = exact.get(name)
+        found = ("", "") if held is None else (
+            f"{held['same_ids']:,} of {held['queries']:,}, {held['proved']:,} proved",
+            f"{held['bytes']['median'] / 1e6:.1f} MB (mean {held['bytes']['mean'] / 1e6:.1f})",
+        )  # fmt: skip
+        rows.append((name.replace("dense", "PyTorch,"), f"{microseconds / 1000:.2f} ({mean:.2f})", f"{faster:.2f}", *found))
+    titles = ("", "ms, median (mean)", "speed of the best dense", "same top 10", "reads")
+    return markdown(Table("", titles, tuple(rows), f"{measured_where(times['environment'])}."))
 
 
 def frozen_experts() -> str:
@@ -181,6 +199,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "heads-wikitext2-early": partial(order, "wikitext2-early"),
     "hierarchical": hierarchical,
     "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"), "head-costs": costs,
-    "link-reading": reading, "capacity": capacity, "frozen-experts": frozen_experts,
+    "link-reading": reading, "mixture-reading": mixture_reading, "capacity": capacity, "frozen-experts": frozen_experts,
     "capacity-wikitext2": capacity_of, "expert-contents": expert_contents, "softmax-share": softmax_share, "spectra": spectra,
 }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 from tables_records import RESULTS, left, lines
 
+from headlong.report import where
 from headlong.report.papers import paper_table
 from headlong.report.tables import Table, cell_counts, markdown
 from headlong.studies import papers
@@ -47,13 +48,12 @@ def rows(paper: str) -> str:
     """Every row of every table of a study that was run, with and without a published figure."""
     parts = []
     for table in papers.tables(paper):
-        ran = lines_of(table)
-        if ran:
-            made = ran[0]["environment"]
-            source = f"{table.source}. Run {made['date']}, commit {made.get('commit', 'not kept')}"
-            void = {line["void"] for line in ran if "void" in line}
+        found = lines_of(table)
+        if found:
+            source = f"{table.source}. Rows are of {where.ran(line['environment'] for line in found)}"
+            void = {line["void"] for line in found if "void" in line}
             said = "".join(f" **Void:** {reason}." for reason in sorted(void))
-            shown = markdown(paper_table(ran, "", source))
+            shown = markdown(paper_table(found, "", source))
             parts.append(f"### {table.name}\n\n{table.claim}.{said}\n\n{shown}")
     return "\n\n".join(parts) or "No committed run yet."
 

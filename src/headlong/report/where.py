@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 BUSY = 0.1
@@ -45,3 +45,9 @@ def measured_where(environment: Mapping[str, Any]) -> str:
     threads = f"{environment['threads']} threads" if "threads" in environment else None
     words = [environment.get("cpu"), threads, _ours(environment), _versions(environment), environment.get("date")]
     return "; ".join(str(word) for word in words if word)
+
+
+def ran(environments: Iterable[Mapping[str, Any]]) -> str:
+    """``"2026-11-21, commit not kept; 2026-11-22, headlong 0.1.0 at 0123456789ab"``: each day and build that rows are of."""
+    told = {f"{made['date']}, {_ours(made) if made.get('commit') else 'commit not kept'}": None for made in environments}
+    return "; ".join(told)

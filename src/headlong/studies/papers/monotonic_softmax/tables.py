@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
+from headlong.studies.papers import Context, PaperTable, Row, Setting, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,22 +108,14 @@ def fit(alpha: float, dim: int, head: str, seed: int, steps: int = STEPS) -> dic
     return {key: float(f"{value:.5g}") for key, value in values.items()}
 
 
-MATCHES, MISSES = Expected(85.0, 100.0), Expected(0.0, 60.0)
-EXPECTED: dict[Setting, dict[str, Expected]] = {}
-for _seed in SEEDS:
-    EXPECTED[setting(0.01, 4, "PLIF, 256 knots", _seed)] = {"mode_match": MATCHES}
-    for _head in ("linear", "SigSoftmax", "GSS(-1.5, 2.5)", "PLIF, 1e5 knots, random, frozen"):
-        EXPECTED[setting(0.01, 4, _head, _seed)] = {"mode_match": MISSES}
-
 register(
     PaperTable(
         paper="ganea2019",
         table="synthetic",
         claim="a learned monotone link matches modes that a linear softmax of the same dimension cannot",
-        source="the talk's claim at alpha 0.01; thresholds from a replication at d = 4, unverified against the paper's figure",
+        source="the talk, checked: curves without values, nothing that a number could be judged by",
         needs=(),
         run=run,
-        expected=EXPECTED,
         planned=planned,
     )
 )

@@ -22,6 +22,10 @@ DRAWN = {
         "vlasova-softmax.hierarchical-wikitext2.jsonl",
         "takes a trained LSTM: `headlong reproduce vlasova-softmax:hierarchical-wikitext2`",
     ),
+    "top-k match with the full softmax": (
+        "vlasova-softmax.hierarchical.jsonl",
+        "every method on the same test vectors of Penn Treebank; SVD-softmax on WikiText-2 as well",
+    ),
     "time of a token, CPU": ("hierarchical-times.json", "10,000 classes, and 793,471 made up by Zipf's law"),
     "time of a token, GPU": ("vlasova-softmax.cuda.jsonl", "takes a GPU: `headlong reproduce vlasova-softmax:cuda`"),
     "One Billion Word": ("vlasova-softmax.gbw.jsonl", "takes the corpus, and a model of 793,471 classes trained on it"),
@@ -46,3 +50,21 @@ def cells(results: Path) -> Iterator[Cell]:
     for what, (file, note) in DRAWN.items():
         there = (results / file).is_file()
         yield Cell(f"study: {what}", "drawn, no numbers", "drawn" if there else "–", "stand-in" if there else "not run", note)
+    yield from _counted(results)
+
+
+def _counted(results: Path) -> Iterator[Cell]:
+    """The two complexities that the slides print, as counts."""
+    what = "study: SVD-softmax multiplies V W + N D times in place of V D"
+    vocab, dim = 33_278, 200
+    width, rows = dim // 8, vocab // 10
+    share = (vocab * width + rows * dim) / (vocab * dim)
+    note = f"and D^2 for the rotation, {dim / vocab:.1%} more: W = D/8, N = V/10, V = {vocab:,}, D = {dim}"
+    yield Cell(what, "O(V W + N D)", f"{share:.1%} of V D", "by arithmetic", note)
+    what = "study: hierarchical softmax computes log N nodes"
+    found = {line["setting"]["head"]: line["got"] for line in lines_of(results / "vlasova-softmax.hierarchical.jsonl")}
+    if "tree, huffman" not in found:
+        yield Cell(what, "log N", "–", "not run", "takes a trained LSTM: `headlong reproduce vlasova-softmax:hierarchical`")
+        return
+    note = "of the tree for the ten likeliest words; log N (13 of 10,000) are enough only to score a word that is given"
+    yield Cell(what, "log N", f"{found['tree, huffman']['rows']:.0f} rows", "differs", note)

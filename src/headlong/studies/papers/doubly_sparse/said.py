@@ -1,0 +1,81 @@
+"""What the doubly sparse poster prints outside its table, and what stands beside it (Liao et al. 2019).
+
+Sizes of the four layers, the softmax's share of a model, "even boosts language modelling performance", "higher frequency words
+appear in more experts", and the smallest expert.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from headlong.studies.papers.cells import Cell
+
+Line = Mapping[str, Any]
+CLASSES = {"ptb": 10_000, "wikitext2": 33_278, "multi30k": 7_709, "characters": 3_740}
+BOOSTS = {"ptb": (0.006, "PTB"), "wikitext2": (0.002, "Wiki-2")}
+"""Top-1 of 64 experts less the full softmax's, from the poster's table."""
+STANDS = {"multi30k": "Multi30k, English to German", "characters": "rendered characters"}
+TAKES = "takes trained layers: `headlong reproduce liao2019:contents`"
+
+
+def said(results: Path, learned: Sequence[Line], seeded: Sequence[Line]) -> Iterator[Cell]:
+    file = results / "liao2019.contents.json"
+    runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
+    found = {run["task"]: run for run in runs}
+    for task, printed in CLASSES.items():
+        yield _classes(task, printed, found.get(task))
+    yield _share(found.get("wikitext2"))
+    for task in BOOSTS:
+        yield _boost(task, learned, seeded)
+    yield from _contents(found.get("ptb"))
+
+
+def _classes(task: str, printed: int, run: Line | None) -> Cell:
+    what = f"{task}, classes"
+    if run is None:
+        return Cell(what, f"{printed:,}", "", "not run", TAKES)
+    note = STANDS.get(task, "")
+    status = "by arithmetic" if run["classes"] == printed and not note else "stand-in"
+    return Cell(what, f"{printed:,}", f"{run['classes']:,}", status, note)
+
+
+def _share(run: Line | None) -> Cell:
+    """Multiplications of the softmax over those of the whole model, for one word."""
+    what = "Wiki-2, two recurrent layers of 200: the softmax's share of the computation"
+    if run is None:
+        return Cell(what, "above 98%", "", "not run", TAKES)
+    compute = run["compute"]
+    plain = compute["softmax"] / (compute["softmax"] + 4 * 200**2)
+    note = f"of an LSTM's multiplications; with two plain recurrent layers it would be {plain:.1%}"
+    return Cell(what, "above 98%", f"{compute['share']:.1%}", "matched" if compute["share"] > 0.98 else "differs", note)
+
+
+def _boost(task: str, learned: Sequence[Line], seeded: Sequence[Line]) -> Cell:
+    """"Even boost language modelling performance": a claim that takes seeds."""
+    printed, name = BOOSTS[task]
+    what = f"{name}, ds-64 less full, accuracy"
+    mine = [line for line in learned if line["setting"]["task"] == task and line["setting"]["method"] == "ds-64"]
+    if mine:
+        gains = [line["got"]["gain"] for line in mine]
+        spread = f" ± {stdev(gains):.4f}" if len(gains) > 1 else ""
+        status = "matched" if all(line["verdict"].get("gain") == "matched" for line in mine) else "differs"
+        return Cell(what, f"{printed:+g}", f"{fmean(gains):+.4f}{spread}", status, f"learned, seeds: {len(gains)}")
+    top = {line["setting"]["method"]: line["got"]["top1"] for line in seeded if line["setting"]["task"] == task}
+    if not {"full", "seeded-64"} <= set(top):
+        return Cell(what, f"{printed:+g}", "", "not run", "takes a trained layer: `headlong reproduce liao2019:learned`")
+    return Cell(what, f"{printed:+g}", f"{top['seeded-64'] - top['full']:+.4f}", "stand-in", "seeded, not learned")
+
+
+def _contents(run: Line | None) -> Iterator[Cell]:
+    frequent, smallest = "PTB, higher frequency words appear in more experts", "PTB, words of the smallest expert"
+    if run is None:
+        yield Cell(frequent, "drawn", "", "not run", TAKES)
+        yield Cell(smallest, "64", "", "not run", TAKES)
+        return
+    yield Cell(frequent, "drawn", f"rank correlation {run['rank_correlation']:.2f}", "stand-in", "drawn, of seeded experts")
+    words = ", ".join(word for word in run["smallest"][0]["words"])
+    yield Cell(smallest, "64", str(run["smallest"][0]["size"]), "stand-in", f"of seeded experts: {words}".replace("<", "&lt;"))
