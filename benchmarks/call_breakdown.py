@@ -1,15 +1,16 @@
-"""Where the time of one call goes: in a loop, after other weights have emptied the caches, after a torch product on all cores.
+"""Where the time of one call goes, whatever it asks: in a loop, with cold caches, after a torch product on all cores.
 
     python benchmarks/call_breakdown.py LAYER HIDDEN results/call-breakdown.json
 
 The native module leaves marks on the way of a call (``csrc/runtime/trace.h``): Python before it, the rotation, the query's
 codes, the looks, exact rows, the normaliser, the arrays handed back. Each number is the median over calls of the time since the
-mark before.
+mark before. Caches are cold once other weights went through them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -35,14 +36,30 @@ PROMISES: dict[str, tuple[bool, dict[str, Any]]] = {
     "default promise": (True, {}),
     "no calibration, eps 0.2 proved": (False, {"eps": 0.2, "delta": 0.0}),
 }
+IDS = np.arange(0, 10 * K, 10)[None]
+Call = Callable[[Engine, Any], Any]
+CALLS_OF: dict[str, Call] = {
+    "topk": lambda engine, row: engine.topk(row, K),
+    "lse": lambda engine, row: engine.lse(row),
+    "log_prob of 10 ids": lambda engine, row: engine.log_prob(row, IDS),
+    "sample": lambda engine, row: engine.sample(row, seed=7),
+    "sample, top_k 50": lambda engine, row: engine.sample(row, top_k=50, seed=7),
+    "sample, top_p 0.9": lambda engine, row: engine.sample(row, temperature=0.8, top_p=0.9, seed=7),
+    "sample, min_p 0.05": lambda engine, row: engine.sample(row, min_p=0.05, seed=7),
+}
+ASKED = {
+    "ids proved": ("topk", "sample, top_k 50", "sample, min_p 0.05"),
+    "default promise": tuple(CALLS_OF),
+}
+"""What is asked under each promise; ``topk`` alone where none is named."""
 
 
-def one_call(engine: Engine, row: Any) -> tuple[float, Counter[str]]:
+def one_call(call: Call, engine: Engine, row: Any) -> tuple[float, Counter[str]]:
     """Microseconds of a call, and of each part of it."""
     module = native.loaded()
     module.trace_begin()
     start = time.perf_counter()
-    engine.topk(row, K)
+    call(engine, row)
     end = time.perf_counter()
     parts: Counter[str] = Counter()
     before = start
@@ -53,15 +70,15 @@ def one_call(engine: Engine, row: Any) -> tuple[float, Counter[str]]:
     return 1e6 * (end - start), parts
 
 
-def breakdown(engine: Engine, queries: Any, before: Callable[[], Any], loop: bool) -> dict[str, Any]:
+def breakdown(call: Call, engine: Engine, queries: Any, before: Callable[[], Any], loop: bool) -> dict[str, Any]:
     """Medians over calls."""
     totals, each = [], []
     for turn in range(CALLS + UNCOUNTED):
         row = np.ascontiguousarray(queries[turn : turn + 1])
         for _ in range(UNCOUNTED * loop):
-            engine.topk(row, K)
+            call(engine, row)
         before()
-        total, parts = one_call(engine, row)
+        total, parts = one_call(call, engine, row)
         if turn >= UNCOUNTED:
             totals.append(total)
             each.append(parts)
@@ -94,11 +111,11 @@ def main() -> None:
         calibration = hidden[:CALIBRATION] if given else None
         engine = hl.compile(layer, "cascade", calibration=calibration, threads=options.threads, **promise)
         assert isinstance(engine, Engine)
-        for state, before in states.items():
-            found = breakdown(engine, hidden[CALIBRATION:], before, loop=state == "a loop")
-            rows.append({"promise": name, "state": state, **found})
+        for verb, (state, before) in itertools.product(ASKED.get(name, ("topk",)), states.items()):
+            found = breakdown(CALLS_OF[verb], engine, hidden[CALIBRATION:], before, loop=state == "a loop")
+            rows.append({"promise": name, "call": verb, "state": state, **found})
             parts = ", ".join(f"{part} {us:.0f}" for part, us in found["parts_us"].items())
-            sys.stdout.write(f"{name}, {state}: {found['total_us']:.0f} us: {parts}\n")
+            sys.stdout.write(f"{name}, {verb}, {state}: {found['total_us']:.0f} us: {parts}\n")
     about = {"version": __version__, "environment": measure.environment(options.threads), "megabytes between": MEGABYTES}
     record = {**about, "rows": rows}
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

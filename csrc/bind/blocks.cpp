@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "bind/answers.h"
+#include "direct/answers.h"
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
 #include "blocks/order.h"

@@ -1,14 +1,15 @@
 // One native call from the caller's array to the finished answer.
 //
-//     hidden (NumPy, float16 to float64) -> widened and checked -> blocks or the look at all classes -> TopK
+//     hidden (NumPy or torch, 16-bit to float64) -> widened and checked -> blocks or the look at all classes -> TopK, Lse, ...
 //
 // After other work has emptied the caches, every Python function and every small array of an answer costs microseconds: the checks,
 // the choice of what answers, and the arrays are made here. Whatever is not plain (another kind of array, a number that is not
 // finite, a wrong shape) is handed back as None; the same steps in Python then answer it, or say what is wrong.
-#include "bind/answers.h"
 #include "bind/arguments.h"  // before NumPy's headers, which want Python's first
+#include "bind/numbers.h"
 
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #include <numpy/arrayobject.h>
@@ -17,13 +18,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <memory>
+#include <random>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "bind/without_gil.h"
-#include "executor/executor.h"
-#include "executor/verbs.h"
+#include "direct/reader.h"
 #include "runtime/pool.h"
 #include "runtime/processors.h"
 #include "runtime/scratch.h"
@@ -43,8 +45,15 @@ int threads_at_hand() {
     return *text == 0 && count <= kMostThreads ? count : 0;
 }
 
+uint64_t fresh_seed() {
+    std::random_device chance;
+    return (static_cast<uint64_t>(chance()) << 32) | chance();
+}
+
+// An array [rows][columns], or [rows].
 template <typename T>
-std::pair<nb::object, T*> fresh(int type, npy_intp rows, npy_intp columns = -1) {
+std::pair<nb::object, T*> fresh(npy_intp rows, npy_intp columns = -1) {
+    constexpr int type = std::is_same_v<T, double> ? NPY_DOUBLE : std::is_same_v<T, int64_t> ? NPY_INT64 : NPY_BOOL;
     npy_intp shape[2] = {rows, columns};
     PyObject* array = PyArray_SimpleNew(columns < 0 ? 1 : 2, shape, type);
     if (array == nullptr) throw nb::python_error();
@@ -62,125 +71,198 @@ nb::object named(nb::handle type, Items&&... items) {
     return nb::steal(tuple);
 }
 
+// The classes of answers, and what Python does for arrays that are not NumPy's.
+struct Classes {
+    explicit Classes(const nb::tuple& t) : topk(t[0]), lse(t[1]), log_prob(t[2]), sample(t[3]), cost(t[4]), bfloat16(nb::cast<int>(t[5].attr("num"))) {}
+    nb::object topk, lse, log_prob, sample, cost;
+    int bfloat16;  // NumPy's number of a type that it knows from a package
+};
+
+// What each argument may be, by name.
+struct Ranges {
+    explicit Ranges(const nb::dict& of)
+        : eps(of["eps"]), temperature(of["temperature"]), top_p(of["top_p"]), min_p(of["min_p"]), n(of["n"]), top_k(of["top_k"]),
+          class0(of["class0"]), seed(of["seed"]), row0(of["row0"]) {}
+    Range<double> eps, temperature, top_p, min_p;
+    Range<int64_t> n, top_k, class0;
+    Range<uint64_t> seed, row0;
+};
+
 class DirectCall {
   public:
-    // executor: the bound class's capsule; blocks: (k, capsule) of each search, the k best being what it is asked for by whoever wants no
-    // more of them (0: as many as are wanted); kinds: TopK, Cost; sure: whether the blocks' bounds hold for every
-    // query; proves: whether radii prove what they show; dense: batches beyond it are read densely; blocks_batch, blocks_most: the
-    // batches and k that blocks take; threads 0: at hand; seen: the lengths of the vectors that radii were learned from; every: whether
-    // the executor knows all classes, so that it may answer what blocks do not (else that is handed back); least: the eps from which
-    // blocks find normalisers.
-    DirectCall(nb::object executor, nb::tuple blocks, nb::object owners, nb::tuple kinds, nb::object path, double eps, double delta,
-         uint64_t seed, int threads, double dense, int64_t blocks_batch, int64_t blocks_most, bool sure, bool proves, nb::tuple affine,
-         std::pair<double, double> seen, bool every, double least)
-        : owners_(nb::make_tuple(executor, blocks, owners)), topk_(kinds[0]), cost_(kinds[1]), path_(std::move(path)), eps_(eps), delta_(delta),
-          dense_(dense), seed_(seed), blocks_batch_(blocks_batch), blocks_most_(blocks_most), threads_(threads), sure_(sure), proves_(proves), every_(every), least_(least), seen_(seen) {
-        e_ = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
-        check(e_ != nullptr, "an executor");
+    // executor, blocks: (k, capsule) of each search: the bound classes' capsules, which belong to `owners`; numbers: what a Reader
+    // has; kept: eps, delta and seed of the promise, and whether radii prove what they show; threads 0: at hand; classes, ranges:
+    // as above; as_numpy, like: an array as NumPy's, and an answer as the kind of an array; link: of logits, where it is not affine.
+    DirectCall(nb::object executor, nb::tuple blocks, nb::object owners, nb::dict numbers, std::tuple<double, double, uint64_t, bool> kept, int threads,
+               nb::object path, nb::tuple classes, nb::dict ranges, nb::object as_numpy, nb::object like, nb::object link)
+        : owners_(nb::make_tuple(executor, blocks, owners)), path_(std::move(path)), as_numpy_(std::move(as_numpy)), like_(std::move(like)),
+          link_(std::move(link)), classes_(classes), ranges_(ranges), threads_(threads) {
+        std::tie(eps_, delta_, seed_, proves_) = kept;
+        const auto* e = reader_.executor = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
+        check(e != nullptr, "an executor");
         for (nb::handle item : blocks) {
             const auto [most, capsule] = nb::cast<std::pair<int64_t, nb::capsule>>(item);
             const auto* found = static_cast<const Blocks*>(capsule.data(kBlocksCapsule));
-            check(found != nullptr && found->dim == e_->dim && found->vocab == e_->vocab, "executor and blocks of one layer");
-            check(most >= 0 && most <= e_->vocab, "a search finds some of the classes");
-            searches_.push_back({most, found});
+            check(found != nullptr && found->dim == e->dim && found->vocab == e->vocab, "executor and blocks of one layer");
+            check(most >= 0 && most <= e->vocab, "a search finds some of the classes");
+            reader_.searches.push_back({most, found});
         }
-        if (nb::len(affine) == 2) affine_ = {nb::cast<double>(affine[0]), nb::cast<double>(affine[1])};
+        set(numbers, "dense", reader_.dense);
+        set(numbers, "seen", reader_.seen);
+        set(numbers, "affine", reader_.affine);
+        set(numbers, "batch", reader_.blocks_batch);
+        set(numbers, "most", reader_.blocks_most);
+        set(numbers, "sure", reader_.sure);
+        set(numbers, "every", reader_.every);
+        set(numbers, "least", reader_.least);
+        set(numbers, "edge", reader_.edge);
+        set(numbers, "first", reader_.first);
+        check(reader_.first >= 1, "a filter asks for some classes");
     }
 
-    // TopK, or None where Python is to look at the arguments.
+    // Each verb gives None where Python is to look at the arguments.
     nb::object topk(nb::handle hidden, nb::handle k, nb::handle eps) const {
-        if (!PyArray_CheckExact(hidden.ptr()) || !PyLong_CheckExact(k.ptr())) return nb::none();
-        auto* array = reinterpret_cast<PyArrayObject*>(hidden.ptr());
-        if (PyArray_NDIM(array) != 2 || PyArray_DIM(array, 1) != e_->dim || !PyArray_ISCARRAY_RO(array)) return nb::none();
-        int beyond = 0;
-        const int64_t count = PyArray_DIM(array, 0), best = PyLong_AsLongLongAndOverflow(k.ptr(), &beyond);
-        Question question;
-        question.k = best;
-        question.eps = eps.is_none() ? eps_ : PyFloat_CheckExact(eps.ptr()) ? PyFloat_AsDouble(eps.ptr()) : -1;
-        question.delta = delta_;
-        question.seed = seed_;
-        question.threads = threads_ > 0 ? threads_ : threads_at_hand();
-        if (count < 1 || beyond != 0 || best < 1 || best > e_->vocab || !(question.eps >= 1e-300) || question.threads < 1) return nb::none();
-        Scratch<double> wide;
-        const double* rows = widened(array, count * e_->dim, wide);
-        if (rows == nullptr) return nb::none();
-        mark("Python before");
+        Call call;
+        if (!begin(hidden, eps, call) || !Range<int64_t>({1, reader_.executor->vocab}).read(k, &call.question.k)) return nb::none();
         std::vector<Answer> answers;
-        unlocked([&] { answers = answered(rows, count, question); });
+        unlocked([&] { answers = reader_.topk(call.rows, call.count, call.question); });
         mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
-        nb::object found = finished(answers, count, best);
+        return end(hidden, topk_of(answers, call.count, call.question.k));
+    }
+
+    nb::object lse(nb::handle hidden, nb::handle eps) const {
+        Call call;
+        if (!begin(hidden, eps, call)) return nb::none();
+        std::vector<Answer> answers;
+        unlocked([&] { answers = reader_.lse(call.rows, call.count, call.question); });
+        mark("the interpreter's lock");
+        if (answers.empty()) return nb::none();
+        auto [lses, errors] = normalisers(answers);
+        return end(hidden, named(classes_.lse, lses, errors, cost_of(answers, 0)));
+    }
+
+    nb::object log_prob(nb::handle hidden, nb::handle ids, nb::handle eps) const {
+        Call call;
+        if (!begin(hidden, eps, call)) return nb::none();
+        const nb::object chosen = PyArray_CheckExact(ids.ptr()) ? nb::borrow(ids) : as_numpy_(ids, "ids");
+        auto* array = reinterpret_cast<PyArrayObject*>(chosen.ptr());
+        if (!PyArray_CheckExact(chosen.ptr()) || PyArray_TYPE(array) != NPY_INT64 || PyArray_NDIM(array) != 2 || PyArray_DIM(array, 0) != call.count ||
+            !PyArray_ISCARRAY_RO(array))
+            return nb::none();
+        const Executor& e = *reader_.executor;
+        const int64_t m = PyArray_DIM(array, 1), total = call.count * m;
+        const auto* id = static_cast<const int64_t*>(PyArray_DATA(array));
+        if (m == 0 || std::any_of(id, id + total, [&](int64_t one) { return one < 0 || one >= e.vocab; })) return nb::none();
+        auto [logits, logit] = fresh<double>(call.count, m);
+        std::vector<Answer> answers;
+        unlocked([&, z = logit] {
+            headlong::logits(e, call.rows, call.count, id, m, call.question.threads, z);
+            mark("logits");
+            answers = reader_.lse(call.rows, call.count, call.question);
+        });
+        mark("the interpreter's lock");
+        if (answers.empty()) return nb::none();
+        auto [log_probs, log_prob] = fresh<double>(call.count, m);
+        if (!linked(logits, logit, total, log_prob)) return nb::none();
+        for (int64_t i = 0; i < total; ++i) log_prob[i] -= answers[i / m].lse;
+        auto [lses, errors] = normalisers(answers);
+        return end(hidden, named(classes_.log_prob, log_probs, logits, lses, errors, cost_of(answers, m)));
+    }
+
+    nb::object sample(nb::handle hidden, nb::handle n, nb::handle temperature, nb::handle top_k, nb::handle top_p, nb::handle min_p, nb::handle seed,
+                      nb::handle row0, nb::handle class0) const {
+        Call call;
+        SampleRule rule;
+        int64_t draws = 0;
+        if (!begin(hidden, nb::none(), call) || !ranges_.n.read(n, &draws) || !ranges_.temperature.read(temperature, &rule.temperature) ||
+            !ranges_.top_k.read_or(top_k, 0, &rule.top_k) || !ranges_.top_p.read_or(top_p, 1, &rule.top_p) ||
+            !ranges_.min_p.read_or(min_p, 0, &rule.min_p) || !ranges_.row0.read(row0, &rule.row0) || !ranges_.class0.read(class0, &rule.class0))
+            return nb::none();
+        if (seed.is_none()) rule.seed = fresh_seed();
+        else if (!ranges_.seed.read(seed, &rule.seed)) return nb::none();
+        rule.n = static_cast<int>(draws);
+        rule.top_k = std::min(rule.top_k, reader_.executor->vocab);
+        call.question.eps = kInf;  // no sample asks for a normaliser
+        std::vector<Answer> answers;
+        std::vector<Draw> drawn;
+        unlocked([&] { answers = reader_.sample(call.rows, call.count, rule, call.question, &drawn); });
+        mark("the interpreter's lock");
+        if (answers.empty()) return nb::none();
+        return end(hidden, sample_of(answers, drawn, rule.n));
+    }
+
+  private:
+    // What all verbs take: vectors in float64, borrowed or widened, and what is asked of them.
+    struct Call {
+        nb::object array;
+        Scratch<double> wide;
+        const double* rows = nullptr;
+        int64_t count = 0;
+        Question question;
+    };
+
+    template <typename T>
+    static void set(const nb::dict& numbers, const char* name, T& to) {
+        if (numbers.contains(name)) to = nb::cast<T>(numbers[name]);
+    }
+
+    bool begin(nb::handle hidden, nb::handle eps, Call& call) const {
+        call.array = PyArray_CheckExact(hidden.ptr()) ? nb::borrow(hidden) : as_numpy_(hidden, "hidden");
+        if (!PyArray_CheckExact(call.array.ptr())) return false;
+        auto* array = reinterpret_cast<PyArrayObject*>(call.array.ptr());
+        const int64_t dim = reader_.executor->dim;
+        if (PyArray_NDIM(array) != 2 || PyArray_DIM(array, 0) < 1 || PyArray_DIM(array, 1) != dim || !PyArray_ISCARRAY_RO(array)) return false;
+        call.count = PyArray_DIM(array, 0);
+        call.question.delta = delta_;
+        call.question.seed = seed_;
+        call.question.threads = threads_ > 0 ? threads_ : threads_at_hand();
+        if (!ranges_.eps.read_or(eps, eps_, &call.question.eps) || call.question.threads < 1) return false;
+        call.rows = widened(array, call.count * dim, call.wide);
+        mark("Python before");
+        return call.rows != nullptr;
+    }
+
+    nb::object end(nb::handle hidden, nb::object found) const {
+        if (!PyArray_CheckExact(hidden.ptr())) found = like_(found, hidden);
         mark("hand-back");
         return found;
     }
 
-  private:
     // The numbers in float64; null where they are of another type, or one is not finite or beyond float32.
     const double* widened(PyArrayObject* array, int64_t n, Scratch<double>& wide) const {
+        const Kernels& kernels = *reader_.executor->kernels;
         const void* data = PyArray_DATA(array);
-        double largest = std::numeric_limits<double>::infinity();
+        double largest = kInf;
         const double* rows = nullptr;
         const int type = PyArray_TYPE(array);
         if (type == NPY_DOUBLE) {
             rows = static_cast<const double*>(data);
-            largest = e_->kernels->largest_double(rows, n);
-        } else if (type == NPY_FLOAT || type == NPY_HALF) {
+            largest = kernels.largest_double(rows, n);
+        } else if (type == NPY_FLOAT || type == NPY_HALF || type == classes_.bfloat16) {
             wide.resize(n);
             rows = wide.data();
-            largest = e_->kernels->widen(data, type == NPY_FLOAT ? Kind::f32 : Kind::f16, n, wide.data());
+            largest = kernels.widen(data, type == NPY_FLOAT ? Kind::f32 : type == NPY_HALF ? Kind::f16 : Kind::bf16, n, wide.data());
         }
         return largest <= std::numeric_limits<float>::max() ? rows : nullptr;
     }
 
-    // Whether a vector is of another size than all that radii were learned from, which then say nothing of it.
-    bool unlike(const double* rows, int64_t count) const {
-        if (seen_.first <= 0 && seen_.second == kInf) return false;
-        for (int64_t q = 0; q < count; ++q) {
-            double square = 0;
-            for (int64_t j = 0; j < e_->dim; ++j) square += rows[q * e_->dim + j] * rows[q * e_->dim + j];
-            const double length = std::sqrt(square);
-            if (length < seen_.first || length > seen_.second) return true;
-        }
-        return false;
+    // link(logits): of an affine link here, of others by their formula in Python.
+    bool linked(nb::handle logits, const double* logit, int64_t n, double* out) const {
+        const Executor& e = *reader_.executor;
+        if (e.link.form == LinkForm::affine) return std::transform(logit, logit + n, out, [&](double z) { return e.linked(z); }), true;
+        const nb::object found = link_(logits);
+        auto* array = reinterpret_cast<PyArrayObject*>(found.ptr());
+        if (!PyArray_CheckExact(found.ptr()) || PyArray_TYPE(array) != NPY_DOUBLE || PyArray_SIZE(array) != n || !PyArray_ISCARRAY_RO(array)) return false;
+        std::copy_n(static_cast<const double*>(PyArray_DATA(array)), n, out);
+        return true;
     }
 
-    // None where Python is to find who answers.
-    std::vector<Answer> answered(const double* rows, int64_t count, const Question& question) const {
-        const bool dense = static_cast<double>(count) > dense_ || unlike(rows, count);
-        const auto here = std::find_if(searches_.begin(), searches_.end(), [&](const auto& one) { return one.first == 0 || question.k <= one.first; });
-        if (here == searches_.end() || dense || !(question.eps >= least_) || count > blocks_batch_ || question.k > blocks_most_)
-            return every_ ? ask(*e_, rows, count, question, dense) : std::vector<Answer>{};
-        const int64_t wanted = std::max(question.k, here->first);
-        const bool ids_alone = std::isinf(question.eps);
-        const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine_.first, e_->vocab);
-        const std::vector<Search> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads, reach);
-        std::vector<Answer> answers(count);
-        std::vector<int64_t> left;
-        for (int64_t q = 0; q < count; ++q) {
-            if (ids_alone && found[q].done) answers[q] = answer_of(found[q], affine_.first, affine_.second);
-            else if (ids_alone || !answer_within(found[q], affine_.first, affine_.second, e_->vocab, question.k, question.eps,
-                                                 dot_error(*e_, rows + q * e_->dim), &answers[q]))
-                left.push_back(q);
-        }
-        if (left.empty()) return answers;
-        if (!every_) return {};
-        Scratch<double> some(left.size() * e_->dim);
-        for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * e_->dim, e_->dim, some.data() + i * e_->dim);
-        std::vector<Answer> others = ask(*e_, some.data(), static_cast<int64_t>(left.size()), question, !sure_);
-        for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = std::move(others[i]);
-        return answers;
-    }
-
-    nb::object finished(const std::vector<Answer>& answers, int64_t count, int64_t k) const {
-        auto [log_probs, log_prob] = fresh<double>(NPY_DOUBLE, count, k);
-        auto [ids, id] = fresh<int64_t>(NPY_INT64, count, k);
-        auto [logits, logit] = fresh<double>(NPY_DOUBLE, count, k);
-        auto [lses, lse] = fresh<double>(NPY_DOUBLE, count);
-        auto [errors, error] = fresh<double>(NPY_DOUBLE, count);
-        auto [proofs, proved] = fresh<npy_bool>(NPY_BOOL, count);
-        auto [rows, row] = fresh<int64_t>(NPY_INT64, count);
-        auto [reads, read] = fresh<double>(NPY_DOUBLE, count);
-        auto [denses, dense] = fresh<npy_bool>(NPY_BOOL, count);
+    nb::object topk_of(const std::vector<Answer>& answers, int64_t count, int64_t k) const {
+        auto [log_probs, log_prob] = fresh<double>(count, k);
+        auto [ids, id] = fresh<int64_t>(count, k);
+        auto [logits, logit] = fresh<double>(count, k);
+        auto [proofs, proved] = fresh<npy_bool>(count);
         for (int64_t q = 0; q < count; ++q) {
             const Answer& a = answers[q];
             const int64_t there = static_cast<int64_t>(a.best.size());
@@ -188,29 +270,60 @@ class DirectCall {
                 const int64_t at = q * k + i;
                 id[at] = i < there ? a.best[i].id : -1;
                 logit[at] = i < there ? a.best[i].z : -kInf;
-                log_prob[at] = std::isfinite(logit[at]) ? e_->linked(logit[at]) - a.lse : i < there && std::isnan(a.lse) ? a.lse : -kInf;
+                log_prob[at] = std::isfinite(logit[at]) ? reader_.executor->linked(logit[at]) - a.lse : i < there && std::isnan(a.lse) ? a.lse : -kInf;
             }
-            lse[q] = a.lse;
-            error[q] = a.error;
-            proved[q] = a.proved && (proves_ || a.dense);
-            row[q] = a.rows;
-            read[q] = a.bytes;
-            dense[q] = a.dense;
+            proved[q] = holds(a.proved, a);
         }
-        return named(topk_, log_probs, ids, logits, lses, errors, proofs, named(cost_, rows, reads, denses, path_));
+        auto [lses, errors] = normalisers(answers);
+        return named(classes_.topk, log_probs, ids, logits, lses, errors, proofs, cost_of(answers, 0));
     }
 
-    nb::object owners_, topk_, cost_, path_;
-    const Executor* e_ = nullptr;
-    std::vector<std::pair<int64_t, const Blocks*>> searches_;
-    std::pair<double, double> affine_{1, 0};
-    double eps_, delta_, dense_;
-    uint64_t seed_;
-    int64_t blocks_batch_, blocks_most_;
+    nb::object sample_of(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) const {
+        const auto count = static_cast<int64_t>(answers.size());
+        auto [ids, id] = fresh<int64_t>(count, n);
+        auto [logits, logit] = fresh<double>(count, n);
+        auto [scores, score] = fresh<double>(count, n);
+        auto [proofs, proved] = fresh<npy_bool>(count, n);
+        for (int64_t i = 0; i < count * n; ++i) {
+            id[i] = draws[i].id;
+            logit[i] = draws[i].z;
+            score[i] = draws[i].score;
+            proved[i] = holds(draws[i].proved, answers[i / n]);
+        }
+        return named(classes_.sample, ids, logits, scores, proofs, cost_of(answers, 0));
+    }
+
+    // Radii that hold with a probability prove nothing; a dense pass does.
+    bool holds(bool proved, const Answer& answer) const { return proved && (proves_ || answer.dense); }
+
+    static std::pair<nb::object, nb::object> normalisers(const std::vector<Answer>& answers) {
+        auto [lses, lse] = fresh<double>(answers.size());
+        auto [errors, error] = fresh<double>(answers.size());
+        for (size_t q = 0; q < answers.size(); ++q) lse[q] = answers[q].lse, error[q] = answers[q].error;
+        return {lses, errors};
+    }
+
+    // Of the answers and of `more` rows of each.
+    nb::object cost_of(const std::vector<Answer>& answers, int64_t more) const {
+        auto [rows, row] = fresh<int64_t>(answers.size());
+        auto [reads, read] = fresh<double>(answers.size());
+        auto [denses, dense] = fresh<npy_bool>(answers.size());
+        for (size_t q = 0; q < answers.size(); ++q) {
+            row[q] = answers[q].rows + more;
+            read[q] = answers[q].bytes + static_cast<double>(more) * reader_.executor->row_bytes();
+            dense[q] = answers[q].dense;
+        }
+        return named(classes_.cost, rows, reads, denses, path_);
+    }
+
+    Reader reader_;
+    nb::object owners_, path_, as_numpy_, like_, link_;
+    Classes classes_;
+    Ranges ranges_;
+    double eps_ = 0, delta_ = 0;
+    uint64_t seed_ = 0;
     int threads_;
-    bool sure_, proves_, every_;
-    double least_;
-    std::pair<double, double> seen_;
+    bool proves_ = false;
 };
 
 int load_numpy() {
@@ -223,12 +336,15 @@ int load_numpy() {
 void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
-        .def(nb::init<nb::object, nb::tuple, nb::object, nb::tuple, nb::object, double, double, uint64_t, int, double, int64_t, int64_t, bool,
-                      bool, nb::tuple, std::pair<double, double>, bool, double>(),
-             nb::arg("executor"), nb::arg("blocks"), nb::arg("owners"), nb::arg("kinds"), nb::arg("path"), nb::arg("eps"), nb::arg("delta"),
-             nb::arg("seed"), nb::arg("threads"), nb::arg("dense"), nb::arg("blocks_batch"), nb::arg("blocks_most"), nb::arg("sure"),
-             nb::arg("proves"), nb::arg("affine"), nb::arg("seen"), nb::arg("every"), nb::arg("least"))
-        .def("topk", &DirectCall::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps").none());
+        .def(nb::init<nb::object, nb::tuple, nb::object, nb::dict, std::tuple<double, double, uint64_t, bool>, int, nb::object, nb::tuple, nb::dict,
+                      nb::object, nb::object, nb::object>(),
+             nb::arg("executor"), nb::arg("blocks"), nb::arg("owners"), nb::arg("numbers"), nb::arg("kept"), nb::arg("threads"), nb::arg("path"),
+             nb::arg("classes"), nb::arg("ranges"), nb::arg("as_numpy"), nb::arg("like"), nb::arg("link"))
+        .def("topk", &DirectCall::topk, nb::arg("hidden").none(), nb::arg("k").none(), nb::arg("eps").none())
+        .def("lse", &DirectCall::lse, nb::arg("hidden").none(), nb::arg("eps").none())
+        .def("log_prob", &DirectCall::log_prob, nb::arg("hidden").none(), nb::arg("ids").none(), nb::arg("eps").none())
+        .def("sample", &DirectCall::sample, nb::arg("hidden").none(), nb::arg("n").none(), nb::arg("temperature").none(), nb::arg("top_k").none(), nb::arg("top_p").none(),
+             nb::arg("min_p").none(), nb::arg("seed").none(), nb::arg("row0").none(), nb::arg("class0").none());
 }
 
 }  // namespace headlong

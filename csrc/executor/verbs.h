@@ -116,6 +116,7 @@ bool find_best(const Executor& e, Look& look, int q, const Question& question, i
                     Answer& answer);
 void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer);
 void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer);
+size_t nucleus_size(const std::vector<double>& mass, double top_p, double total);
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule);
 Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
 bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,

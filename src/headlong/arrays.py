@@ -93,6 +93,11 @@ def answer_as(answer: Answer, kind: Kind) -> Answer:
     return type(answer)(*(_value_as_torch(value) for value in answer))
 
 
+def answer_like(answer: Answer, value: object) -> Answer:
+    """:func:`answer_as` the kind of ``value``."""
+    return answer_as(answer, kind_of(value))
+
+
 def _value_as_torch(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         # torch warns about read-only memory, and cannot read reversed strides

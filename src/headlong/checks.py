@@ -18,9 +18,13 @@ def whole(value: Any, name: str, low: int, high: int, advice: str = "") -> int:
 
 def real(value: Any, name: str, low: float, high: float, advice: str = "") -> float:
     """A number in ``low..high``, ends included (``high`` may be infinite); NaN never is."""
-    number = type(value) is float or (isinstance(value, numbers.Real) and not isinstance(value, bool))
-    if number and low <= float(value) <= high:
-        return float(value)
+    if type(value) is float or (isinstance(value, numbers.Real) and not isinstance(value, bool)):
+        try:
+            number = float(value)
+        except OverflowError:  # of a whole number
+            number = math.nan
+        if low <= number <= high:
+            return number
     top = "up" if math.isinf(high) else f"to {high:g}"
     raise OptionError(f"{name} is {value!r}; expected a number from {low:g} {top}{advice and ': ' + advice}")
 

@@ -10,7 +10,11 @@ import pytest
 
 import headlong as hl
 from headlong import native
+from headlong.answers import LogProb
+from headlong.arrays import BFLOAT16
+from headlong.engines.base import Engine
 from headlong.errors import HeadlongError, OptionError
+from headlong.previews.block_choice import EVERY
 
 RNG = np.random.default_rng(11)
 ENERGY = (1 + np.arange(48)) ** -0.5
@@ -34,6 +38,28 @@ ASKED: dict[str, dict[str, Any]] = {
     },
     "everything proved": {"method": "cascade", "eps": 0.05, "delta": 0.0},
 }
+CAPPED = hl.Layer(LAYER.weight, LAYER.bias, hl.SoftCap(5.0))
+SIGMOIDAL = hl.Layer(LAYER.weight, LAYER.bias, hl.Gss())
+PEAKED = 6.0
+"""How much longer than the others the vectors are whose normalisers and nuclei go by blocks."""
+NAMES = [*ASKED, "soft-cap", "sigsoftmax", "normalisers by blocks"]
+FILTERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "three draws": {"n": 3, "temperature": 0.7, "row0": 5, "class0": 4},
+    "a whole number for the temperature": {"temperature": 2},
+    "top_k": {"top_k": 20, "n": 2},
+    "top_k and the others": {"top_k": 40, "top_p": 0.9, "min_p": 0.02, "temperature": 1.3},
+    "top_k of all": {"top_k": 2**40},
+    "top_p": {"top_p": 0.8, "n": 2},
+    "top_p, cold": {"top_p": 0.95, "temperature": 0.2},
+    "top_p and min_p": {"top_p": 0.7, "min_p": 0.1},
+    "min_p": {"min_p": 0.3, "n": 2},
+    "a small min_p": {"min_p": 1e-4, "temperature": 1.5},
+    "nothing filtered": {"top_k": None, "top_p": 1.0, "min_p": 0.0},
+}
+KINDS: dict[str, Any] = {
+    "float16": np.float16, "bfloat16": BFLOAT16, "float32": np.float32, "float64": np.float64,
+}  # fmt: skip
 pytestmark = pytest.mark.skipif(native.module() is None, reason="the native module is not installed")
 
 
@@ -41,42 +67,112 @@ pytestmark = pytest.mark.skipif(native.module() is None, reason="the native modu
 def engines() -> dict[str, Any]:
     if native.isa() == native.REFERENCE:
         pytest.skip("the reference in NumPy has no native call")
-    return {name: hl.compile(LAYER, **options) for name, options in ASKED.items()}
+    found: dict[str, Any] = {name: hl.compile(LAYER, **options) for name, options in ASKED.items()}
+    found |= {name: hl.compile(layer) for name, layer in (("soft-cap", CAPPED), ("sigsoftmax", SIGMOIDAL))}
+    plain = hl.compile(LAYER, "cascade", eps=0.01, delta=0.0, calibration=PEAKED * HIDDEN[:500], blocks=True)
+    plan = plain.plan._replace(blocks=plain.plan.blocks._replace(least=1e-3, batch=EVERY, most=LAYER.vocab))
+    found["normalisers by blocks"] = Engine(LAYER, plain.method, plan, plain.norms, plain.promise)
+    return found
 
 
-def both(engine: Any, hidden: Any, *args: Any, **more: Any) -> tuple[Any, Any]:
+def vectors(name: str, batch: int, kind: str = "float32") -> Any:
+    return (HIDDEN[2500 : 2500 + batch] * (PEAKED if name == "normalisers by blocks" else 1)).astype(KINDS[kind])
+
+
+def both(engine: Any, verb: str, *args: Any, **more: Any) -> tuple[Any, Any]:
     """The answer of the native call, and that of the steps in Python."""
-    assert engine._direct is not None
-    ours = engine._direct(np.asarray(hidden), *(args or (10,)), more.get("eps"))
-    call, engine._direct = engine._direct, None
+    call = engine._direct
+    assert call is not None
+    answered = []
+
+    class Listening:
+        def __getattr__(self, name: str) -> Any:
+            def ask(*rest: Any) -> Any:
+                answered.append(getattr(call, name)(*rest))
+                return answered[-1]
+
+            return ask
+
     try:
-        theirs = engine.topk(hidden, *args, **more)
+        engine._direct = Listening()
+        ours = getattr(engine, verb)(*args, **more)
+        engine._direct = None
+        theirs = getattr(engine, verb)(*args, **more)
     finally:
         engine._direct = call
+    assert len(answered) == 1 and answered[0] is ours
     return ours, theirs
 
 
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("batch", [1, 2, 9])
-def test_the_native_call_answers_as_the_steps_do(engines: dict[str, Any], name: str, dtype: Any, batch: int) -> None:
-    hidden = HIDDEN[2500 : 2500 + batch].astype(dtype)
-    for k in (1, 10, 70):
-        ours, theirs = both(engines[name], hidden, k)
-        assert type(ours) is type(theirs) and type(ours.cost) is type(theirs.cost)
-        for field, mine, other in zip(ours._fields[:-1], ours, theirs, strict=False):
-            np.testing.assert_array_equal(mine, other, err_msg=field)
+def same(ours: Any, theirs: Any) -> None:
+    """To the bit, in types and shapes, at any depth."""
+    assert type(ours) is type(theirs)
+    for field, mine, other in zip(ours._fields, ours, theirs, strict=True):
+        if isinstance(mine, tuple):
+            same(mine, other)
+            continue
+        assert type(mine) is type(other), field
+        np.testing.assert_array_equal(mine, other, err_msg=field)
+        if not isinstance(mine, str):
             assert mine.dtype == other.dtype and mine.shape == other.shape, field
-        for field in ("rows", "bytes", "dense"):
-            np.testing.assert_array_equal(getattr(ours.cost, field), getattr(theirs.cost, field), err_msg=field)
-        assert ours.cost.path == theirs.cost.path
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [1, 2, 9])
+def test_the_native_call_answers_as_the_steps_do(engines: dict[str, Any], name: str, kind: str, batch: int) -> None:
+    hidden, engine = vectors(name, batch, kind), engines[name]
+    for k in (1, 10, 70):
+        same(*both(engine, "topk", hidden, k))
+    same(*both(engine, "topk", hidden, 3, eps=0.5))
+    ids = RNG.integers(0, LAYER.vocab, (batch, 7))
+    for more in ({}, {"eps": 0.3}, {"eps": 1}, {"eps": math.inf}):
+        same(*both(engine, "lse", hidden, **more))
+        same(*both(engine, "log_prob", hidden, ids, **more))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("filters", FILTERS)
+def test_draws_are_those_of_the_steps(engines: dict[str, Any], name: str, filters: str) -> None:
+    for batch, kind, seed in ((1, "float32", 3), (1, "bfloat16", 2**64 - 1), (5, "float64", 0)):
+        same(*both(engines[name], "sample", vectors(name, batch, kind), **FILTERS[filters], seed=seed))
+
+
+@pytest.mark.parametrize(
+    ("verb", "more"),
+    [("topk", {}), ("lse", {}), ("sample", {"top_p": 0.8}), ("sample", {"top_k": 20}), ("sample", {"min_p": 0.3})],
+    ids=str,
+)
+def test_blocks_answer_what_they_are_asked_first(engines: dict[str, Any], verb: str, more: dict[str, Any]) -> None:
+    """The cases above go by blocks where blocks can answer: else they would compare one executor with itself."""
+    name = "normalisers by blocks"
+    marks = marks_of(lambda: getattr(engines[name], verb)(vectors(name, 1), **more))
+    assert "blocks: boxes and blocks" in marks and "look: all classes" not in marks
+
+
+def test_tensors_get_tensors(engines: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    for kind in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        hidden, engine = torch.from_numpy(vectors("default", 2)).to(kind), engines["default"]
+        ids = torch.tensor([[1, 2], [3, 4]])
+        for verb, args in (("topk", (hidden, 5)), ("lse", (hidden,)), ("log_prob", (hidden, ids)), ("sample", (hidden, 2))):
+            ours, theirs = both(engine, verb, *args, **({"seed": 1} if verb == "sample" else {}))
+            assert all(isinstance(part, torch.Tensor) for part in ours[:-1])
+            same(ours, theirs)
+
+
+def test_no_seed_is_a_fresh_one(engines: dict[str, Any]) -> None:
+    first, second = (engines["default"].sample(vectors("default", 9), 4) for _ in range(2))
+    assert (first.score != second.score).all()
 
 
 def test_vectors_of_another_size_are_read_densely(engines: dict[str, Any]) -> None:
-    ours, theirs = both(engines["ids but for 0.01"], 1e6 * HIDDEN[2500:2502])
-    assert ours.cost.dense.all() and theirs.cost.dense.all() and ours.proved.all()
-    near, _ = both(engines["ids but for 0.01"], HIDDEN[2500:2502])
-    assert not near.cost.dense.all()
+    for verb, more in (("topk", {}), ("lse", {}), ("sample", {"top_k": 3, "seed": 1})):
+        ours, theirs = both(engines["ids but for 0.01"], verb, 1e6 * HIDDEN[2500:2502], **more)
+        assert ours.cost.dense.all() and theirs.cost.dense.all()
+        same(ours, theirs)
+        near, _ = both(engines["ids but for 0.01"], verb, HIDDEN[2500:2502], **more)
+        assert verb == "lse" or not near.cost.dense.all()
 
 
 @pytest.mark.parametrize(
@@ -88,22 +184,60 @@ def test_vectors_of_another_size_are_read_densely(engines: dict[str, Any]) -> No
 )  # fmt: skip
 def test_what_is_not_plain_goes_the_long_way(engines: dict[str, Any], hidden: Any) -> None:
     engine = engines["default"]
-    if hidden.flags.c_contiguous or hidden.shape[1:] != (48,):
-        assert engine._direct(hidden, 10, None) is None
-    call, engine._direct = engine._direct, None
-    try:
+    asked: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("topk", (hidden, 10)), ("lse", (hidden,)), ("log_prob", (hidden, np.zeros((len(hidden), 3), np.int64))),
+        ("sample", (hidden, 1, 1.0, None, None, None, 3)),
+    )  # fmt: skip
+    for verb, args in asked:
+        assert answer_of(engine._direct, verb, *args) is None
+        long_way(engine, verb, *args)
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    *(("topk", {"k": k}) for k in (0, -1, 9001, 2**80, 1.5, None, True, "3")),
+    *((verb, {"eps": eps}) for verb in ("topk", "lse") for eps in (0, 0.0, -1.0, math.nan, "1", 1e-301, [0.1], 10**400, True)),
+    *(("log_prob", {"ids": ids}) for ids in ([[9000]], [[-1]], [[0], [1]], [0], [[0.5]], [[]], None, [[2**63]])),
+    *(("sample", {name: value}) for name in ("n", "row0", "class0") for value in (-1, 2**70, 1.0, None, True)),
+    *(("sample", {"temperature": value}) for value in (0, 1e-7, 1e7, math.nan, None, "1", 10**400)),
+    *(("sample", {"top_k": value}) for value in (0, -1, 2**63, 2**70, 2.0)),
+    *(("sample", {"top_p": value}) for value in (0, 0.0, 1.1, -1, math.nan, "a")),
+    *(("sample", {"min_p": value}) for value in (-0.1, 1.1, math.nan, "a")),
+    *(("sample", {"seed": value}) for value in (-1, 2**64, 1.5, "a")),
+]
+
+
+@pytest.mark.parametrize(("verb", "more"), REFUSED, ids=str)
+def test_what_is_refused_is_refused_in_the_same_words(engines: dict[str, Any], verb: str, more: dict[str, Any]) -> None:
+    more = {"seed": 1, **more} if verb == "sample" else more
+    assert isinstance(long_way(engines["default"], verb, vectors("default", 1), **more), (HeadlongError, LogProb))
+
+
+def answer_of(call: Any, verb: str, *args: Any) -> Any:
+    rest = {"topk": (None,), "lse": (None,), "log_prob": (None,), "sample": (0, 0)}[verb]
+    return getattr(call, verb)(*args, *rest)
+
+
+def long_way(engine: Any, verb: str, *args: Any, **more: Any) -> Any:
+    """What the steps in Python answer or raise; the engine with its native call must do the same."""
+
+    def outcome() -> Any:
         try:
-            expected: Any = engine.topk(hidden)
+            return getattr(engine, verb)(*args, **more)
         except HeadlongError as error:
-            expected = error
+            return error
+
+    call, found = engine._direct, outcome()
+    try:
+        engine._direct = None
+        expected = outcome()
     finally:
         engine._direct = call
-    if isinstance(expected, HeadlongError):
-        with pytest.raises(type(expected)) as raised:
-            engine.topk(hidden)
-        assert str(raised.value) == str(expected)
+    assert type(found) is type(expected)
+    if isinstance(found, HeadlongError):
+        assert str(found) == str(expected)
     else:
-        np.testing.assert_array_equal(engine.topk(hidden).ids, expected.ids)
+        same(found, expected)
+    return found
 
 
 def test_threads_that_are_none_are_refused_in_words(engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +249,22 @@ def test_threads_that_are_none_are_refused_in_words(engines: dict[str, Any], mon
 
 @pytest.mark.parametrize(("kind", "part"), [("default", "look: all classes"), ("blocks", "blocks: boxes and blocks")])
 def test_marks_say_where_the_time_of_a_call_goes(engines: dict[str, Any], kind: str, part: str) -> None:
+    engine, hidden = engines[kind], vectors(kind, 1)
+    verbs: dict[str, Any] = {"topk": lambda: engine.topk(hidden), "sample": lambda: engine.sample(hidden, top_k=5)}
+    if kind == "default":
+        verbs |= {"lse": lambda: engine.lse(hidden), "log_prob": lambda: engine.log_prob(hidden, np.array([[1]]))}
+    for call in verbs.values():
+        names = marks_of(call)
+        assert names[0] == "Python before" and names[-1] == "hand-back" and part in names
+        call()
+        assert native.loaded().trace_end() == []
+
+
+def marks_of(call: Any) -> list[str]:
+    """What ended on the way of a call, in order."""
     module = native.loaded()
     module.trace_begin()
-    engines[kind].topk(HIDDEN[:1])
+    call()
     marks = module.trace_end()
-    names = [name for name, _ in marks]
-    assert names[0] == "Python before" and names[-1] == "hand-back" and part in names
     assert sorted(marks, key=lambda mark: mark[1]) == marks
-    engines[kind].topk(HIDDEN[:1])
-    assert module.trace_end() == []
+    return [name for name, _ in marks]

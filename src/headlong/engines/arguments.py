@@ -25,6 +25,18 @@ MOST_DRAWS = 2**24
 """Of one row in one call: they come as arrays."""
 COLDEST = 1e-6
 """Lower temperatures are the argmax, which needs no noise."""
+RANGES: dict[str, tuple[Any, Any]] = {
+    "eps": (1e-300, math.inf),
+    "n": (1, MOST_DRAWS),
+    "temperature": (COLDEST, 1e6),
+    "top_k": (1, 2**62),
+    "top_p": (5e-324, 1.0),
+    "min_p": (0.0, 1.0),
+    "seed": (0, 2**64 - 1),
+    "row0": (0, 2**64 - 1),
+    "class0": (0, 2**40),
+}
+"""What a number may be, both ends included."""
 
 
 class Asked(NamedTuple):
@@ -59,7 +71,7 @@ def checked_k(k: Any, vocab: int) -> int:
 
 def checked_eps(eps: Any) -> float:
     """``eps`` above 0, infinity included."""
-    return real(eps, "eps", 1e-300, math.inf, "log-probabilities are rounded to float64, so 0 cannot be kept")
+    return real(eps, "eps", *RANGES["eps"], "log-probabilities are rounded to float64, so 0 cannot be kept")
 
 
 def checked_filters(
@@ -74,12 +86,12 @@ def checked_filters(
     class0: int = 0,
 ) -> Filters:
     return Filters(
-        whole(n, "n", 1, MOST_DRAWS, "ask again for more, with other numbers of rows or another seed"),
-        real(temperature, "temperature", COLDEST, 1e6, "for the likeliest class, topk(k=1)"),
-        0 if top_k is None else min(whole(top_k, "top_k", 1, 2**62, "None keeps all"), vocab),
-        1.0 if top_p is None else real(top_p, "top_p", 5e-324, 1.0, "None keeps all"),
-        0.0 if min_p is None else real(min_p, "min_p", 0.0, 1.0, "None keeps all"),
-        secrets.randbits(64) if seed is None else whole(seed, "seed", 0, 2**64 - 1),
-        whole(row0, "row0", 0, 2**64 - 1),
-        whole(class0, "class0", 0, 2**40),
+        whole(n, "n", *RANGES["n"], "ask again for more, with other numbers of rows or another seed"),
+        real(temperature, "temperature", *RANGES["temperature"], "for the likeliest class, topk(k=1)"),
+        0 if top_k is None else min(whole(top_k, "top_k", *RANGES["top_k"], "None keeps all"), vocab),
+        1.0 if top_p is None else real(top_p, "top_p", *RANGES["top_p"], "None keeps all"),
+        0.0 if min_p is None else real(min_p, "min_p", *RANGES["min_p"], "None keeps all"),
+        secrets.randbits(64) if seed is None else whole(seed, "seed", *RANGES["seed"]),
+        whole(row0, "row0", *RANGES["row0"]),
+        whole(class0, "class0", *RANGES["class0"]),
     )

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
-from headlong.arrays import Array, answer_as, as_numpy, ids64, kind_of
+from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
 from headlong.engines.allowed import Few, Filters, few, listed, lse_of, sample_of, topk_of
-from headlong.engines.arguments import COLDEST, Asked, asked, checked_eps, checked_k
+from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k
 from headlong.engines.blocks import BlockReader
 from headlong.engines.checking import normalised
 from headlong.engines.contract import Changeable, Common
@@ -83,7 +83,7 @@ class Engine(Changeable, Common):
         if plan.blocks is not None:
             self._executor = BlockReader(layer, plan.blocks, plan.dense.share, self._executor)
         self._path = f"{method.name}/{self._executor.isa}"
-        self._direct = direct(self._executor, plan, promise, self._chance, threads, self._path)
+        self._direct = direct(self._executor, layer.link, plan, promise, self._chance, threads, self._path)
 
     @property
     def name(self) -> str:
@@ -108,9 +108,9 @@ class Engine(Changeable, Common):
                                   which pads rows, is no id and is passed over.
         """
         if self._direct is not None and allowed is None and exclude is None:
-            found = self._direct(as_numpy(hidden, "hidden"), k, eps)
+            found = self._direct.topk(hidden, k, eps)
             if found is not None:
-                return answer_as(found, kind_of(hidden))
+                return found
         asked = self._asked(hidden, allowed, exclude)
         k = checked_k(k, self.layer.vocab)
         if asked.few:
@@ -129,6 +129,10 @@ class Engine(Changeable, Common):
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
+        if self._direct is not None:
+            found = self._direct.log_prob(hidden, ids, eps)
+            if found is not None:
+                return found
         asked = self._asked(hidden)
         chosen = ids64(ids, len(asked.hidden), self.layer.vocab)
         threads = native.threads(self._threads)
@@ -143,6 +147,10 @@ class Engine(Changeable, Common):
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
+        if self._direct is not None and allowed is None and exclude is None:
+            found = self._direct.lse(hidden, eps)
+            if found is not None:
+                return found
         asked = self._asked(hidden, allowed, exclude)
         if asked.few:
             answer = self._few(asked)
@@ -172,7 +180,7 @@ class Engine(Changeable, Common):
         link = self.layer.link
         if not isinstance(link, Affine):
             raise OptionError(f"the layer's link is {link}; expected a scale and shift, which a temperature can join")
-        scale = real(value, "temperature", COLDEST, 1e6)
+        scale = real(value, "temperature", *RANGES["temperature"])
         layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
         promise = self.promise._replace(delta=0.0) if self.promise.over <= {"query"} else self.promise
         return Engine(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
-from headlong.arrays import answer_as, as_numpy, checked_ids, ids64, kind_of
+from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
@@ -108,9 +108,9 @@ class Changed(Merged):
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes that are there."""
         if allowed is None and exclude is None and self.together is not None:
-            found = self.together(as_numpy(hidden, "hidden"), k, eps)
+            found = self.together.topk(hidden, k, eps)
             if found is not None:
-                return answer_as(found, kind_of(hidden))
+                return found
         return super().topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
 
     def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Changed:
@@ -195,7 +195,7 @@ class Changed(Merged):
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
         if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.together is not None:
-            found = self.together(call.hidden, k, eps)
+            found = self.together.topk(call.hidden, k, eps)
             if found is not None:
                 return found
         tops = [part.topk(call.hidden, k, eps) for part in self._parts(call)]

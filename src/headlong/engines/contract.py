@@ -25,6 +25,7 @@ from headlong.answers import LogProb, Lse, Promise, Sample, TopK
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_filters
 from headlong.engines.checking import Check, Progress, check, normalised
+from headlong.engines.direct import Direct
 from headlong.errors import UnsupportedError
 from headlong.native import Doubles
 
@@ -116,6 +117,8 @@ class Common(ABC):
 
     may_be_shard: ClassVar[bool] = True
     """Whether its classes can be numbered from another than 0: those of a matrix, which may be part of a larger one."""
+    _direct: Direct | None = None
+    """One native call for each plain question, where a kind has that."""
 
     def sample(
         self,
@@ -144,6 +147,10 @@ class Common(ABC):
                 f"class0 is {class0}; {type(self).__name__} numbers its classes from 0: only an engine over one matrix can be "
                 "a shard of a larger layer"
             )
+        if self._direct is not None and allowed is None and exclude is None:
+            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0)
+            if found is not None:
+                return found
         engine: Any = self
         seed = self._fresh_seed() if seed is None else seed
         filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, engine.layer.vocab, class0)

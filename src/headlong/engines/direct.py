@@ -1,4 +1,4 @@
-"""One native call for a plain question: NumPy vectors, no class mask, an engine whose executor is native.
+"""One native call for a plain question: NumPy or torch vectors, no class mask, an engine whose executor is native.
 
 A decoder asks between other layers, when the caches are empty, and there Python's own steps (checks, the choice of what
 answers, nine small arrays) cost as much as the reading. ``csrc/bind/direct_call.cpp`` does the same steps in one call; it gives
@@ -8,46 +8,73 @@ None for whatever is not plain: that goes the long way, where it is answered or 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from headlong import native
-from headlong.answers import Cost, Promise, TopK
-from headlong.engines.blocks import BlockReader
+from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.arrays import BFLOAT16, answer_like, as_numpy
+from headlong.engines.arguments import RANGES
+from headlong.engines.blocks import EDGE, FIRST, BlockReader
+from headlong.links import Link
 from headlong.plan import Plan
 
-Direct = Callable[[Any, Any, Any], TopK | None]
+CLASSES = TopK, Lse, LogProb, Sample, Cost, BFLOAT16
+
+
+class Direct(Protocol):
+    """The verbs of an engine, in one native call each; None where that cannot answer."""
+
+    def topk(self, hidden: Any, k: Any, eps: Any) -> TopK | None: ...
+
+    def lse(self, hidden: Any, eps: Any) -> Lse | None: ...
+
+    def log_prob(self, hidden: Any, ids: Any, eps: Any) -> LogProb | None: ...
+
+    def sample(
+        self, hidden: Any, n: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, seed: Any, row0: Any, class0: Any
+    ) -> Sample | None: ...
 
 
 def direct(
-    executor: Any, plan: Plan, promise: Promise, chance: tuple[float, int], threads: int | None, path: str
+    executor: Any, link: Link, plan: Plan, promise: Promise, chance: tuple[float, int], threads: int | None, path: str
 ) -> Direct | None:
-    """``topk(hidden, k, eps)`` of this executor in one native call; None where there is none."""
+    """The verbs of this executor; None where there is no such call.
+
+    ``chance``  how often a sampled normaliser may be off, and the sample's seed
+    """
     blocks = executor if isinstance(executor, BlockReader) else None
     beneath: Any = executor if blocks is None else blocks.beneath
     if not native.is_native(beneath) or (blocks is not None and blocks.affine is None):
         return None
-    searches = () if blocks is None else tuple((k, search.capsule) for k, search in blocks.searches)
-    call: Direct = native.direct_call(
-        beneath.capsule, searches, executor, (TopK, Cost), path, promise.eps, *chance,
-        0 if threads is None else threads, plan.dense.batch, 0 if blocks is None else blocks.batch,
-        0 if blocks is None else blocks.most, blocks is None or blocks.sure, promise.delta_ids == 0,
-        () if blocks is None else blocks.affine, (0.0, math.inf) if plan.seen is None else plan.seen, True,
-        math.inf if blocks is None else blocks.least,
-    )  # fmt: skip
-    return call
+    numbers = {"dense": plan.dense.batch, **({} if plan.seen is None else {"seen": plan.seen})}
+    searches: tuple[Any, ...] = ()
+    if blocks is not None:
+        searches = tuple((k, search.capsule) for k, search in blocks.searches)
+        numbers |= _of_blocks(blocks) | {"sure": blocks.sure, "least": blocks.least}
+    return _bound(beneath, searches, executor, numbers, (promise.eps, *chance, promise.delta_ids == 0), link, threads, path)
 
 
 def direct_search(
     reader: BlockReader, search: Any, plan: Plan, promise: Promise, threads: int | None, path: str
 ) -> Direct | None:
-    """The same by ``search`` alone, which knows more classes than ``reader``: None for what blocks do not answer."""
+    """``topk`` by ``search`` alone, which knows more classes than ``reader``: None for what blocks do not answer."""
     if not native.is_native(reader.beneath) or reader.affine is None:
         return None
-    beneath: Any = reader.beneath
-    call: Direct = native.direct_call(
-        beneath.capsule, ((0, search.capsule),), (reader, search), (TopK, Cost), path, promise.eps, 0.0, 0,
-        0 if threads is None else threads, plan.dense.batch, reader.batch, reader.most, True, True, reader.affine,
-        (0.0, math.inf), False, math.inf,
-    )  # fmt: skip
-    return call
+    numbers = {"dense": plan.dense.batch, "every": False, "least": math.inf, **_of_blocks(reader)}
+    searches, kept = ((0, search.capsule),), (promise.eps, 0.0, 0, True)
+    return _bound(reader.beneath, searches, (reader, search), numbers, kept, reader.link, threads, path)
+
+
+def _of_blocks(reader: BlockReader) -> dict[str, Any]:
+    return {"affine": reader.affine, "batch": reader.batch, "most": reader.most, "edge": EDGE, "first": FIRST}
+
+
+def _bound(
+    executor: Any, searches: tuple[Any, ...], owners: Any, numbers: dict[str, Any], kept: tuple[Any, ...], link: Link,
+    threads: int | None, path: str,
+) -> Direct:  # fmt: skip
+    count = 0 if threads is None else threads
+    found: Direct = native.direct_call(
+        executor.capsule, searches, owners, numbers, kept, count, path, CLASSES, RANGES, as_numpy, answer_like, link
+    )
+    return found

@@ -92,8 +92,8 @@ def is_native(executor: Any) -> bool:
 
 
 def direct_call(*parts: Any) -> Any:
-    """``topk(hidden, k, eps)`` as one native call; see ``csrc/bind/direct_call.cpp`` for the parts."""
-    return loaded().DirectCall(*parts).topk
+    """The verbs of an engine as one native call each; see ``csrc/bind/direct_call.cpp`` for the parts."""
+    return loaded().DirectCall(*parts)
 
 
 def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str) -> Any:
