@@ -78,7 +78,7 @@ def test_an_empty_batch_is_a_batch() -> None:
         (np.zeros((2, 5), complex), DtypeError, "complex128"),
         (np.full((2, 5), "a"), DtypeError, "<U1"),
         (None, DtypeError, "NoneType that NumPy reads as objects"),
-        ([[1.0, 2.0], [3.0]], DtypeError, "hidden is no array"),
+        ([[1.0, 2.0], [3.0]], DtypeError, "hidden is not an array"),
         (np.ma.masked_array(np.zeros((2, 5))), DtypeError, r"pass hidden\.filled"),
         (torch.zeros(2, 5, device="meta"), DtypeError, r"hidden is on meta.*hidden\.cpu\(\)"),
         (torch.zeros(2, 5).to_sparse(), DtypeError, r"to_dense"),

@@ -99,7 +99,7 @@ def test_where_dense_wins_for_good(chosen: list[float], batch: float) -> None:
 
 def test_faults() -> None:
     layer, hidden = decaying(200, 16)
-    with pytest.raises(ShapeError, match="hidden has 7 rows; tuning holds some out and takes 16 or more"):
+    with pytest.raises(ShapeError, match="hidden has 7 rows; tuning sets some aside and needs 16 or more"):
         hl.tune(layer, hidden[:7])
     with pytest.raises(OptionError, match="k is 0"):
         hl.tune(layer, hidden, k=0)

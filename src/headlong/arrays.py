@@ -52,7 +52,7 @@ def as_numpy(value: Any, name: str) -> Array:
     try:
         array = np.asarray(value)
     except Exception as error:  # an object's own __array__ may raise anything
-        raise DtypeError(f"{name} is no array: {error}; pass a NumPy array or a torch tensor") from error
+        raise DtypeError(f"{name} is not an array: {error}; pass a NumPy array or a torch tensor") from error
     if array.dtype == object:
         raise DtypeError(f"{name} is a {type(value).__name__} that NumPy reads as objects; pass a regular array of numbers")
     return array

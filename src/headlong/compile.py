@@ -125,7 +125,7 @@ def compile(
     vectors = None if calibration is None else _vectors(calibration, layer.dim, layer.vocab)
     place = _place(device, layer)
     if over is not None and "calibration" in wanted.over and vectors is None:
-        raise OptionError("over holds 'calibration', but no calibration vectors came; pass calibration=hidden, or leave it out")
+        raise OptionError("over holds 'calibration', but calibration is missing; pass calibration=hidden, or leave it out")
     if over is None and vectors is not None and not _enough(vectors, wanted):
         wanted = wanted._replace(over=wanted.over - {"calibration"})  # radii need more; these still choose the plan
     if adapt and (place is not None or method not in ADAPTED):

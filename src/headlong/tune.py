@@ -71,7 +71,7 @@ def tune(
     """The fastest engine for ``layer`` on vectors like ``hidden [n, dim]`` that keeps the promise, and why it is that one."""
     vectors = hidden64(hidden, layer.dim, "hidden")
     if len(vectors) < FEWEST:
-        raise ShapeError(f"hidden has {len(vectors)} rows; tuning holds some out and takes {FEWEST} or more: pass more vectors")
+        raise ShapeError(f"hidden has {len(vectors)} rows; tuning sets some aside and needs {FEWEST} or more: pass more")
     if not 1 <= k <= layer.vocab:
         raise OptionError(f"k is {k}; expected 1 to the layer's {layer.vocab} classes")
     held = vectors[len(vectors) - len(vectors) // 4 :]

@@ -293,4 +293,4 @@ def test_a_file_that_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "bench-cuda-wikitext2-gpt512.json").write_text("{bad")
     with pytest.raises(SystemExit) as ended:
         run.main([str(tmp_path / "device.json")])
-    assert ended.value.code == 2 and "is no JSON" in capsys.readouterr().err
+    assert ended.value.code == 2 and "is not JSON" in capsys.readouterr().err

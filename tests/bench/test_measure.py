@@ -111,9 +111,9 @@ def test_infinity_is_never_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON"),
-        ("[]", "is no headlong run"),
-        ('{"format": "headlong-run", "version": 1}', "is no headlong run"),
+        ("{", "is not JSON"),
+        ("[]", "is not a headlong run"),
+        ('{"format": "headlong-run", "version": 1}', "is not a headlong run"),
         ('{"format": "headlong-run", "version": 99, "runs": []}', "has version 99; this headlong reads 1"),
     ],
 )

@@ -198,8 +198,8 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
         (("topk", "{}/layer.safetensors", "{}/h.safetensors:none"), "has no tensor 'none'"),
         (("topk", "{}/layer.safetensors", "{}/layer.safetensors:lm_head.weight", "-k", "900"), "k is 900"),
         (("topk", "{}/layer.safetensors", "{}/layer.safetensors:lm_head.bias:x"), "cannot be read"),
-        (("topk", "{}/layer.safetensors", "{}/text.npy"), "is no .npy file"),
-        (("topk", "{}/layer.safetensors", "{}/pickled.npy"), "is no .npy file"),
+        (("topk", "{}/layer.safetensors", "{}/text.npy"), "is not an .npy file"),
+        (("topk", "{}/layer.safetensors", "{}/pickled.npy"), "is not an .npy file"),
         (("topk", "{}/layer.safetensors", "{}/wrong.npy"), "expected hidden vectors [n, 16]"),
         (("topk", "{}/layer.safetensors", "{}/cube.npy"), "has shape [2, 3, 4]; expected hidden"),
         (("topk", "{}/text.npy", "{}/h.npy"), "no safetensors file"),
@@ -286,13 +286,13 @@ def test_bench_on_a_device(interpreter: str, files: Path, tmp_path: Path) -> Non
     ("args", "message"),
     [
         (("compile", "{}/layer.safetensors", "-o", "{}/layer.safetensors"), "is a file that the command reads"),
-        (("compile", "{}/layer.safetensors", "-o", "{}/plain.safetensors"), "is not what this command writes"),
-        (("inspect", "{}/layer.safetensors", "--html", "{}/plain.safetensors"), "is not what this command writes"),
-        (("compile", "{}/engine.bin", "-o", "{}/e"), "is an engine, compiled already"),
-        (("bench", "{}/engine.bin"), "is an engine, compiled already"),
-        (("topk", "{}/engine.bin", "{}/h.npy", "--method", "svd"), "takes no --method"),
-        (("inspect", "{}/engine.bin", "--hidden", "{}/h.npy"), "takes no --hidden"),
-        (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "eps=3"), "--option eps is no option of a method"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/plain.safetensors"), "was not written by this command"),
+        (("inspect", "{}/layer.safetensors", "--html", "{}/plain.safetensors"), "was not written by this command"),
+        (("compile", "{}/engine.bin", "-o", "{}/e"), "is a compiled engine"),
+        (("bench", "{}/engine.bin"), "is a compiled engine"),
+        (("topk", "{}/engine.bin", "{}/h.npy", "--method", "svd"), "does not take --method"),
+        (("inspect", "{}/engine.bin", "--hidden", "{}/h.npy"), "does not take --hidden"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "eps=3"), "eps is an option of compile, not of a method"),
         (("inspect", "{}/layer.safetensors", "-k", "201"), "k is 201"),
         (("inspect", "{}/layer.safetensors", "--hidden", "{}/none.npy"), "hidden has no rows"),
         (("bench", "{}/layer.safetensors", "--hidden", "{}/none.npy"), "hidden has no rows"),
@@ -339,7 +339,7 @@ def broken_npy(kind: str, good: bytes) -> bytes:
 @pytest.mark.parametrize("kind", ["zip", "empty", "cut", "tokens", "negative", "huge"])
 def test_a_broken_npy_is_one_line(files: Path, kind: str) -> None:
     (files / "bad.npy").write_bytes(broken_npy(kind, (files / "h.npy").read_bytes()))
-    assert "is no .npy file of numbers" in fails("topk", files / "layer.safetensors", files / "bad.npy")
+    assert "is not an .npy file of numbers" in fails("topk", files / "layer.safetensors", files / "bad.npy")
 
 
 @pytest.mark.parametrize("dtype", ["c8", "?", "M8[D]", "U1", "i8", [("a", "f4")]])

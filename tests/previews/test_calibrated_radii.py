@@ -193,7 +193,7 @@ def test_radii_are_learned_only_where_something_may_fail() -> None:
 
 def test_what_the_chances_rest_on() -> None:
     layer, hidden = decaying(300, 30)
-    with pytest.raises(OptionError, match="no calibration vectors came"):
+    with pytest.raises(OptionError, match="but calibration is missing"):
         hl.compile(layer, "cascade", over="calibration", delta_ids=0.1)
     with pytest.raises(OptionError, match=r"over is \['weather'\]; expected some of calibration, query, rotation"):
         hl.compile(layer, "cascade", over="weather")

@@ -82,7 +82,7 @@ def test_files_are_read_by_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(MalformedFileError, match=r"notes\.md is no \.json or \.jsonl"):
         results([tmp_path / "notes.md"])
     (tmp_path / "c.json").write_text("{")
-    with pytest.raises(MalformedFileError, match=r"c\.json is no JSON"):
+    with pytest.raises(MalformedFileError, match=r"c\.json is not JSON"):
         results([tmp_path])
 
 

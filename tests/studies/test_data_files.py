@@ -148,7 +148,7 @@ def test_a_download_is_checked(toy: Path, server: str, tmp_path: Path) -> None:
     folder = download(row(toy, name="copy", downloads=good), tmp_path, progress=False)
     assert verified(row(toy), folder)
     bad = (Download(server + "train.txt", "sha256:" + hashlib.sha256(b"other").hexdigest()),)
-    with pytest.raises(DataError, match="did not bring the expected file"):
+    with pytest.raises(DataError, match="did not return the expected file"):
         download(row(toy, name="bad", downloads=bad), tmp_path, progress=False)
     assert not list((tmp_path / "bad").glob("train.txt"))
     gone = (Download(server + "none.txt", None),)
@@ -159,5 +159,5 @@ def test_a_download_is_checked(toy: Path, server: str, tmp_path: Path) -> None:
 def test_what_needs_a_licence_is_not_downloaded(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="LDC"):
         fetch("penn-treebank", tmp_path)
-    with pytest.raises(DataError, match="is no data set"):
+    with pytest.raises(DataError, match="is not a data set"):
         fetch("ptb", tmp_path)

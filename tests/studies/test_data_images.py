@@ -100,7 +100,7 @@ def test_damaged_pictures_are_named(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(raw[:-40] if name.endswith("River_3.jpg") else raw)
-    with pytest.raises(DataError, match=r"River_3\.jpg is no whole JPEG"):
+    with pytest.raises(DataError, match=r"River_3\.jpg is not a complete JPEG"):
         load_eurosat(tmp_path, (DataFile("2750"),))
     (tmp_path / "s.tar").write_bytes(b"no tar at all")
     with pytest.raises(DataError, match="cut off or damaged"):
@@ -136,7 +136,7 @@ def test_casia_in_its_published_layout(tmp_path: Path) -> None:
         (b"", "is empty"),
         (gnt("一")[:-1], "is cut off: the picture at byte 0"),
         (gnt("一") + b"\x01", "is cut off: 1 bytes are left"),
-        (b"\x09" + gnt("一")[1:], "is no .gnt file"),
+        (b"\x09" + gnt("一")[1:], "is not a .gnt file"),
     ],
 )
 def test_damaged_gnt_files(tmp_path: Path, raw: bytes, fault: str) -> None:

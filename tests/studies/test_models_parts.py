@@ -211,7 +211,7 @@ def test_a_typo_is_no_default(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="there are .*ptb-lstm"):
         read_recipe("ptb")
     (tmp_path / "bad.toml").write_text("data = ")
-    with pytest.raises(OptionError, match="is no TOML"):
+    with pytest.raises(OptionError, match="is not TOML"):
         read_recipe(str(tmp_path / "bad.toml"))
     with pytest.raises(OptionError, match="cannot be read"):
         read_recipe(str(tmp_path / "none.toml"))

@@ -158,7 +158,7 @@ def test_a_study_goes_on_where_its_file_ends(tmp_path: Path) -> None:
     assert ran == ["b", "a", "c"]
     assert papers.study(table, path, {}, silent) == papers.read(path)
     path.write_text("no json\n")
-    with pytest.raises(StoreError, match="is no file of results"):
+    with pytest.raises(StoreError, match="is not a file of results"):
         papers.read(path)
 
 

@@ -259,9 +259,9 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"{name} cannot be read: {cause(error)}") from error
     except ValueError as error:
-        raise MalformedFileError(f"{name} is no JSON: {error}; expected a run that 'headlong bench --json' wrote") from error
+        raise MalformedFileError(f"{name} is not JSON: {error}; expected a run that 'headlong bench --json' wrote") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT or "runs" not in record:
-        raise MalformedFileError(f"{name} is no headlong run; expected a file that 'headlong bench --json' wrote")
+        raise MalformedFileError(f"{name} is not a headlong run; expected a file that 'headlong bench --json' wrote")
     if record.get("version") != VERSION:
         raise MalformedFileError(f"{name} has version {record.get('version')}; this headlong reads {VERSION}: run it again")
     return record

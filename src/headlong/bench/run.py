@@ -161,7 +161,7 @@ def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings
     """Up to ``settings.queries`` of the rows, evenly spread, and the settings with what that leaves of its batches."""
     checked_k(settings.k, layer.vocab)
     if not len(hidden):
-        raise ShapeError("hidden has no rows; expected one or more vectors to ask about")
+        raise ShapeError("hidden has no rows; expected one or more vectors")
     queries = evenly(hidden, settings.queries)
     checked_hidden(queries, layer.dim)  # before anyone is compiled
     batches = tuple(batch for batch in settings.batches if batch <= len(queries))

@@ -69,7 +69,7 @@ def ranks(layer: Layer | MixtureLayer, hidden: Any, progress: Progress = silent)
     """Ranks of the log-probabilities of ``hidden [queries, dim]``; raises ShapeError for fewer than two vectors."""
     wide = hidden64(hidden, layer.dim)
     if len(wide) < 2:
-        raise ShapeError(f"{len(wide)} hidden vectors; expected two or more, best more than the {layer.dim} dimensions")
+        raise ShapeError(f"{len(wide)} hidden vectors; expected two or more, and better more than the {layer.dim} dimensions")
     chosen = evenly(np.arange(layer.vocab), CLASSES)
     matrix = np.empty((len(wide), len(chosen)))
     for start in range(0, len(wide), QUERIES):

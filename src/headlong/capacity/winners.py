@@ -121,5 +121,5 @@ def _scipy() -> Any:
     try:
         from scipy import optimize
     except ImportError as error:
-        raise MissingPackageError(f"classes that never win take SciPy ({error}): pip install 'headlong[capacity]'") from error
+        raise MissingPackageError(f"classes that never win need SciPy ({error}): pip install 'headlong[capacity]'") from error
     return optimize

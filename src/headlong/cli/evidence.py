@@ -61,7 +61,7 @@ def reproduce(
         scripts.run(target, arguments or [])
         return
     if arguments:
-        raise OptionError(f"{target} takes no arguments; got {' '.join(arguments)}: 'reproduce --list' names what does")
+        raise OptionError(f"{target} takes no arguments; got {' '.join(arguments)}: 'reproduce --list' shows which tables do")
     if queries is not None:
         whole(queries, "--queries", 1, 2**31)
     found = papers.tables(target)

@@ -47,7 +47,7 @@ def results(paths: list[Path]) -> list[tuple[str, Any]]:
     for file in files:
         if file.suffix not in (".json", ".jsonl"):
             if file in paths:
-                raise MalformedFileError(f"{file} is no .json or .jsonl; expected results, or a folder of them")
+                raise MalformedFileError(f"{file} is not a .json or .jsonl file; expected results, or a folder of them")
             continue
         try:
             text = file.read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def results(paths: list[Path]) -> list[tuple[str, Any]]:
         except OSError as error:
             raise StoreError(f"{file} cannot be read: {cause(error)}") from error
         except ValueError as error:
-            raise MalformedFileError(f"{file} is no JSON: {error}") from error
+            raise MalformedFileError(f"{file} is not JSON: {error}") from error
     if not found:
         raise MalformedFileError("no .json or .jsonl file was given; expected results of bench, inspect --json or reproduce")
     return found
@@ -90,7 +90,7 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
     """The layer that ``path[:tensor[:bias]]`` names; the options win over the names. An empty bias takes none."""
     path, *names = split(text, 2)
     if form(path) in ENGINES:
-        raise OptionError(f"{path} is an engine, compiled already; expected a layer: ask it with topk, or name its layer")
+        raise OptionError(f"{path} is a compiled engine; expected a layer: use topk to query it, or name its layer")
     if form(path) == structured.FORMAT:
         raise OptionError(
             f"{path} holds {structured.load_layer(path)!r}; expected a layer of one matrix: compile and topk read all kinds"
@@ -141,7 +141,7 @@ def engine(text: str, threads: int | None, given: Mapping[str, bool]) -> Engine 
     if form(text) not in ENGINES:
         return None
     if useless := [name for name, there in given.items() if there]:
-        raise OptionError(f"{text} is an engine, compiled already, and takes no {', '.join(useless)}: leave that out")
+        raise OptionError(f"{text} is a compiled engine and does not take {', '.join(useless)}: leave that out")
     found: Engine | StructuredEngine | Changed = load(text, threads=threads)
     return found
 
@@ -156,14 +156,14 @@ def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Pat
         if path.is_dir():
             raise StoreError(f"{path} is a folder; expected the name of a file to write")
         if not os.access(path.parent, os.W_OK):
-            raise StoreError(f"{path} cannot be written: its folder may not be written to; name another one")
+            raise StoreError(f"{path} cannot be written: no permission to write to its folder; name another one")
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {cause(error)}") from error
     sources = [Path(split(text, 2)[0]) for text in read if text]
     if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
         raise StoreError(f"{path} is a file that the command reads; name another one to write")
     if path.exists() and (replaced or is_tensor_file(path)) and form(path) not in replaced:
-        raise StoreError(f"{path} is there and is not what this command writes; name another file, or move it away")
+        raise StoreError(f"{path} exists and was not written by this command; name another file, or move it away")
     return path
 
 
@@ -201,12 +201,12 @@ def _npy(path: str) -> Any:
     try:
         with open(path, "rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise MalformedFileError(f"{path} is no .npy file of numbers; save one with numpy.save")
+                raise MalformedFileError(f"{path} is not an .npy file of numbers; save one with numpy.save")
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {cause(error)}") from error
     except NPY_FAULTS as error:
-        raise MalformedFileError(f"{path} is no .npy file of numbers: {error}; save it with numpy.save") from error
+        raise MalformedFileError(f"{path} is not an .npy file of numbers: {error}; save it with numpy.save") from error
 
 
 def _tensor(path: str, name: str | None) -> Any:

@@ -131,7 +131,7 @@ def compile(
 
     chosen = choices(option or [])
     if own := sorted(set(chosen) & set(signature(hl.compile).parameters)):
-        raise OptionError(f"--option {own[0]} is no option of a method but compile's own: see 'headlong compile --help'")
+        raise OptionError(f"--option {own[0]} is an option of compile, not of a method: see 'headlong compile --help'")
     inputs.target(out, layer, calibration, replaced=inputs.ENGINES)
     with bars() as stage:
         move = stage("compile")

@@ -175,7 +175,7 @@ def read(path: Path) -> Trained:
         )
         perplexities = [float(file.metadata[key]) for key in ("perplexity", "unigram_perplexity")]
     except (KeyError, ValueError) as error:
-        raise DataError(f"{path} is no layer of the demo: {error}; delete it") from error
+        raise DataError(f"{path} is not a layer of the demo: {error}; delete it") from error
     if len(words) != len(weight) or file.metadata.get("format") != FORMAT:
         raise DataError(f"{path} has {len(words)} words for {len(weight)} classes; delete it")
     return Trained(words, weight, bias, hidden, contexts, target, *perplexities)

@@ -213,8 +213,8 @@ class Engine(Changeable, Common):
         """WrongLayerError where the layer's borrowed arrays were written to since the plan was made of them."""
         if self.layer.stamp() != self._stamp:
             raise WrongLayerError(
-                f"{self.layer!r} was written to after this engine was compiled, so the engine is neither the old layer's nor "
-                "the new one's; compile it again, or let the layer take a copy: Layer(..., copy=True)"
+                f"{self.layer!r} was written to after this engine was compiled, so its codes are of other "
+                "weights; compile it again, or let the layer take a copy: Layer(..., copy=True)"
             )
 
     def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:

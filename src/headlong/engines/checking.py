@@ -90,7 +90,7 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
     vectors, k = checked_hidden(hidden, engine.layer.dim, "hidden"), checked_k(k, engine.layer.vocab)
     whole(batch, "batch", 1, 2**31 - 1)
     if not len(vectors):
-        raise ShapeError("hidden has no rows; pass vectors [n, dim] as the engine is asked with")
+        raise ShapeError("hidden has no rows; pass vectors [n, dim] like those of your queries")
     step = max(batch, AT_ONCE // engine.layer.vocab // batch * batch)
     eps, delta, delta_ids, _ = engine.promise
     ids = beyond = 0

@@ -144,8 +144,8 @@ class Common(ABC):
         """
         if class0 and not self.may_be_shard:
             raise UnsupportedError(
-                f"class0 is {class0}; {type(self).__name__} numbers its classes from 0: only an engine over one matrix can be "
-                "a shard of a larger layer"
+                f"class0 is {class0}; the classes of {type(self).__name__} start at 0: only an engine over one matrix can be a "
+                "shard of a larger layer"
             )
         if self._direct is not None and allowed is None and exclude is None:
             found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0)
@@ -197,7 +197,7 @@ class Bounded(Common):
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Only engines on one CPU are files."""
         raise UnsupportedError(
-            f"{type(self).__name__} cannot be saved; save the engine that it is made of, compiled without device= or shards"
+            f"{type(self).__name__} cannot be saved; save the engine from which it was made, compiled without device= or shards"
         )
 
     def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any:

@@ -80,7 +80,7 @@ def checked_norms(layer: Layer, threads: int) -> Floats:
     if np.isinf(norms).any():
         row = int(np.argmax(norms))
         raise NonFiniteError(
-            f"weight row {row} is longer than float32 can say; rescale the layer, with Affine(scale) to undo it"
+            f"weight row {row} is longer than float32 can hold; rescale the layer, with Affine(scale) to undo it"
         )
     return norms
 

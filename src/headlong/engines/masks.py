@@ -80,7 +80,7 @@ def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks
     for number, row in enumerate(rows):
         place = f"{name}[{number}]" if len(rows) > 1 else name
         if row.ndim != 1:
-            raise ShapeError(f"{place} has shape {shape_of(row)}; expected a plain list of ids")
+            raise ShapeError(f"{place} has shape {shape_of(row)}; expected a flat list of ids")
         if native.mark(marked[number : number + 1], row[None, :], at) < 0:
             _mark(marked[number], checked_ids(row, vocab, place, lowest=-1), at)
     return marked, most_left(marked)

@@ -37,7 +37,7 @@ class AutocastCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         gradients: Gradients | None = ctx.gradients
         if gradients is None:
-            raise InputError("backward came a second time; expected once, gradients are not kept: compute the loss again")
+            raise InputError("backward was called twice; expected one call, gradients are not kept: compute the loss again")
         ctx.gradients = None  # the only reference: autograd then takes them over instead of copying them
         if float(outer[0]) != 1.0:
             for gradient in gradients:

@@ -32,7 +32,7 @@ NARROWEST = 8
 class BandsHead(Head):
     """Short list and bands, cut from the classes by falling frequency.
 
-    ``counts``   how often each class comes; None: ids are in that order already
+    ``counts``   how often each class occurs; None: ids are in that order already
     ``cutoffs``  where the short list and every band but the last end, rising, as in PyTorch; None: V/16 and V/4
     ``widths``   of each band, not below ``narrowest`` or dim; None: dim/4, dim/16, ...
     """

@@ -30,7 +30,7 @@ COLUMNS = ("prefix", "split", "project")
 class DifferentiatedHead(Head):
     """Blocks of ``sizes`` classes by falling frequency, reading ``widths`` dimensions.
 
-    ``counts``   how often each class comes; None: ids are in that order already
+    ``counts``   how often each class occurs; None: ids are in that order already
     ``sizes``    classes of each block, adding up to ``vocab``; ``widths``  their dimensions, not rising
     """
 

@@ -27,7 +27,7 @@ def checked_counts(counts: Any, vocab: int) -> Counts | None:
         return None
     array: Counts = np.asarray(counts.detach().cpu() if isinstance(counts, Tensor) else counts, np.float64)
     if array.shape != (vocab,):
-        raise ShapeError(f"counts has shape {list(array.shape)}; expected [{vocab}], how often each class comes")
+        raise ShapeError(f"counts has shape {list(array.shape)}; expected [{vocab}], how often each class occurs")
     bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
         raise NonFiniteError(f"counts[{np.argmax(bad)}] is {array[np.argmax(bad)]}; expected finite numbers of 0 or more")

@@ -107,7 +107,7 @@ class TreeHead(Head):
 
     ``tree``    "balanced" (halves of the classes by falling frequency), "huffman", or ``children [vocab - 1, 2]``: a node's
                 number, or ``~class``; node 0 is the root, the first branch has the sigmoid's probability
-    ``counts``  how often each class comes; None: ids are in that order already, by Zipf's law
+    ``counts``  how often each class occurs; None: ids are in that order already, by Zipf's law
     """
 
     branches: Tensor

@@ -73,8 +73,8 @@ class Exchange(NamedTuple):
         found = [part.view(np.uint64) for part in self._gather(header.view(np.uint8))]
         if any((part != header).any() for part in found):
             raise PeerError(
-                "the processes asked different questions (another verb, other hidden vectors, k, seed or arguments); call "
-                "every verb in all of them with the same ones, broadcast from one process where each makes its own"
+                "the processes made different calls (another method, other hidden vectors, k, seed or arguments); call "
+                "every method in all of them with the same arguments; broadcast what each process would compute itself"
             )
 
     def _gather(self, sent: Any) -> list[Any]:
@@ -181,7 +181,7 @@ def connect(engine: Engine, group: Group = None, *, timeout: float = TIMEOUT) ->
 def share(vocab: int, rank: int, size: int) -> slice:
     """``[rank * vocab / size, (rank + 1) * vocab / size)``: the classes of a rank, as many as any other's or one fewer."""
     if vocab < size:  # said in every process: none is left waiting for one that stopped here
-        raise OptionError(f"{vocab} classes do not go round {size} processes; use fewer processes")
+        raise OptionError(f"{vocab} classes are too few for {size} processes; use fewer processes")
     return slice(rank * vocab // size, (rank + 1) * vocab // size)
 
 

@@ -271,7 +271,7 @@ class IndexFlatIP(IndexFlat):
     def over(cls, layer: headlong.Layer, metric: str = "inner_product", **options: Any) -> IndexFlatIP:
         """Over the rows of a layer that is there already (mapped from a file, say): nothing is copied."""
         if layer.bias is not None:
-            raise InputError("the layer has a bias; expected rows alone: an inner product knows none")
+            raise InputError("the layer has a bias; expected rows alone: an inner product has no bias")
         index = cls(layer.dim, metric, **options)
         index._parts = [layer.weight]
         return index

@@ -147,5 +147,5 @@ def _check_hooks(module: nn.Module) -> None:
     """Hooks belong to a module, and would stay with the one that goes."""
     if hooked(module):
         raise InputError(
-            "the output layer has hooks (torch's or the accelerate library's), lost in the swap; remove them first"
+            "the output layer has hooks (torch's or the accelerate library's), which would be lost; remove them first"
         )

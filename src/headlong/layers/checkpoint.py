@@ -161,7 +161,7 @@ def link_of_config(config: Mapping[str, Any], name: str = "config.json") -> Link
     try:
         links = {key: builders[key](value) for key, value in found.items()}
     except OptionError as error:
-        raise MalformedFileError(f"{name}: the configuration's {found} is no link: {error}; pass link=") from error
+        raise MalformedFileError(f"{name}: the configuration's {found} is not a link: {error}; pass link=") from error
     effective = {key: link for key, link in links.items() if link != IDENTITY}
     if len(effective) > 1:
         raise MalformedFileError(f"{name}: the configuration has {' and '.join(effective)}; pass the link= that is meant")

@@ -104,7 +104,7 @@ class ExpertsLayer(StructuredLayer):
         inner = np.ones(rows, bool)
         inner[starts[:-1]] = False
         if (np.diff(ids, prepend=-1)[inner] <= 0).any():
-            raise IdError("the ids of an expert do not ascend, or one comes twice; sort each expert's rows by class id")
+            raise IdError("the ids of an expert do not ascend, or one occurs twice; sort each expert's rows by class id")
 
     def __repr__(self) -> str:
         sizes = self.sizes

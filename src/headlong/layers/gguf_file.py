@@ -43,14 +43,14 @@ class GgufFile:
         try:
             from gguf import GGUFReader
         except ImportError as error:
-            raise MissingPackageError(f"{path} is a GGUF file, which takes a package: pip install 'headlong[gguf]'") from error
+            raise MissingPackageError(f"{path} is a GGUF file, which needs a package: pip install 'headlong[gguf]'") from error
         self.name = os.fspath(path)
         try:
             self._reader = GGUFReader(path)
         except OSError as error:
             raise StoreError(f"{self.name} cannot be read: {error}") from error
         except Exception as error:  # of whatever kind: the file is cut off or damaged
-            raise MalformedFileError(f"{self.name} is no whole GGUF file: {error}; copy it again") from error
+            raise MalformedFileError(f"{self.name} is not a complete GGUF file: {error}; copy it again") from error
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
 
     @property

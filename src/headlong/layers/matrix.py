@@ -52,7 +52,7 @@ class Layer:
     def __init__(self, weight: Any, bias: Any = None, link: Link | None = None, *, name: str = "", copy: bool = False) -> None:
         if is_linear(weight):
             if bias is not None:
-                raise OptionError("a Linear and a bias were given; expected one of them: a Linear brings its own")
+                raise OptionError("a Linear and a bias were given; expected one of them: a Linear has its own bias")
             weight, bias = weight.weight, weight.bias
         self._resident = resident(weight)
         self._weight = stored_matrix(to_host(weight))

@@ -101,7 +101,7 @@ class ScreenLayer(StructuredLayer):
         inner = np.ones(len(self.ids), bool)
         inner[self.starts[:-1]] = False
         if (np.diff(self.ids, prepend=-1)[inner] <= 0).any():
-            raise IdError("the ids of a cluster do not ascend, or one comes twice; sort each cluster's ids")
+            raise IdError("the ids of a cluster do not ascend, or one occurs twice; sort each cluster's ids")
         if type(self.probes) is not int or not 1 <= self.probes <= count:
             raise OptionError(f"probes={self.probes!r}; expected 1 to the {count} clusters")
         if self.missed is not None and not (self.missed[0] >= 1 and 0 <= self.missed[1] <= 1):

@@ -145,6 +145,6 @@ def class_order(order: Any, vocab: int) -> Ids | None:
     seen = np.zeros(vocab, bool)
     seen[ids[(ids >= 0) & (ids < vocab)]] = True
     if not seen.all():
-        raise IdError(f"order misses class {int(np.argmin(seen))}; every class from 0 to {vocab - 1} has to come once")
+        raise IdError(f"order misses class {int(np.argmin(seen))}; every class from 0 to {vocab - 1} has to occur once")
     ids.flags.writeable = False
     return None if (ids == np.arange(vocab)).all() else ids

@@ -139,7 +139,7 @@ def _header(data: bytes | mmap.mmap, name: str) -> tuple[dict[str, Any], int]:
     if 8 + length > size:
         raise MalformedFileError(f"{name} is cut off: its header ends at byte {8 + length}, the file at {size}")
     if data[8:9] != b"{":
-        raise MalformedFileError(f"{name} is no safetensors file: its header does not start with '{{'")
+        raise MalformedFileError(f"{name} is not a safetensors file: its header does not start with '{{'")
     return json_object(data[8 : 8 + length], f"{name}: the header", _unsigned), 8 + length
 
 

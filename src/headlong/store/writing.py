@@ -65,7 +65,7 @@ def write_file(
 def _check_names(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     for text in (*arrays, *metadata, *metadata.values()):
         if not isinstance(text, str) or text.encode(errors="replace") != text.encode(errors="surrogatepass"):
-            raise OptionError(f"{text!r} is no text that JSON can carry; tensor names and metadata have to be strings")
+            raise OptionError(f"{text!r} is not text that JSON can store; tensor names and metadata have to be strings")
     if KEY in metadata:
         raise OptionError(f"metadata cannot have a key {KEY!r}, which is the file's own checksum; rename it")
     if "__metadata__" in arrays:

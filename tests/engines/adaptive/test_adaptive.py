@@ -252,7 +252,7 @@ def test_published_samples_and_masks(layer: hl.Layer, hidden: NDArray[np.float32
         ({"published": True, "delta": 0.0}, "0 < delta < 1"),
         ({"published": True, "delta": 0.1, "widths": "sure"}, "leave one of the two out"),
         ({"widths": "bernstein"}, "may fail"),
-        ({"widths": "calibrated", "delta_ids": 0.1}, "takes calibration vectors"),
+        ({"widths": "calibrated", "delta_ids": 0.1}, "needs calibration vectors"),
         ({"widths": "wide"}, "expected one of sure, calibrated, bernstein"),
         ({"eps": 0.0}, "eps"),
         ({"eps": -1.0}, "eps"),

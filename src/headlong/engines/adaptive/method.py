@@ -123,7 +123,7 @@ class Adaptive(Method):
         kind, rate, queries = self._kind(promise.delta_ids), rate_of(promise), None
         if kind == "calibrated":
             if calibration is None:
-                raise OptionError("widths='calibrated' takes calibration vectors; pass calibration=hidden")
+                raise OptionError("widths='calibrated' needs calibration vectors; pass calibration=hidden")
             calibration, queries = split(calibration, rate)
         # A link given as a table is the plain executor's business; so are columns that float32 cannot hold.
         arrays = None if layer.link.lowered()[0] == "table" else race_arrays(layer, calibration)
@@ -136,7 +136,7 @@ class Adaptive(Method):
         if layer.link.lowered()[0] != "affine":
             raise OptionError(f"published=True knows temperatures only; the layer's link is {layer.link}: use widths='sure'")
         if not all(np.abs(rows).max() < 1e18 for _, rows in pieces(layer)):
-            raise OptionError("published=True squares the weights in float32, which these leave; use widths='sure'")
+            raise OptionError("published=True squares the weights in float32, and these are too large; use widths='sure'")
         arrays = published_arrays(layer, self.hadamard, 0)
         given = (self.arm, self.sum)
         if calibration is None or None not in given:

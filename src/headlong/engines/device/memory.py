@@ -46,11 +46,11 @@ def place_of(name: Any) -> tuple[Any, Any]:
     try:
         torch, triton = importlib.import_module("torch"), importlib.import_module("triton")
     except ImportError as error:
-        raise MissingPackageError(f"device={name!r} takes torch and triton ({error}): pip install 'headlong[gpu]'") from error
+        raise MissingPackageError(f"device={name!r} needs torch and triton ({error}): pip install 'headlong[gpu]'") from error
     interpreted = bool(triton.knobs.runtime.interpret)
     if name == INTERPRETER:
         if not interpreted:
-            raise OptionError("device='interpreter' takes TRITON_INTERPRET=1 in the environment before triton is imported")
+            raise OptionError("device='interpreter' needs TRITON_INTERPRET=1 in the environment before triton is imported")
         return torch, torch.device("cpu")
     if not torch.cuda.is_available():
         raise OptionError(f"device is {name!r}, but torch {torch.__version__} finds no GPU here; leave device out for the CPU")

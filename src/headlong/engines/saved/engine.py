@@ -140,7 +140,7 @@ class _Record:
         eps, delta, delta_ids, over = self.data["promise"]
         promise = Promise(_number(eps), _number(delta), _number(delta_ids), frozenset(map(str, over)))
         if not (promise.eps > 0 and promise.delta <= 1 and promise.delta_ids <= 1):
-            raise ValueError(f"{promise[:3]} is no promise")
+            raise ValueError(f"{promise[:3]} is not a promise")
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
         norms = self._sizes("norms", (layer.vocab,))
         seed, changed = _whole(self.data["seed"], 2**64 - 1), self.data.get("changes")
@@ -214,7 +214,7 @@ class _Record:
         draws = Draws(_number(eps), _number(spend), tuple(_number(part) for part in narrow))
         typical = len(draws.narrow) == levels and all(0 < part <= 1 for part in draws.narrow)
         if not (draws.eps > 0 and draws.spend > 0 and typical):
-            raise ValueError(f"{draws} is nothing that {levels} levels could have been taught")
+            raise ValueError(f"{draws} does not fit a plan of {levels} levels")
         return draws
 
     def _blocks(self, layer: Layer) -> Blocks | None:

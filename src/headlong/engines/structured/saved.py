@@ -93,7 +93,7 @@ def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLay
     eps, delta, delta_ids, over = record["promise"]
     promise = Promise(math.inf if eps == "inf" else float(eps), float(delta), float(delta_ids), frozenset(map(str, over)))
     if not (promise.eps > 0 and 0 <= promise.delta <= 1 and 0 <= promise.delta_ids <= 1):
-        raise ValueError(f"{promise[:3]} is no promise")
+        raise ValueError(f"{promise[:3]} is not a promise")
     seed = record["seed"]
     if type(seed) is not int or not 0 <= seed < 2**64 or record["kind"] != layer.kind:
         raise ValueError(f"seed {seed!r} and kind {record['kind']!r} do not fit the {layer.kind} layer")

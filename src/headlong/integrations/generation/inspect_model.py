@@ -33,7 +33,7 @@ def put(model: Any, old: nn.Module, new: nn.Module) -> None:
     """Every attribute under which the model holds ``old``; parameters stay where they are."""
     places = [(parent, name) for parent in model.modules() for name, child in parent.named_children() if child is old]
     if not places:
-        raise InputError("the output layer is no submodule of the model; expected one that it owns")
+        raise InputError("the output layer is not a submodule of the model; expected one that it owns")
     for parent, name in places:
         setattr(parent, name, new)
 
@@ -120,7 +120,7 @@ def calibration_of(model: Any, linear: nn.Linear, given: Any) -> Any:
     try:
         array = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
     except (TypeError, ValueError) as error:
-        raise OptionError("calibration is no rectangle of numbers; expected token ids [batch, length] of one length") from error
+        raise OptionError("calibration is not an array of numbers; expected token ids [batch, length] of one length") from error
     if array.is_floating_point():
         return array
     return _hidden(model, linear, _checked_ids(model, array))

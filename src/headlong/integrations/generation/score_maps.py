@@ -33,7 +33,7 @@ def link_between(ramp: Doubles, out: Doubles, known: Sequence[float], dtype: str
         if out.shape == ramp.shape and np.abs(link(ramp) - out).max() <= TOLERANCE.get(dtype, COARSE) * size:
             return link
     raise InputError(
-        "the model changes its scores after the output layer in a way that is no scale, shift or soft-cap; "
+        "the model changes its scores after the output layer in a way that is not a scale, shift or soft-cap; "
         "pass link= if it is one, or leave this model dense"
     )
 

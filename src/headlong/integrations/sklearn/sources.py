@@ -69,7 +69,7 @@ def _checked(found: Linear, fitted: Any) -> Linear:
         )
     if not (np.isfinite(found.weight).all() and np.isfinite(found.offset).all()):
         raise InputError(
-            f"{type(fitted).__name__} has learned infinite or undefined numbers (a class or a word that never came?); "
+            f"{type(fitted).__name__} has learned infinite or undefined numbers (a class or a word that never occurs?); "
             "fit it with smoothing"
         )
     return found

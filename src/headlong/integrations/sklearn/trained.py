@@ -65,7 +65,7 @@ class HeadClassifier(Ranking):
         first = not hasattr(self, "training_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)  # noqa: N806
         if first and classes is None:
-            raise InputError("the first partial_fit has no classes; expected all labels that will ever come, as classes=")
+            raise InputError("the first partial_fit has no classes; expected classes= with the labels of all calls")
         known = np.unique(classes) if classes is not None else self.classes_
         if not first and not np.array_equal(known, self.classes_):
             raise InputError(f"classes has {len(known)} labels, other than the first call's {len(self.classes_)}; pass those")

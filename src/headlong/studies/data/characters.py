@@ -68,7 +68,7 @@ def samples(path: Path) -> Iterator[tuple[bytes, NDArray[np.uint8]]]:
             raise DataError(f"{path} is cut off: {len(raw) - at} bytes are left at byte {at}, a header takes {HEADER.size}")
         size, tag, width, height = HEADER.unpack_from(raw, at)
         if size != HEADER.size + width * height or not width * height:
-            raise DataError(f"{path} is no .gnt file: at byte {at} it says {size} bytes for {width} x {height} pixels")
+            raise DataError(f"{path} is not a .gnt file: at byte {at} it says {size} bytes for {width} x {height} pixels")
         if at + size > len(raw):
             raise DataError(f"{path} is cut off: the picture at byte {at} ends at {at + size}, the file at {len(raw)}")
         if FIRST <= tag <= LAST:

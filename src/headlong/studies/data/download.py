@@ -30,7 +30,7 @@ def download(row: DataSet, root: Path, progress: bool = True) -> Path:
         try:
             pooch.retrieve(item.url, item.checksum, name, folder, processor=unpack, progressbar=progress)
         except ValueError as error:  # pooch's word for a wrong checksum
-            raise DataError(f"{item.url} did not bring the expected file ({item.checksum}): {error}") from error
+            raise DataError(f"{item.url} did not return the expected file ({item.checksum}): {error}") from error
         except OSError as error:
             raise DataError(f"{item.url} cannot be downloaded into {folder}: {error}; {row.obtain}") from error
     return folder

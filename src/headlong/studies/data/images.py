@@ -59,7 +59,7 @@ def _npz(path: Path) -> tuple[NDArray[Any], ...]:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             return tuple(file[name] for name in ("train_images", "train_labels", "test_images", "test_labels"))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is cut off or no MNIST archive: {error}; expected train_images, ... as .npz") from error
+        raise DataError(f"{path} is cut off or not an MNIST archive: {error}; expected train_images, ... as .npz") from error
 
 
 def _idx(path: Path) -> NDArray[Any]:
@@ -72,7 +72,7 @@ def _idx(path: Path) -> NDArray[Any]:
             raise ValueError(f"it starts with {raw[:4].hex()}, not 000008")
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error) as error:
-        raise DataError(f"{path} is cut off or no IDX file: {error}") from error
+        raise DataError(f"{path} is cut off or not an IDX file: {error}") from error
 
 
 def _digits(pixels: NDArray[Any], labels: NDArray[Any], path: Path) -> Split:
@@ -137,7 +137,7 @@ def _jpeg(data: bytes, name: str) -> Pixels:
         with Image.open(io.BytesIO(data)) as picture:
             return np.asarray(picture.convert("RGB"))
     except (OSError, SyntaxError) as error:  # Pillow reports some broken files as SyntaxError
-        raise DataError(f"{name} is no whole JPEG: {error}") from error
+        raise DataError(f"{name} is not a complete JPEG: {error}") from error
 
 
 def _stack(pictures: dict[str, list[Pixels]], classes: tuple[str, ...], path: Path) -> Split:

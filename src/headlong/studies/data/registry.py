@@ -251,7 +251,7 @@ def load(
     if row is None:
         if path.exists():
             return Loaded(path.name, "text", load_plain(path, vocabulary), "the user's own")
-        raise DataError(f"{os.fspath(name)} is no file and no data set; known are {', '.join(DATA_SETS)}")
+        raise DataError(f"{os.fspath(name)} is neither a file nor a data set; known are {', '.join(DATA_SETS)}")
     folder = path if os.fspath(name) != row.name or not row.layouts else data_root(root) / row.name
     content = _read(row, folder) if row.layouts else row.loader()
     if vocabulary is not None and isinstance(content, Corpus):
@@ -270,5 +270,5 @@ def _read(row: DataSet, folder: Path) -> Any:
 def fetch(name: str, root: str | os.PathLike[str] | None = None, progress: bool = True) -> Path:
     """Download a registered data set into the data folder; DataError says how to get it where that is not allowed."""
     if name not in DATA_SETS:
-        raise DataError(f"{name!r} is no data set; known are {', '.join(DATA_SETS)}")
+        raise DataError(f"{name!r} is not a data set; known are {', '.join(DATA_SETS)}")
     return download(DATA_SETS[name], data_root(root), progress)

@@ -105,8 +105,8 @@ def check_wordless(file: TensorFile, saved: str, now: str) -> None:
     """Of a checkpoint that keeps no words only a data set whose bytes are checked is certain to have the same."""
     if Path(saved).name != Path(now).name or Path(now).name not in DATA_SETS:
         raise OptionError(
-            f"{file.name} was written by an older headlong, which did not keep the names of the classes: what {now} "
-            f"holds cannot be told from what it was trained on; train it anew"
+            f"{file.name} was written by an older headlong, which did not keep the names of the classes: nothing shows "
+            f"whether {now} is what it was trained on; train it again"
         )
 
 
@@ -117,7 +117,7 @@ def load_weights(file: TensorFile, model: nn.Module) -> None:
     for name, value in mine.items():
         info = file.tensors.get(f"model.{name}")
         if info is None:
-            raise MissingTensorError(f"{file.name} has no tensor model.{name}; expected a checkpoint of this very model")
+            raise MissingTensorError(f"{file.name} has no tensor model.{name}; expected a checkpoint of this model")
         if tuple(info.shape) != tuple(value.shape):
             raise ShapeError(f"{file.name}: model.{name} is {list(info.shape)}, the model's is {list(value.shape)}")
         found[name] = _tensor(file, f"model.{name}")
@@ -139,8 +139,8 @@ def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer, world: int = 
         check_wordless(file, before, now)
     elif file.metadata["data"] != job.checksum:
         raise OptionError(
-            f"{path} is a run on other data than {job.data.name} is now; put back what it was trained on, or give another "
-            f"folder with --out"
+            f"{path} is a run on data that changed since: {job.data.name} is different now; restore the old data, or give "
+            "another folder with --out"
         )
     if progress.world != world:
         raise OptionError(f"{path} is a run of {progress.world} process(es), this is one of {world}; start as many again")

@@ -133,8 +133,8 @@ def _read(file: TensorFile, recipe: Recipe, own: str) -> Loaded:
         check_wordless(file, own, recipe.data)
     elif data.kind == kind and words_of(data.content) != words:
         raise OptionError(
-            f"{file.name} was trained on other classes than those of {data.name}; of pictures and sentence pairs it reads "
-            f"only data with the very classes and words that it was trained on"
+            f"{file.name} was trained on other classes than those of {data.name}; images and sentence "
+            "pairs must have the same classes and words as in training"
         )
     return data
 

@@ -53,7 +53,7 @@ def harvest_hf(
         model = AutoModelForCausalLM.from_pretrained(source, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise OptionError(f"{os.fspath(source)} is no whole causal language model: {error}") from error
+        raise OptionError(f"{os.fspath(source)} is not a complete causal language model: {error}") from error
     model.eval()
     layer = Layer.load(source)
     window = min(window, getattr(model.config, "max_position_embeddings", window))
@@ -101,6 +101,6 @@ def _check_match(model: Callable[..., Any], layer: Layer, ids: torch.Tensor) -> 
     apart = float(np.abs(mine - logits.double().numpy()).max())
     if apart > TOLERANCE * max(1e-3, float(np.std(mine))):
         raise OptionError(
-            f"the model's logits are up to {apart:.3g} from those of its layer ({layer!r}): its hidden vectors are not "
-            f"what its output layer reads; expected a model whose last hidden state is"
+            f"the model's logits are up to {apart:.3g} from those of its layer ({layer!r}): its last hidden "
+            "state is not the input of its output layer; expected a model where it is"
         )

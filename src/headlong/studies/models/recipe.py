@@ -108,11 +108,11 @@ def read_recipe(config: str, overrides: Mapping[str, Any] | None = None) -> Reci
     elif config in shipped():
         name, text = config, (resources.files("headlong.studies.models") / "recipes" / f"{config}.toml").read_text("utf-8")
     else:
-        raise OptionError(f"{config!r} is no .toml file and no recipe; there are {', '.join(shipped())}")
+        raise OptionError(f"{config!r} is neither a .toml file nor a recipe; there are {', '.join(shipped())}")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise OptionError(f"{config} is no TOML: {error}") from error
+        raise OptionError(f"{config} is not TOML: {error}") from error
     return from_dict(data, name, overrides)
 
 

@@ -193,7 +193,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in whole.splitlines()]
     except ValueError as error:
-        raise StoreError(f"{path} is no file of results: {error}; move it away") from error
+        raise StoreError(f"{path} is not a file of results: {error}; move it away") from error
 
 
 def write(path: Path, lines: list[dict[str, Any]], environment: Mapping[str, Any]) -> None:
