@@ -21,9 +21,10 @@ CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device", "saved")}
-READING = {*CORE, "checks", "native", "previews", "engines", "engines/reference", *ENGINES}
+READING = {*CORE, "checks", "native", "costs", "previews", "engines", "engines/reference", *ENGINES}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "checks", "native", "bench", "heads", "torch"}
+SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "rabitqlib", "turbovec", "pyvsag"}
 STUDYING = {*MEASURING, *TRAINING, "inspection", "capacity", "studies/data", "studies/models", "studies/papers"}
 STUDYING |= {"studies/models/backbones", "studies/models/experts"}
 
@@ -34,9 +35,10 @@ LAW: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"errors"},
     "native": {"errors", "arrays", "plan", "numpy", "_native"},
-    "previews": CORE | {"native"},
+    "costs": {"errors", "plan", "native", "numpy", DOOR},
+    "previews": CORE | {"native", "costs"},
     "engines/reference": {*CORE, "native"},
-    "engines": {*CORE, "checks", "native", "previews", "engines/reference", "engines/saved"},
+    "engines": {*CORE, "checks", "native", "costs", "previews", "engines/reference", "engines/saved"},
     "engines/saved": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
     "engines/methods": {*CORE, "checks", "native", "previews", "engines", "engines/reference", "engines/adaptive"},
     "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
@@ -48,7 +50,7 @@ LAW: dict[str, set[str]] = {
     "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},
     "bench": {*MEASURING},
-    "bench/rivals": {*CORE, "bench", "torch", "faiss", "hnswlib", "usearch", "scann"},
+    "bench/rivals": {*CORE, "bench", "torch", *SEARCHING},
     "report": {"errors", "numpy", "matplotlib"},
     "torch": {"integrations"},
     "integrations": {
@@ -75,7 +77,7 @@ LAW: dict[str, set[str]] = {
 }
 FILES = {"engines/device/memory.py": {"torch", "triton"}, "layers/gguf_file.py": {"gguf"}}
 """Files with a package of their own: a GPU's memory, GGUF files."""
-OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", "faiss", "hnswlib", "usearch", "scann"}
+OPTIONAL = {"torch", "matplotlib", "PIL", "pooch", *SEARCHING}
 OPTIONAL |= {"sacrebleu", "accelerate", "transformers", "scipy", "gguf"}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {

@@ -19,6 +19,7 @@ from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import is_linear
 from headlong.checks import flag, real, whole
+from headlong.costs import here
 from headlong.engines.adapting import Adapting
 from headlong.engines.adaptive import method as bandit
 from headlong.engines.arguments import checked_eps, checked_hidden
@@ -161,7 +162,7 @@ def _read(
         reader = reader.placed()
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason, builders=builders)
     if method == "auto" and vectors is not None and engine.plan.levels:
-        engine.reason += f": {first_look(engine.plan)}"
+        engine.reason += f": {first_look(engine.plan)}, by costs {here().source}"
         if len(engine.plan.levels) > 1 and not wanted.delta and math.isfinite(wanted.eps):
             most = min(PROVED, engine.plan.dense.batch)
             engine = engine.reading_densely(most, f"{engine.reason}; dense beyond batch {most:g}: proofs share few rows")

@@ -24,6 +24,7 @@ import headlong
 from headlong.answers import Promise
 from headlong.arrays import evenly
 from headlong.bench.measure import Progress
+from headlong.costs import BUILT_IN, Costs, here
 from headlong.engines.arguments import LARGEST, checked_hidden, checked_k
 from headlong.engines.factory import choose
 from headlong.engines.reference.query import halves_of, radii
@@ -67,6 +68,7 @@ class Facts(NamedTuple):
     read: float
     k: int
     ranks: dict[int, NDArray[np.int64]]
+    costs: Costs
 
 
 def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress) -> Facts:
@@ -81,11 +83,11 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     classes = evenly(np.arange(layer.vocab), CLASSES)
     found = [np.minimum(2 * radii(plan.levels[0], halves_of(plan, row), classes), LARGEST) for row in queries]
     widths = np.stack(found).astype(np.float32)
-    costs = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
-    read = float(np.mean([cost.bytes[0] for cost in costs])) / (4 * layer.vocab * layer.dim)
-    rows = np.array([cost.rows[0] for cost in costs])
+    answered = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
+    read = float(np.mean([cost.bytes[0] for cost in answered])) / (4 * layer.vocab * layer.dim)
+    rows = np.array([cost.rows[0] for cost in answered])
     ranks = preview_ranks(layer, queries[:RANKED], directions)
-    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks)
+    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks, here())
 
 
 def preview_ranks(layer: Layer, hidden: Doubles, directions: Doubles) -> dict[int, NDArray[np.int64]]:
@@ -138,7 +140,23 @@ def tables(facts: Facts) -> list[Table]:
         Table("Spread", ("", *percentiles), tuple(spread), f"{len(facts.hidden)} {source}; int8 codes as cascade reads them."),
         Table("Singular values", ("the first", "the last of them", "share of the energy"), tuple(falling)),
         Table("What would help", ("finding", "what to do"), tuple(advice(facts))),
+        machine(facts.costs),
     ]
+
+
+PRICED = {
+    "memory": "a byte of a scan, from memory", "cache": "a byte of a scan, from the caches",
+    "product": "a byte of codes, for one query more of a batch", "row": "a row read alone, beside its bytes",
+    "gathered": "a byte of such a row", "narrowed": "a class whose interval is narrowed for a proof",
+    "level": "a pass of all threads", "call": "a call",
+}  # fmt: skip
+
+
+def machine(costs: Costs) -> Table:
+    """What the choice of a plan is made with."""
+    rows = [(what, f"{getattr(costs, name):,.3g}", f"{getattr(BUILT_IN, name):,.3g}") for name, what in PRICED.items()]
+    note = f"Plans are chosen by costs {costs.source}; HEADLONG_COSTS=default takes those that are built in."
+    return Table("What this machine costs", ("", "nanoseconds", "built in"), tuple(rows), note)
 
 
 def advice(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -207,6 +225,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "read_share": facts.read,
         "preview_ranks": {str(width): np.percentile(found, PERCENTILES).tolist() for width, found in facts.ranks.items()},
         "advice": [list(line) for line in advice(facts)],
+        "costs": facts.costs._asdict(),
     }
 
 

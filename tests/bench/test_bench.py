@@ -190,6 +190,19 @@ def test_panorama_is_exact_where_rows_have_a_mean(rng: np.random.Generator) -> N
     assert (np.sort(found) == np.sort(Truth.of(layer, hidden, 5).ids)).all()
 
 
+def test_the_bound_of_clusters_proves_ids_whatever_the_length_of_rows(rng: np.random.Generator) -> None:
+    """Rows far longer than one, where radii of rows of length one would prove nothing; peaked, and equal ones."""
+    pytest.importorskip("faiss", reason="faiss is an extra")
+    weight = rng.standard_normal((3000, 24)) * np.exp(2 * rng.standard_normal((3000, 1))) + 3 * rng.standard_normal(24)
+    weight[1000:1100] = weight[1000]
+    layer, hidden = Layer(weight.astype(np.float32)), rng.standard_normal((40, 24)).astype(np.float32)
+    one = rivals.contestant("cluster bound", layer, 5, 1)
+    found, truth = np.asarray(one.answer(one.call(one.prepare(hidden))).ids), Truth.of(layer, hidden, 5)
+    logits = hidden.astype(np.float64) @ layer.weight.T.astype(np.float64)
+    ours, best = (np.sort(np.take_along_axis(logits, ids, axis=1)) for ids in (found, truth.ids))
+    np.testing.assert_allclose(ours, best, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["faiss SQ8+refine", "faiss Panorama"])
 def test_rows_of_codes_are_whole(rng: np.random.Generator, name: str) -> None:
     pytest.importorskip("faiss", reason="faiss is an extra")

@@ -12,6 +12,7 @@ import pytest
 import headlong as hl
 from adversarial import CASES, DTYPES, build
 from headlong import native
+from headlong.costs import BUILT_IN
 from headlong.engines.base import Engine
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
@@ -173,19 +174,22 @@ def test_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_width_follows_the_spectrum() -> None:
     """Steep: a short prefix; flat: int8 of everything; a normaliser to be kept: a longer one than ids need."""
-    found = {}
+    found, free = {}, BUILT_IN._replace(level=0.0)  # of what a second level costs a layer as small as this
     for power in (0.0, 1.0, 3.0):
         layer, hidden = decaying(6000, 128, power)
         wide = hidden.astype(np.float64)
         basis = whiten(layer.weight, wide)
         for name, promise in (("ids", IDS), ("sure", SURE), ("bet", hl.Promise(0.01, 1e-3, 0.0))):
-            found[power, name] = best_look(layer, basis, wide, promise, 0.25, few=False).width
+            found[power, name] = best_look(layer, basis, wide, promise, 0.25, few=False, costs=free).width
     assert found[0.0, "ids"] is None
     assert found[3.0, "ids"] in CANDIDATES[:3]
     assert found[3.0, "ids"] <= found[3.0, "bet"]  # type: ignore[operator]
 
 
-def test_few_bits_where_the_energy_falls_off_slowly() -> None:
+def test_few_bits_where_the_energy_falls_off_slowly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a machine whose bytes are dear."""
+    (tmp_path / "costs.json").write_text('{"memory": 0.1, "cache": 0.1, "product": 0.05}')
+    monkeypatch.setenv("HEADLONG_COSTS", str(tmp_path / "costs.json"))
     rng = np.random.default_rng(1)
     energy = (1 + np.arange(128)) ** -0.25
     layer = Layer((rng.standard_normal((60_000, 128)) * energy).astype(np.float32))
@@ -282,9 +286,10 @@ def test_auto_says_what_calibration_chose() -> None:
     engine = hl.compile(layer, calibration=hidden, eps=math.inf)
     assert engine.plan.rotation is not None
     width = engine.plan.levels[0].layout[-1][1]
-    assert engine.reason.endswith(f"calibration vectors choose the first look: a whitened prefix of {width} coordinates")
+    assert f"calibration vectors choose the first look: a whitened prefix of {width} coordinates" in engine.reason
+    assert engine.reason.endswith("by costs built in")
     engine = hl.compile(layer, calibration=hidden, eps=math.inf, width=0)
-    assert engine.reason.endswith("calibration vectors choose the first look: int8 codes of all coordinates")
+    assert "calibration vectors choose the first look: int8 codes of all coordinates" in engine.reason
 
 
 def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from headlong import native
 from headlong.answers import Promise
+from headlong.costs import BUILT_IN, Costs, here
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS, Method
 from headlong.errors import NonFiniteError, OptionError
@@ -20,7 +21,8 @@ from headlong.plan import Plan
 
 FEW, FEW_TO_BET = 60_000, 2_200_000
 """Weights, and bytes of rows, below which reading all of them is no slower than looking first: for ids and proofs, and where a
-bet settles the normaliser, which takes some tens of microseconds whatever the size (``results/choice.json``)."""
+bet settles the normaliser, which takes some tens of microseconds whatever the size (``results/choice.json``). At built-in
+costs, that is: a machine whose passes are dearer, or whose bytes are cheaper, reads larger layers whole."""
 LIBRARY = (
     "the linear algebra library that NumPy was built with computes wrongly here: try another kernel of it "
     "(OPENBLAS_CORETYPE), or method='full', which needs none"
@@ -39,10 +41,16 @@ def choose(layer: Layer, wanted: Promise, calibrated: bool = False) -> tuple[str
     size, small, unit = layer.vocab * layer.dim, FEW, "weights"
     if bets(wanted):
         size, small, unit = size * layer.weight.itemsize, FEW_TO_BET, "bytes of rows"
+    small = round(small * passes_in_bytes(here()) / passes_in_bytes(BUILT_IN))
     if size < small:
         return "full", f"{size:,} {unit}, fewer than {small:,}: reading all of them is no slower than looking first"
     looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"
     return "cascade", f"{size:,} {unit}, {small:,} or more: {looks}"
+
+
+def passes_in_bytes(costs: Costs) -> float:
+    """How many bytes of a layer in the caches are read in the time that a pass of all threads takes to begin and end."""
+    return costs.level / costs.cache
 
 
 def reading(

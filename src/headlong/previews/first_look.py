@@ -1,11 +1,12 @@
-"""How many coordinates a prefix should have, or how many bits all of them: the fewest expected bytes of a query, counted on
-some calibration vectors.
+"""How many coordinates a prefix should have, or how many bits all of them: the least expected time of a query, counted on some
+calibration vectors and priced by what this machine costs (:mod:`headlong.costs`).
 
-    bytes(w) = level 0 for all classes + 3 * ( level 1 for those whose interval reaches the k-th best logit
-             + exact rows that the normaliser takes to keep its promise ),  at most what a dense pass reads
+    ns(w, batch) = the look at all classes + level 1 for those whose interval reaches the k-th best logit
+                 + level 1 and exact rows that the normaliser takes to keep its promise,   at most what a dense pass takes
+    chosen       = argmin over w of   ns(w, 1) * ns(w, TOGETHER)
 
-(three times, since rows that are gathered come at about a third of the speed of a scan). What takes time beside bytes counts as
-bytes, too: a rotation of the query and a second level, unpacking codes of few bits, each class that is looked at again.
+A look is read once for all queries of a batch, which then costs each of them its products; what is read further is each query's
+own. So a look that is short and leaves much open may win for one query and lose for eight: both count alike.
 
 Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates, and codes of few
 bits where the energy is, are judged by the same count: a layer without leading coordinates keeps the former, one whose energy
@@ -22,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.answers import Promise
+from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, encode_rows
 from headlong.previews.draws import first_spend
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
+from headlong.previews.look_costs import TOGETHER, Look, narrowed, spent_on
 from headlong.previews.prefix import FIRST, spread
 from headlong.previews.whitening import Basis
 
@@ -38,20 +41,16 @@ JUDGES, LOGITS, CLASSES, BEST = 12, 2**23, 1024, 10
 """Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
 DEAR = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
-GATHERED, CANDIDATE = 3.0, 512
-"""What a gathered byte costs in scanned ones, and what a class costs that goes to level 1, beside its bytes there."""
-SET_UP = 600_000
-"""What rotating a query and keeping a second level cost beside their bytes: some 25 us, at the speed of a scan."""
-UNPACKED = 1.3
-"""What a byte of codes of few bits costs in bytes of whole codes."""
-NARROWED = 250
-"""What a class costs beside its bytes where intervals are narrowed until they prove the normaliser: passes over all of them."""
+CLASS, CODES_READ = 1.4, 0.6
+"""What a class costs that goes to level 1, in rows read alone, and a byte of its codes there, in bytes of such rows."""
 COUNTS = 256
 """How many numbers of exact rows are compared where the rest is drawn."""
 FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
+DEEPER = 0.75
+"""Of a byte: what level 1 reads of every coordinate behind few bits."""
 USED = 0.1
 """Of a radius: what is typical where a bet is made."""
 CODES = 0.1
@@ -87,21 +86,19 @@ class Choice(NamedTuple):
 
 
 def best_look(
-    layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True, threads: int = 1
-) -> Choice:
-    """The first look with the fewest expected bytes. ``few``: few bits of all coordinates may be it, too."""
+    layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True, threads: int = 1,
+    costs: Costs | None = None,
+) -> Choice:  # fmt: skip
+    """The first look that is expected to be the fastest. ``few``: few bits of all coordinates may be it, too."""
     judges = max(1, min(JUDGES, LOGITS // layer.vocab))
     seen = _see(layer, basis, calibration[:: -(-len(calibration) // judges)], promise, threads)
-    least, found = expected_bytes(layer, seen, None, promise, share), Choice()
-    for width in CANDIDATES:
-        if width < layer.dim and (cost := expected_bytes(layer, seen, width, promise, share)) < least:
-            least, found = cost, Choice(width)
     energy = energy_of(basis, layer) if few else np.ones(1)
-    for bits in BITS if few else ():
-        groups = groups_of(Planes(filled(energy, bits), 6))
-        if (cost := expected_bytes(layer, seen, groups, promise, share)) < least:
-            least, found = cost, Choice(None, bits)
-    return found
+    looks: dict[Choice, int | Groups | None] = {Choice(): None}
+    looks |= {Choice(width): width for width in CANDIDATES if width < layer.dim}
+    looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few else ())}
+    costs = here() if costs is None else costs
+    spent = {choice: expected_ns(layer, seen, width, promise, share, costs) for choice, width in looks.items()}
+    return min(spent, key=lambda choice: spent[choice])
 
 
 def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads: int) -> Seen:
@@ -123,53 +120,55 @@ def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads:
     return Seen(rows, vectors, sampled, _shares(layer, sampled), best, rest, whole, lightest)
 
 
-def expected_bytes(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float) -> float:
-    """Mean over the judges. ``width`` None: int8 codes of all coordinates; groups: codes of few bits."""
-    dim, item = layer.dim, layer.weight.itemsize
-    fine = _radii(seen, ((0, dim),), CODE_LOSS)
-    first: float
+def expected_ns(
+    layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float, costs: Costs
+) -> float:
+    """Of one query and of one of a batch, their geometric mean. ``width`` None: int8 codes of all; groups: of few bits."""
+    look = look_of(layer, seen, width, promise)
+    gathered = np.array([_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best))])
+    return math.sqrt(spent_on(layer, look, gathered, 1, costs) * spent_on(layer, look, gathered, TOGETHER, costs))
+
+
+def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise) -> Look:
+    """What a look of ``width`` reads, and how far it can be off."""
+    dim, fine = layer.dim, _radii(seen, ((0, layer.dim),), CODE_LOSS)
     if width is None:
-        coarse, likely, first, deeper = seen.whole, seen.whole, 6 * 4 + dim, dim * item
-    elif isinstance(width, Groups):
-        coarse = likely = _radii_of_groups(seen, width)
-        first, deeper = UNPACKED * plane_bytes(width), dim  # level 1 is shorter than that, but gathered row by row
-    else:
-        head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
-        learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
-        coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
-        likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
-        coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
-        if teaches(promise):
-            likely = _typical(seen, width, sure) * sure
-        first, deeper = width + 4 * (2 + len(head) + len(tail)), dim - width
-    rotation = 0 if width is None else 2 * dim * dim + SET_UP
-    every = layer.vocab * dim * item
+        likely = CODES * seen.whole if teaches(promise) else seen.whole
+        return Look(6 * 4 + dim, False, None, False, seen.whole, likely, fine)
+    fine = CODES * fine if teaches(promise) else fine
+    if isinstance(width, Groups):
+        coarse = _radii_of_groups(seen, width)
+        return Look(plane_bytes(width), True, dim * DEEPER, True, coarse, coarse, fine)
+    head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
+    learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
+    coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
+    likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
+    coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
     if teaches(promise):
-        likely, fine = (CODES * likely if width is None else likely), CODES * fine
-    radii = coarse, likely, fine
-    gathered = [_gathered(layer, promise, seen, judge, radii, deeper, share) for judge in range(len(seen.best))]
-    return rotation + layer.vocab * first + float(np.mean(np.minimum(GATHERED * np.array(gathered), every)))
+        likely = _typical(seen, width, sure) * sure
+    return Look(width + 4 * (2 + len(head) + len(tail)), False, dim - width, True, coarse, likely, fine)
 
 
 def _gathered(
-    layer: Layer, promise: Promise, seen: Seen, judge: int, radii: tuple[Doubles, Doubles, Doubles], deeper: int, share: float
+    layer: Layer, promise: Promise, seen: Seen, judge: int, look: Look, share: float, costs: Costs
 ) -> float:
-    """Bytes that one query gathers beyond the look at all classes; infinite where it is read densely."""
-    vocab, row = layer.vocab, layer.dim * layer.weight.itemsize
-    coarse, likely, fine = (radius[judge] for radius in radii)
-    candidates = float(np.mean(seen.logits[judge] + coarse >= seen.best[judge]))
+    """Nanoseconds that one query spends beyond the look at all classes; infinite where it is read densely."""
+    vocab = layer.vocab
+    row = costs.row + costs.gathered * layer.dim * layer.weight.itemsize
+    closer = row if look.deeper is None else CLASS * costs.row + CODES_READ * costs.gathered * look.deeper
+    candidates = float(np.mean(seen.logits[judge] + look.coarse[judge] >= seen.best[judge]))
     if candidates > DEAR * share:
         return math.inf
-    total = vocab * candidates * (deeper + CANDIDATE)
+    total = vocab * candidates * closer
     if math.isinf(promise.eps):
         return total
-    mass = seen.share[judge]
-    opened, scored = (vocab * _open(seen.rest[judge] * mass * radius, promise.eps) for radius in (likely, fine))
+    mass, rest, likely, fine = seen.share[judge], float(seen.rest[judge]), look.likely[judge], look.fine[judge]
     if promise.delta == 0:
-        passes = vocab * NARROWED / GATHERED if opened > 0 else 0.0  # not gathered
-        return total + passes + opened * (deeper + CANDIDATE) + scored * row
+        opened, scored = narrowed(rest * mass, 1 - rest, likely, None if look.deeper is None else fine, promise.eps)
+        return total + vocab * (costs.narrowed * (opened + scored > 0) + opened * closer + scored * row)
+    opened = narrowed(rest * mass, 1 - rest, likely, fine, promise.eps)[0]
     at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
-    return total + min(at_once, opened * (deeper + CANDIDATE) + after)
+    return total + min(at_once, vocab * opened * closer + after)
 
 
 def teaches(promise: Promise) -> bool:
@@ -204,12 +203,6 @@ def _spread(radius: float) -> float:
 @functools.cache
 def _counts(vocab: int) -> NDArray[np.int64]:
     return np.unique(np.geomspace(1, vocab, COUNTS).astype(np.int64)) - 1
-
-
-def _open(gaps: Doubles, eps: float) -> float:
-    """The share of classes to read further until what is left of the gaps is at most ``eps``."""
-    left = np.cumsum(np.sort(gaps))
-    return 1 - float(np.searchsorted(left, eps, side="right")) / len(gaps)
 
 
 def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Doubles:

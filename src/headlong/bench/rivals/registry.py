@@ -89,3 +89,9 @@ def with_one(hidden: Any, multiple: int = 1) -> Floats:
 
 def _whole(rows: Floats, multiple: int) -> Floats:
     return np.ascontiguousarray(np.pad(rows, ((0, 0), (0, -rows.shape[1] % multiple))))
+
+
+def best(scores: Floats, k: int) -> NDArray[np.int64]:
+    """``[batch, k]``: the places of the largest scores of each row, the largest first."""
+    found = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+    return np.take_along_axis(found, np.argsort(-np.take_along_axis(scores, found, axis=1), axis=1, kind="stable"), axis=1)

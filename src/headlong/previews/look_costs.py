@@ -1,0 +1,85 @@
+"""What a look at all classes, and what it leaves open, cost on this machine: bytes and classes priced by :mod:`headlong.costs`.
+
+    ns(batch) = bytes of the look * max(a byte's scan / batch, its products)  +  what is read for this query alone
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.costs import Costs
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles
+
+SET_UP = (8, 2)
+"""Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
+UNPACKED = (1.3, 1.6)
+"""What a byte of codes of few bits costs: read, and multiplied for one query more."""
+TOGETHER = 8
+"""Queries of a batch that is judged beside a single one."""
+IN_CACHE = 1 << 23
+"""Bytes that a query finds in the caches where the one before was ours, too. Every other query does not."""
+HALF, HOPEFUL = 0.5, 0.9
+"""Of the room for gaps: what level 1 leaves to classes that it does not look at, and what exact rows leave (by_proof.cpp)."""
+FARTHEST = 40.0
+"""Nats: a radius beyond is as bad as any."""
+
+
+class Look(NamedTuple):
+    """``first`` bytes of every class, of which ``bits`` says whether they are of few bits; ``deeper`` bytes of one that goes to
+    level 1, None: there is none; ``rotates``: the query is turned. The radii ``[judges, classes]`` of the look, of the same as
+    the normaliser counts on them, and of level 1.
+    """
+
+    first: float
+    bits: bool
+    deeper: float | None
+    rotates: bool
+    coarse: Doubles
+    likely: Doubles
+    fine: Doubles
+
+
+def spent_on(layer: Layer, look: Look, gathered: Doubles, batch: int, costs: Costs) -> float:
+    """Nanoseconds of one query of ``batch``, the mean over judges, each of which has ``gathered`` so much."""
+    read, multiplied = UNPACKED if look.bits else (1.0, 1.0)
+    bytes_ = layer.vocab * look.first
+    total = max(read * scanned(bytes_, costs) / batch, multiplied * bytes_ * costs.product if batch > 1 else 0.0)
+    if look.rotates:
+        turned = 2 * layer.dim * layer.dim
+        total += SET_UP[batch > 1] * costs.level + max(scanned(turned, costs) / batch, turned * costs.product)
+    every = layer.vocab * layer.dim * layer.weight.itemsize
+    dense = max(scanned(every, costs) / batch, every * costs.product if batch > 1 else 0.0)
+    return costs.call / batch + total + float(np.mean(np.minimum(gathered, dense)))
+
+
+def scanned(count: float, costs: Costs) -> float:
+    """Nanoseconds of so many bytes one after another: those that the caches hold are there every other time."""
+    return count * costs.memory - min(count, IN_CACHE) * max(0.0, costs.memory - costs.cache) / 2
+
+
+def narrowed(mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None, eps: float) -> tuple[float, float]:
+    """The shares of classes that a proof looks at more closely and that it scores, as ``refine`` does in by_proof.cpp:
+    those with the widest gaps ``mass * (e^radius - e^-radius)``, until the rest of them has its part of the room."""
+    radius, opened = np.minimum(coarse, FARTHEST), 0.0
+    if not _widest(mass, exact, radius, 1.0, eps).any():
+        return 0.0, 0.0
+    if fine is not None:
+        wide = _widest(mass, exact, radius, HALF, eps)
+        opened = float(wide.mean())
+        radius = np.where(wide, np.minimum(fine, radius), radius)
+    return opened, float(_widest(mass, exact, radius, HOPEFUL, eps).mean())
+
+
+def _widest(mass: Doubles, exact: float, radius: Doubles, part: float, eps: float) -> NDArray[np.bool_]:
+    """The classes whose gaps are more than ``part`` of the room leaves to all others: ``widest`` in by_proof.cpp."""
+    gap = 2 * mass * np.sinh(radius)
+    room = part * (exact + float(mass @ np.exp(-radius))) * math.expm1(2 * eps)
+    order = np.argsort(gap)
+    wide = np.ones(len(gap), bool)
+    wide[order[: int(np.searchsorted(np.cumsum(gap[order]), room, side="right"))]] = False
+    return wide

@@ -1,0 +1,218 @@
+"""What a machine costs decides the plan: planted costs move the choice, odd measurements and damaged files do not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headlong as hl
+from headlong import native
+from headlong.costs import BUILT_IN, TERMS, Costs, here, kept, settled
+from headlong.engines.factory import FEW, choose
+from headlong.errors import OptionError
+from headlong.previews.few_bits import energy_of, filled
+from headlong.previews.first_look import best_look
+from headlong.previews.look_costs import Look, narrowed, spent_on
+from headlong.previews.whitening import whiten
+from plans import decaying
+
+IDS = hl.Promise(math.inf, 0.0, 0.0)
+MEASURED = {name: round(1.7 * getattr(BUILT_IN, name), 6) for name in TERMS}
+compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="the reference takes what is built in")
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    """Each test finds the costs for itself."""
+    kept._found.cache_clear()
+    yield
+    kept._found.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache folder, and measurements that are planted and counted."""
+    monkeypatch.delenv("HEADLONG_COSTS")
+    monkeypatch.setattr(kept, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(kept, "trials", lambda threads: dict(MEASURED))
+    return tmp_path / "cache" / kept.FILE
+
+
+def looked_at(costs: Costs, promise: hl.Promise = IDS, power: float = 2.0) -> int:
+    """Bytes of each class in the look that is chosen."""
+    layer, hidden = decaying(20_000, 256, power)
+    wide = hidden.astype(np.float64)
+    basis = whiten(layer.weight, wide)
+    width, bits = best_look(layer, basis, wide, promise, 0.25, costs=costs)
+    if bits is not None:
+        spent = filled(energy_of(basis, layer), bits)
+        return sum(sum(planes) * (stop - start) // 8 for start, stop, planes in spent)
+    return layer.dim if width is None else width
+
+
+def dearer(times: float, *names: str) -> Costs:
+    return BUILT_IN._replace(**{name: times * getattr(BUILT_IN, name) for name in names})
+
+
+def test_slow_memory_reads_fewer_bytes_and_dear_rows_leave_fewer_open() -> None:
+    bet = hl.Promise(0.01, 1e-3, 0.0)
+    usual = looked_at(BUILT_IN, bet)
+    slow, gathers = looked_at(dearer(8, "memory", "cache", "product"), bet), looked_at(dearer(8, "row", "gathered"), bet)
+    assert slow < usual < gathers
+
+
+def test_dear_passes_keep_the_look_that_needs_none() -> None:
+    assert looked_at(dearer(16, "level"), power=0.5) == 256
+    layer = hl.Layer(np.zeros((3 * FEW // 100, 100), np.float16))
+    assert choose(layer, IDS)[0] == "cascade"
+
+
+@compiled_code
+def test_a_machine_of_dear_passes_reads_larger_layers_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    layer = hl.Layer(np.zeros((3 * FEW // 100, 100), np.float16))
+    for times, expected in ((4, "full"), (1, "cascade"), (0.25, "cascade")):
+        (tmp_path / f"{times}.json").write_text(json.dumps({"level": times * BUILT_IN.level}))
+        monkeypatch.setenv("HEADLONG_COSTS", str(tmp_path / f"{times}.json"))
+        assert choose(layer, IDS)[0] == expected
+    small = hl.Layer(np.zeros((FEW // 200, 100), np.float16))
+    assert choose(small, IDS)[0] == "cascade" and "15,000 or more" in choose(small, IDS)[1]
+
+
+def test_a_batch_counts_beside_a_single_query() -> None:
+    """A look that leaves much open wins for one query and loses for eight: what is read further is each query's own."""
+    layer = hl.Layer(np.zeros((60_000, 512), np.float16))
+    none = np.zeros((1, 1))
+    short, whole = Look(128, False, 400, True, none, none, none), Look(536, False, None, False, none, none, none)
+    alone, eight = (
+        [spent_on(layer, look, np.array([open_]), batch, BUILT_IN) for look, open_ in ((short, 4e5), (whole, 1e3))]
+        for batch in (1, 8)
+    )
+    assert alone[0] < alone[1] and eight[0] > eight[1]
+
+
+def test_what_a_proof_opens() -> None:
+    """Nothing where the gaps fit; the widest first; a class of a wide radius by its exponential, not by its radius."""
+    mass, narrow = np.full(1000, 1e-3), np.full(1000, 0.05)
+    assert narrowed(mass, 0.0, narrow, narrow, 0.2) == (0.0, 0.0)
+    wide = np.where(np.arange(1000) < 100, 6.0, 0.05)
+    opened, scored = narrowed(mass, 0.0, wide, np.full(1000, 0.01), 0.2)
+    assert 0.09 < opened <= 0.1 and scored == 0
+    assert narrowed(mass, 0.0, np.full(1000, 2.0), None, 0.2)[1] > 0.7
+    assert narrowed(mass, 0.0, wide, None, 1e-6) == (0.0, 1.0)
+
+
+@given(st.dictionaries(st.sampled_from(TERMS), st.floats() | st.text(max_size=2) | st.none()))
+def test_only_plausible_measurements_are_believed(measured: dict[str, Any]) -> None:
+    found = settled(measured, "measured")
+    for name in TERMS:
+        usual, value = getattr(BUILT_IN, name), measured.get(name)
+        if isinstance(value, float) and usual / 16 <= value <= 16 * usual:
+            assert value / 1.42 <= getattr(found, name) <= 1.42 * value
+        else:
+            assert getattr(found, name) == usual and (name in found.source or found == BUILT_IN)
+
+
+@given(st.floats(0.71, 1.41), st.sampled_from(TERMS))
+def test_noise_changes_nothing(times: float, name: str) -> None:
+    """On a machine like the one that the costs were built in on."""
+    assert settled({one: getattr(BUILT_IN, one) * (times if one == name else 1) for one in TERMS}, "x")[:-1] == BUILT_IN[:-1]
+
+
+@compiled_code
+def test_measured_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = here()
+    assert first == settled(MEASURED, "measured on this machine") and first != BUILT_IN
+    (key,) = json.loads(cache.read_text())
+    assert native.isa() in key and hl.__version__ in key and [file.name for file in cache.parent.iterdir()] == [kept.FILE]
+    kept._found.cache_clear()
+    monkeypatch.setattr(kept, "trials", lambda threads: pytest.fail("measured again"))
+    assert here() == first
+
+
+@compiled_code
+def test_other_threads_are_another_machine(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads in ("1", "3"):
+        monkeypatch.setenv("HEADLONG_THREADS", threads)
+        here()
+    assert len(json.loads(cache.read_text())) == 2
+
+
+@compiled_code
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"x": 1}', "\x00\xff", "[" * 100_000, None])
+def test_a_damaged_cache_is_measured_anew(cache: Path, text: str | None) -> None:
+    cache.parent.mkdir()
+    found = json.dumps({"other": 1}) if text is None else text
+    cache.write_text(found, encoding="utf-8")
+    assert here() == settled(MEASURED, "measured on this machine")
+    kept_now = json.loads(cache.read_text())
+    assert MEASURED in kept_now.values() and ("other" in kept_now) == (text is None)
+
+
+@compiled_code
+def test_entries_of_the_cache_that_are_no_numbers(cache: Path) -> None:
+    here()
+    (key,) = json.loads(cache.read_text())
+    cache.write_text(json.dumps({key: {**dict.fromkeys(TERMS, "x"), "row": 80.0}}))
+    kept._found.cache_clear()
+    found = here()
+    assert found.row != BUILT_IN.row and found.memory == BUILT_IN.memory and "memory" in found.source
+
+
+@compiled_code
+def test_a_cache_that_cannot_be_written(cache: Path) -> None:
+    cache.parent.write_text("a file where the folder should be")
+    assert here() == settled(MEASURED, "measured on this machine")
+
+
+@compiled_code
+def test_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert here() == BUILT_IN
+    file = tmp_path / "mine.json"
+    monkeypatch.setenv("HEADLONG_COSTS", str(file))
+    file.write_text(json.dumps({"row": 99, "source": "elsewhere"}))
+    assert here() == BUILT_IN._replace(row=99, source="from mine.json")
+    for text in ("{", "[]", '{"rows": 3}', '{"row": -1}', '{"row": true}', '{"row": NaN}'):
+        file.write_text(text)
+        kept._found.cache_clear()
+        with pytest.raises(OptionError, match=r"HEADLONG_COSTS is .*mine\.json.*expected 'default', or a JSON file"):
+            here()
+
+
+@compiled_code
+def test_trials_measure_every_term() -> None:
+    """They run and give numbers; which ones is the machine's business, and not tested."""
+    found = kept.trials(1)
+    assert set(found) == set(TERMS) and all(isinstance(value, float) for value in found.values())
+    assert found["call"] > 0 and found["memory"] > 0
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kept.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert kept.folder() == tmp_path / "headlong"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert kept.folder() == Path.home() / ".cache" / "headlong"
+    monkeypatch.setattr(kept.sys, "platform", "darwin")
+    assert kept.folder() == Path.home() / "Library" / "Caches" / "headlong"
+    monkeypatch.setattr(kept.sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    assert kept.folder() == tmp_path / "headlong"
+
+
+def test_a_saved_plan_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = decaying(4000, 96, 3.0)
+    engine = hl.compile(layer, calibration=hidden, eps=math.inf)
+    engine.save(tmp_path / "head.safetensors")
+    (tmp_path / "costs.json").write_text(json.dumps({"row": 500.0, "memory": 0.002}))
+    monkeypatch.setenv("HEADLONG_COSTS", str(tmp_path / "costs.json"))
+    loaded = hl.load(tmp_path / "head.safetensors")
+    assert [level.layout for level in loaded.plan.levels] == [level.layout for level in engine.plan.levels]
+    assert loaded.reason == engine.reason
