@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tables_records import missing, plain, record
 
 from headlong.report.records import field
 from headlong.report.tables import Table, markdown
+from headlong.report.where import measured_where
 
 ADAPTIVE_TIME = {
     "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
@@ -91,6 +93,25 @@ def choice() -> str:
     return f"{said}\n\n{markdown(Table('', tuple(columns.values()), table, caption))}"
 
 
+def parts() -> str:
+    """What each question costs, and how much of that, cold, is Python and the arrays of the answer."""
+    if text := missing("call-breakdown"):
+        return text
+    found = record("call-breakdown")
+    asked: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in found["rows"]:
+        asked.setdefault((row["promise"], row["call"]), {})[row["state"]] = row
+    states = ("a loop", "cold caches", "after torch on all cores")
+    titles = ("promise", "call", *(f"{state}, µs" for state in states), "Python and arrays of the cold call, µs")
+    table = []
+    for (promise, call), by in asked.items():
+        cold = by["cold caches"]["parts_us"]
+        ours = sum(cold[part] for part in ("Python before", "hand-back", "Python after"))
+        table.append((promise, call, *(field(by[state]["total_us"]) for state in states), field(ours)))
+    caption = f"Medians; between cold calls {found['megabytes between']} MB. {measured_where(found['environment'])}."
+    return markdown(Table("", titles, tuple(table), caption))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
     "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
@@ -109,4 +130,5 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "growth": plain("growth", GROWTH),
     "adapt": plain("adapt", ADAPT),
     "auto": choice,
+    "call-parts": parts,
 }
