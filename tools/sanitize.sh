@@ -6,6 +6,7 @@
 #   tools/sanitize.sh KIND TEST...  other tests than those of kernels, encoder, masks, engines, many callers, saved engines, damaged
 #                                   files, and slices of storm and soak (HEADLONG_STORM: their seconds)
 #
+# A forked child hangs inside ThreadSanitizer: there the soak goes without forks, and the storm's slice is left out.
 # Leaks are not looked for: the interpreter keeps memory until it exits. ASLR is off, which ThreadSanitizer needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."

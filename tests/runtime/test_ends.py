@@ -1,0 +1,130 @@
+"""What may end or interrupt a process while a plan is being made: Ctrl-C, the interpreter's exit, a fork, a copy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks as POSIX has them")
+
+LAYER = """
+import copy, os, pickle, resource, signal, sys, threading, time
+import numpy as np
+import headlong as hl
+
+resource.setrlimit(resource.RLIMIT_CPU, (120, 125))
+rng = np.random.default_rng(0)
+weight = rng.standard_normal((30_000, 64)).astype(np.float32)
+layer = hl.Layer(weight)
+rows = rng.standard_normal((2_000, 64)).astype(np.float32)
+
+def right(engine, some):
+    top = engine.topk(some, 3)
+    exact = np.sort(some.astype(float) @ weight.T.astype(float), axis=1)[:, :-4:-1]
+    return np.allclose(top.logits, exact) and top.proved.all()
+"""
+
+ADAPTING = LAYER + """
+engine = hl.compile(layer, "cascade", adapt=True, threads=2)
+engine.topk(rows[:1024], 3)
+assert "compiling" in engine.reason, engine.reason
+"""
+
+ENDS = {
+    "the interpreter ends while a plan is compiled": ADAPTING + "print('left', flush=True)",
+    "the process ends by exit in a thread's presence": ADAPTING + "print('left', flush=True); sys.exit(0)",
+    "a fork while a plan is compiled": ADAPTING + """
+child = os.fork()
+if child == 0:
+    ok = right(engine, rows[:4])
+    engine.wait()
+    os._exit(0 if ok and right(engine, rows[4:8]) and engine.adapted == 1 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+engine.wait()
+assert engine.adapted == 1 and right(engine, rows[:4])
+print("left", flush=True)
+""",
+    "copies while a plan is compiled": ADAPTING + """
+copies = [copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))]
+assert all(right(one, rows[:3]) and "adapts after" in one.reason for one in copies)
+engine.wait()
+assert right(pickle.loads(pickle.dumps(engine)), rows[:3]) and right(engine, rows[:3])
+print("left", flush=True)
+""",
+    "saved, changed and dropped while a plan is compiled": ADAPTING + """
+import tempfile
+with tempfile.TemporaryDirectory() as folder:
+    engine.save(folder + "/engine.safetensors")
+    assert right(hl.load(folder + "/engine.safetensors"), rows[:3])
+fewer = engine.without([0, 5])
+thread = engine._thread
+del engine
+thread.join()
+assert (fewer.topk(rows[:3], 5).ids > 0).all()
+print("left", flush=True)
+""",
+    "Ctrl-C while a plan is compiled for the queries": ADAPTING + """
+try:
+    threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,)).start()
+    for _ in range(10_000):
+        engine.topk(rows, 3)
+    sys.exit("not interrupted")
+except KeyboardInterrupt:
+    pass
+engine.wait()
+assert engine.adapted == 1 and engine.trouble is None and right(engine, rows[:3]), engine.reason
+print("left", flush=True)
+""",
+}
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_nothing_but_what_was_asked_for_ends(what: str) -> None:
+    found = python(ENDS[what])
+    assert (found.returncode, found.stderr, found.stdout) == (0, "", "left\n")
+
+
+COMPILED = LAYER + """
+options = {"blocks": {"blocks": True, "calibration": rows}, "calibrated": {"calibration": rows}, "plain": {},
+           "few bits": {"bits": 4}}[sys.argv[1]]
+spent = []
+
+def handler(*_):
+    spent.append(time.process_time())
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, handler)
+sent = []
+
+def send():
+    sent.append(time.process_time())
+    signal.raise_signal(signal.SIGINT)
+
+start = time.process_time()
+hl.compile(layer, "cascade", threads=1, **options)
+whole = time.process_time() - start
+threading.Timer(0.3 * whole, send).start()
+try:
+    for _ in range(50):
+        hl.compile(layer, "cascade", threads=1, **options)
+except KeyboardInterrupt:
+    print(time.process_time() - sent[0], whole)
+else:
+    sys.exit("not interrupted")
+assert right(hl.compile(layer, "cascade", threads=1, **options), rows[:3])
+"""
+
+
+@pytest.mark.parametrize("what", ["plain", "calibrated", "few bits", "blocks"])
+def test_compiling_is_interrupted(what: str) -> None:
+    found = python(COMPILED, what)
+    assert found.returncode == 0, found.stderr
+    late, whole = map(float, found.stdout.split())
+    assert late < 1.0, f"{late} s of processor time after the signal; all of it takes {whole}"
