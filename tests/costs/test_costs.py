@@ -78,12 +78,12 @@ def test_dear_passes_keep_the_look_that_needs_none() -> None:
 @compiled_code
 def test_a_machine_of_dear_passes_reads_larger_layers_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     layer = hl.Layer(np.zeros((3 * FEW // 100, 100), np.float16))
-    for times, expected in ((4, "full"), (1, "cascade"), (0.25, "cascade")):
+    for times, expected in ((16, "full"), (1, "cascade"), (0.25, "cascade")):
         (tmp_path / f"{times}.json").write_text(json.dumps({"level": times * BUILT_IN.level}))
         monkeypatch.setenv("HEADLONG_COSTS", str(tmp_path / f"{times}.json"))
         assert choose(layer, IDS)[0] == expected
-    small = hl.Layer(np.zeros((FEW // 200, 100), np.float16))
-    assert choose(small, IDS)[0] == "cascade" and "15,000 or more" in choose(small, IDS)[1]
+    small = hl.Layer(np.zeros((FEW // 150, 100), np.float16))
+    assert choose(small, IDS)[0] == "cascade" and "30,000 or more" in choose(small, IDS)[1]
 
 
 def test_a_batch_counts_beside_a_single_query() -> None:

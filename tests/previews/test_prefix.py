@@ -18,7 +18,7 @@ from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense
 from headlong.previews import prefix
-from headlong.previews.first_look import CANDIDATES, best_look, rows_to_bet
+from headlong.previews.first_look import CANDIDATES, apart, best_look, rows_to_bet
 from headlong.previews.prefix import prefix_plan, spread
 from headlong.previews.whitening import stored, whiten
 from oracle import check_topk, check_within, truth
@@ -187,21 +187,21 @@ def test_the_width_follows_the_spectrum() -> None:
 
 
 def test_few_bits_where_the_energy_falls_off_slowly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On a machine whose bytes are dear."""
-    (tmp_path / "costs.json").write_text('{"memory": 0.1, "cache": 0.1, "product": 0.05}')
+    """On a machine whose memory is slow."""
+    (tmp_path / "costs.json").write_text('{"memory": 0.05}')
     monkeypatch.setenv("HEADLONG_COSTS", str(tmp_path / "costs.json"))
     rng = np.random.default_rng(1)
     energy = (1 + np.arange(128)) ** -0.25
     layer = Layer((rng.standard_normal((60_000, 128)) * energy).astype(np.float32))
     hidden = 2.2 * rng.standard_normal((1000, 128)) * energy
-    engine = hl.compile(layer, "cascade", calibration=hidden[:900], eps=0.05)
+    engine = hl.compile(layer, "cascade", calibration=hidden[:900], eps=math.inf)
     assert {bits for *_, bits in engine.plan.levels[0].layout} == {4, 8} and engine.plan.levels[1].adds
     assert check_radii(layer, engine.plan, hidden[900:905]) > 0
     top, expected = engine.topk(hidden[900:], 10), truth(layer, hidden[900:])
     assert top.proved.all() and not top.cost.dense.any()
     for b in range(len(top.ids)):
         check_topk(expected.logits[b], top.ids[b], top.logits[b], 2 * expected.rounding[b])
-    plain = hl.compile(layer, "cascade", calibration=hidden[:900], eps=0.05, width=64)
+    plain = hl.compile(layer, "cascade", calibration=hidden[:900], eps=math.inf, width=64)
     assert all(bits == 8 for *_, bits in plain.plan.levels[0].layout)
     ours, theirs = ([one.topk(row[None], 10).cost.bytes[0] for row in hidden[900:920]] for one in (engine, plain))
     assert np.mean(ours) < np.mean(theirs)
@@ -223,6 +223,14 @@ def test_rows_stand_in_for_calibration_vectors_where_ids_alone_are_asked_for() -
     assert hl.compile(layer, "cascade").plan.rotation is None  # a normaliser wants queries to be judged by
     small = Layer(layer.weight[:10_000])
     assert hl.compile(small, "cascade", eps=math.inf).plan.rotation is None
+
+
+def test_judges_are_no_part_of_the_basis_where_there_are_plenty() -> None:
+    vectors = np.arange(1000.0)[:, None]
+    judges, others = apart(vectors, 5000)
+    assert 8 <= len(judges) <= 12 and len(judges) + len(others) == 1000 and not set(judges[:, 0]) & set(others[:, 0])
+    assert (apart(vectors[:150], 5000)[1] == vectors[:150]).all()
+    assert len(apart(vectors, 2**22)[0]) == 2, "of many classes few vectors judge"
 
 
 def test_rows_to_bet() -> None:

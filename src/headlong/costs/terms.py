@@ -39,7 +39,7 @@ class Costs(NamedTuple):
 
 
 TERMS = Costs._fields[:-1]
-BUILT_IN = Costs(0.021, 0.011, 0.0115, 22.0, 0.095, 2.0, 2500.0, 6900.0)
+BUILT_IN = Costs(0.0235, 0.0095, 0.0115, 22.0, 0.095, 2.0, 2500.0, 6900.0)
 """Two cores of an AMD EPYC of 2022, threads included."""
 RANGE = 16.0
 """How far from the built-in number one is believed."""

@@ -41,7 +41,7 @@ def choose(layer: Layer, wanted: Promise, calibrated: bool = False) -> tuple[str
     size, small, unit = layer.vocab * layer.dim, FEW, "weights"
     if bets(wanted):
         size, small, unit = size * layer.weight.itemsize, FEW_TO_BET, "bytes of rows"
-    small = round(small * passes_in_bytes(here()) / passes_in_bytes(BUILT_IN))
+    small = round(small * math.sqrt(passes_in_bytes(here()) / passes_in_bytes(BUILT_IN)))  # half of it is arithmetic
     if size < small:
         return "full", f"{size:,} {unit}, fewer than {small:,}: reading all of them is no slower than looking first"
     looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"

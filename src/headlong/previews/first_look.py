@@ -39,6 +39,8 @@ BITS = (2.0, 3.0, 4.0, 5.0)
 """On average, by coordinates in the order of their energy."""
 JUDGES, LOGITS, CLASSES, BEST = 12, 2**23, 1024, 10
 """Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
+PLENTY = 16
+"""Vectors for each judge, from which on the judges are no part of the basis."""
 DEAR = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 CLASS, CODES_READ = 1.4, 0.6
@@ -85,13 +87,24 @@ class Choice(NamedTuple):
     bits: float | None = None
 
 
+def apart(vectors: Doubles, vocab: int) -> tuple[Doubles, Doubles]:
+    """Those that judge, and those that a basis is made of: others, where there are plenty. A basis fits the vectors that it was
+    made of: with 4,096 in 640 dimensions, looks at others leave four times as many classes open."""
+    step = -(-len(vectors) // _judges(vocab))
+    judges = vectors[::step]
+    return judges, (np.delete(vectors, np.s_[::step], axis=0) if step >= PLENTY else vectors)
+
+
+def _judges(vocab: int) -> int:
+    return max(1, min(JUDGES, LOGITS // vocab))
+
+
 def best_look(
     layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True, threads: int = 1,
     costs: Costs | None = None,
 ) -> Choice:  # fmt: skip
     """The first look that is expected to be the fastest. ``few``: few bits of all coordinates may be it, too."""
-    judges = max(1, min(JUDGES, LOGITS // layer.vocab))
-    seen = _see(layer, basis, calibration[:: -(-len(calibration) // judges)], promise, threads)
+    seen = _see(layer, basis, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
     energy = energy_of(basis, layer) if few else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
     looks |= {Choice(width): width for width in CANDIDATES if width < layer.dim}

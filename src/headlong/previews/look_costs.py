@@ -21,7 +21,7 @@ UNPACKED = (1.3, 1.6)
 """What a byte of codes of few bits costs: read, and multiplied for one query more."""
 TOGETHER = 8
 """Queries of a batch that is judged beside a single one."""
-IN_CACHE = 1 << 23
+IN_CACHE = 1 << 21
 """Bytes that a query finds in the caches where the one before was ours, too. Every other query does not."""
 HALF, HOPEFUL = 0.5, 0.9
 """Of the room for gaps: what level 1 leaves to classes that it does not look at, and what exact rows leave (by_proof.cpp)."""

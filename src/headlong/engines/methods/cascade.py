@@ -36,7 +36,7 @@ from headlong.previews.block_choice import least_eps, stand_ins, worth
 from headlong.previews.blocks import blocks_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
-from headlong.previews.first_look import CANDIDATES, best_look
+from headlong.previews.first_look import CANDIDATES, apart, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
 from headlong.previews.prefix import prefix_plan, tail_of
 from headlong.previews.sphere import random_basis
@@ -155,11 +155,12 @@ class Cascade(Method):
                 vectors, queries = split(vectors, rate)
             if vectors is None:
                 vectors = np.zeros((1, layer.dim))
+            judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
             basis = whiten(layer.weight, vectors, plain=calibration is None)
             width, bits = self.width, None
             if width is None:
                 few = self.few_bits and self.deeper and radii == "sure"
-                width, bits = best_look(layer, basis, vectors, promise, DENSE_SHARE, few, threads)
+                width, bits = best_look(layer, basis, judges, promise, DENSE_SHARE, few, threads)
             if bits is not None:
                 planes = Planes(filled(energy_of(basis, layer), bits), 6)
                 return planes_plan(layer, balanced(basis, layer), planes, dense, threads), basis
