@@ -84,22 +84,22 @@ def compile(
     device: str | None = None,
     **options: Any,
 ) -> Engine | Adapting | StructuredEngine | DeviceEngine | TableEngine:
-    """An engine that keeps ``|log p^ - log p| <= eps`` but for probability ``delta``, ids but for ``delta_ids``.
+    """An engine with ``|log p^ - log p| <= eps`` except with probability ``delta``, and right ids except with ``delta_ids``.
 
+    ``layer``        a layer, or a ``torch.nn.Linear``, whose weights are read in place
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
-    ``over``         the randomness that ``delta`` and ``delta_ids`` may rest on: "query" (drawn afresh for each query),
-                     "rotation" (drawn once, at compile time), "calibration" (queries are like the calibration vectors).
-                     None: "query", and all three where ids may fail
-    ``calibration``  ``[n, dim]`` hidden vectors as the engine will see them, some thousands: they decide how little has to be
-                     read (``cascade``) or what is (``svd``). What is proved holds for every vector, like them or not
+    ``over``         the randomness behind ``delta`` and ``delta_ids``: "query" (new for each query), "rotation" (drawn once,
+                     at compile time), "calibration" (queries are like the calibration vectors). None: "query"; all three
+                     if ``delta_ids`` is above 0
+    ``calibration``  ``[n, dim]``, some thousands of hidden vectors like those of later queries. With them ``cascade`` reads
+                     less, and ``svd`` misses less. What is proved holds for every vector
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
-    ``adapt``        True: the engine keeps copies of its first thousand queries or so, compiles a better plan of them in the
-                     background (a thread of low priority, some seconds once) and goes on with it. For "auto" and "cascade"
-    ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, whose answers are tensors there; "interpreter": its
-                     kernels in Triton's interpreter, for tests; None: the CPU, or the GPU that the layer's weight lies on
-    ``layer``        a layer, or a ``torch.nn.Linear``, whose numbers are read where they are
+    ``adapt``        True: the engine keeps copies of about its first thousand queries, compiles a better plan from them in
+                     the background (some seconds, in a thread of low priority) and then uses it. For "auto" and "cascade"
+    ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, which returns tensors there; "interpreter": its
+                     kernels in Triton's interpreter, for tests; None: the device of the layer's weight
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
-    A structured layer has one engine, that of its kind; a mixture's takes calibration vectors, too.
+    A structured layer has one engine, that of its kind. Only a mixture's takes calibration vectors.
     """
     wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
     wanted = wanted._replace(over=admitted(over, wanted))

@@ -12,10 +12,10 @@
     │   ├── VersionError        written by a newer headlong
     │   ├── WrongLayerError     an engine saved for other weights
     │   └── MissingTensorError  the named tensor is not there (also a KeyError)
-    ├── UnsupportedError        a verb or argument that this kind of engine has not (also a NotImplementedError)
+    ├── UnsupportedError        a method or argument that this kind of engine lacks (also a NotImplementedError)
     │   └── AbsentError         a name of another library's interface that is not here (also an AttributeError)
     ├── DataError               a corpus or data set that is absent or not what it should be
-    ├── PeerError               a process of a group died, is late, or asked for something else
+    ├── PeerError               a process of a group died, is late, or made a different call
     ├── KernelError             the native module is absent, or the CPU lacks the level that was asked for
     └── MissingPackageError     an optional package is not installed (also an ImportError)
 
@@ -88,7 +88,7 @@ class DataError(HeadlongError):
 
 
 class PeerError(HeadlongError):
-    """Another process of a group died, did not answer within the timeout, or was asked a different question."""
+    """Another process of a group died, did not answer within the timeout, or made a different call."""
 
 
 class KernelError(HeadlongError):
@@ -100,5 +100,5 @@ class MissingPackageError(HeadlongError, ImportError):
 
 
 def cause(error: Exception) -> str:
-    """What the system said of a file, without its number and the path again."""
+    """The system's message about a file, without the error number and the path."""
     return str(getattr(error, "strerror", None) or error)

@@ -32,7 +32,7 @@ def load(
     verify: bool = True,
     mapped: bool = True,
 ) -> Any:
-    """What was saved there, an engine or a layer; its ``repr`` begins with which: ``Engine(``, ``Layer(``, ``TreeLayer(``, ...
+    """The engine or layer in a file. The start of its ``repr`` says which: ``Engine(``, ``Layer(``, ``TreeLayer(``, ...
 
     ``layer``   of an engine that was saved without its own
     ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are

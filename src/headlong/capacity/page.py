@@ -19,7 +19,7 @@ from headlong.report.tables import Table
 
 
 class Capacity(NamedTuple):
-    """Both, and the layer that they are of; a mixture has no ``winners``: its classes win by more than one vector."""
+    """The ranks and winners of a layer. A mixture has no ``winners``: its classes do not win by one vector alone."""
 
     layer: Layer | MixtureLayer
     ranks: Ranks

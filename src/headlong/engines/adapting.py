@@ -175,7 +175,7 @@ class Adapting(Changeable):
         return f"{self._now.reason}; {self._state()}"
 
     def wait(self, seconds: float | None = None) -> Engine:
-        """Waits for a plan that is being compiled, so long at most; the engine that answers then."""
+        """Waits for a plan that is being compiled, for at most ``seconds``; returns the engine that answers then."""
         thread = self._thread
         if thread is not None:
             thread.join(seconds)

@@ -92,12 +92,12 @@ class Engine(Changeable, Common):
 
     @property
     def threads(self) -> int | None:
-        """Of every call, as asked for."""
+        """The threads of every call, as given to :func:`headlong.compile`."""
         return self._threads
 
     @property
     def executor(self) -> native.Executor:
-        """What answers; for engines that are made of others."""
+        """The executor that reads the plan, for engines that are made of other engines."""
         return self._executor
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
@@ -193,7 +193,7 @@ class Engine(Changeable, Common):
         write_engine(path, self.kept(), layer)
 
     def kept(self) -> Saved:
-        """What a file holds of it."""
+        """The engine as :meth:`save` writes it."""
         self._check_unchanged()
         options = dataclasses.asdict(self.method)
         return Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)

@@ -86,7 +86,7 @@ class AnyEngine(Protocol):
 
 
 class Changeable:
-    """Classes that come and go: answered by an engine that is made of this one, which stays as it is."""
+    """Classes that are added and removed. Each method returns a new engine; this one stays as it is."""
 
     def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any:
         """This engine and the rows ``weight [m, dim]``, ``bias [m]`` (None: 0), stored as the layer's are.
@@ -96,7 +96,7 @@ class Changeable:
         return self._unchanged().with_rows(weight, bias, ids)
 
     def without(self, ids: Any) -> Any:
-        """This engine but for the classes ``ids``, which are never answered; other ids stay what they are."""
+        """This engine without the classes ``ids``, which are never in an answer; other ids stay the same."""
         return self._unchanged().without(ids)
 
     def compact(self, calibration: Any = None) -> Any:
@@ -113,7 +113,7 @@ class Changeable:
 
 
 class Common(ABC):
-    """For all kinds: draws with their arguments checked, and what they promise, counted."""
+    """What all kinds of engines share: draws with checked arguments, and a count of how often the promise fails."""
 
     may_be_shard: ClassVar[bool] = True
     """Whether its classes can be numbered from another than 0: those of a matrix, which may be part of a larger one."""

@@ -1,4 +1,4 @@
-"""Classes by how often they come: the order in which heads hand out their dimensions, short lists and codes.
+"""Classes by how often they occur: the order in which heads hand out their dimensions, short lists and codes.
 
 ::
 

@@ -21,7 +21,7 @@ from headlong.layers.matrix import Layer
 
 
 class LinkHead(DenseHead):
-    """``weight [vocab, dim]`` (its own or the embedding's), ``bias [vocab]``, and the curve ``name``; ``options`` are its."""
+    """``weight [vocab, dim]`` (its own or the embedding's), ``bias [vocab]``, and the curve ``name`` with its ``options``."""
 
     name: ClassVar[str] = "identity"
     opaque: ClassVar[bool] = True

@@ -22,7 +22,7 @@ from headlong.integrations.generation.fingerprint import KeptEngine
 
 
 class AdaptiveLogSoftmaxWithLoss(BandsHead):
-    """Classes sorted by how often they come, the most frequent first; band ``i`` reads ``in_features / div_value^(i + 1)``."""
+    """Classes sorted by how often they occur, the most frequent first; band ``i`` reads ``in_features / div_value^(i + 1)``."""
 
     def __init__(
         self,

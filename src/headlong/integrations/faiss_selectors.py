@@ -73,7 +73,7 @@ class IDSelectorBitmap(IDSelector):
 
 
 class IDSelectorNot(IDSelector):
-    """What another leaves out."""
+    """The ids that another selector does not select."""
 
     def __init__(self, sel: Any) -> None:
         self.sel = sel

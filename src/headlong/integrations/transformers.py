@@ -86,7 +86,7 @@ def accelerate(
 
 
 def restore(model: Any) -> nn.Module:
-    """Put back the module that :func:`accelerate` replaced, with the weights of now; a plain model stays as it is."""
+    """Put back the module that :func:`accelerate` replaced, with today's weights; a plain model stays as it is."""
     head: nn.Module = model.get_output_embeddings()
     if not isinstance(head, FastHead):
         if ACCELERATED.pop(model, None) is not None and any(isinstance(part, FastHead) for part in model.modules()):

@@ -36,14 +36,13 @@ PIECE = 1 << 24
 class Layer:
     """``weight [vocab, dim]``, ``bias [vocab]`` or None, ``link`` (None: identity); NumPy or torch on the CPU.
 
-    A ``torch.nn.Linear`` in the place of ``weight`` brings its bias.
+    ``weight`` may also be a ``torch.nn.Linear``; its bias is then taken, too.
 
     float32, float16 and bfloat16 weights are kept without a copy (rows that are not contiguous are copied): the layer borrows
-    the caller's array. An engine's plan is made of the numbers that stood there when it was compiled, and its answers read
-    some of those that stand there now. So whoever writes to the array afterwards, as a training step does, gets answers that
-    are neither the old layer's nor the new one's, with promises about neither: compile again. ``save`` and pickling notice
-    the change and refuse; the verbs do not look for it. ``copy=True`` takes a copy, which nobody else can write to. A layer
-    that was loaded from a file is mapped read-only.
+    the caller's array. An engine's plan is computed from the weights at compile time, but its answers also read rows from the
+    array itself. After a write to the array, for instance by a training step, answers mix old and new weights and the promise
+    is void: compile again. ``save`` and pickling notice the change and refuse; the other methods do not check for it.
+    ``copy=True`` makes a private copy. A layer that is loaded from a file is mapped read-only.
 
     A weight in a GPU's memory stays there for engines on that GPU, and is copied once to the CPU's, where plans are made and
     rows are measured.
@@ -102,7 +101,7 @@ class Layer:
         return cls(*gaussian_kernel(points, bandwidth), name="gaussian kernel")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the layer, its link included, where :meth:`load` finds it without further names."""
+        """Write the layer and its link to a file that :meth:`load` reads without tensor names."""
         tensors = {"lm_head.weight": self._weight} | ({} if self._bias is None else {"lm_head.bias": self._bias})
         write_file(path, tensors, {"format": FORMAT, "version": str(VERSION), "link": json.dumps(self._link.as_dict())})
 
@@ -150,7 +149,7 @@ class Layer:
     def checksum(self) -> str:
         """sha256 over type, shape, weights, bias and link: equal exactly where the answers are.
 
-        Reads all, once where nobody can write to the arrays, and every time where they are borrowed.
+        Reads the whole layer: every time if the arrays are borrowed, once if nobody else can write to them.
         """
         return self._checksum_for_good if self.unchanging else self._checksum()
 
@@ -160,7 +159,7 @@ class Layer:
         return unchanging(self._weight) and (self._bias is None or unchanging(self._bias))
 
     def stamp(self) -> str | None:
-        """What a borrowed layer's numbers add up to now: another stamp later says that they were written to. None for a layer
+        """A checksum of a borrowed layer's numbers: if it changes, they were written to. None for a layer
         that nobody can write to."""
         if self.unchanging:
             return None

@@ -61,7 +61,7 @@ class StructuredLayer(ABC):
         """The layer of :meth:`tensors` and :meth:`facts`; an InputError where they contradict each other."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the layer where :func:`load_layer` finds it without further words."""
+        """Write the layer to a file that :func:`load_layer` reads without tensor names."""
         write_file(path, self.tensors(), {"format": FORMAT, "version": str(VERSION), "layer": self.description})
 
     @property
@@ -71,7 +71,7 @@ class StructuredLayer(ABC):
     def checksum(self) -> str:
         """sha256 over facts and arrays: equal exactly where the answers are.
 
-        Reads all, once where nobody can write to the arrays, and every time where they are borrowed.
+        Reads the whole layer: every time if the arrays are borrowed, once if nobody else can write to them.
         """
         return self._checksum_for_good if all(map(unchanging, self.tensors().values())) else self._checksum()
 

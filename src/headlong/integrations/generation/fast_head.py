@@ -113,7 +113,7 @@ class FastHead(nn.Linear):
         self.paths[path] += rows
 
     def fall_back(self, why: str, rows: int = 0) -> None:
-        """Counted always, said once."""
+        """Count rows that took the dense layer for the reason ``why``; the first time, warn."""
         self.count(f"dense: {why}", rows)
         if why not in self._said:
             self._said.add(why)
@@ -126,7 +126,7 @@ class FastHead(nn.Linear):
         return self._changed
 
     def changed(self) -> None:
-        """The weights are others than the engine's: said."""
+        """Warn that the weights are no longer those of the engine."""
         self._changed = True
         self.fall_back(CHANGED)
 

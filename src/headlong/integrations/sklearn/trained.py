@@ -58,7 +58,7 @@ class HeadClassifier(Ranking):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None  # noqa: N803
     ) -> HeadClassifier:
-        """One pass over more rows. ``classes``, at the first call: all that will ever come.
+        """One epoch over more rows. The first call needs ``classes``, the labels of all later calls.
 
         The first call's rows decide how features are standardised from then on.
         """
@@ -79,7 +79,7 @@ class HeadClassifier(Ranking):
 
     @property
     def engine_(self) -> Any:
-        """Over what has been learned so far; compiled when it is first asked for."""
+        """The engine over the layer learned so far; compiled at the first use."""
         if not self._engine:
             self._engine.append(self._compiled(self.layer_))
         return self._engine[0]
