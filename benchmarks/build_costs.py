@@ -24,7 +24,10 @@ from headlong.bench import measure, synthetic
 from headlong.bench import run as bench
 from headlong.cli import inputs
 
-PROMISES: dict[str, dict[str, Any]] = {"default promise": {}, "ids only": {"eps": np.inf}}
+PROMISES: dict[str, dict[str, Any]] = {
+    "default promise": {}, "default promise, no blocks": {"blocks": False}, "ids only": {"eps": np.inf},
+    "ids only, no blocks": {"eps": np.inf, "blocks": False},
+}  # fmt: skip
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -123,10 +123,10 @@ class Classes:
 
     @staticmethod
     def joined(pieces: list[Classes]) -> Classes:
-        """All classes of ``pieces``, which have the same gauges, as one."""
+        """All classes of ``pieces``, which have the same gauges, as one; each array of the pieces is freed once it is copied."""
         whole = copy.copy(pieces[0])
         for name, axis in PER_CLASS.items():
-            setattr(whole, name, np.concatenate([getattr(piece, name) for piece in pieces], axis=axis))
+            setattr(whole, name, np.concatenate([vars(piece).pop(name) for piece in pieces], axis=axis))
         whole.vocab = len(whole.base)
         return whole
 
