@@ -123,7 +123,7 @@ class Classes:
 
     @staticmethod
     def joined(pieces: list[Classes]) -> Classes:
-        """All classes of ``pieces``, which have the same gauges, as one; each array of the pieces is freed once it is copied."""
+        """All classes of ``pieces``, which have the same gauges, as one. They are emptied array by array."""
         whole = copy.copy(pieces[0])
         for name, axis in PER_CLASS.items():
             setattr(whole, name, np.concatenate([vars(piece).pop(name) for piece in pieces], axis=axis))
