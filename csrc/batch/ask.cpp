@@ -68,7 +68,7 @@ std::vector<uint8_t> answer_block(const Executor& e, const double* hidden, int64
 // Whether a call is one for ask_side_by_side: sure intervals from codes of the coordinates that lead, and finer ones behind them.
 bool side_by_side(const Executor& e, const Question& question, int64_t count) {
     if (!e.has_preview || count < 2 || question.mask != nullptr || e.budget > 0 || e.link.form != LinkForm::affine || !(e.link_a > 0)) return false;
-    if (e.preview.codes == nullptr || !e.preview.rotated || e.rotation == nullptr || e.deeper.size() != 1 || !e.deeper[0].adds) return false;
+    if (e.preview.codes == nullptr || !e.preview.rotated || e.rotation.tiles.empty() || e.deeper.size() != 1 || !e.deeper[0].adds) return false;
     if (e.vocab < kLeastClasses || question.k > kMostBest || e.preview.terms.empty()) return false;
     if (question.eps < kInf && !(question.delta > 0)) return false;
     const auto whole = [](const Segment& seg) { return seg.words > 0; };

@@ -59,10 +59,8 @@ class BoundExecutor {
         if (rotation) {
             check(rotation->ndim() == 2 && static_cast<int64_t>(rotation->shape(0)) == e.dim, "rotation must be [dim, rotated]");
             check(rotation->itemsize() == 2 || rotation->itemsize() == 4, "rotation must be float16 or float32");
-            e.rotation = rotation->data();
-            e.rotation_kind = rotation->itemsize() == 2 ? Kind::f16 : Kind::f32;
             e.rotated_dim = width = static_cast<int64_t>(rotation->shape(1));
-            keep(*rotation);
+            e.rotation.assign(rotation->data(), rotation->itemsize() == 2 ? Kind::f16 : Kind::f32, e.dim, width);
         }
         if (centre) {
             check(static_cast<int64_t>(centre->size()) == e.dim, "centre must be [dim]");
@@ -248,7 +246,7 @@ class BoundExecutor {
         }
         to.bytes += set_slack(level, width, to.slack, to.terms);
         check(!to.terms.empty() || e.budget > 0, "a level without a radius needs a budget");
-        to.bytes += static_cast<double>(e.padded) * 4 + static_cast<double>(e.rotated_dim * e.dim) * (e.rotation_kind == Kind::f32 ? 4 : 2);
+        to.bytes += static_cast<double>(e.padded) * 4 + static_cast<double>(e.rotation.tiles.size());
     }
 
     // Reads a level's slack and terms; returns the bytes of the slack.

@@ -1,6 +1,7 @@
 // What is read of a matrix before its rows, coarse to fine: see plan.Plan. The arrays are borrowed and never changed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -67,10 +68,24 @@ struct Draws {
     std::vector<double> narrow;  // what is typical of each level's radius
 };
 
+// A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: a processor reads that
+// from memory at twice the speed at which it reads a strip of each row.
+struct Rotation {
+    static constexpr int64_t kTile = 128;
+    std::vector<uint8_t> tiles;  // [width / kTile][dim][kTile], the last tile narrower; empty where there is no rotation
+    Kind kind = Kind::f32;
+    int64_t dim = 0, width = 0;
+
+    int64_t item() const { return kind == Kind::f32 ? 4 : 2; }
+    int64_t count() const { return (width + kTile - 1) / kTile; }
+    int64_t columns(int64_t tile) const { return std::min(kTile, width - tile * kTile); }
+    const uint8_t* at(int64_t tile) const { return tiles.data() + tile * kTile * dim * item(); }
+    void assign(const void* matrix, Kind stored, int64_t rows, int64_t columns);
+};
+
 struct Plan {
     const double* mean = nullptr;  // x = (hidden - mean) @ rotation
-    const void* rotation = nullptr;
-    Kind rotation_kind = Kind::f32;
+    Rotation rotation;
     int64_t rotated_dim = 0;
     const double* centre = nullptr;  // <centre, hidden> joins every estimate
     int64_t budget = 0;              // rows that are scored instead of a proof

@@ -51,7 +51,7 @@ void prepare_one(const Executor& e, const Source& source, int q, const double* r
         if (e.mean != nullptr)
             for (int64_t j = 0; j < e.dim; ++j) x[j] -= e.mean[j];
         norm = std::sqrt(square_sum(x.data(), 0, e.dim));
-        if (e.rotation != nullptr) x.assign(rotated, rotated + e.rotated_dim);
+        if (!e.rotation.tiles.empty()) x.assign(rotated, rotated + e.rotated_dim);
         if (e.centre != nullptr) {
             const double sum = sum_of(0, e.dim, [&](int64_t j) { return h[j] * e.centre[j]; });
             to.add[q] = static_cast<float>(sum);
@@ -75,21 +75,30 @@ void prepare_one(const Executor& e, const Source& source, int q, const double* r
 
 }  // namespace
 
-// x = (hidden - mean) @ rotation of all queries, its columns shared out among the threads; empty without a rotation.
+void Rotation::assign(const void* matrix, Kind stored, int64_t rows, int64_t columns_all) {
+    kind = stored, dim = rows, width = columns_all;
+    tiles.resize(dim * width * item());
+    const uint8_t* from = static_cast<const uint8_t*>(matrix);
+    uint8_t* to = tiles.data();
+    for (int64_t t = 0; t < count(); ++t)
+        for (int64_t j = 0; j < dim; ++j, to += columns(t) * item())
+            std::copy_n(from + (j * width + t * kTile) * item(), columns(t) * item(), to);
+}
+
+// x = (hidden - mean) @ rotation of all queries, its tiles shared out among the threads; empty without a rotation.
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look) {
-    if (!source.rotated || e.rotation == nullptr) return {};
+    if (!source.rotated || e.rotation.tiles.empty()) return {};
     const int64_t n = static_cast<int64_t>(look.rows.size());
     Scratch<double> x(n * e.dim);
     std::copy_n(look.hidden.data(), n * e.dim, x.data());
     std::vector<double> rotated(n * e.rotated_dim);
     if (e.mean != nullptr)
         for (int64_t i = 0; i < n * e.dim; ++i) x[i] -= e.mean[i % e.dim];
-    const int64_t piece = 128, pieces = (e.rotated_dim + piece - 1) / piece;
     Turns<int64_t> next;
     run_parallel(n * e.rotated_dim * e.dim > 65536 ? look.threads : 1, [&](int) {
-        for (int64_t p = next++; p < pieces; p = next++)
-            e.kernels->rotate(e.rotation, e.rotation_kind, e.rotated_dim, e.dim, p * piece, std::min(piece, e.rotated_dim - p * piece),
-                            x.data(), e.dim, static_cast<int>(n), rotated.data() + p * piece, e.rotated_dim);
+        for (int64_t t = next++; t < e.rotation.count(); t = next++)
+            e.kernels->rotate(e.rotation.at(t), e.rotation.kind, e.rotation.columns(t), e.dim, 0, e.rotation.columns(t), x.data(), e.dim,
+                              static_cast<int>(n), rotated.data() + t * Rotation::kTile, e.rotated_dim);
     });
     return rotated;
 }
