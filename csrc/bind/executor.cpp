@@ -270,7 +270,9 @@ class BoundExecutor {
             check(0 <= row && row < rows, "a term names a row of the slack that is not there");
             const double likely = nb::len(term) > 5 ? nb::cast<double>(term[5]) : 1;
             check(likely >= 0 && likely <= 1, "a term's likely part is at most all of it");
-            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks, hidden or one"), start, stop, factor, static_cast<int>(row), likely});
+            const double together = nb::len(term) > 6 ? nb::cast<double>(term[6]) : 0;
+            check(together >= 0 && std::isfinite(together), "how far errors are off together is a length");
+            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks, hidden or one"), start, stop, factor, static_cast<int>(row), likely, together});
         }
         return static_cast<double>(slack.nbytes());
     }

@@ -22,6 +22,12 @@ struct DeeperQuery {
     Radius radius;
 };
 
+// How far the estimates of all classes are off: as one vector no longer than `length`, and each by `others` beside.
+struct Apart {
+    double length = 0;
+    Radius others{};
+};
+
 // The queries of one block as a source wants them.
 struct Prepared {
     int n = 0, padded = 0;
@@ -32,6 +38,7 @@ struct Prepared {
     std::vector<float> x;         // [query][width], or [width][padded] for a large block
     std::vector<float> add;       // [query]: <centre, hidden>
     std::vector<Radius> radius, likely;  // [query]
+    std::vector<Apart> apart;         // [query], or empty where it is not known
     std::vector<DeeperQuery> deeper;  // [query][level]
 };
 

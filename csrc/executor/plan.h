@@ -20,6 +20,7 @@ struct Term {
     double factor;
     int row;
     double likely = 1;  // for the bet on the normaliser alone
+    double together = 0;  // errors of all classes are no longer than this times ‖x[start:stop]‖, as one vector; 0: not known
 };
 
 // A run of coordinates: where its codes are (32-bit words of each class side by side, or bytes of a row) and where the

@@ -69,6 +69,7 @@ void prepare_one(const Executor& e, const Source& source, int q, const double* r
     const float constant = radius.constant + 0x1p-100f;
     set_radius(source.terms, source.slack, x, lost, norm, radius, &to.likely[q]);
     radius.constant = to.likely[q].constant = constant;
+    if (!to.apart.empty()) set_apart(source.terms, x, radius, to.apart[q]);
     for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
         to.deeper[q * e.deeper.size() + level].radius.constant = constant;
 }
@@ -110,6 +111,8 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     to.add.assign(n, 0.f);
     to.radius.assign(n, Radius{});
     to.likely.assign(n, Radius{});
+    const auto known = [](const Term& term) { return term.together > 0; };
+    to.apart.resize(std::any_of(source.terms.begin(), source.terms.end(), known) ? n : 0);
     to.deeper.resize(source.rotated ? n * e.deeper.size() : 0);
     look.parts.resize(static_cast<size_t>(n) * look.threads);
     look.finish_densely = std::vector<std::atomic<int>>(n);

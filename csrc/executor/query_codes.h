@@ -129,4 +129,18 @@ inline void set_radius(const std::vector<Term>& terms, const std::vector<Slack>&
     if (likely != nullptr) set(*likely, narrow);
 }
 
+// The query's half of how far all estimates together are off; what no term with `together` is for stays with each class. (The
+// peaks of x and the rest of it are two halves of one product.)
+inline void set_apart(const std::vector<Term>& terms, const std::vector<double>& x, const Radius& radius, Apart& apart) {
+    apart.others = radius;
+    apart.length = 0;
+    for (const Term& term : terms) {
+        if (!(term.together > 0)) continue;
+        apart.length += term.together * std::sqrt(square_sum(x.data(), term.start, term.stop)) * (1 + 0x1p-40);
+        for (const Term& pair : terms)
+            if (pair.row == term.row || (term.kind == TermKind::rest && pair.kind == TermKind::peaks && pair.start == term.start && pair.stop == term.stop))
+                apart.others.term[pair.row] = 0;
+    }
+}
+
 }  // namespace headlong

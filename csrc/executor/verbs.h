@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "executor/beliefs.h"
 #include "normaliser/betting.h"
@@ -71,6 +72,11 @@ Interval normaliser(const Executor& e, const Look& look, int q, const Question& 
 Scratch<float> radii(const Executor& e, const Look& look, int q, int threads, bool likely = false);
 void read_deeper(const Executor& e, Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
                            Scratch<float>& rad, Answer& answer);
+// normaliser/together.cpp
+double rows_together(const Executor& e, const Look& look, int q, const Question& question);
+std::optional<Status> close_together(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
+                                     Interval& lse, Answer& answer);
+// normaliser/by_proof.cpp
 Outlook refining(const Executor& e, const Look& look, int q, const Question& question);
 Status refine(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                         Interval& lse, Answer& answer);

@@ -151,6 +151,7 @@ Outlook refining(const Executor& e, const Look& look, int q, const Question& que
     const double aim = question.eps - float_error(e, shift, question.beta) - dot_error(e, &look.hidden[q * e.dim]);
     if (!(sample.sums.centre >= kSpike) || half_width(sample.sums.low, sample.sums.high) <= aim) return Outlook::narrow;
 
+    if (rows_together(e, look, q, question) < 0.5 * worth_scoring(e, look) * static_cast<double>(e.vocab)) return Outlook::wide;
     // Classes that reach the k-th best of all are scored for their own sake.
     const int64_t size = look.sample_size;
     const double scale = static_cast<double>(e.padded) / static_cast<double>(size);

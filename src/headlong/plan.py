@@ -35,6 +35,9 @@ class Term(NamedTuple):
     Times ``likely`` (at most 1) it holds but for a rate that the plan's promise names: only the normaliser that is
     estimated from sampled rows may count on that.
 
+    ``together`` times ‖x[start:stop]‖ is no less than the length of the errors of all classes as one vector, as far as this
+    row of the slack bounds them (``rest``: this one and that of the ``peaks``); 0: not known. See ``previews/together.py``.
+
     ``kind`` names a number computed from ``x[start:stop]``:
 
     ``"norm"``       ‖x‖
@@ -56,6 +59,7 @@ class Term(NamedTuple):
     factor: float = 1.0
     row: int = -1
     likely: float = 1.0
+    together: float = 0.0
 
 
 class Level(NamedTuple):

@@ -58,12 +58,13 @@ def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
 
 
 def _levels(plan: Plan, layer: Layer, basis: Basis | None, threads: int) -> Plan:
+    together = bool(plan.levels) and any(term.together > 0 for term in plan.levels[0].terms)
     if basis is None:
-        return int8_plan(layer, plan.dense, None if plan.centre is None else mean_row(layer.weight), threads)
+        return int8_plan(layer, plan.dense, None if plan.centre is None else mean_row(layer.weight), threads, together)
     first, deeper = plan.levels[0], len(plan.levels) > 1
     if {bits for *_, bits in first.layout} == {8}:
         width = max(stop for _, stop, _ in first.layout)
-        return prefix_plan(layer, basis, width, plan.dense, threads, deeper=deeper)
+        return prefix_plan(layer, basis, width, plan.dense, threads, deeper=deeper, together=together)
     planes = Planes(_groups(first, layer.dim), sum(bits for *_, bits in plan.levels[1].layout) if deeper else 0)
     return planes_plan(layer, basis, planes, plan.dense, threads)
 

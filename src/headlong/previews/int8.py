@@ -19,6 +19,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Codes, Doubles, Floats, encode_int8, encode_rows, products, round_up
 from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
+from headlong.previews.together import decoded, spectral_norm
 
 LARGEST = 2.0**60
 """Largest ‖w^‖ that is coded: with queries up to the same norm, float32 estimates stay far from overflow."""
@@ -32,8 +33,11 @@ JUDGES, MOST_JUDGED = 8, 4096
 ROWS_AT_ONCE = 4096
 
 
-def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads: int = 1) -> Plan:
-    """One level of int8 codes over all coordinates; ``centre [dim]`` is taken from every row before coding."""
+def int8_plan(
+    layer: Layer, dense: Dense, centre: Doubles | None = None, threads: int = 1, together: bool = False
+) -> Plan:
+    """One level of int8 codes over all coordinates; ``centre [dim]`` is taken from every row before coding. ``together``: how
+    far all of them are off as one vector is computed, too, which makes the proof of a normaliser cheap."""
     codes = encode_int8(layer.weight, threads) if centre is None else encode_rows(layer.weight, centre)
     base = np.zeros(padded(layer.vocab), np.float32)
     if layer.bias is not None:
@@ -43,6 +47,8 @@ def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads
     codes = _without(codes, np.isinf(slack[-1]))
     scale = np.ascontiguousarray(np.broadcast_to(codes.scale, (len(layout), len(base))))
     level = Level(codes.codes, layout, scale, slack, terms)
+    if together and len(layout) == 1:
+        level = _taken_together(layer, level, codes.size, centre)
     return Plan(mean=None, rotation=None, base=base, centre=centre, levels=(level,), dense=dense)
 
 
@@ -57,6 +63,21 @@ def _radius(codes: Codes, base: Floats, dim: int) -> tuple[Floats, tuple[Term, .
     rows[:, uncoded] = np.array([[0.0], [0.0], [0.0], [np.inf]])
     terms = tuple(Term(kind, 0, dim) for kind in ("peaks", "rest", "quantised", "one"))
     return round_up(rows), terms
+
+
+def _taken_together(layer: Layer, level: Level, size: Floats, centre: Doubles | None) -> Level:
+    def errors(part: slice) -> Doubles:
+        wide = layer.weight[part].astype(np.float64)
+        return np.asarray((wide if centre is None else wide - centre) - decoded(level, 0, part))
+
+    assert level.slack is not None
+    uncoded = np.isinf(level.slack[-1])
+    length = spectral_norm(layer.vocab, layer.dim, errors, uncoded)
+    if length == 0.0:
+        return level
+    length += ESTIMATE_ROUNDING * float(np.linalg.norm(np.where(uncoded, 0.0, size.astype(np.float64))))
+    terms = (term._replace(together=length) if term.kind == "rest" else term for term in level.terms)
+    return level._replace(terms=tuple(terms))
 
 
 def _without(codes: Codes, uncoded: NDArray[np.bool_]) -> Codes:

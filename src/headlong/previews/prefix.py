@@ -25,6 +25,7 @@ from headlong.native import Doubles, Floats, round_up
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.int8 import UNDERFLOW
+from headlong.previews.together import spectral_norm
 from headlong.previews.whitening import UNIT, Basis
 
 FIRST = 16
@@ -51,11 +52,13 @@ def prefix_plan(
     factor: float | None = None,
     deeper: bool = True,
     likely: float = 1.0,
+    together: bool = False,
 ) -> Plan:
     """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored.
 
     ``factor``  of the tail's Cauchy-Schwarz, as learned (``learned.py``); None: sure, segment by segment
     ``deeper``  False: no level 1; exact rows follow the prefix
+    ``together``  how far all classes are off as one vector is computed, too: see ``together.py``
     ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
     """
     head, tail = spread(0, FIRST, 4, width), tail_of(width, layer.dim)
@@ -66,6 +69,8 @@ def prefix_plan(
     if factor is not None and tail:
         norms, terms = _length(norms), (Term("norm", width, layer.dim, factor, 0),)
     norms[:, found.uncoded] = 0.0
+    if together and factor is None:
+        terms = tuple(_together(layer, basis, found, len(head) + s, term) for s, term in enumerate(terms))
     rounding = roundings(layer, basis, found)
     slack, more = _shared(head, lost, found.size, rounding, found.uncoded, len(terms))
     level = Level(found.codes, _layout(head), found.scale, np.concatenate([norms, slack]), (*terms, *more))
@@ -74,6 +79,18 @@ def prefix_plan(
         slack, more = _shared((*head, *tail), found.rest_lost, found.rest_size, rounding, found.uncoded, 0)
         levels.append(Level(found.rest, _layout(tail), found.rest_scale, slack, more, adds=True))
     return Plan(basis.mean, basis.rotation, found.base, basis.centre, tuple(levels), dense=dense)
+
+
+def _together(layer: Layer, basis: Basis, found: Encoded, group: int, term: Term) -> Term:
+    """The term of a segment of the tail, which level 0 does not read at all."""
+    back = basis.back[:, term.start : term.stop]
+
+    def errors(part: slice) -> Doubles:
+        return np.asarray((layer.weight[part].astype(np.float64) - basis.centre) @ back)
+
+    length = spectral_norm(layer.vocab, term.stop - term.start, errors, found.uncoded)
+    rounded = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.rounded[group].astype(np.float64))))
+    return term._replace(together=length + rounded if length > 0 else 0.0)
 
 
 def spread(start: int, first: int, factor: int, stop: int) -> Segments:

@@ -157,7 +157,7 @@ class Cascade(Method):
                 vectors = np.zeros((1, layer.dim))
             judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
             basis = whiten(layer.weight, vectors, plain=calibration is None)
-            width, bits = self.width, None
+            width, bits, proved = self.width, None, promise.delta == 0 and not math.isinf(promise.eps)
             if width is None:
                 few = self.few_bits and self.deeper and radii == "sure"
                 width, bits = best_look(layer, basis, judges, promise, DENSE_SHARE, few, threads)
@@ -170,9 +170,10 @@ class Cascade(Method):
                     likely = likely_factor(layer.weight, basis, tail_of(width, layer.dim), queries, rate)
                 elif queries is not None:
                     factor = tail_factor(layer.weight, basis, width, queries, rate)
-                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely), basis
+                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely, proved), basis
         centred = calibration is not None and better_centred(layer, calibration)
-        return int8_plan(layer, dense, mean_row(layer.weight) if centred else None, threads), basis
+        centre = mean_row(layer.weight) if centred else None
+        return int8_plan(layer, dense, centre, threads, not math.isinf(promise.eps)), basis
 
     def _planes(
         self, layer: Layer, calibration: Doubles | None, dense: Dense, threads: int, promise: Promise
