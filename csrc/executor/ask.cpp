@@ -126,8 +126,8 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
     Status status = Status::done;
     if (!(lse.error <= question.eps)) {
         if (look.est.empty()) status = Status::keep;
-        else if (const auto found = close_together(e, look, q, question, threads, scored, lse, answer)) status = *found;
         else if (learned(e, look, q, question)) status = draw(e, look, q, question, threads, scored, lse, answer);
+        else if (const auto found = close_together(e, look, q, question, threads, scored, lse, answer)) status = *found;
         else if (question.delta > 0 && look.source == &e.preview)
             status = bet(e, look, q, question, used(scored, est, upper), threads, scored, lse, answer);
         else status = refine(e, look, q, question, threads, scored, lse, answer);

@@ -33,9 +33,7 @@ JUDGES, MOST_JUDGED = 8, 4096
 ROWS_AT_ONCE = 4096
 
 
-def int8_plan(
-    layer: Layer, dense: Dense, centre: Doubles | None = None, threads: int = 1, together: bool = False
-) -> Plan:
+def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads: int = 1, together: bool = False) -> Plan:
     """One level of int8 codes over all coordinates; ``centre [dim]`` is taken from every row before coding. ``together``: how
     far all of them are off as one vector is computed, too, which makes the proof of a normaliser cheap."""
     codes = encode_int8(layer.weight, threads) if centre is None else encode_rows(layer.weight, centre)

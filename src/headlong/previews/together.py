@@ -1,10 +1,10 @@
 """How far the estimates of all classes are off as one vector, which the sum of their exponentials follows.
 
-    E = rows as they are - what is read of them        |sum_i p_i <E_i, x>| <= ‖p‖ ‖E‖ ‖x‖,      ‖E‖ = sqrt(largest eigenvalue of E^T E)
+    E = rows as they are - what is read of them,  ‖E‖ = sqrt(largest eigenvalue of E^T E):  |sum_i p_i <E_i, x>| <= ‖p‖ ‖E‖ ‖x‖
 
 Each class alone may be off by ``‖E_i‖ ‖x‖``. But the errors of codes are nearly uncorrelated, and for weights p that are spread
-over many classes their sum is a small part of that. This is no estimate: it holds for every x and every p (Cauchy-Schwarz twice).
-``csrc/normaliser/together.cpp`` proves normalisers by it.
+over many classes their sum is a small part of that. This is no estimate: it holds for every x and every p. Normalisers are
+proved by it in ``csrc/normaliser/together.cpp``.
 
 E^T E is summed up in float64 from products in float32 of :data:`AT_ONCE` rows, whose rounding is added to the result.
 """

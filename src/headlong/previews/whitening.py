@@ -68,7 +68,8 @@ def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
     factor = np.linalg.cholesky(covariance)
     energy = factor.T @ gram @ factor
     # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
-    turn = np.linalg.eigh((energy / max(float(np.trace(energy)), 1e-300)).astype(np.float32))[1][:, ::-1]
+    unit = max(float(np.abs(energy).max(initial=0.0)), 1e-300)  # of equal rows, roundings are all there is, of either sign
+    turn = np.linalg.eigh((energy / unit).astype(np.float32))[1][:, ::-1]
     return basis_of(mean, centre, stored(np.linalg.solve(factor.T, turn)), scale)
 
 

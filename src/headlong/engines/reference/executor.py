@@ -21,6 +21,7 @@ from headlong.engines.reference.draws import estimates
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.nucleus import Kept
 from headlong.engines.reference.query import UNIT, Doubles, Ids, Matrix, Query, logits
+from headlong.engines.reference.together import closest
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error
 from headlong.plan import Draws
@@ -65,7 +66,7 @@ def normaliser(query: Query, eps: float) -> tuple[float, float]:
         shift = shift if math.isfinite(shift) else 0.0
         with np.errstate(over="ignore", divide="ignore"):
             low, high = np.exp(low - shift), np.exp(high - shift)
-            bottom, peak = float(np.log(low.sum())), float(np.log(high.sum()))
+            bottom, peak = map(float, np.log(closest(query, live, low, high, shift)))
         half, rounding = (peak - bottom) / 2, _rounding(query, shift)
         goal = max(eps - rounding, rounding)  # where float64 cannot keep eps, reading on past its rounding is idle
         if half <= goal or query.scored[live].all():
