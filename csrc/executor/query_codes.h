@@ -132,14 +132,21 @@ inline void set_radius(const std::vector<Term>& terms, const std::vector<Slack>&
 // The query's half of how far all estimates together are off; what no term with `together` is for stays with each class. (The
 // peaks of x and the rest of it are two halves of one product.)
 inline void set_apart(const std::vector<Term>& terms, const std::vector<double>& x, const Radius& radius, Apart& apart) {
-    apart.others = radius;
+    bool covered[kMaxTerms] = {};
     apart.length = 0;
     for (const Term& term : terms) {
         if (!(term.together > 0)) continue;
         apart.length += term.together * std::sqrt(square_sum(x.data(), term.start, term.stop)) * (1 + 0x1p-40);
         for (const Term& pair : terms)
-            if (pair.row == term.row || (term.kind == TermKind::rest && pair.kind == TermKind::peaks && pair.start == term.start && pair.stop == term.stop))
-                apart.others.term[pair.row] = 0;
+            covered[pair.row] |= pair.row == term.row || (term.kind == TermKind::rest && pair.kind == TermKind::peaks &&
+                                                          pair.start == term.start && pair.stop == term.stop);
+    }
+    apart.others = Radius{};
+    apart.others.constant = radius.constant;
+    for (int r = 0; r < radius.terms; ++r) {
+        if (covered[r]) continue;
+        apart.others.slack[apart.others.terms] = radius.slack[r];
+        apart.others.term[apart.others.terms++] = radius.term[r];
     }
 }
 

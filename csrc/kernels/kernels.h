@@ -80,6 +80,8 @@ struct LaneRadius {
     const float* constant;
 };
 
+constexpr float kLeastMass = 1e-36f;  // an exponential below it may have been clamped
+
 // What is asked of every class for the first n lanes. A class is reported where its upper end reaches tau, and taken out of the sums where
 // its gap reaches edge; of the others' gaps, end to end on a line, points fall at distances that are theta * exponential. A
 // class that is worth `limit` or more, min(gap * worth, 1) + rival * [reported] over all lanes, is left for a further look.
@@ -183,6 +185,14 @@ struct Kernels {
     // end of the interval, and more by `slop` of its upper end. 0 and 0 for a class at -inf; n a multiple of 64.
     double (*gaps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
                    float* middle, float* gap);
+
+    // Adds up what bounds the classes with high < edge together (normaliser/together.cpp), in float32 lanes: masses q, q², q b, b² and
+    // the largest q φ(r), which is (high - q - q r) / r², or no more than q (1/2 + r/6 + r²/24) + high r³/120. A class with q < kLeastMass adds its upper end to q b, and
+    // nothing else. n a multiple of 64.
+    struct Below {
+        double mass, square, other, others, worst;
+    };
+    void (*below)(const float* mass, const float* high, const float* rad, const float* other, int64_t n, float edge, Below* sums);
 
     // What class i adds to sum_i exp(link(z_i) beta - shift) (keep - [i better than z]) at its estimate, and how much less (more,
     // unless `inside`) it may add. above, below: the floats next to z; cap: no less than a term worse than z. Returns the sum of

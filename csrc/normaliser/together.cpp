@@ -17,12 +17,13 @@ namespace {
 constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summed in float64
 constexpr double kMargin = 1 + 0x1p-9; // of F and G, for the float32 that they are made of
 constexpr float kSlop = 0x1p-14f;      // relative: exponentials, and what they add up to in float32
-constexpr float kLeastMass = 1e-36f;   // an exponential below it may have been clamped
-constexpr double kPart = 0.8;          // of what may stay open goes to the classes below the cut, where the others have codes left to read
-constexpr double kNearly = 0.95;       // ... and where they have not
-constexpr int kTries = 4;              // cuts: what an eighth of the classes say may be too much
+constexpr double kPart = 0.7;          // of what may stay open goes to the classes below the cut, where the others have codes left to read
+constexpr double kNearly = 0.85;       // ... and where they have not
+constexpr double kMostPart = 0.96;     // ... and no more than this, when all are counted
+constexpr int64_t kGuessed = 4;         // chunks of classes that the first cut is guessed from
+constexpr int kTries = 4;              // cuts: what some of the classes say may be too much
 constexpr float kLower = 0.35f;        // of a cut that was too high, the next one
-constexpr double kFewRows = 768, kFewDeeper = 4096;  // that cost less than a bet does
+constexpr double kRows = 0.5, kDeeper = 1.5;  // of the rows that are worth scoring: above the cut, without codes left to read and with them
 
 // What the bounds need of a set of classes.
 struct Some {
@@ -81,8 +82,11 @@ void take(const Query& from, const float* est, int64_t first, int64_t n, Chunk& 
     for (int64_t i = 0; i < n; ++i) to.high[i] += to.mass[i], to.rad[i] *= slope, to.other[i] *= slope;
 }
 
-// φ(r) = 1/2 + r/6 + r²/24 + at most r³/120 e^r, times the mass.
-inline float bent(float mass, float high, float r) { return mass * (0.5f + r * (1.f / 6 + r * (1.f / 24))) + r * r * r * (1.f / 120) * high; }
+// The mass times φ(r), as Kernels::below has it.
+inline float bent(float mass, float high, float r) {
+    if (r > 2) return (high - mass - mass * r) / (r * r);
+    return mass * (0.5f + r * (1.f / 6 + r * (1.f / 24))) + r * r * r * (1.f / 120) * high;
+}
 
 // One class: where it has next to no mass, its upper end stands for it.
 Some one_of(const Chunk& chunk, int64_t i) {
@@ -146,24 +150,12 @@ Split split_at(const Query& from, const float* est, float edge, int threads) {
     std::vector<std::vector<int32_t>> above(chunks);
     std::vector<Some> below(chunks);
     over_chunks(chunks, threads, [&](int, int64_t c) {
-        constexpr int kLanes = 16;
         Chunk chunk;
         const int64_t first = c * kChunk, n = std::min(kChunk, padded - first);
         take(from, est + first, first, n, chunk);
-        float mass[kLanes] = {}, square[kLanes] = {}, other[kLanes] = {}, others[kLanes] = {}, worst[kLanes] = {};
-        for (int64_t i = 0; i < n; i += kLanes)
-            for (int l = 0; l < kLanes; ++l) {
-                const bool in = chunk.high[i + l] < edge, counts = in && chunk.mass[i + l] >= kLeastMass;
-                const float high = in ? chunk.high[i + l] : 0.f, q = counts ? chunk.mass[i + l] : 0.f;
-                const float r = counts ? chunk.rad[i + l] : 0.f, b = counts ? chunk.other[i + l] : 0.f;
-                const float second = bent(q, high, r);
-                mass[l] += q;
-                square[l] += q * q;
-                other[l] += counts ? q * b : high;
-                others[l] += b * b;
-                worst[l] = second > worst[l] ? second : worst[l];
-            }
-        for (int l = 0; l < kLanes; ++l) below[c].join({0, mass[l], square[l], other[l], others[l], worst[l]});
+        Kernels::Below sums{0, 0, 0, 0, 0};
+        from.e.kernels->below(chunk.mass, chunk.high, chunk.rad, chunk.other, n, edge, &sums);
+        below[c] = {0, sums.mass, sums.square, sums.other, sums.others, sums.worst};
         int32_t ids[kChunk];
         float kept[kChunk], upper[kChunk];
         above[c].assign(ids, ids + from.e.kernels->survivors(chunk.high, none, n, edge, static_cast<int32_t>(first), ids, kept, upper));
@@ -247,15 +239,15 @@ double rows_together(const Executor& e, const Look& look, int q, const Question&
 // Nothing where it is not known how far estimates are off together, or where another way is thought to cost less.
 std::optional<Status> close_together(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                                      Interval& lse, Answer& answer) {
-    if (!query_of(e, look, q, question, 0)) return std::nullopt;
+    if (question.delta > 0 || !query_of(e, look, q, question, 0)) return std::nullopt;  // a bet costs less
     float shift;
     double exact = take_out(e, look, q, scored, question.beta, &shift);
     const Query from = *query_of(e, look, q, question, shift);
     const float* est = look.est.data() + q * e.padded;
     const double aim = aim_of(e, look, q, question, shift), most = worth_scoring(e, look) * static_cast<double>(e.vocab);
     if (aim <= 0) return std::nullopt;
-    const double bearable = question.delta > 0 ? (e.deeper.empty() ? kFewRows : kFewDeeper) : e.deeper.empty() ? most : 4 * most;
-    const Cut cut = highest_cut(bins_of_some(from, est, e.padded < 32 * kChunk ? 1 : 8, threads), exact, aim, from.length, part_of(e));
+    const double bearable = (e.deeper.empty() ? kRows : kDeeper) * most;
+    const Cut cut = highest_cut(bins_of_some(from, est, std::max<int64_t>(1, e.padded / kChunk / kGuessed), threads), exact, aim, from.length, part_of(e));
     if (cut.bin == 0 || cut.rows > bearable) return std::nullopt;
 
     float edge = edge_of(cut.bin);
@@ -264,13 +256,13 @@ std::optional<Status> close_together(const Executor& e, Look& look, int q, const
     for (int tried = 0; tried < kTries; ++tried, edge *= kLower) {
         split = split_at(from, est, edge, threads);
         ends = ends_of(split.below, from.length);
-        if (ends.below + ends.above <= (1 + part_of(e)) / 2 * (exact + split.below.mass - ends.below) * std::expm1(2 * aim)) break;
+        if (ends.below + ends.above <= kMostPart * (exact + split.below.mass - ends.below) * std::expm1(2 * aim)) break;
     }
     if (static_cast<double>(split.ids.size()) > 1.5 * bearable + 64) return std::nullopt;
     std::vector<Wide> wide = look_further(from, q, est, split.ids, threads, answer);
     const double low = split.below.mass - ends.below, open = ends.below + ends.above;
     const int64_t rows = rows_to_score(wide, exact + low, open, aim);
-    if (rows < 0 || static_cast<double>(rows) > (question.delta > 0 ? kFewRows : most)) return std::nullopt;
+    if (rows < 0 || static_cast<double>(rows) > most) return std::nullopt;
 
     std::vector<Scored> rest;
     for (int64_t i = 0; i < rows; ++i) rest.push_back({wide[i].id, 0});

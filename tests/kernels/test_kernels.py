@@ -178,6 +178,24 @@ def test_no_term_is_further_from_its_middle_than_its_gap(
         assert (gap <= np.maximum(high - at, np.minimum(steep, at)) * (1 + slop) + slop * (high + at) + 1e-37).all(), level
 
 
+@given(st.integers(0, 2**31), st.floats(-30, 8), st.floats(0.0, 5.0))
+def test_what_bounds_classes_together(seed: int, edge: float, wide: float) -> None:
+    """Within float32's roundings, and the bend of no class below what it is: ``q (e^r - 1 - r) / r²``."""
+    rng = np.random.default_rng(seed)
+    rad, other = (rng.random((2, 512)) * wide).astype(np.float32)
+    mass = np.exp(rng.uniform(-100, 8, 512)).astype(np.float32) * (rng.random(512) < 0.9)
+    mass, high = mass.astype(np.float32), (mass * np.exp(rad) * (1 + 2.0**-12)).astype(np.float32)
+    bar = np.float32(np.exp(edge))
+    q, r, b, up = (part[high < bar].astype(np.float64) for part in (mass, rad, other, high))
+    there = q >= np.float32(1e-36)
+    bent = (q * np.where(r < 1e-3, 0.5, (np.expm1(r) - r) / np.maximum(r, 1e-9) ** 2))[there].max(initial=0.0)
+    sums = q[there].sum(), (q[there] ** 2).sum(), (q * b)[there].sum() + up[~there].sum(), (b[there] ** 2).sum()
+    for level in native.levels()[1:]:
+        found = native.loaded().below(level, mass, high, rad, other, bar)
+        np.testing.assert_allclose(found[:4], sums, rtol=1e-5, atol=1e-37)
+        assert bent * (1 - 1e-5) <= found[4] <= bent * 1.4 + 1e-37
+
+
 def test_bandwidth_is_a_speed(isa: str) -> None:
     assert 0.01 < native.bandwidth(1 << 20, 1, 3) < 10_000
 

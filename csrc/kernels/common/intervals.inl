@@ -84,6 +84,27 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
     return sum;
 }
 
+void below_of(const float* mass, const float* high, const float* rad, const float* other, int64_t n, float edge, Kernels::Below* sums) {
+    F all = F{}, square = F{}, beside = F{}, others = F{}, worst = F{};
+    for (int64_t i = 0; i < n; i += LANES) {
+        const F up = load(high + i), m = load(mass + i), none = F{};
+        const I in = up < splat(edge), there = in & (m >= splat(kLeastMass));
+        const F q = pick(there, m, none), r = pick(there, load(rad + i), none), b = pick(there, load(other + i), none);
+        const F end = pick(in, up, none), own = pick(there, up, none), series = q * (r * (r * (1.f / 24) + 1.f / 6) + 0.5f) + r * r * r * (1.f / 120) * own;
+        const F bent = pick(r > splat(2.f), (own - q - q * r) / (r * r), series);  // where little cancels
+        all += q;
+        square += q * q;
+        beside += pick(there, q * b, end);
+        others += b * b;
+        worst = vmax(worst, bent);
+    }
+    sums->mass += sum_lanes(all);
+    sums->square += sum_lanes(square);
+    sums->other += sum_lanes(beside);
+    sums->others += sum_lanes(others);
+    for (int l = 0; l < LANES; ++l) sums->worst = worst[l] > sums->worst ? worst[l] : sums->worst;
+}
+
 // What each class adds to the sum that is to have a sign, and how much less it may add: see executor/nucleus.cpp.
 double sides_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
                 const Kernels::Boundary& at, float* middle, float* gap) {
