@@ -173,7 +173,7 @@ class Cascade(Method):
                 return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely, proved), basis
         centred = calibration is not None and better_centred(layer, calibration)
         centre = mean_row(layer.weight) if centred else None
-        return int8_plan(layer, dense, centre, threads, not math.isinf(promise.eps)), basis
+        return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis
 
     def _planes(
         self, layer: Layer, calibration: Doubles | None, dense: Dense, threads: int, promise: Promise
