@@ -30,8 +30,8 @@ from headlong.previews.draws import first_spend
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
-from headlong.previews.look_costs import TOGETHER, Look, narrowed, spent_on
-from headlong.previews.prefix import FIRST, spread
+from headlong.previews.look_costs import TOGETHER, Look, narrowed, spent_on, together
+from headlong.previews.prefix import FIRST, spread, tail_of
 from headlong.previews.whitening import Basis
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -51,6 +51,8 @@ FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
+EVEN = 1.3
+"""How much longer what codes lose is in its longest direction than on average."""
 DEEPER = 0.75
 """Of a byte: what level 1 reads of every coordinate behind few bits."""
 USED = 0.1
@@ -147,11 +149,11 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     dim, fine = layer.dim, _radii(seen, ((0, layer.dim),), CODE_LOSS)
     if width is None:
         likely = CODES * seen.whole if teaches(promise) else seen.whole
-        return Look(6 * 4 + dim, False, None, False, seen.whole, likely, fine)
+        return Look(6 * 4 + dim, False, None, False, seen.whole, likely, fine, _lengths(seen, width))
     fine = CODES * fine if teaches(promise) else fine
     if isinstance(width, Groups):
         coarse = _radii_of_groups(seen, width)
-        return Look(plane_bytes(width), True, dim * DEEPER, True, coarse, coarse, fine)
+        return Look(plane_bytes(width), True, dim * DEEPER, True, coarse, coarse, fine, _lengths(seen, width))
     head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
     learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
     coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
@@ -159,7 +161,7 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
     if teaches(promise):
         likely = _typical(seen, width, sure) * sure
-    return Look(width + 4 * (2 + len(head) + len(tail)), False, dim - width, True, coarse, likely, fine)
+    return Look(width + 4 * (2 + len(head) + len(tail)), False, dim - width, True, coarse, likely, fine, _lengths(seen, width))
 
 
 def _gathered(
@@ -177,11 +179,26 @@ def _gathered(
         return total
     mass, rest, likely, fine = seen.share[judge], float(seen.rest[judge]), look.likely[judge], look.fine[judge]
     if promise.delta == 0:
-        opened, scored = narrowed(rest * mass, 1 - rest, likely, None if look.deeper is None else fine, promise.eps)
+        finer, length = None if look.deeper is None else fine, float(look.lengths[judge])
+        one_by_one = narrowed(rest * mass, 1 - rest, likely, finer, promise.eps)
+        below = together(rest * mass, 1 - rest, likely, finer, length, promise.eps)
+        opened, scored = min(one_by_one, below, key=lambda shares: shares[0] * closer + shares[1] * row)
         return total + vocab * (costs.narrowed * (opened + scored > 0) + opened * closer + scored * row)
     opened = narrowed(rest * mass, 1 - rest, likely, fine, promise.eps)[0]
     at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
     return total + min(at_once, vocab * opened * closer + after)
+
+
+def _lengths(seen: Seen, width: int | Groups | None) -> Doubles:
+    """``[judges]``: how far the estimates of the sampled classes are off as one vector."""
+    if isinstance(width, Groups):
+        return np.full(len(seen.best), np.inf)
+    if width is None:  # what codes lose is nearly alike in all directions
+        return np.asarray(EVEN * np.linalg.norm(seen.whole, axis=1) / math.sqrt(seen.rows.shape[1]))
+    total = np.zeros(len(seen.best))
+    for start, stop in tail_of(width, seen.rows.shape[1]):
+        total += np.linalg.norm(seen.vectors[:, start:stop], axis=1) * np.linalg.norm(seen.rows[:, start:stop], 2)
+    return total
 
 
 def teaches(promise: Promise) -> bool:

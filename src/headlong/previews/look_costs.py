@@ -25,6 +25,8 @@ IN_CACHE = 1 << 21
 """Bytes that a query finds in the caches where the one before was ours, too. Every other query does not."""
 HALF, HOPEFUL = 0.5, 0.9
 """Of the room for gaps: what level 1 leaves to classes that it does not look at, and what exact rows leave (by_proof.cpp)."""
+BELOW, NEARLY = 0.7, 0.85
+"""What goes to the classes that are bounded at once, where others have a level 1 and where they have none (together.cpp)."""
 FARTHEST = 40.0
 """Nats: a radius beyond is as bad as any."""
 
@@ -32,7 +34,8 @@ FARTHEST = 40.0
 class Look(NamedTuple):
     """``first`` bytes of every class, of which ``bits`` says whether they are of few bits; ``deeper`` bytes of one that goes to
     level 1, None: there is none; ``rotates``: the query is turned. The radii ``[judges, classes]`` of the look, of the same as
-    the normaliser counts on them, and of level 1.
+    the normaliser counts on them, and of level 1. ``lengths [judges]``: how far the estimates of these classes are off as one
+    vector; infinite where no plan says it.
     """
 
     first: float
@@ -42,6 +45,7 @@ class Look(NamedTuple):
     coarse: Doubles
     likely: Doubles
     fine: Doubles
+    lengths: Doubles
 
 
 def spent_on(layer: Layer, look: Look, gathered: Doubles, batch: int, costs: Costs) -> float:
@@ -60,6 +64,28 @@ def spent_on(layer: Layer, look: Look, gathered: Doubles, batch: int, costs: Cos
 def scanned(count: float, costs: Costs) -> float:
     """Nanoseconds of so many bytes one after another: those that the caches hold are there every other time."""
     return count * costs.memory - min(count, IN_CACHE) * max(0.0, costs.memory - costs.cache) / 2
+
+
+def together(
+    mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None, length: float, eps: float
+) -> tuple[float, float]:
+    """The same shares where all classes below a cut are bounded at once: ``close_together`` in normaliser/together.cpp. (Errors of
+    all classes are as much longer than those of the sample as each of its classes stands for more of them.)
+    """
+    if not length < FARTHEST:
+        return 1.0, 1.0
+    order = np.argsort(-mass * np.exp(np.minimum(coarse, FARTHEST)))
+    mass, radius = mass[order], np.clip(coarse[order], 1e-6, FARTHEST)
+    bent = np.maximum.accumulate((mass * (np.expm1(radius) - radius) / radius**2)[::-1])[::-1] * length**2
+    left = 2 * np.sqrt(np.cumsum((mass**2)[::-1])[::-1]) * length + bent
+    room = (exact + float(mass.sum())) * math.expm1(2 * eps)
+    fits = left <= (BELOW if fine is not None else NEARLY) * room
+    first = int(np.argmax(fits)) if fits.any() else len(mass)
+    if fine is None:
+        return first / len(mass), 0.0
+    gaps = 2 * mass[:first] * np.sinh(np.minimum(fine[order][:first], FARTHEST))
+    gaps = np.sort(gaps)
+    return first / len(mass), (first - int(np.searchsorted(np.cumsum(gaps), (1 - BELOW) * room, side="right"))) / len(mass)
 
 
 def narrowed(mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None, eps: float) -> tuple[float, float]:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from headlong.engines.mixture.engine import MixtureEngine
+from headlong.engines.mixture.normaliser_width import close_width
 from headlong.engines.mixture.parts import Tally
 from headlong.engines.mixture.ranking import ahead
 from headlong.engines.mixture.widths import turned_round
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.mixture import MixtureLayer
-from headlong.previews.normaliser_width import close_width
 from oracle import check_topk, check_within
 
 Doubles = NDArray[np.float64]

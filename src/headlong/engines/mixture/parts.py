@@ -4,7 +4,7 @@
 
     h_k = tanh(U_k g + c_k), log pi = log softmax(Q g)               in float64 from float32 parameters, row by row
     first look    a prefix so wide that the look's own normalisers are close enough
-                  (``previews/normaliser_width.py``), or int8 codes
+                  (``normaliser_width.py``), or int8 codes
 
 Every context of a query is asked in one call, so codes and rows are read once. Putting the answers together is the
 business of ``mixture.py``.
@@ -24,13 +24,13 @@ from headlong.engines.base import Engine
 from headlong.engines.factory import choose, part, reading
 from headlong.engines.methods.cascade import MOST_DIM, Cascade
 from headlong.engines.methods.full import Full
+from headlong.engines.mixture.normaliser_width import close_width
 from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
 from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.native import Doubles
 from headlong.previews.first_look import CANDIDATES
-from headlong.previews.normaliser_width import close_width
 
 BETS = 0.01
 """One normaliser is bet on down to this; several at once, or narrower ones, take a dense pass that they share."""
