@@ -306,9 +306,9 @@ def test_different_questions_are_noticed() -> None:
 
 def _few(rank: int) -> Any:
     whole = hl.Layer(np.eye(4, 8, dtype=np.float32))
-    with pytest.raises(OptionError, match="2 classes do not go round 3 processes"):
+    with pytest.raises(OptionError, match="2 classes are too few for 3 processes"):
         distributed.slice_of(hl.Layer(np.eye(2, 8, dtype=np.float32)))
-    with pytest.raises(OptionError, match="2 classes do not go round 3 processes"):
+    with pytest.raises(OptionError, match="2 classes are too few for 3 processes"):
         ShardedHead(8, 2)
     engine = distributed.compile(distributed.slice_of(whole), timeout=60)
     ids = engine.topk(np.eye(4, 8), 1).ids[:, 0].tolist()

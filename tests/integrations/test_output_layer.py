@@ -161,7 +161,7 @@ def test_a_linear_is_a_layer() -> None:
     assert layer.vocab == VOCAB and layer.weight.ctypes.data == plain.weight.data_ptr()
     assert torch.equal(headlong.compile(plain).topk(x, k=4).ids, plain(x).topk(4).indices)
     assert torch.equal(headlong.compile(layer).topk(x, k=4).ids, plain(x).topk(4).indices)
-    with pytest.raises(OptionError, match="brings its own"):
+    with pytest.raises(OptionError, match="has its own"):
         headlong.Layer(plain, plain.bias)
     with pytest.raises(InputError, match="expected torch.nn.Linear"):
         OutputLayer.of(nn.ReLU())  # type: ignore[arg-type]
