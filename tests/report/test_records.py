@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headlong.report.records import field, record_tables
 from headlong.report.sections import Source, report
-from headlong.report.where import measured_where
+from headlong.report.where import measured_where, ran
 
 RECORD = {
     "facts": {"classes": 10_000, "killed": {"rank 0": {"said": "gone"}}, "tests": [{"p": 0.25}, {"p": 0.5}], "gaps": []},
@@ -42,3 +42,10 @@ def test_the_page_shows_them_and_escapes_them() -> None:
 def test_fields() -> None:
     assert [field(value) for value in (None, False, 3, 0.123456, "text")] == ["–", "no", "3", "0.1235", "text"]
     assert measured_where({}) == ""
+
+
+def test_rows_of_several_builds_name_each_of_them_once() -> None:
+    old, new = {"date": "2026-11-21"}, {"date": "2026-11-22", "headlong": "0.1.0", "commit": "0123456789ab"}
+    bare = {"date": "2026-11-22", "commit": "ab"}
+    assert ran([old, new, new, old]) == "2026-11-21, commit not kept; 2026-11-22, headlong 0.1.0 at 0123456789ab"
+    assert ran([bare]) == "2026-11-22, commit ab"

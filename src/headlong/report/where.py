@@ -49,5 +49,10 @@ def measured_where(environment: Mapping[str, Any]) -> str:
 
 def ran(environments: Iterable[Mapping[str, Any]]) -> str:
     """``"2026-11-21, commit not kept; 2026-11-22, headlong 0.1.0 at 0123456789ab"``: each day and build that rows are of."""
-    told = {f"{made['date']}, {_ours(made) if made.get('commit') else 'commit not kept'}": None for made in environments}
-    return "; ".join(told)
+    return "; ".join(dict.fromkeys(f"{made['date']}, {_build(made)}" for made in environments))
+
+
+def _build(made: Mapping[str, Any]) -> str:
+    if not made.get("commit"):
+        return "commit not kept"
+    return _ours(made) or f"commit {made['commit']}"

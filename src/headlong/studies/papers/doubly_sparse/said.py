@@ -15,7 +15,9 @@ from typing import Any
 from headlong.studies.papers.cells import Cell
 
 Line = Mapping[str, Any]
-CLASSES = {"ptb": 10_000, "wikitext2": 33_278, "multi30k": 7_709, "characters": 3_740}
+CLASSES = {
+    "ptb": ("PTB", 10_000), "wikitext2": ("Wiki-2", 33_278), "multi30k": ("En-Ve", 7_709), "characters": ("CASIA", 3_740),
+}  # fmt: skip
 BOOSTS = {"ptb": (0.006, "PTB"), "wikitext2": (0.002, "Wiki-2")}
 """Top-1 of 64 experts less the full softmax's, from the poster's table."""
 STANDS = {"multi30k": "Multi30k, English to German", "characters": "rendered characters"}
@@ -26,16 +28,17 @@ def said(results: Path, learned: Sequence[Line], seeded: Sequence[Line]) -> Iter
     file = results / "liao2019.contents.json"
     runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
     found = {run["task"]: run for run in runs}
-    for task, printed in CLASSES.items():
-        yield _classes(task, printed, found.get(task))
+    for task in CLASSES:
+        yield _classes(task, found.get(task))
     yield _share(found.get("wikitext2"))
     for task in BOOSTS:
         yield _boost(task, learned, seeded)
     yield from _contents(found.get("ptb"))
 
 
-def _classes(task: str, printed: int, run: Line | None) -> Cell:
-    what = f"{task}, classes"
+def _classes(task: str, run: Line | None) -> Cell:
+    name, printed = CLASSES[task]
+    what = f"{name}, classes"
     if run is None:
         return Cell(what, f"{printed:,}", "", "not run", TAKES)
     note = STANDS.get(task, "")
@@ -77,5 +80,5 @@ def _contents(run: Line | None) -> Iterator[Cell]:
         yield Cell(smallest, "64", "", "not run", TAKES)
         return
     yield Cell(frequent, "drawn", f"rank correlation {run['rank_correlation']:.2f}", "stand-in", "drawn, of seeded experts")
-    words = ", ".join(word for word in run["smallest"][0]["words"])
-    yield Cell(smallest, "64", str(run["smallest"][0]["size"]), "stand-in", f"of seeded experts: {words}".replace("<", "&lt;"))
+    words = ", ".join(run["smallest"][0]["words"]).replace("<", "&lt;")
+    yield Cell(smallest, "64", str(run["smallest"][0]["size"]), "stand-in", f"of seeded experts: {words}")
