@@ -43,7 +43,7 @@ def turbo_codes(layer: Layer, k: int, threads: int) -> Contestant:
 
     rows = with_bias(layer, WHOLE)
     index = turbovec.TurboQuantIndex(dim=rows.shape[1], bit_width=4)
-    index.calibrate(rows[:: -(-layer.vocab // 10_000)])
+    index.calibrate(np.ascontiguousarray(rows[:: -(-layer.vocab // 10_000)]))
     index.add(rows)
     index.prepare()
     wide = min(4 * k, layer.vocab)
