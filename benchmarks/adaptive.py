@@ -133,7 +133,6 @@ def run_lowdim(layer_file: str, source: str, out: str) -> None:
     import numpy as np
 
     from headlong import Layer
-    from headlong import compile as compile_engine
 
     layer, hidden = _load(layer_file, source)
     weight = np.asarray(layer.weight, np.float64)
@@ -143,8 +142,7 @@ def run_lowdim(layer_file: str, source: str, out: str) -> None:
     for dim in (8, 16, 32, 64):
         part = Layer(np.ascontiguousarray(weight @ turn[:, :dim], np.float32), layer.bias)
         vectors = np.ascontiguousarray(hidden @ turn[:, :dim], np.float32)
-        more = {"buckets": compile_engine(part, method="buckets", eps=EPS, delta=DELTA, threads=THREADS)}
-        rows += [{"dim": dim, **row} for row in timed(part, vectors, 7, 25, more)]
+        rows += [{"dim": dim, **row} for row in timed(part, vectors, 7, 25, {})]
     _write(out, {"vocab": layer.vocab, "eps": EPS, "delta": DELTA}, rows)
 
 

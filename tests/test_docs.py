@@ -152,7 +152,6 @@ def _step() -> dict[str, Any]:
 SETTINGS: dict[str, Any] = {
     "adaptive.md": _texts,
     "bands.md": lambda: _texts() | _training(vocab=10_500),
-    "buckets.md": _texts,
     "differentiated.md": lambda: _texts() | _training(896, 33_278),
     "hierarchical.md": lambda: _texts() | _training(vocab=2000),
     "index.md": _texts,

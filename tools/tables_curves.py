@@ -1,4 +1,4 @@
-"""Ids but for a rate beside approximate indexes, at equal recall: the table of docs/beside.md."""
+"""Beside approximate indexes: ids but for a rate at equal recall (docs/beside.md), and growth with classes (docs/blocks.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from headlong.report.tables import Table, markdown
 
-RUN = Path(__file__).resolve().parent.parent / "results" / "recall-curves.json"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+RUN, GROWTH = RESULTS / "recall-curves.json", RESULTS / "classes-curves.json"
+RECALL, ALL_FOUND = 0.98, ("headlong, blocks", "headlong, plain", "faiss Flat")
 INDEXES = ("hnswlib", "faiss HNSW", "faiss IVF", "usearch", "scann")
 
 
@@ -38,4 +40,29 @@ def _times(rows: list[dict[str, Any]]) -> str:
     return f"{min(row['loop_us'] for row in rows):.0f} / {min(row['cold_us'] for row in rows):.0f}"
 
 
-BLOCKS = {"recall-curves": recall_curves}
+def _at_recall(rows: list[dict[str, Any]]) -> str:
+    """The fastest setting of an index that finds enough; else the most that one finds."""
+    enough = [row for row in rows if row["recall"] >= RECALL]
+    return _times(enough) if enough or not rows else f"finds {max(row['recall'] for row in rows):.0%}"
+
+
+def classes_curves() -> str:
+    """For each number of classes our engines, and each index's fastest setting at :data:`RECALL`."""
+    record = json.loads(GROWTH.read_text(encoding="utf-8"))
+    lines = []
+    for vocab in sorted({row["classes"] for row in record["rows"]}):
+        rows = [row for row in record["rows"] if row["classes"] == vocab]
+        ours = [[row for row in rows if row["contestant"] == name] for name in ALL_FOUND]
+        near = [_at_recall([row for row in rows if row["contestant"] == name]) for name in INDEXES[:4]]
+        lines.append((f"{vocab:,}", *(_times(own) for own in ours), *near))
+    header = ("classes", "headlong, blocks", "headlong, every class", "faiss Flat", *INDEXES[:4])
+    about = record["environment"]
+    caption = (
+        f"Microseconds in a loop / cold, one query at a time. An index is at its fastest setting that finds {RECALL:.0%} of "
+        "the ten ids; where none does, the most that it finds at any; –: not built. "
+        f"{about['cpu']}, {about['threads']} threads, {about['date']}."
+    )
+    return markdown(Table("", header, tuple(lines))) + f"\n\n{caption}"
+
+
+BLOCKS = {"recall-curves": recall_curves, "classes-curves": classes_curves}

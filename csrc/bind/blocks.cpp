@@ -30,7 +30,7 @@ class BoundBlocks {
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
                 nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double factor, double most,
-                const std::string& isa) {
+                const std::string& isa, std::optional<nb::tuple> rays) {
         b_.kernels = kernels_for(isa.c_str());
         check(b_.kernels != nullptr, "this CPU does not have that instruction set");
         b_.looks = looks_for(b_.kernels->isa);
@@ -56,17 +56,20 @@ class BoundBlocks {
             behind += b_.edges[s] >= b_.width;
         }
         check(b_.rest_lost.size() == 3 * behind, "three losses for every segment behind the head");
+        if (rays) take_rays(*rays);
         for (nb::handle level : levels) take_level(level);
         check(!b_.levels.empty(), "there is a level");
+        if (rays) check_rays();
         check(static_cast<int64_t>(order.size()) == b_.levels.back().groups * kNeighbours, "order: sixteen for every block");
         for (size_t i = 0; i < order.size(); ++i) check(order.data()[i] >= -1 && order.data()[i] < b_.vocab, "order holds ids");
         for (int64_t i = 0; i < std::min<int64_t>(b_.vocab, static_cast<int64_t>(order.size())); ++i) b_.holes |= order.data()[i] < 0;
+        b_.holes |= rays.has_value();  // a ray ends where it ends
         b_.order = order.data();
         check_levels();
         if (closer) take_closer(*closer);
         take_shared(shared[0], b_.shared);
         take_shared(shared[1], b_.closer_shared);
-        keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer);
+        keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer, rays);
     }
 
     // ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
@@ -152,6 +155,7 @@ class BoundBlocks {
     // Searches more classes after its own, in a tree that bounds the same coordinates. Calls take no mask then.
     void put_beside(nb::object other) {
         const Blocks& more = nb::cast<const BoundBlocks&>(other).b_;
+        check(b_.rays == nullptr && more.rays == nullptr, "rays have no tree beside");
         check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges && more.factor == b_.factor &&
                   more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.beside == nullptr,
               "trees side by side bound the same coordinates");
@@ -228,20 +232,43 @@ class BoundBlocks {
     void take_level(nb::handle entry) {
         const auto level = nb::cast<nb::tuple>(entry);
         const auto records = nb::cast<Bytes>(level[0]);
-        BlockLevel one{records.data(), 0, shape_of(level[1])};
+        BlockLevel one{records.data(), 0, {}};
+        const int64_t tails = static_cast<int64_t>(b_.edges.size()) + 1;
+        if (b_.rays == nullptr) one.shape = shape_of(level[1]);
+        else one.shape = b_.levels.empty() ? RecordShape{0, tails, kRayNodeNumbers} : RecordShape{2, tails, kRayNumbers};
         check(records.ndim() == 2 && static_cast<int64_t>(records.shape(1)) == one.shape.group_bytes(), "records [groups, bytes]");
         one.groups = static_cast<int64_t>(records.shape(0));
         b_.levels.push_back(one);
     }
 
+    // directions [dim, count] and their scales, and the direction of each node.
+    void take_rays(const nb::tuple& rays) {
+        const auto directions = nb::cast<nb::ndarray<const int8_t, nb::numpy, nb::c_contig, nb::device::cpu>>(rays[0]);
+        const auto scale = nb::cast<Floats>(rays[1]);
+        const auto owner = nb::cast<nb::ndarray<const uint16_t, nb::numpy, nb::c_contig, nb::device::cpu>>(rays[2]);
+        b_.ray_count = static_cast<int64_t>(scale.size());
+        check(directions.ndim() == 2 && static_cast<int64_t>(directions.shape(0)) == b_.dim && b_.ray_count % kNeighbours == 0 &&
+                  static_cast<int64_t>(directions.shape(1)) == b_.ray_count && b_.width == b_.dim, "rays [dim, a multiple of 16] in all coordinates");
+        for (size_t i = 0; i < owner.size(); ++i) check(owner.data()[i] < b_.ray_count, "a node lies on a ray");
+        check(static_cast<int64_t>(b_.edges.size()) + 1 <= kMostTails, "lengths of a record");
+        b_.rays = directions.data();
+        b_.ray_scale = scale.data();
+        b_.owner = owner.data();
+        owners_ = static_cast<int64_t>(owner.size());
+    }
+
+    void check_rays() const {
+        check(b_.levels.size() == 2 && owners_ == b_.levels[0].groups * kNeighbours, "nodes of rays, and their classes");
+    }
+
     // Every node has its children, the last level's nodes are places, and every record has the lengths of a query.
     void check_levels() const {
-        const auto tails = static_cast<int64_t>(b_.edges.size());
+        const auto tails = static_cast<int64_t>(b_.edges.size()) + (b_.rays == nullptr ? 0 : 1);
         for (size_t l = 0; l < b_.levels.size(); ++l) {
             const BlockLevel& level = b_.levels[l];
             const bool last = l + 1 == b_.levels.size();
             check(level.groups >= 1 && level.shape.tails == tails, "a record has a length for every segment, and one more");
-            check(level.shape.count == (last ? b_.look : 2 * b_.look), "a box has two codes for every coordinate of a class");
+            check(b_.rays != nullptr || level.shape.count == (last ? b_.look : 2 * b_.look), "a box has two codes for every coordinate of a class");
             if (last) continue;
             const int64_t below = b_.levels[l + 1].groups;
             check(level.groups == (below + kNeighbours - 1) / kNeighbours, "a record for every sixteen below");
@@ -261,10 +288,14 @@ class BoundBlocks {
         b_.closer_from = nb::cast<int64_t>(closer[2]);
         check(records.ndim() == 2 && static_cast<int64_t>(records.shape(1)) == b_.closer_shape.class_bytes() &&
                   records.shape(0) == static_cast<size_t>(b_.levels.back().groups * kNeighbours), "closer [places, bytes]");
-        check(b_.closer_shape.count == b_.width - b_.look, "a closer look has the coordinates behind those of a block");
         const auto segments = static_cast<int64_t>(b_.edges.size()) - 1;
-        check(b_.closer_from >= 0 && b_.closer_from <= segments && b_.closer_shape.tails == segments - b_.closer_from + 1, "lengths of a closer look");
         b_.closer = records.data();
+        if (b_.rays != nullptr) {
+            check(b_.closer_shape.count == b_.width && b_.closer_shape.tails == 2, "a closer look at a ray has all coordinates and two lengths");
+            return;
+        }
+        check(b_.closer_shape.count == b_.width - b_.look, "a closer look has the coordinates behind those of a block");
+        check(b_.closer_from >= 0 && b_.closer_from <= segments && b_.closer_shape.tails == segments - b_.closer_from + 1, "lengths of a closer look");
     }
 
     static void take_shared(nb::handle list, double* to) {
@@ -274,6 +305,7 @@ class BoundBlocks {
     }
 
     Blocks b_;
+    int64_t owners_ = 0;
     nb::object keep_, names_, there_, beside_;
 };
 
@@ -291,10 +323,10 @@ void bind_blocks(nb::module_& m) {
     nb::class_<BoundBlocks>(m, "Blocks")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
                       nb::sequence, nb::ndarray<const int32_t, nb::numpy, nb::c_contig>, nb::sequence, std::optional<nb::tuple>,
-                      nb::tuple, double, double, const std::string&>(),
+                      nb::tuple, double, double, const std::string&, std::optional<nb::tuple>>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
-             nb::arg("factor"), nb::arg("most"), nb::arg("isa"))
+             nb::arg("factor"), nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none())
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))

@@ -40,7 +40,7 @@ inline uint32_t reaching(const float* upper, float tau) {
 }  // namespace
 
 const Looks* avx2_looks() {
-    static const Looks table = {"avx2", sixteen, closer, spread};
+    static const Looks table = {"avx2", sixteen, ray, ray_nodes, closer, spread};
     return &table;
 }
 

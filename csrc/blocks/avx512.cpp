@@ -24,7 +24,7 @@ inline uint32_t reaching(const float* upper, float tau) {
 }  // namespace
 
 const Looks* avx512_looks() {
-    static const Looks table = {"avx512vnni", sixteen, closer, spread};
+    static const Looks table = {"avx512vnni", sixteen, ray, ray_nodes, closer, spread};
     return &table;
 }
 

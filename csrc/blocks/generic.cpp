@@ -13,7 +13,7 @@ namespace {
 }  // namespace
 
 const Looks* generic_looks() {
-    static const Looks table = {"generic", sixteen, closer, spread};
+    static const Looks table = {"generic", sixteen, ray, ray_nodes, closer, spread};
     return &table;
 }
 

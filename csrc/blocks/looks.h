@@ -14,11 +14,15 @@ constexpr int kMostTails = 16;   // lengths of a record
 //     int8 codes [count][16], uint8 lengths [tails][16], float32 scale [16], unit [16], base [16]
 // and one class by itself:
 //     int8 codes [count], uint8 lengths [tails], float32 scale, unit
+// Where bounds go by rays (previews/rays.py), the records of sixteen classes and of sixteen nodes are
+//     int8 scales [16], uint8 bases [16], uint8 lengths [tails][16], float32 unit of the scales, of the bases, least base, unit
+//     uint8 lengths [tails][16], float32 highest [16], lowest [16], base [16], unit [16]
 struct RecordShape {
-    int64_t count = 0, tails = 0;
-    int64_t group_bytes() const { return (count + tails + 12) * kNeighbours; }
+    int64_t count = 0, tails = 0, numbers = 12;  // numbers: bytes of float32 for each of the sixteen
+    int64_t group_bytes() const { return (count + tails + numbers) * kNeighbours; }
     int64_t class_bytes() const { return count + tails + 8; }
 };
+constexpr int64_t kRayNumbers = 1, kRayNodeNumbers = 16;
 
 // The query's side of a record: its coordinates, the lengths of its segments (rounded up), and what every bound gets on top.
 struct LookQuery {
@@ -31,6 +35,11 @@ struct Looks {
     // est[c] = base[c] + scale[c] <codes c, x> + add;  upper[c] = est[c] + unit[c] <lengths c, lengths> + slack.
     // Returns a bit for every neighbour whose upper end reaches tau.
     uint32_t (*sixteen)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper);
+    // The same of sixteen multiples of one direction, whose product with x is `end`:
+    // est[c] = least + unit_b base c + add + scale c end.
+    uint32_t (*ray)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end, float tau, float* est, float* upper);
+    // upper[c] = base[c] + add + max(highest[c] ends[c], lowest[c] ends[c]) + unit[c] <lengths c, lengths> + slack.
+    void (*ray_nodes)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper);
     // The same of one class on top of `est`, which it had from before; its upper end is returned.
     float (*closer)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est);
     // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16.

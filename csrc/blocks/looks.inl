@@ -31,6 +31,28 @@ uint32_t sixteen(const uint8_t* record, const RecordShape& shape, const LookQuer
     return reaching(upper, tau);
 }
 
+uint32_t ray(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end, float tau, float* est, float* upper) {
+    const uint8_t* lengths = record + 2 * kNeighbours;
+    float numbers[4];  // unit of the scales, of the bases, least base, unit
+    std::memcpy(numbers, lengths + shape.tails * kNeighbours, sizeof(numbers));
+    const F16 base = floats(read<Lengths16>(record + kNeighbours)) * numbers[1] + numbers[2];
+    const F16 middle = base + query.add + floats(read<Codes16>(record)) * (numbers[0] * end);
+    const F16 top = middle + (sums<Lengths16>(lengths, shape.tails, query.lengths) * numbers[3] + query.slack);
+    std::memcpy(est, &middle, sizeof(middle));
+    std::memcpy(upper, &top, sizeof(top));
+    return reaching(upper, tau);
+}
+
+void ray_nodes(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper) {
+    const uint8_t* numbers = record + shape.tails * kNeighbours;
+    F16 end;
+    std::memcpy(&end, ends, sizeof(end));
+    const F16 high = read<F16>(numbers) * end, low = read<F16>(numbers + 64) * end;
+    const F16 base = read<F16>(numbers + 128), unit = read<F16>(numbers + 192);
+    const F16 top = base + query.add + (high > low ? high : low) + (unit * sums<Lengths16>(record, shape.tails, query.lengths) + query.slack);
+    std::memcpy(upper, &top, sizeof(top));
+}
+
 inline float total_of(F16 sum) {
     typedef float F8 __attribute__((vector_size(32)));
     typedef float F4 __attribute__((vector_size(16)));

@@ -43,7 +43,7 @@ inline uint32_t reaching(const float* upper, float tau) {
 }  // namespace
 
 const Looks* neon_looks() {
-    static const Looks table = {"neon", sixteen, closer, spread};
+    static const Looks table = {"neon", sixteen, ray, ray_nodes, closer, spread};
     return &table;
 }
 

@@ -13,7 +13,7 @@ namespace {
 }  // namespace
 
 const Looks* portable_looks() {
-    static const Looks table = {"portable", sixteen, closer, spread};
+    static const Looks table = {"portable", sixteen, ray, ray_nodes, closer, spread};
     return &table;
 }
 

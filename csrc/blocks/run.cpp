@@ -63,6 +63,7 @@ void Run::join(const Run& first, std::atomic<float>& threshold) {
     own_ = first.own_;
     closer_ = first.closer_;
     bounds_ = first.bounds_;
+    ends_ = first.ends_;
     seeded_ = first.seeded_;
     tau_ = first.tau_;
     share(&threshold);
@@ -78,11 +79,30 @@ void Run::roots(int sharing) {
     w_.bounds.resize(root.groups * kNeighbours);
     bounds_ = w_.bounds.data();
     if (b_->levels.size() == 1) return;  // its nodes are classes
+    if (b_->rays != nullptr) return ray_roots(sharing);
     float est[kNeighbours];
     const int64_t bytes = root.shape.group_bytes();
     for (int64_t g = 0; g < root.groups; ++g)
         b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
     answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
+    mark("blocks: coarsest boxes");
+}
+
+// The same where nodes are pieces of rays: one product with every direction, and the ends of each node along its own.
+void Run::ray_roots(int sharing) {
+    const BlockLevel& root = b_->levels[0];
+    const int64_t bytes = root.shape.group_bytes();
+    w_.ends.resize(b_->ray_count);
+    b_->looks->spread(b_->rays, b_->dim, b_->ray_count, own_.x, w_.ends.data());
+    for (int64_t r = 0; r < b_->ray_count; ++r) w_.ends[r] *= b_->ray_scale[r];
+    ends_ = w_.ends.data();
+    float ends[kNeighbours];
+    for (int64_t g = 0; g < root.groups; ++g) {
+        for (int c = 0; c < kNeighbours; ++c) ends[c] = ends_[b_->owner[g * kNeighbours + c]];
+        b_->looks->ray_nodes(root.records + g * bytes, root.shape, box_, ends, &w_.bounds[g * kNeighbours]);
+    }
+    const int64_t directions = b_->ray_count * (b_->dim + 4), nodes = root.groups * (bytes + 2 * kNeighbours);
+    answer_.bytes += static_cast<double>(directions + nodes) / sharing;
     mark("blocks: coarsest boxes");
 }
 
@@ -116,12 +136,15 @@ void Run::seed() {
         leaf(g, static_cast<double>(bytes));
         w_.seeded[g / 64] |= uint64_t{1} << (g % 64);
     }
-    look_closer();
-    std::vector<Candidate>& all = w_.candidates;
+    // The best of them are scored as they are: what that leaves out needs no closer look.
+    std::vector<Candidate>& all = w_.pending;
     const size_t few = std::min<size_t>(reaches() ? std::max(k_, kSeeds) : k_, all.size());
     std::nth_element(all.begin(), all.begin() + few, all.end(), [](const Candidate& a, const Candidate& b) { return a.est > b.est; });
     for (size_t i = 0; i < few; ++i) ask(all[i]);
     all.erase(all.begin(), all.begin() + few);
+    mark("blocks: boxes and blocks");
+    settle();
+    look_closer();
     settle();
 }
 
@@ -169,7 +192,9 @@ void Run::leaf(int32_t group, double bytes) {
     const BlockLevel& here = b_->levels.back();
     float est[kNeighbours], upper[kNeighbours];
     if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
-    uint32_t open = b_->looks->sixteen(here.records + group * here.shape.group_bytes(), here.shape, own_, tau_, est, upper);
+    const uint8_t* record = here.records + group * here.shape.group_bytes();
+    uint32_t open = b_->rays == nullptr ? b_->looks->sixteen(record, here.shape, own_, tau_, est, upper)
+                                        : b_->looks->ray(record, here.shape, own_, ends_[b_->owner[group]], tau_, est, upper);
     ++opened_;
     answer_.bytes += bytes;
     if (b_->there != nullptr) open &= b_->there[group];
@@ -177,10 +202,10 @@ void Run::leaf(int32_t group, double bytes) {
         const int c = __builtin_ctz(open);
         const int32_t place = group * kNeighbours + c;
         if (sieved_ && !is_there(b_->order[place])) continue;
-        if (b_->closer != nullptr) prefetch(b_->closer + place * closer_bytes_, closer_bytes_);
+        if (b_->closer != nullptr && full_) prefetch(b_->closer + place * closer_bytes_, closer_bytes_);
         w_.pending.push_back({place, est[c], upper[c]});
     }
-    if (w_.pending.size() >= kPending) look_closer();
+    if (full_ && w_.pending.size() >= kPending) look_closer();
 }
 
 // Looks closer at the classes that are pending. One whose estimate reaches the threshold is scored soon, which raises it.

@@ -30,7 +30,7 @@ struct Candidate {
 // What a query needs, kept from call to call.
 struct Work {
     Turned turned;
-    std::vector<float> bounds;
+    std::vector<float> bounds, ends;  // ends: products with the directions of rays
     std::vector<std::pair<float, int32_t>> highest;
     std::vector<int32_t> next;
     std::vector<Candidate> candidates, pending;
@@ -78,6 +78,7 @@ class Run {
     float threshold() const;
     bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
     void roots(int sharing);
+    void ray_roots(int sharing);
     void seed();
     void best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out);
     void look_closer();
@@ -95,7 +96,7 @@ class Run {
     Work& w_;
     Search& answer_;
     LookQuery box_{}, own_{}, closer_{};
-    const float* bounds_ = nullptr;
+    const float *bounds_ = nullptr, *ends_ = nullptr;
     const uint64_t* seeded_ = nullptr;
     std::atomic<float>* shared_ = nullptr;
     float tau_ = kLowest;

@@ -39,6 +39,12 @@ struct Blocks {
     bool holes = false;                                  // whether a place is empty although its record is not
     const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
     std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
+    // Rays instead of boxes, or null: int8 codes [dim][ray_count] of directions and their scales, and the one that each node's
+    // classes are multiples of. There are two levels then, a node to a block.
+    const int8_t* rays = nullptr;
+    const float* ray_scale = nullptr;
+    int64_t ray_count = 0;                               // a multiple of 16
+    const uint16_t* owner = nullptr;
     const uint8_t* closer = nullptr;                     // [vocab] records of single classes, by place, or null
     RecordShape closer_shape;
     int64_t closer_from = 0;                             // the first segment whose length a closer look takes

@@ -31,7 +31,7 @@ from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
 from headlong.engines.factory import bets, choose, first_look, reading
 from headlong.engines.method import METHODS, SHARED, Method
-from headlong.engines.methods import buckets, cascade, full, svd
+from headlong.engines.methods import cascade, full, svd
 from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, blocks, experts, screens, tree
@@ -42,7 +42,7 @@ from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import enough, last, varied
 
-BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive, buckets.Buckets)
+BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
 )  # fmt: skip

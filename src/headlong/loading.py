@@ -13,7 +13,7 @@ from headlong.engines.method import METHODS
 from headlong.engines.saved.engine import read_engine
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import is_structured, read_structured
-from headlong.errors import InputError, MalformedFileError
+from headlong.errors import InputError, MalformedFileError, UnsupportedError
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
@@ -22,6 +22,13 @@ from headlong.store import open_file
 
 LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
 """What files of layers say that they are."""
+
+
+GONE = {
+    "buckets": "'cascade' answers the same questions in less time: compile the layer again, which "
+    "hl.Layer.load(path, weight='layer.weight') reads from this file unless it was saved without"
+}
+"""Methods that were, and what to do with their files."""
 
 
 def load(
@@ -60,6 +67,8 @@ def _load_engine(
     if layer is not None and not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
     saved = read_engine(path, layer, **how)
+    if saved.method in GONE:
+        raise UnsupportedError(f"{os.fspath(path)} holds an engine of the method '{saved.method}'; {GONE[saved.method]}")
     try:
         method = configured(saved.method, _kept(saved.method, saved.options))
         engine = Engine(

@@ -97,7 +97,8 @@ class BoxLevel(NamedTuple):
     """Sixteen neighbours to a record, classes or boxes around sixteen nodes of the level below.
 
     ``records``  ``[groups, (codes + lengths + 12) * 16]`` uint8: int8 codes ``[codes][16]``, lengths ``[lengths][16]``, and
-                 float32 scale, unit of the lengths, and base, 16 each; base -inf: there is no such node
+                 float32 scale, unit of the lengths, and base, 16 each; base -inf: there is no such node. Those of rays
+                 are laid out in ``csrc/blocks/looks.h``
     ``codes``    of a neighbour: those of its coordinates, or the upper and then the lower ends of a box
     ``lengths``  one for every segment, and one for all that is lost by rounding
     """
@@ -105,6 +106,18 @@ class BoxLevel(NamedTuple):
     records: NDArray[np.uint8]
     codes: int
     lengths: int
+
+
+class Rays(NamedTuple):
+    """Directions that classes are multiples of, in place of boxes; see ``previews/rays.py``.
+
+    ``directions``  ``[dim, n]`` int8, n a multiple of 16; ``scale [n]`` float32: direction r is ``scale[r] * directions[:, r]``
+    ``owner``       ``[nodes]`` uint16, a multiple of 16 of them: which direction the classes of a node are multiples of
+    """
+
+    directions: NDArray[np.int8]
+    scale: Floats
+    owner: NDArray[np.uint16]
 
 
 class Blocks(NamedTuple):
@@ -128,6 +141,8 @@ class Blocks(NamedTuple):
     ``batch``   queries at once that are searched for one by one; more of them look at all classes together
     ``most``          classes that may be asked for at once: more of them open more blocks
     ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
+    ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
+                      a closer look has what is left of a class beside its ray
     """
 
     mean: Array
@@ -149,6 +164,7 @@ class Blocks(NamedTuple):
     most: int = 64
     answers: tuple[tuple[int, float], ...] = ()
     least: float = math.inf
+    rays: Rays | None = None
 
 
 class Draws(NamedTuple):

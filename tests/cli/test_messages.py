@@ -172,7 +172,7 @@ def test_inspect_and_compile_advise_the_same(rng: np.random.Generator, vocab: in
     found = list(advice(inspect(layer, None, 5, 1, lambda done, total: None)))
     engine = hl.compile(layer)
     assert found[0] == (f"compile takes '{engine.name}'", engine.reason)
-    others = {"full", "cascade", "svd", "adaptive", "buckets"} - {engine.name}
+    others = {"full", "cascade", "svd", "adaptive"} - {engine.name}
     assert not any(f"method='{name}'" in word for line in found for word in line for name in others)
 
 

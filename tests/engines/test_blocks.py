@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES, build
+from bounded import IDS, LEVELS, check, check_bounds
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods.answers import answer_factors
-from headlong.engines.reference.blocks import SIDE, Search, _State, bounds, closer, halves_of
+from headlong.engines.reference.blocks import SIDE, Search
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
@@ -24,10 +25,7 @@ from headlong.previews.block_records import lengths_up
 from headlong.previews.blocks import blocks_of, shape_of, spectral
 from headlong.previews.whitening import Basis, whiten
 from headlong.store import open_file, write_file
-from oracle import check_topk, truth
-
-LEVELS = native.levels()
-IDS = {"method": "cascade", "eps": math.inf, "blocks": True}
+from oracle import truth
 
 
 def clustered(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
@@ -43,40 +41,6 @@ def clustered(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
 def made(layer: Layer, hidden: np.ndarray, **more: Any) -> tuple[Blocks, Basis]:
     basis = whiten(layer.weight, hidden.astype(np.float64))
     return blocks_of(layer, basis, **more), basis
-
-
-def check(top: hl.TopK, layer: Layer, hidden: np.ndarray, exact: bool = False) -> None:
-    """Every row is that of float64, and proved."""
-    expected = truth(layer, hidden)
-    assert top.proved.all()
-    for row in range(len(hidden)):
-        check_topk(expected.logits[row], top.ids[row], top.logits[row], 0.0 if exact else expected.rounding[row])
-
-
-def check_bounds(layer: Layer, blocks: Blocks, hidden: np.ndarray) -> int:
-    """No logit lies above the bound of its class, of its closer look, or of any box around it; returns what was compared."""
-    search = Search(layer.weight, layer.bias, blocks, 0.25)
-    there = blocks.order >= 0
-    assert sorted(blocks.order[there]) == list(range(layer.vocab))
-    checked = 0
-    for row in hidden.astype(np.float64):
-        state, query = _State(search, row, 1), halves_of(blocks, row)
-        logits = np.full(len(there), -np.inf)
-        exact = truth(layer, row[None])
-        logits[there] = exact.logits[0, blocks.order[there]]
-        for depth in reversed(range(len(blocks.levels))):
-            level = blocks.levels[depth]
-            box, groups = depth < len(blocks.levels) - 1, np.arange(len(level.records))
-            estimate, upper = (side.ravel() for side in bounds(level, box, query, groups, state))
-            logits = np.concatenate([logits, np.full(len(upper) - len(logits), -np.inf)])
-            assert (logits <= upper + exact.rounding[0]).all()
-            checked += len(logits)
-            if depth == len(blocks.levels) - 1 and blocks.closer is not None:
-                places = np.arange(len(there))
-                _, narrow = closer(blocks, query, places, estimate)
-                assert (logits[: len(there)] <= narrow + exact.rounding[0]).all()
-            logits = np.concatenate([logits, np.full(-len(logits) % SIDE, -np.inf)]).reshape(-1, SIDE).max(axis=1)
-    return checked
 
 
 @pytest.mark.parametrize("dim", [1, 3, 16, 17, 64, 65, 100, 200])

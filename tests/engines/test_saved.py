@@ -24,12 +24,13 @@ from headlong.errors import (
     MalformedFileError,
     MissingTensorError,
     StoreError,
+    UnsupportedError,
     VersionError,
     WrongLayerError,
 )
 from headlong.store import open_file, write_file
 
-METHOD_NAMES = ("full", "cascade", "svd", "adaptive", "buckets")
+METHOD_NAMES = ("full", "cascade", "svd", "adaptive")
 
 
 def engine(method: str, case: str = "random", dtype: str = "float32", **options: Any) -> tuple[Engine, np.ndarray]:
@@ -265,3 +266,17 @@ def test_every_level_opens_the_same_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HEADLONG_ISA", "none")
     with pytest.raises(KernelError):
         hl.load(tmp_path / "head.safetensors")
+
+
+def test_a_file_of_a_method_that_is_gone_says_what_can(tmp_path: Path) -> None:
+    saved, _ = engine("full")
+    saved.save(tmp_path / "head.safetensors")
+    file = open_file(tmp_path / "head.safetensors")
+    record = json.loads(file.metadata["engine"])
+    record["method"], record["options"] = "buckets", {"buckets": None, "share": 0.25}
+    tensors = {name: np.array(file.read(name)) for name in file.tensors}
+    write_file(tmp_path / "old.safetensors", tensors, {**file.metadata, "engine": json.dumps(record)})
+    with pytest.raises(UnsupportedError, match="'buckets'; 'cascade' answers the same"):
+        hl.load(tmp_path / "old.safetensors")
+    layer = hl.Layer.load(tmp_path / "old.safetensors", weight="layer.weight")
+    np.testing.assert_array_equal(layer.weight, saved.layer.weight)

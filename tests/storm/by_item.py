@@ -152,19 +152,12 @@ def a_draw_among_ties_sorts_all_classes() -> bool:
     return min(spent) < 0.025
 
 
-def buckets_take_half_a_minute() -> bool:
-    weight = RNG.standard_normal((9_000, 513)) * np.exp(RNG.standard_normal((9_000, 1)))
-    start = time.process_time()
-    hl.compile(hl.Layer(weight.astype(np.float32)), "buckets", threads=1)
-    return time.process_time() - start < 12
-
-
 CHECKS: list[tuple[str, Callable[[], bool]]] = [
     ("1", a_batch_runs_away), ("2", the_winner_has_no_probability),
     ("4", the_pool_never_shrinks), ("5", ctrl_c_waits_for_the_call), ("6", a_flipped_bit_is_accepted),
     ("7", written_weights_are_saved_with_old_codes), ("8", a_structured_file_is_read_as_one_matrix),
     ("9", vectors_of_nothing_teach_radii), ("10", engines_are_not_copied), ("10", a_saved_files_permissions_are_widened),
-    ("10", a_draw_among_ties_sorts_all_classes), ("10", buckets_take_half_a_minute),
+    ("10", a_draw_among_ties_sorts_all_classes),
 ]  # fmt: skip
 
 

@@ -42,7 +42,6 @@ METHODS = {
                 {"deeper": False}, {"bits": 4, "deeper": False}, {"bits": 4, "rotation": 3}, {"blocks": True},
                 {"blocks": True, "deeper": False}, {"blocks": True, "width": 8}),
     "adaptive": ({},),
-    "buckets": ({}, {"buckets": 5}),
     "svd": ({},),
     "auto": ({},),
     "shards": ({}, {"bits": 4}),
@@ -97,7 +96,7 @@ def draw(number: int) -> Case:
     spread = one([10.0 ** rng.uniform(-30, 4), 10.0 ** rng.uniform(-1, 2), 16.0, 60.0], [2, 6, 1, 1])
     method = one([*METHODS], [OFTEN.get(name, 1.5) for name in METHODS])
     options = dict(one(METHODS[method]))
-    if method in MAKERS or method == "buckets":
+    if method in MAKERS:
         vocab = min(vocab, LARGE_TREE)
     calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("cascade", "auto", "mixture") else "none"
     eps, delta = one([0.01, 0.1, 1e-4, math.inf], [6, 3, 1, 2]), one([1e-3, 0.05, 0.0], [3, 4, 3])

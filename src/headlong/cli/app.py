@@ -78,7 +78,7 @@ CalibrationFile = Annotated[
 HiddenFile = Annotated[str | None, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")]
 Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
 Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
-Method = Annotated[str, typer.Option(help="auto, full, cascade, svd, adaptive or buckets; of a layer.")]
+Method = Annotated[str, typer.Option(help="auto, full, cascade, svd or adaptive; of a layer.")]
 MethodOption = Annotated[
     list[str] | None, typer.Option("--option", help="name=value, of the method: docs/cli.md lists each method's.")
 ]

@@ -102,13 +102,16 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
     turns = (bits(plan.head), *others)
     levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
     closer = None
-    if plan.closer is not None:
+    rays = None
+    if plan.rays is not None:
+        rays, closer = tuple(plan.rays), (plan.closer, (len(plan.head), 2), 0)
+    elif plan.closer is not None:
         width = len(plan.head)
         first = plan.edges.index(width)
         closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
     return loaded().Blocks(
         bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
-        closer, (plan.shared, plan.closer_shared), plan.factor, share, level,
+        closer, (plan.shared, plan.closer_shared), plan.factor, share, level, rays,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from headlong.previews.blocks import blocks_of
 from headlong.previews.few_bits import Planes, planes_plan
 from headlong.previews.int8 import int8_plan, mean_row
 from headlong.previews.prefix import prefix_plan
+from headlong.previews.rays import rays_of
 from headlong.previews.whitening import Basis, basis_of, whiten
 
 
@@ -29,7 +30,8 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
         return again
     if basis is None or plan.levels[0].layout[0][1] == layer.dim:  # none, or one whose coordinates are all alike
         basis = whiten(layer.weight, stand_ins(layer))
-    blocks = blocks_of(layer, basis, threads)
+    rays = None if plan.blocks.rays is None else rays_of(layer, basis, threads)
+    blocks = blocks_of(layer, basis, threads) if rays is None else rays
     every = plan.blocks.most >= int(np.count_nonzero(plan.blocks.order >= 0))
     most = layer.vocab if every else plan.blocks.most
     return again._replace(blocks=blocks._replace(batch=plan.blocks.batch, most=most, least=plan.blocks.least))
@@ -45,10 +47,11 @@ def basis_in(plan: Plan) -> Basis | None:
 
 
 def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
-    """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept."""
+    """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, and
+    where the plan has rays."""
     blocks = plan.blocks
     turn: Any = plan.rotation
-    if blocks is None:
+    if blocks is None or blocks.rays is not None:
         return None
     if len(blocks.head) == rows.dim:  # all of the basis
         turn = np.ascontiguousarray(blocks.head.T)

@@ -11,6 +11,8 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Plan
+from headlong.previews.rays import MOST_CLASSES, MOST_DIM, rays_of
+from headlong.previews.whitening import Basis
 
 JUDGES = 16
 """Calibration vectors that are searched for."""
@@ -21,6 +23,8 @@ LESS = 0.5
 TOGETHER = 5.0
 """Times fewer bytes than such a look, from which batches of any size are searched for: there a look at all classes is read once
 for all queries, but its products are each query's own (``benchmarks/phrases.py``; beyond, two at once)."""
+RAYS_FROM = 4096
+"""Classes from which rays are tried: their directions are a matrix that every query reads."""
 WITHIN = (1e-3, 1e-2, 5e-2)
 """Normalisers that may go by blocks, from the finest on."""
 MOST_OF = 0.75
@@ -30,20 +34,40 @@ STAND_INS, NOISE = 4096, 0.7
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
 
 
+def tighter(layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int) -> Blocks:
+    """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes."""
+    may_be = RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM and native.isa() != native.REFERENCE
+    read = read_by(layer, boxes, vectors, share, min(ASKED[1], layer.vocab)) if may_be else 0.0
+    if read * TOGETHER <= look_bytes(plan):
+        return boxes
+    rays = rays_of(layer, basis, threads)
+    better = rays is not None and read_by(layer, rays, vectors, share, min(ASKED[1], layer.vocab)) < read
+    return rays if rays is not None and better else boxes
+
+
+def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> float:
+    """Bytes that a search for the ``k`` best reads on average of some vectors; inf where one is given up."""
+    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    # each alone: together they would share what they read
+    alone = [search.topk(row[None], k, None, 1) for row in _judges(vectors)]
+    return float(np.mean([answer[3] for answer in alone])) if all(answer[5].all() for answer in alone) else math.inf
+
+
+def _judges(vectors: Doubles) -> Doubles:
+    return np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
+
+
 def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
     """``most, batch``: the largest of :data:`ASKED` for which a search reads less than a look at all classes, on some vectors
     (0: none), and how many queries at once."""
     if native.isa() == native.REFERENCE:
         return min(ASKED[1], layer.vocab), FEW  # it is asked for to be read, not to be fast
-    some = np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
-    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
     most, batch, look = 0, FEW, look_bytes(plan)
     for k in ASKED:
         if k > layer.vocab:
             break
-        alone = [search.topk(row[None], k, None, 1) for row in some]  # together they would share what they read
-        read = float(np.mean([answer[3] for answer in alone]))
-        if not all(answer[5].all() for answer in alone) or read > LESS * look:
+        read = read_by(layer, blocks, vectors, share, k)
+        if read > LESS * look:
             break
         most = k
         if k == ASKED[1] and read * TOGETHER <= look:
@@ -57,8 +81,7 @@ def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share:
     kind, *affine = layer.link.lowered()
     if native.isa() == native.REFERENCE or kind != "affine" or blocks.factor < 1:
         return math.inf
-    some = np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
-    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    some, search = _judges(vectors), native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
     k = min(ASKED[1], layer.vocab)
     for eps in WITHIN:
         alone = [search.within(None, row[None], k, None, 1, *affine, eps) for row in some]

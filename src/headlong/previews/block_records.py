@@ -234,7 +234,8 @@ def boxes(below: Tops, own: float) -> tuple[BoxLevel, Tops]:
     assert (codes == ends).all()
     size = np.sqrt((codes.astype(np.float64) ** 2).sum(axis=1)) * scale
     total = round_up((shared.astype(np.float64) + own * size) * (1 + 1e-9))
-    rows = _padded(codes, 0), _padded(np.concatenate([lengths, total[None]]).T, 0).T, _padded(scale, 0), _padded(base, -np.inf)
+    every = padded_rows(np.concatenate([lengths, total[None]]).T, 0).T
+    rows = padded_rows(codes, 0), every, padded_rows(scale, 0), padded_rows(base, -np.inf)
     level = BoxLevel(pack_records(*rows), codes.shape[1], len(lengths) + 1)
     look = low.shape[1]
     tops = Tops(codes[:, look:] * wide, codes[:, :look] * wide, lengths, total, base)
@@ -249,7 +250,8 @@ def joined_tops(pieces: list[Tops]) -> Tops:
     return Tops(np.concatenate(low), np.concatenate(high), np.concatenate(lengths, axis=1), *flat)
 
 
-def _padded(rows: Array, fill: float) -> Array:
+def padded_rows(rows: Array, fill: float) -> Array:
+    """To whole sixteens."""
     return np.concatenate([rows, np.full((-len(rows) % SIDE, *rows.shape[1:]), fill, rows.dtype)])
 
 

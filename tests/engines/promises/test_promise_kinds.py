@@ -84,7 +84,7 @@ def test_answers_fail_no_more_often_than_promised(kind: str, case: Case) -> None
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("cascade", {"bits": 4}), ("cascade", {"width": 0}), ("buckets", {}), ("full", {})]
+    ("method", "options"), [("cascade", {"bits": 4}), ("cascade", {"width": 0}), ("full", {})]
 )
 def test_what_has_no_use_for_calibration_is_proved(method: str, options: dict[str, Any], case: Case) -> None:
     engine = hl.compile(case.layer, method, calibration=case.calibration, threads=1, **IDS, **options)

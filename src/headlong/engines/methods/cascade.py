@@ -32,7 +32,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.again import plan_again
-from headlong.previews.block_choice import least_eps, stand_ins, worth
+from headlong.previews.block_choice import least_eps, stand_ins, tighter, worth
 from headlong.previews.blocks import blocks_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
@@ -128,7 +128,7 @@ class Cascade(Method):
             vectors, queries = split(calibration, rate_of(promise))
         if basis is None or calibration is None:
             basis = whiten(layer.weight, vectors)
-        blocks = blocks_of(layer, basis, threads)
+        blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, DENSE_SHARE, threads)
         if queries is not None:
             half = len(vectors)
             assert calibration is not None

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.native import Mask
-from headlong.plan import Blocks, BoxLevel
+from headlong.plan import Blocks, BoxLevel, Rays
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -28,13 +28,16 @@ MOST_X = 1e30
 
 
 class Halves(NamedTuple):
-    """The query's side of every bound: coordinates, lengths of its segments (for a closer look, too), and what all get."""
+    """The query's side of every bound: coordinates, lengths of its segments (for a closer look, too), what all get, and
+    products with the directions of rays.
+    """
 
     x: Doubles
     lengths: Doubles
     closer: Doubles
     add: float
     slack: float
+    ends: Doubles | None = None
 
 
 class Found(NamedTuple):
@@ -70,6 +73,8 @@ class Search:
         if max(np.abs(query.x).max(), query.lengths.max(), query.closer.max(), abs(query.add)) > MOST_X:
             return Found(np.empty(0, np.int64), np.empty(0), 0, 0.0, 0.0, done=False)
         state = _State(self, hidden, k)
+        if blocks.rays is not None:
+            state.bytes += blocks.rays.directions.nbytes + blocks.rays.scale.nbytes
         levels, last = blocks.levels, len(blocks.levels) - 1
         groups = np.arange(len(levels[0].records))
         if last == 0:
@@ -181,6 +186,11 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> Halves:
     shared, own = (float(np.array(factors) @ halves) * (1 + 2.0**-18) for factors in (blocks.shared, blocks.closer_shared))
     add = float(blocks.centre @ hidden)
     first = blocks.edges.index(width) if width in blocks.edges else len(sizes)
+    if blocks.rays is not None:
+        sides = np.append(halves[0] * blocks.factor * (1 + 2.0**-18), widened)
+        near = np.array([float(np.linalg.norm(x)) * (1 + 2.0**-18), own])
+        ends = x @ blocks.rays.directions.astype(np.float64) * blocks.rays.scale
+        return Halves(x, np.append(sides, shared), near, add, abs(add) * 2.0**-20 + 2.0**-100, ends)
     return Halves(x, np.append(widened, shared), np.append(widened[first:], own), add, abs(add) * 2.0**-20 + 2.0**-100)
 
 
@@ -188,6 +198,10 @@ def bounds(level: BoxLevel, box: bool, query: Halves, groups: Ids, state: _State
     """``estimate, upper end [groups, 16]`` of the neighbours of some records: of boxes, or of classes."""
     records = level.records[groups]
     state.bytes += records.nbytes
+    if query.ends is not None:
+        rays = state.search.blocks.rays
+        assert rays is not None
+        return node_ends(rays, level, query, groups, records) if box else ray_ends(rays, level, query, groups, records)
     count, codes = len(records), level.codes * SIDE
     numbers = codes + level.lengths * SIDE
     x = query.x[: level.codes // 2 if box else level.codes]
@@ -202,12 +216,37 @@ def bounds(level: BoxLevel, box: bool, query: Halves, groups: Ids, state: _State
     return est, est + unit * lengths + query.slack
 
 
+def node_ends(rays: Rays, level: BoxLevel, query: Halves, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
+    """``estimate, upper end [groups, 16]`` of pieces of rays: at one of the ends of their scales."""
+    assert query.ends is not None
+    numbers = level.lengths * SIDE
+    sizes = records[:, :numbers].reshape(-1, level.lengths, SIDE).astype(np.float64)
+    floats = np.ascontiguousarray(records[:, numbers:]).view(np.float32).reshape(-1, 4, SIDE).astype(np.float64)
+    high, low, base, unit = np.moveaxis(floats, 1, 0)
+    end = query.ends[rays.owner[children(groups)]].reshape(-1, SIDE)
+    est = base + query.add + np.maximum(high * end, low * end)
+    return est, est + unit * np.einsum("gts,t->gs", sizes, query.lengths) + query.slack
+
+
+def ray_ends(rays: Rays, level: BoxLevel, query: Halves, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
+    """The same of their classes."""
+    assert query.ends is not None
+    numbers = (2 + level.lengths) * SIDE
+    scales, bases = records[:, :SIDE].view(np.int8).astype(np.float64), records[:, SIDE : 2 * SIDE].astype(np.float64)
+    sizes = records[:, 2 * SIDE : numbers].reshape(-1, level.lengths, SIDE).astype(np.float64)
+    unit, step, least, own = np.ascontiguousarray(records[:, numbers:]).view(np.float32).astype(np.float64).T[:, :, None]
+    end = query.ends[rays.owner[groups]][:, None]
+    est = least + step * bases + query.add + unit * scales * end
+    return est, est + own * np.einsum("gts,t->gs", sizes, query.lengths) + query.slack
+
+
 def closer(blocks: Blocks, query: Halves, places: Ids, est: Doubles) -> tuple[Doubles, Doubles]:
     """The same of single classes, by the coordinates behind those of a block."""
     assert blocks.closer is not None
     records, count = blocks.closer[places], len(blocks.head) - blocks.look
+    count, first = (count, blocks.look) if blocks.rays is None else (len(blocks.head), 0)
     numbers = np.ascontiguousarray(records[:, -8:]).view(np.float32).astype(np.float64)
-    product = records[:, :count].view(np.int8).astype(np.float64) @ query.x[blocks.look :]
+    product = records[:, :count].view(np.int8).astype(np.float64) @ query.x[first:]
     lengths = records[:, count:-8].astype(np.float64) @ query.closer
     est = est + numbers[:, 0] * product
     return est, est + numbers[:, 1] * lengths + query.slack

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.plan import Blocks, BoxLevel
+from headlong.plan import Blocks, BoxLevel, Rays
 
 SIDE = 16
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
@@ -26,6 +26,8 @@ class Reader(Protocol):
 def tensors_of(blocks: Blocks) -> dict[str, Array | None]:
     """Every array by its name in the file."""
     named: dict[str, Array | None] = {NAME + name: getattr(blocks, name) for name in ARRAYS}
+    if blocks.rays is not None:
+        named |= {f"{NAME}rays.{name}": array for name, array in blocks.rays._asdict().items()}
     return named | {f"{NAME}levels.{depth}": level.records for depth, level in enumerate(blocks.levels)}
 
 
@@ -42,6 +44,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "most": blocks.most,
         "answers": [list(pair) for pair in blocks.answers],
         "least": blocks.least if math.isfinite(blocks.least) else 0.0,
+        **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
     }
 
 
@@ -63,22 +66,58 @@ def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -
             "rest_scale": _sound(tensor(NAME + "rest_scale", np.float32, (rest,)), "rest_scale", least=0.0),
             "rest_lost": _sound(tensor(NAME + "rest_lost", np.float64, (behind, 3)), "rest_lost", least=0.0),
         }
-    groups = -(-vocab // SIDE)
-    order = tensor(NAME + "order", np.int32, (groups * SIDE,))
-    _check_order(order, vocab)
-    levels = _levels(record["levels"], tensor, groups)
-    lengths = None if width == look else sum(edge >= width for edge in edges)
+    if "rays" in record:
+        if width < dim:
+            raise ValueError("blocks of rays have all coordinates")
+        order, levels, rays = _read_rays(record, tensor, vocab, dim, len(edges) + 1)
+        lengths, first = 2, 0
+    else:
+        groups, rays, first = -(-vocab // SIDE), None, look
+        order = tensor(NAME + "order", np.int32, (groups * SIDE,))
+        _check_order(order, vocab)
+        levels = _levels(record["levels"], tensor, groups)
+        lengths = 0 if width == look else sum(edge >= width for edge in edges)
     closer = None
-    if lengths is not None:
-        closer = tensor(NAME + "closer", np.uint8, (groups * SIDE, width - look + lengths + 8))
+    if lengths:
+        closer = tensor(NAME + "closer", np.uint8, (len(order), width - first + lengths + 8))
         _check_numbers(closer[:, -8:], "closer")
     mean, centre = (_sound(tensor(NAME + name, np.float64, (dim,)), name) for name in ("mean", "centre"))
     return Blocks(
         mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
-        answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf, **more,
+        answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf,
+        rays=rays, **more,
     )  # fmt: skip
+
+
+def _read_rays(record: Any, tensor: Reader, vocab: int, dim: int, lengths: int) -> tuple[Array, tuple[BoxLevel, ...], Rays]:
+    """Order, nodes and classes, and directions."""
+    count = _count(record["rays"], 2**16)
+    if record["levels"] != [[0, lengths], [2, lengths]] or count % SIDE:
+        raise ValueError("blocks of rays have nodes and classes, and sixteens of directions")
+    order = tensor(NAME + "order", np.int32, (None,))
+    if len(order) % SIDE or not np.array_equal(np.sort(order[order != -1]), np.arange(vocab)):
+        raise ValueError("the order of blocks leaves a class out, or holds ids that are none")
+    pieces = len(order) // SIDE
+    nodes = -(-pieces // SIDE)
+    levels = (
+        BoxLevel(tensor(f"{NAME}levels.0", np.uint8, (nodes, (lengths + 16) * SIDE)), 0, lengths),
+        BoxLevel(tensor(f"{NAME}levels.1", np.uint8, (pieces, (lengths + 3) * SIDE)), 2, lengths),
+    )
+    _sound(np.ascontiguousarray(levels[0].records[:, lengths * SIDE : -8 * SIDE]).view(np.float32), "nodes")
+    _check_numbers(levels[0].records[:, -4 * SIDE :], "nodes")
+    numbers = np.ascontiguousarray(levels[1].records[:, -SIDE:]).view(np.float32)
+    _sound(numbers, "classes")
+    _check_numbers(np.ascontiguousarray(numbers[:, [0, 1, 3]]).view(np.uint8), "classes")
+    rays = Rays(
+        tensor(NAME + "rays.directions", np.int8, (dim, count)),
+        _sound(tensor(NAME + "rays.scale", np.float32, (count,)), "rays.scale", least=0.0),
+        tensor(NAME + "rays.owner", np.uint16, (nodes * SIDE,)),
+    )
+    if rays.owner.max(initial=0) >= count:
+        raise ValueError("a node lies on no ray")
+    return order, levels, rays
 
 
 def _answers(entries: Any, vocab: int) -> tuple[tuple[int, float], ...]:
@@ -139,4 +178,3 @@ def _count(value: Any, high: int) -> int:
     if type(value) is int and 0 <= value <= high:
         return value
     raise ValueError(f"{value!r} is not a whole number from 0 to {high}")
-
