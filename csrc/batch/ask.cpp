@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "runtime/pool.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
@@ -34,7 +35,7 @@ int64_t block_of(int64_t left, double filled, int64_t least) {
     return lanes_of(some) < least ? 0 : some;
 }
 
-// Answers queries first .. first + count - 1, those that can be: returns which.
+// Answers queries first .. first + count - 1, those that can be: returns which; none at all where they are better read densely.
 std::vector<uint8_t> answer_block(const Executor& e, const double* hidden, int64_t first, int64_t count, const Question& question,
                                   std::vector<Answer>& answers) {
     BatchState batch;
@@ -48,7 +49,8 @@ std::vector<uint8_t> answer_block(const Executor& e, const double* hidden, int64
     std::copy_n(hidden + first * e.dim, batch.n * e.dim, batch.look.hidden.data());
     prepare_batch(e, batch);
     read_sample(e, batch, question);
-    pass_over(e, batch);
+    mark("batch: sample");
+    if (!pass_over(e, batch)) return {};
     const double shared = e.preview.bytes + static_cast<double>(batch.closer.load()) * static_cast<double>(e.deeper[0].bytes);
     std::vector<uint8_t> done(batch.n, 0);
     Turns<int> next;
@@ -60,6 +62,7 @@ std::vector<uint8_t> answer_block(const Executor& e, const double* hidden, int64
             done[q] = asked && batch.reported[q] <= batch.most_reported && resolve_reported(e, batch, question, q, answer);
         }
     });
+    mark("batch: each query");
     return done;
 }
 
@@ -79,9 +82,9 @@ bool side_by_side(const Executor& e, const Question& question, int64_t count) {
                        [&](const Segment& seg) { return whole(seg) && seg.words % 4 == 0; });
 }
 
-// Answers what it can; returns the rows that are left.
+// Answers what it can; returns the rows that are left, and says whether these are better read densely.
 std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                                      std::vector<Answer>& answers) {
+                                      std::vector<Answer>& answers, bool* dear) {
     std::vector<int64_t> left;
     const auto few = [](const Segment& seg) { return seg.bits < 8; };
     const bool many = 4 * e.preview.words > kManyCodes && std::any_of(e.preview.segments.begin(), e.preview.segments.end(), few);
@@ -91,10 +94,14 @@ std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, i
         const int64_t some = block_of(count - first, question.eps < kInf ? kFilled : kFilledByIds, least);
         if (some == 0) break;
         const std::vector<uint8_t> done = answer_block(e, hidden, first, some, question, answers);
+        if (done.empty()) {  // the others are taken to be alike
+            *dear = true;
+            break;
+        }
         for (int64_t q = 0; q < some; ++q)
             if (!done[q]) left.push_back(first + q);
         first += some;
-        if (2 * std::accumulate(done.begin(), done.end(), int64_t{0}) < some) break;  // the others are taken to be alike
+        if (2 * std::accumulate(done.begin(), done.end(), int64_t{0}) < some) break;  // as here
     }
     for (; first < count; ++first) left.push_back(first);
     return left;

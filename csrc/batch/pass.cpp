@@ -4,9 +4,12 @@
 #include "batch/state.h"
 #include "normaliser/betting.h"
 #include "runtime/pool.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
+
+constexpr int64_t kJudged = 4, kLeastJudged = 4;  // of the sample's pieces one in so many is weighed before the others, and no fewer
 
 float first_point(float theta, uint64_t& noise) {
     noise += 0x9E3779B97F4A7C15u;
@@ -27,10 +30,10 @@ struct Worker {
     LaneState state{};
     int64_t closer = 0;
 
-    Worker(const Executor& e, BatchState& batch, int thread)
+    Worker(const Executor& e, BatchState& batch, int list)
         : e(e), batch(batch), ask(batch.ask), tau(batch.lanes), edge(batch.lanes), own(kLanePiece * batch.lanes), left(batch.lanes),
           found(kBlock * batch.lanes), further(2 * kLanePiece), noise(batch.lanes), over(batch.lanes, 0),
-          hits(&batch.hits[thread * batch.lanes]) {
+          hits(&batch.hits[list * batch.lanes]) {
         std::copy_n(batch.tau.data(), batch.lanes, tau.data());
         std::copy_n(batch.edge.data(), batch.lanes, edge.data());
         ask.tau = tau.data();
@@ -99,20 +102,44 @@ struct Worker {
     }
 };
 
-}  // namespace
-
-void pass_over(const Executor& e, BatchState& batch) {
-    batch.sums.resize(batch.pieces * 3 * batch.lanes);
-    std::fill_n(batch.sums.data(), batch.sums.size(), 0.0);
-    batch.hits.resize(batch.threads * batch.lanes);
-    batch.reported = std::vector<std::atomic<int64_t>>(batch.lanes);
+// Pieces in ascending order: each thread reports its classes in theirs, in lists of its own.
+void read_pieces(const Executor& e, BatchState& batch, const std::vector<int64_t>& pieces, int lists) {
+    const int64_t count = static_cast<int64_t>(pieces.size());
     Turns<int64_t> next;
-    run_parallel(batch.threads, [&](int thread) {
-        Worker worker(e, batch, thread);
-        // Pieces are taken in their own order, so that each thread reports its classes in theirs.
-        for (int64_t piece = next++; piece < batch.pieces; piece = next++) worker.read(piece);
+    run_parallel(static_cast<int>(std::min<int64_t>(batch.threads, count)), [&](int thread) {
+        Worker worker(e, batch, lists + thread);
+        for (int64_t at = next++; at < count; at = next++) worker.read(pieces[at]);
         batch.closer += worker.closer;
     });
+}
+
+// Whether the whole of the batch would cost less read densely, by what some of its pieces reported.
+bool dear(const Executor& e, const BatchState& batch, int64_t some) {
+    const double every = static_cast<double>(batch.pieces) / static_cast<double>(some);
+    double hits = 0;
+    for (int q = 0; q < batch.n; ++q) hits += static_cast<double>(std::min(batch.reported[q].load(), batch.most_reported));
+    const double closer = static_cast<double>(batch.closer.load()) * static_cast<double>(batch.lanes);
+    const double looks = static_cast<double>(e.vocab) * static_cast<double>(batch.lanes) * lane_cost(e.preview.bytes / static_cast<double>(e.padded));
+    const double rest = every * (closer * lane_cost(static_cast<double>(e.deeper[0].bytes)) + hits * hit_cost(static_cast<double>(e.deeper[0].bytes)));
+    return looks + rest > static_cast<double>(e.vocab) * static_cast<double>(batch.n) * dense_cost(e, static_cast<double>(batch.n));
+}
+
+}  // namespace
+
+bool pass_over(const Executor& e, BatchState& batch) {
+    batch.sums.resize(batch.pieces * 3 * batch.lanes);
+    std::fill_n(batch.sums.data(), batch.sums.size(), 0.0);
+    batch.hits.resize(2 * batch.threads * batch.lanes);
+    batch.reported = std::vector<std::atomic<int64_t>>(batch.lanes);
+    const int64_t stride = kEvery * std::clamp<int64_t>(batch.sample / kLeastJudged, 1, kJudged);
+    std::vector<int64_t> some, others;
+    for (int64_t p = 0; p < batch.pieces; ++p) (p % stride == 0 ? some : others).push_back(p);
+    read_pieces(e, batch, some, 0);
+    mark("batch: judgement");
+    if (dear(e, batch, static_cast<int64_t>(some.size()))) return false;
+    read_pieces(e, batch, others, batch.threads);
+    mark("batch: all classes");
+    return true;
 }
 
 // The classes that were reported, in the order of the pieces, and the sums of the others.
@@ -120,13 +147,14 @@ Reported report_of(const BatchState& batch, int q) {
     Reported reported;
     reported.shift = batch.shift[q];
     size_t total = 0;
-    for (int t = 0; t < batch.threads; ++t) total += batch.hits[t * batch.lanes + q].size();
+    const int lists = 2 * batch.threads;
+    for (int t = 0; t < lists; ++t) total += batch.hits[t * batch.lanes + q].size();
     reported.hits.reserve(total);
-    std::vector<size_t> at(batch.threads, 0);
-    while (reported.hits.size() < total) {  // each thread's pieces ascend
+    std::vector<size_t> at(lists, 0);
+    while (reported.hits.size() < total) {  // the pieces of each list ascend
         int from = -1;
         int64_t least = 0;
-        for (int t = 0; t < batch.threads; ++t) {
+        for (int t = 0; t < lists; ++t) {
             const std::vector<LaneHit>& own = batch.hits[t * batch.lanes + q];
             if (at[t] == own.size() || (from >= 0 && own[at[t]].id / kLanePiece >= least)) continue;
             from = t;

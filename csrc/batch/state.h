@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "executor/costs.h"
 #include "executor/verbs.h"
 
 namespace headlong {
@@ -52,7 +53,7 @@ struct Reported {
 // batch/ask.cpp: whether a call is one for queries side by side, and what of it is left to the others' way
 bool side_by_side(const Executor& e, const Question& question, int64_t count);
 std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                                      std::vector<Answer>& answers);
+                                      std::vector<Answer>& answers, bool* dear);
 
 // batch/prepare.cpp, batch/pilot_sample.cpp
 void prepare_batch(const Executor& e, BatchState& batch);
@@ -60,7 +61,7 @@ void read_sample(const Executor& e, BatchState& batch, const Question& question)
 void scan_piece(const Executor& e, const BatchState& batch, int64_t piece, float* est);  // [class][lanes]
 
 // batch/pass.cpp
-void pass_over(const Executor& e, BatchState& batch);
+bool pass_over(const Executor& e, BatchState& batch);  // false: the batch is better read densely
 Reported report_of(const BatchState& batch, int q);
 
 // batch/resolve.cpp: false where the query is left to the others' way

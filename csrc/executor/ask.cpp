@@ -161,8 +161,9 @@ std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, 
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows(count);
     std::iota(rows.begin(), rows.end(), 0);
-    if (!dense_only && side_by_side(e, question, count)) rows = ask_side_by_side(e, hidden, count, question, answers);
-    if (!dense_only && e.has_preview && e.budget == 0) rows = answer_zeros(e, hidden, rows, question, answers);
+    const bool asked_densely = dense_only;
+    if (!dense_only && side_by_side(e, question, count)) rows = ask_side_by_side(e, hidden, count, question, answers, &dense_only);
+    if (e.has_preview && e.budget == 0 && !asked_densely) rows = answer_zeros(e, hidden, rows, question, answers);
     if (rows.empty()) return answers;
     Question asked = question;
     asked.keep = question.keep || (e.budget > 0 && e.has_preview && !dense_only);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 
+#include "executor/costs.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/trace.h"
@@ -278,20 +279,23 @@ Look start_look(const Executor& e, const Source& source, const double* hidden, c
     return look;
 }
 
-namespace {
-
 // Queries that come together share the bytes of a dense pass, and what is left to each of them is arithmetic.
 double part_of_dense(const Executor& e, const Look& look) {
     return look.source == &e.preview ? std::min(1.0, 1 / look.together + kArithmetic) : 1;
 }
-
-}  // namespace
 
 // Share of the classes that is worth scoring row by row for the normaliser.
 double worth_scoring(const Executor& e, const Look& look) { return e.share * part_of_dense(e, look); }
 
 // Rows that an estimate of the normaliser may take, if it turns out to need more than it was thought to.
 double most_rows(const Executor& e, const Look& look) { return part_of_dense(e, look) * (e.share * static_cast<double>(e.vocab) + 4096); }
+
+// Classes that a query of several may look at more closely, one by one, before its part of a dense pass is cheaper: the look at all
+// classes is most of that part.
+double bearable_hits(const Executor& e, const Look& look, size_t level) {
+    if (look.together < 2 || look.source != &e.preview) return kInf;
+    return 0.3 * static_cast<double>(e.vocab) * dense_cost(e, look.together) / hit_cost(static_cast<double>(e.deeper[level].bytes));
+}
 
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {
     const int n = look.prepared.n;

@@ -35,7 +35,10 @@ float kth_largest(const float* values, size_t n, size_t k) {
 // more than would be scored: its codes take a quarter to a half of the bytes of a row.
 double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k) {
     const bool sorted_out = look.source == &e.preview && !e.deeper.empty();
-    return (sorted_out ? std::max(e.share, 0.7) : e.share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
+    const double most = (sorted_out ? std::max(e.share, 0.7) : e.share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
+    if (!sorted_out) return most;
+    const double hits = bearable_hits(e, look, 0) * static_cast<double>(seen) / static_cast<double>(e.vocab);
+    return std::min(most, hits + 3 * std::sqrt(hits) + 2.0 * static_cast<double>(k) + 8);
 }
 
 // Whether a query has so many rivals for the k-th best that it is better read densely, judged by the estimates of the sample.

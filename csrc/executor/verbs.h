@@ -45,8 +45,10 @@ Look start_look(const Executor& e, const Source& source, const double* hidden, c
 void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers);
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone = false);
+double part_of_dense(const Executor& e, const Look& look);
 double worth_scoring(const Executor& e, const Look& look);
 double most_rows(const Executor& e, const Look& look);
+double bearable_hits(const Executor& e, const Look& look, size_t level);
 
 // executor/prepare.cpp: a query as the levels want it
 void prepare(const Executor& e, const Source& source, Look& look);

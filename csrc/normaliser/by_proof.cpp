@@ -210,6 +210,7 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
         // Looked at more closely until the rest takes half of what may stay open.
         const Cut cut = widest(guessed(e, r, threads), exact, aim, 0.5);
         if (cut.rows > 0.8 * static_cast<double>(e.vocab) || cut.bearable <= 0 || cut.rows == 0) continue;
+        if (cut.rows > bearable_hits(e, look, level)) return Status::finish_densely;
         read_deeper(e, look, q, level, split_at(e, r, edge_of(cut.bin), threads).ids, threads, r.rad, answer);
     }
     // Rows at their last codes are scored until the rest is narrow enough.

@@ -191,10 +191,11 @@ Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, dou
                          Weighed& w, Answer& answer) {
     Outline outline(e, w);
     Wager wager = cheapest(outline, w, exact, aim, rule, 1, 0);
+    const double most = 0.8 * part_of_dense(e, look) * static_cast<double>(e.vocab);
     for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {
         const double price = kCloser * static_cast<double>(e.deeper[level].bytes) / e.row_bytes();
         const Wager closer = cheapest(outline, w, exact, aim, rule, price, left_by(e, look, q, rule, level));
-        if (closer.cost > 0.8 * wager.cost || !(closer.cost < 0.8 * static_cast<double>(e.vocab))) continue;
+        if (closer.cost > 0.8 * wager.cost || !(closer.cost < most)) continue;
         look_closer(e, look, q, static_cast<int>(level), closer.edge, rule, beta, threads, w, outline, answer);
         wager = cheapest(outline, w, exact, aim, rule, 1, 0);
     }

@@ -184,3 +184,19 @@ def test_a_vector_of_zeros_reads_no_row_and_drags_none_along(way: str, bias: boo
         assert (np.abs(top.lse - exact) <= top.error)[[2, 5]].all()
         assert bias or ((top.cost.rows[[2, 5]] == 0).all() and (top.error[[2, 5]] <= 1e-9).all())
         assert top.cost.bytes[[2, 5]].max() <= top.cost.bytes.max()
+
+
+@pytest.mark.parametrize("way", ["a prefix of nothing", "proofs far apart"])
+def test_a_batch_that_would_look_at_much_one_by_one_is_read_densely(way: str) -> None:
+    """A class that a query looks at more closely, among all others, costs as much as many classes of a pass over all."""
+    rng = np.random.default_rng(8)
+    weight = (rng.normal(size=(40_000, 96)) * np.exp(0.4 * rng.normal(size=(40_000, 1)))).astype(np.float32)
+    hidden = rng.normal(size=(8, 96))
+    if way == "a prefix of nothing":  # four coordinates of flat ones tell little
+        engine = hl.compile(hl.Layer(weight), "cascade", width=4, eps=np.inf, threads=2)
+    else:
+        engine = hl.compile(hl.Layer(weight), "cascade", bits=2.5, delta=0.0, threads=2).reading_densely(math.inf)
+    dense = hl.compile(hl.Layer(weight), "full", eps=engine.promise.eps)
+    together, full = engine.topk(hidden, K), dense.topk(hidden, K)
+    assert together.cost.dense.all() and (together.ids == full.ids).all()
+    assert together.cost.rows.max() <= full.cost.rows.max() + 4 * K

@@ -37,7 +37,7 @@ coordinates are read as fast as anything shorter."""
 
 NARROW = 64
 """Coordinates up to which a class costs a query of a batch no more in the dense pass, which they share, than in a look and its
-part of a normaliser, which each of them pays; with twice as many that is so in batches twice as large
+part of a normaliser, which each of them pays; with more that is so in batches as many times as large, up to twice
 (``results/storm-costs.json``, ``results/storm-costs-60000.json``)."""
 
 
@@ -47,7 +47,7 @@ def crossover(layer: Layer, eps: float = math.inf, shares: bool = True) -> float
     """
     if not shares or layer.vocab * layer.dim < SMALL:
         return APART
-    longer = math.ceil(layer.dim / NARROW)
+    longer = max(4, 4 * layer.dim // NARROW) / 4  # in quarters, for APART is four
     return longer * APART if longer <= 2 and math.isfinite(eps) else math.inf
 
 
