@@ -90,7 +90,7 @@ def test_a_batch_counts_beside_a_single_query() -> None:
     """A look that leaves much open wins for one query and loses for eight: what is read further is each query's own."""
     layer = hl.Layer(np.zeros((60_000, 512), np.float16))
     none = np.zeros((1, 1))
-    short, whole = Look(128, False, 400, True, none, none, none), Look(536, False, None, False, none, none, none)
+    short, whole = Look(128, False, 400, True, *[none] * 4), Look(536, False, None, False, *[none] * 4)
     alone, eight = (
         [spent_on(layer, look, np.array([open_]), batch, BUILT_IN) for look, open_ in ((short, 4e5), (whole, 1e3))]
         for batch in (1, 8)

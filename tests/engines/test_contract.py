@@ -108,7 +108,7 @@ def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: 
             with pytest.raises(UnsupportedError, match="class0 is 7; .* only an engine over one matrix"):
                 engine.sample(hidden, seed=1, class0=7)
     if hasattr(engine, "place") or engine.reason.startswith("2 shards"):
-        with pytest.raises(UnsupportedError, match="cannot be saved; save the engine that it is made of"):
+        with pytest.raises(UnsupportedError, match="cannot be saved; save the engine from which it was made"):
             engine.save(tmp_path / "engine.safetensors")
         return
     engine.save(tmp_path / "engine.safetensors")

@@ -33,13 +33,14 @@ def test_the_sample_is_all_that_is_read_in_vain(kind: str, batch: int, level: st
     rng = np.random.default_rng(3)
     layer = hl.Layer(KINDS[kind](rng).astype(np.float32))
     hidden = rng.standard_normal((batch, DIM))
-    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.0, threads=2)
+    eps = 1e-4 if "many rows" in kind else 0.02  # all classes together are bounded well
+    engine = hl.compile(layer, "cascade", eps=eps, delta=0.0, threads=2)
     top = engine.topk(hidden, 10)
-    assert top.cost.dense.all() and top.proved.all() and (top.error <= 0.02).all()
+    assert top.cost.dense.all() and top.proved.all() and (top.error <= eps).all()
     found = truth(layer, hidden)
     for b in range(batch):
         check_topk(found.logits[b], top.ids[b], top.logits[b], 2 * found.rounding[b])
-    plain = hl.compile(layer, "full", threads=2).topk(hidden, 10, eps=0.02)
+    plain = hl.compile(layer, "full", threads=2).topk(hidden, 10, eps=eps)
     preview = engine.plan.levels[0].codes.nbytes / batch
     assert (top.cost.bytes - plain.cost.bytes).mean() < preview / 8  # one query is tried for those that come with it
 

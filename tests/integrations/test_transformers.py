@@ -246,7 +246,7 @@ def test_a_scale_that_no_configuration_names_is_found_too(plain: Any) -> None:
     assert accelerate(plain).engine.layer.link.cap == pytest.approx(12, rel=1e-4)
     restore(plain)
     plain.after = lambda logits: logits + torch.arange(VOCAB)
-    with pytest.raises(InputError, match="no scale, shift or soft-cap"):
+    with pytest.raises(InputError, match="not a scale, shift or soft-cap"):
         accelerate(plain)
 
 

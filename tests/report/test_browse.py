@@ -79,7 +79,7 @@ def test_files_are_read_by_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, PAPER)) + "\n")
     (tmp_path / "notes.md").write_text("no result")
     assert [name for name, _ in results([tmp_path])] == ["a.json", "b.jsonl"]
-    with pytest.raises(MalformedFileError, match=r"notes\.md is no \.json or \.jsonl"):
+    with pytest.raises(MalformedFileError, match=r"notes\.md is not a \.json or \.jsonl"):
         results([tmp_path / "notes.md"])
     (tmp_path / "c.json").write_text("{")
     with pytest.raises(MalformedFileError, match=r"c\.json is not JSON"):

@@ -134,8 +134,7 @@ def test_on_the_trained_layer_weighting_helps(data: Path, monkeypatch: pytest.Mo
         pytest.skip(papers.missing(table))
     monkeypatch.setattr(vlasova_softmax, "WIDTHS", (8,))
     rows = {row["setting"]["rotation"] + row["setting"]["rows"]: row for row in papers.results(table, silent, 16)}
-    assert rows["plainV/10"]["verdict"]["kl"] in ("matched", "differs")
-    assert rows["weightedV/10"]["verdict"]["kl"] == "no figure"
+    assert {rows[name]["verdict"]["kl"] for name in ("plainV/10", "weightedV/10")} == {"no figure"}, "printed for another layer"
     assert rows["weightedV/10"]["got"]["kl"] < rows["plainV/10"]["got"]["kl"]
     assert rows["weightedV/10"]["got"]["top10"] > 9.9
 

@@ -456,7 +456,7 @@ def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> Non
     assert open_file(out / "hidden.safetensors").read("valid_hidden").shape == (50, 8)
     for words, fault in [
         (["train"], "nothing to train was named"),
-        (["train", "ptb"], "no recipe"),
+        (["train", "ptb"], "neither a .toml file nor a recipe"),
         (["train", "ptb-lstm", "--data", str(tmp_path / "none" / "penn-treebank")], "is not there"),
         (["harvest", str(tmp_path / "none")], "cannot be read"),
     ]:

@@ -230,9 +230,9 @@ def test_faults() -> None:
         engine.with_rows(np.zeros((2, DIM), np.float16))
     with pytest.raises(NonFiniteError, match="NaN or infinity"):
         engine.with_rows(np.full((1, DIM), np.nan, np.float32))
-    with pytest.raises(IdError, match="one for each, none twice"):
+    with pytest.raises(IdError, match="one id for each row, none twice"):
         engine.with_rows(MORE[:2], ids=[4, 4])
-    with pytest.raises(IdError, match="no gap behind 699"):
+    with pytest.raises(IdError, match="expected the next ids after 699"):
         engine.with_rows(MORE[:2], ids=[4, 701])
     with pytest.raises(IdError):
         engine.without([VOCAB])

@@ -77,7 +77,8 @@ def test_a_first_look_many_nats_wide(level: str, delta: float, monkeypatch: pyte
     failures = int((drawn.ids[:, 0] != winners(wide, hidden, 0.95, 0.8, 9)).sum())
     check_rate(failures, QUERIES, max(delta, 1e-12))
     assert drawn.proved.all() or delta > 0
-    assert drawn.cost.dense.mean() <= 0.1 and np.median(drawn.cost.rows) < 200
+    alone = [engine.sample(row[None], temperature=0.8, top_p=0.95, seed=9).cost for row in hidden[:20]]
+    assert np.mean([cost.dense for cost in alone]) <= 0.1 and np.median([cost.rows for cost in alone]) < 200
 
 
 def test_without_a_delta_every_draw_is_proved(layer: hl.Layer, hidden: np.ndarray) -> None:
