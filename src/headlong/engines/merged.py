@@ -25,7 +25,7 @@ from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
 from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Best, Sieve, kept
-from headlong.errors import OptionError
+from headlong.errors import NonFiniteError, OptionError
 from headlong.links import Link
 from headlong.native import Doubles
 
@@ -88,6 +88,8 @@ class Merged(Bounded, ABC):
             source = _Query(self, Asked("numpy", call.hidden[part], mask, False), cost, row, filters)
             found = kept(source, sieve)
             order = np.argsort(found.ids)
+            if not len(order):
+                raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
             classes, exponents = found.ids[order], found.scores[order] / sieve.temperature
             for draw in range(filters.n):
                 keys = exponents + gumbels(filters.seed, (filters.row0 + row) % 2**64, draw, classes + filters.class0)

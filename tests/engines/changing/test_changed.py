@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from headlong import native
+from headlong.engines import merged
 from headlong.engines.changed import Changed
+from headlong.engines.sampling_filters import Best
 from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, OptionError, ShapeError, UnsupportedError
 from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, truth
@@ -283,3 +285,15 @@ def test_all_gone() -> None:
         found.sample(HIDDEN)
     back = found.with_rows(MORE[:2], ids=[5, 9])
     assert (np.sort(back.topk(HIDDEN, 3).ids, axis=1) == [-1, 5, 9]).all()
+
+
+def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a damaged file may come to that was opened unverified: filters that find no class at all."""
+    rng = np.random.default_rng(0)
+    engine = hl.compile(hl.Layer(rng.standard_normal((300, 8)).astype(np.float32)), "cascade")
+    changed, hidden = engine.with_rows(rng.standard_normal((3, 8)).astype(np.float32)), rng.standard_normal((2, 8))
+    assert changed.sample(hidden, 2, seed=1, top_p=0.9).ids.shape == (2, 2)
+    found = merged.kept
+    monkeypatch.setattr(merged, "kept", lambda *asked: Best(found(*asked).ids[:0], found(*asked).scores[:0], 0.0))
+    with pytest.raises(NonFiniteError, match="no class has a finite logit"):
+        changed.sample(hidden, 2, seed=1, top_p=0.9)
