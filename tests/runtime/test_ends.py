@@ -10,10 +10,11 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks as POSIX has them")
 
 LAYER = """
-import copy, os, pickle, resource, signal, sys, threading, time
+import copy, faulthandler, os, pickle, resource, signal, sys, threading, time
 import numpy as np
 import headlong as hl
 
+faulthandler.register(signal.SIGXCPU, all_threads=True, chain=True)  # who used it up
 resource.setrlimit(resource.RLIMIT_CPU, (120, 125))
 rng = np.random.default_rng(0)
 weight = rng.standard_normal((30_000, 64)).astype(np.float32)
