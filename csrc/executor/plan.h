@@ -69,8 +69,8 @@ struct Draws {
     std::vector<double> narrow;  // what is typical of each level's radius
 };
 
-// A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: a processor reads that
-// from memory at twice the speed at which it reads a strip of each row.
+// A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: what is not in the caches is
+// read faster so than as a strip of each row.
 struct Rotation {
     static constexpr int64_t kTile = 128;
     std::vector<uint8_t> tiles;  // [width / kTile][dim][kTile], the last tile narrower; empty where there is no rotation

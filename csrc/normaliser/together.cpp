@@ -6,7 +6,6 @@
 //
 // holds for any set of classes: here for all whose upper end is below a cut. The others are looked at further, the widest scored.
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "normaliser/histogram.h"

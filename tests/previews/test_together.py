@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods.cascade import Cascade
 from headlong.layers.matrix import Layer
-from headlong.plan import Dense, Plan
+from headlong.plan import Dense, Level, Plan
 from headlong.previews.int8 import int8_plan
 from headlong.previews.prefix import prefix_plan
 from headlong.previews.together import spectral_norm
@@ -39,7 +41,7 @@ def without(plan: Plan) -> Plan:
     return plan._replace(levels=(scaled(first, 0.0), *plan.levels[1:]))
 
 
-def scaled(level, factor: float):  # type: ignore[no-untyped-def]
+def scaled(level: Level, factor: float) -> Level:
     return level._replace(terms=tuple(term._replace(together=term.together * factor) for term in level.terms))
 
 
@@ -185,7 +187,7 @@ def test_masked_and_shifted_classes(level: str) -> None:
         assert (np.abs(found.lse - exact.lse) <= found.error).all() and (found.error <= eps).all()
 
 
-def test_a_file_keeps_it(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_keeps_it(tmp_path: Path) -> None:
     layer, hidden = cases(np.random.default_rng(2), "normal", 3000, 40, 2.0)
     engine = hl.compile(layer, method="cascade", eps=0.01, delta=0)
     assert any(term.together > 0 for term in engine.plan.levels[0].terms)
