@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -186,6 +187,14 @@ def _rows(case: Case, rng: np.random.Generator) -> NDArray[np.float32]:
     elif case.spectrum == "long tail":  # a recommender's: norms spread by exp(0.4 N)
         rows *= np.exp(0.4 * rng.standard_normal((vocab, 1), np.float32))
     return rows
+
+
+def around_tastes(vocab: int, dim: int, rng: np.random.Generator) -> tuple[Doubles, Callable[[int], Doubles]]:
+    """Multiples of a few directions and a little in all others; and what makes hidden vectors near some of them."""
+    tastes = rng.standard_normal((max(2, vocab // 40), dim))
+    rows = tastes[rng.integers(0, len(tastes), vocab)] + 0.35 * rng.standard_normal((vocab, dim))
+    rows *= np.exp(0.3 * rng.standard_normal((vocab, 1)))
+    return rows, lambda count: tastes[rng.integers(0, len(tastes), count)] + 0.5 * rng.standard_normal((count, dim))
 
 
 def _calibration(case: Case, vectors: Any, rng: np.random.Generator) -> Doubles | None:

@@ -27,9 +27,11 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
 
+from cases import around_tastes  # noqa: E402
 from structured import MAKERS, Oracle, Reference, Wanted, build_structured  # noqa: E402
 
 import headlong as hl  # noqa: E402
+from headlong.bench.measure import commit  # noqa: E402
 
 THREADS = 16
 PATIENCE = 600
@@ -50,6 +52,7 @@ class Soak:
         self.threads = threads
         self.seconds, self.calls, self.forks, self.plans = seconds, 0, 0, 0
         self.faults: list[str] = []
+        self.commit = commit()
         self.memory: list[int] = []
         self.lock = threading.Lock()
         rng = np.random.default_rng(0)
@@ -65,6 +68,7 @@ class Soak:
                 path = folder / f"{number}-{len(self.asked)}.safetensors"
                 hl.compile(layer, method, threads=2, **options).save(path)
                 self.asked.append((path, dim, matrix(layer)))
+        self.asked.append(tastes(folder / "tastes.safetensors", rng))
         for kind in (one for one in MAKERS if one != "screens"):  # which proves nothing
             wanted = Wanted(900, 32, 3.0, np.float32, rng.standard_normal((64, 32)), rng)
             structured, oracle = build_structured(kind, wanted)
@@ -191,10 +195,20 @@ class Soak:
 
     def record(self) -> dict[str, Any]:
         return {
-            "version": hl.__version__, "seconds": round(self.now), "threads": self.threads, "calls": self.calls,
+            "version": hl.__version__, "commit": self.commit, "seconds": round(self.now), "threads": self.threads, "calls": self.calls,
             "forks": self.forks, "plans adapted": self.plans + self.adapting.adapted, "faults": self.faults[:20],
             "mebibytes": [size >> 20 for size in self.memory],
         }  # fmt: skip
+
+
+def tastes(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
+    """An engine whose blocks are rays: of classes that point the same way."""
+    weight, near = around_tastes(5_000, 48, rng)
+    layer = hl.Layer(weight.astype(np.float32))
+    engine = hl.compile(layer, "cascade", blocks=True, calibration=near(600), threads=2)
+    assert engine.plan.blocks is not None and engine.plan.blocks.rays is not None
+    engine.save(path)
+    return path, layer.dim, matrix(layer)
 
 
 def changed(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
