@@ -195,7 +195,8 @@ class Soak:
 
     def record(self) -> dict[str, Any]:
         return {
-            "version": hl.__version__, "commit": self.commit, "seconds": round(self.now), "threads": self.threads, "calls": self.calls,
+            "version": hl.__version__, "commit": self.commit,
+            "seconds": round(self.now), "threads": self.threads, "calls": self.calls,
             "forks": self.forks, "plans adapted": self.plans + self.adapting.adapted, "faults": self.faults[:20],
             "mebibytes": [size >> 20 for size in self.memory],
         }  # fmt: skip
