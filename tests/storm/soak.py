@@ -54,7 +54,9 @@ class Soak:
         self.faults: list[str] = []
         self.commit = commit()
         self.memory: list[int] = []
-        self.lock = threading.Lock()
+        self.children: dict[int, float] = {}
+        self.all_forked = False
+        self.lock, self.forking = threading.Lock(), threading.Lock()
         rng = np.random.default_rng(0)
         self.asked: list[tuple[Path, int, Oracle]] = []
         for number, (vocab, dim, scale) in enumerate(((3_000, 40, 0.5), (12_103, 64, 3.0), (700, 100, 1.0))):
@@ -148,18 +150,15 @@ class Soak:
 
     def fork(self) -> None:
         """A child every second, whatever became of those before; where the machine is so busy that many are left, fewer."""
-        children: dict[int, float] = {}
         due = self.now
         while self.left > 0:
-            if len(children) < AT_ONCE and self.now >= due:
-                children[self.child(self.forks)] = self.now
+            while self.now >= due and len(self.children) < AT_ONCE:
+                with self.forking:  # the child never takes it
+                    self.children[self.child(self.forks)] = self.now
                 self.forks += 1
                 due = max(due + 1, self.now - LATE)
-            children = self.reaped(children)
             time.sleep(0.05)
-        while children:
-            children = self.reaped(children)
-            time.sleep(0.05)
+        self.all_forked = True
 
     def child(self, number: int) -> int:
         """A forked process that loads an engine, asks, and says by its status whether an answer was wrong."""
@@ -173,20 +172,25 @@ class Soak:
         except BaseException:
             os._exit(2)
 
-    def reaped(self, children: dict[int, float]) -> dict[int, float]:
-        """The children that go on; a fault where one ended badly, or has not ended in all its time."""
-        left = {}
-        for child, begun in children.items():
-            found, status = os.waitpid(child, os.WNOHANG)
-            if found == 0 and self.now - begun > PATIENCE:
-                os.kill(child, signal.SIGKILL)
-                found, status = os.waitpid(child, 0)
-            if found == 0:
-                left[child] = begun
-            elif (code := os.waitstatus_to_exitcode(status)) != 0:
+    def reap(self) -> None:
+        """Children that ended badly are faults. In a thread of its own: one that forks waits for Python's lock often enough."""
+        while not self.all_forked or self.children:
+            try:
+                child, status = os.wait()
+            except ChildProcessError:
+                time.sleep(0.05)
+                continue
+            with self.forking:
+                del self.children[child]
+            if (code := os.waitstatus_to_exitcode(status)) != 0:
                 with self.lock:
                     self.faults.append(f"a forked child ended with {code}")
-        return left
+
+    def end_those_that_hang(self) -> None:
+        with self.forking:
+            for child, begun in self.children.items():
+                if self.now - begun > PATIENCE:
+                    os.kill(child, signal.SIGKILL)
 
     def grown(self) -> int:
         """Bytes by which the last minutes exceed the second quarter."""
@@ -248,13 +252,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), given.seconds, given.threads)
         threads = [threading.Thread(target=soak.work, args=(seed,)) for seed in range(given.threads)]
-        threads += [] if given.no_forks else [threading.Thread(target=soak.fork)]
+        threads += [] if given.no_forks else [threading.Thread(target=soak.fork), threading.Thread(target=soak.reap)]
         for thread in threads:
             thread.start()
         due = 0.0
         while soak.left > 0:
             time.sleep(0.1)
             soak.tick()
+            soak.end_those_that_hang()
             if soak.now >= due:
                 due += given.seconds / 60
                 soak.memory.append(resident())
@@ -262,6 +267,7 @@ def main() -> int:
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.1)
             soak.tick()  # children have their time still
+            soak.end_those_that_hang()
     if (grown := soak.grown()) > MARGIN + soak.memory[len(soak.memory) // 2] // 10:
         soak.faults.append(f"memory grew by {grown >> 20} MiB")
     write(soak, given.json)
