@@ -1,4 +1,4 @@
-// AVX2 with VNNI in VEX: what client processors without AVX-512 have.
+// AVX2 with VNNI in VEX: what client processors without AVX-512 have. Products of codes alone differ; the rest is avx2's own code.
 #include <immintrin.h>
 
 #include <cmath>
@@ -9,8 +9,6 @@
 
 namespace headlong {
 namespace {
-
-#include "kernels/common/avx2.inl"
 
 // sum += <four codes, four signed bytes> in each lane, as an instruction: GCC 12 copies and spills the sums around the intrinsic.
 // A test on a processor that has it in AVX-512's encoding alone is compiled for that.
@@ -118,7 +116,8 @@ void dot_codes(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t
 
 // ---- queries side by side ----
 
-// 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
+#include "kernels/common/batch_maths_8_wide.inl"
+
 template <int L>
 struct LaneOps;
 
@@ -136,14 +135,17 @@ struct LaneOps<8> : LaneMaths {
 
 #include "kernels/common/batch.inl"
 #include "kernels/common/batch_8_wide.inl"
-#include "kernels/common/table.inl"
 
 }  // namespace
 
 const uint64_t avxvnni_features = compiled_features();
 
 const Kernels* avxvnni_kernels() {
-    static constexpr Kernels table = table_of("avxvnni", scan_u8, dot_codes);
+    static const Kernels table = [] {
+        Kernels own = *avx2_kernels();
+        own.isa = "avxvnni", own.scan_u8 = scan_u8, own.dot_codes = dot_codes, own.batch_scan = batch_scan;
+        return own;
+    }();
     return &table;
 }
 
