@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ import headlong as hl
 
 faulthandler.register(signal.SIGXCPU, all_threads=True, chain=True)  # who used it up
 resource.setrlimit(resource.RLIMIT_CPU, (120, 125))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell begins in the background ignores it
 rng = np.random.default_rng(0)
 weight = rng.standard_normal((30_000, 64)).astype(np.float32)
 layer = hl.Layer(weight)
@@ -89,6 +91,16 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("what", ENDS)
 def test_nothing_but_what_was_asked_for_ends(what: str) -> None:
     found = python(ENDS[what])
+    assert (found.returncode, found.stderr, found.stdout) == (0, "", "left\n")
+
+
+def test_ctrl_c_is_heard_by_a_child_of_a_process_that_ignores_it() -> None:
+    """As one is that a shell has begun in the background: what the child inherits is to be ignored in its turn."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        found = python(ENDS["Ctrl-C while a plan is compiled for the queries"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (found.returncode, found.stderr, found.stdout) == (0, "", "left\n")
 
 

@@ -62,6 +62,7 @@ def the_pool_never_shrinks() -> bool:
 def ctrl_c_waits_for_the_call() -> bool:
     engine = hl.compile(layer_of(40_000, 96), "full", threads=2)
     rows = RNG.standard_normal((10_000, 96))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell begins in the background ignores it
     sent: list[float] = []
 
     def send() -> None:
