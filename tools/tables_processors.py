@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -46,25 +47,28 @@ def few_bits() -> str:
 
 
 def emulated() -> str:
-    """A row for each suite: tests that passed on each level, and failed or were skipped where any did."""
+    """A row for each suite: tests that passed on each level, failed or were skipped where any did, other sources than most."""
 
     def made(record: dict[str, Any]) -> Table:
         levels = list(dict.fromkeys(row["level"] for row in record["rows"]))
+        usual = Counter(row["commit"] for row in record["rows"]).most_common(1)[0][0]
         rows = []
         for suite in dict.fromkeys(row["suite"] for row in record["rows"]):
             mine = {row["level"]: row for row in record["rows"] if row["suite"] == suite}
-            rows.append((suite, *(_ended(mine.get(level)) for level in levels)))
+            rows.append((suite, *(_ended(mine.get(level), usual) for level in levels)))
         processors = "; ".join(dict.fromkeys(f"{row['level']} on {row['processor']}" for row in record["rows"]))
-        return Table("", ("suite", *levels), tuple(rows), f"{record['emulator']}; {processors}.")
+        sources = f"sources of {usual}, where no other commit is named"
+        return Table("", ("suite", *levels), tuple(rows), f"{record['emulator']}; {processors}; {sources}.")
 
     return _of("emulated", made)
 
 
-def _ended(row: dict[str, Any] | None) -> str:
+def _ended(row: dict[str, Any] | None, usual: str) -> str:
     if row is None:
         return "not run"
     more = [f"{row[word]} {word}" for word in ("failed", "skipped") if row[word]]
-    return ", ".join([f"{row['passed']} passed", *more, f"{row['seconds']:,} s", *([] if row["whole"] else ["cut short"])])
+    more += [f"{row['seconds']:,} s"] + ["cut short"] * (not row["whole"]) + [f"at {row['commit']}"] * (row["commit"] != usual)
+    return ", ".join([f"{row['passed']} passed", *more])
 
 
 def extras() -> str:

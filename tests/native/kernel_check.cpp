@@ -29,6 +29,7 @@ bool check_level(const Kernels& level, const Kernels& standard, int rounds, uint
         rows(check);
         classes(check);
         lanes(check);
+        tables(check);
     }
     std::printf("%-12s against %-8s %7ld comparisons, hash %016llx%s\n", level.isa, standard.isa, check.comparisons(),
                 static_cast<unsigned long long>(check.hash()), check.good() ? "" : "  FAILED");

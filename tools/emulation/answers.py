@@ -69,6 +69,7 @@ def write(folder: Path, count: int) -> None:
     sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests" / part) for part in ("storm", "helpers")]
     from cases import build, compiled, draw
 
+    native.isa()  # without the native module every case would be refused, for ever
     number = made = 0
     while made < count:
         case, number = draw(number), number + 1

@@ -53,7 +53,7 @@ storm.PROCESSOR, storm.WALL = 3600, 7200  # emulation is slow, and no case may b
 add = storm.Record.add
 storm.Record.add = lambda record, *came: (add(record, *came), record.write())  # whenever it is cut short
 sys.exit(storm.main())"""
-STORM_CASES = 25
+STORM_CASES = 10
 
 
 def sources() -> str:
@@ -129,6 +129,14 @@ def answers(level: str, ended: Path, seconds: float) -> tuple[int | None, str]:
     return call([str(SCRIPT), "python", str(script), "compare", str(folder), "--ended", str(ended)], given, seconds)
 
 
+def commit() -> str:
+    """Of what the tests run, marked where the tree differs from it."""
+    parts = ["csrc", "src", "tests"]
+    said = [subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            for command in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", *parts])]  # fmt: skip
+    return said[0] + "+" * bool(said[1])
+
+
 def counted(ended: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in ended.read_text().splitlines()] if ended.exists() else []
     last = {line["test"]: line for line in lines}
@@ -195,7 +203,8 @@ def run(suites: list[str], level: str, record: Path, end: float) -> None:
         for suite in group:
             ended = CACHE / now / f"{suite}-{level}.jsonl"
             counts = counted(ended)
-            row = {"suite": suite, "level": level, "processor": LEVELS[level].processor, **counts, "sources": now}
+            row = {"suite": suite, "level": level, "processor": LEVELS[level].processor, **counts}
+            row |= {"sources": now, "commit": commit()}
             row["whole"] = 0 < expected(suite, ended) <= sum(counts[word] for word in ("passed", "failed", "skipped"))
             if row["whole"] or any(counts.values()):
                 sys.stdout.write(json.dumps(row) + "\n")

@@ -1,0 +1,179 @@
+// What a level has besides its kernels: the encoder, the columns of adaptive engines, the looks of blocks.
+#include <cmath>
+
+#include "adaptive/search.h"
+#include "blocks/looks.h"
+#include "encode/encode.h"
+#include "native/cases.h"
+
+namespace headlong {
+
+namespace {
+
+Kind some_kind(Noise& noise) { return static_cast<Kind>(noise.below(3)); }
+
+std::vector<double> some_doubles(Noise& noise, int64_t n) {
+    std::vector<double> out(n);
+    for (double& v : out) v = noise.uniform(-1, 1) * (1 + 0x1p-30);
+    return out;
+}
+
+// ---- the encoder ----
+
+void narrowed(Check& check) {
+    Noise& noise = check.noise();
+    const Kind kind = some_kind(noise);
+    const int64_t dim = 1 + noise.below(70);
+    const Stored row = stored(noise, kind, dim, true);
+    const std::vector<double> centre = some_doubles(noise, dim), mean = some_doubles(noise, dim);
+    check.same("narrow", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> less(dim);
+        double base, square;
+        encoder_for(k.isa)->narrow(row.bytes.data(), kind, centre.data(), mean.data(), dim, less.data(), &base, &square);
+        put(out, less), put(out, base), put(out, square);
+    });
+}
+
+// Sums may be fused: within their bound. Columns are packed in panels of three vectors, the last of what is left.
+void turned(Check& check) {
+    Noise& noise = check.noise();
+    const EncodeKernels& encoder = *encoder_for(check.level().isa);
+    const int64_t lanes = encoder.lanes, dim = 1 + noise.below(150), columns = 1 + noise.below(40);
+    const int64_t vectors = (columns + lanes - 1) / lanes, stride = dim + noise.below(5), padded = vectors * lanes;
+    const std::vector<float> rows = noise.floats(kBlock * stride, -2, 2), matrix = noise.floats(dim * padded, -1, 1);
+    std::vector<float> packed, out(kBlock * padded);
+    for (int64_t first = 0; first < vectors; first += 3)
+        for (int64_t j = 0; j < dim; ++j)
+            for (int64_t c = first * lanes; c < (first + 3) * lanes && c < padded; ++c) packed.push_back(matrix[j * padded + c]);
+    encoder.turn(rows.data(), stride, dim, packed.data(), columns, out.data(), padded);
+    std::vector<double> got, exact, bound;
+    for (int64_t r = 0; r < kBlock; ++r)
+        for (int64_t c = 0; c < columns; ++c) {
+            double sum = 0, size = 0;
+            for (int64_t j = 0; j < dim; ++j) {
+                const double product = static_cast<double>(rows[r * stride + j]) * matrix[j * padded + c];
+                sum += product;
+                size += std::fabs(product);
+            }
+            got.push_back(out[r * padded + c]), exact.push_back(sum);
+            bound.push_back(size * (static_cast<double>(dim) + 2) * 0x1p-24 + 1e-37);
+        }
+    check.within("turn", got, exact, bound);
+}
+
+void coded(Check& check) {
+    Noise& noise = check.noise();
+    const int64_t n = 1 + noise.below(150);
+    const Step step = static_cast<Step>(noise.below(4));
+    const int bits = step == Step::absmax ? 8 : 1 << noise.below(3);
+    const float size = noise.below(8) == 0 ? 0.f : std::exp(noise.uniform(-90, 40)), before = noise.uniform(0, 1) * size;
+    const std::vector<float> values = noise.floats(n, -size, size);
+    check.same("plane", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        const EncodeKernels& encoder = *encoder_for(k.isa);
+        std::vector<float> left = values, work(n);
+        std::vector<uint8_t> codes(n);
+        float scale, length;
+        put(out, encoder.square(values.data(), n));
+        put(out, encoder.within(values.data(), n, size * 0.99f));
+        encoder.plane(left.data(), n, bits, step, before, work.data(), codes.data(), &scale, &length);
+        put(out, left), put(out, codes), put(out, scale), put(out, length);
+    });
+}
+
+// ---- columns ----
+
+void summed(Check& check) {
+    Noise& noise = check.noise();
+    const Kind kind = some_kind(noise);
+    const int64_t dim = 1 + noise.below(40), m = 1 + noise.below(dim);
+    const Stored group = stored(noise, kind, dim * 64, true);
+    std::vector<int32_t> ids;
+    for (int64_t j = 0; j < m; ++j) ids.push_back(static_cast<int32_t>(noise.below(dim)));
+    const std::vector<float> c = noise.floats(m, -1, 1), d = noise.floats(m, 0, 1);
+    const unsigned blocks = static_cast<unsigned>(1 + noise.below(15));
+    check.same("moments", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> est(64), var(64);
+        columns_for(k.isa)->moments(group.bytes.data(), kind, ids.data(), c.data(), d.data(), m, blocks, est.data(), var.data());
+        put(out, est), put(out, var);
+    });
+    const int64_t n = 64 * (1 + noise.below(20)), first = 64 * noise.below(3), stride = first + n, some = 1 + noise.below(kColumns);
+    const std::vector<float> columns = noise.floats(some * stride, -1, 1), x = noise.floats(some, -1, 1);
+    const bool squares = noise.below(2) == 0;
+    check.same("block", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> est(n, 0.5f), square(n, 0.25f);
+        columns_for(k.isa)->block(columns.data(), stride, x.data(), some, first, n, est.data(), squares ? square.data() : nullptr);
+        put(out, est), put(out, square);
+    });
+}
+
+void widened(Check& check) {
+    Noise& noise = check.noise();
+    const int64_t n = 64 * (1 + noise.below(8)), first = 64 * noise.below(2), all = first + n;
+    WidthRule rule{noise.uniform(-1, 1), noise.uniform(0, 1), noise.uniform(0, 3), 0x1p-18, 0x1p-20, 0x1p-22};
+    if (noise.below(2) == 0) {
+        rule.drawn = static_cast<double>(1 + noise.below(9)), rule.population = 12;
+        rule.by_spread = noise.uniform(0, 2), rule.by_peak = noise.uniform(0, 1), rule.by_drawn = 0x1p-20;
+    }
+    const std::vector<float> base = noise.floats(all, -1, 1), size = noise.floats(all, 0, 2), peak = noise.floats(all, 0, 1);
+    std::vector<float> sum = noise.floats(all, -4, 4);
+    if (noise.below(4) == 0) sum[first + noise.below(n)] = 2e30f;
+    const std::vector<float> read = noise.floats(all, 0, 3), sampled = noise.floats(all, -4, 4), square = noise.floats(all, 0, 9);
+    const WidthArrays from{base.data(), size.data(), peak.data(), read.data(), sum.data(), sampled.data(), square.data()};
+    check.same("widths", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        const ColumnKernels& columns = *columns_for(k.isa);
+        std::vector<float> est(all), rad(all);
+        put(out, columns.widths(rule, from, first, n, est.data(), rad.data()));
+        put(out, est), put(out, rad);
+        put(out, columns.largest(est.data() + first, n));
+        put(out, columns.above(sampled.data(), sum.data()));
+    });
+}
+
+// ---- looks of sixteen neighbours and of one class ----
+
+std::vector<uint8_t> record_of(Noise& noise, int64_t bytes, int64_t floats) {
+    std::vector<uint8_t> out = noise.bytes<uint8_t>(bytes, 0, 255);
+    put(out, noise.floats(floats, -0.1f, 0.1f));
+    return out;
+}
+
+void looked(Check& check) {
+    Noise& noise = check.noise();
+    const int64_t count = noise.below(70), tails = 1 + noise.below(kMostTails);
+    const std::vector<float> x = noise.floats(count + 1, -1, 1), lengths = noise.floats(tails, 0, 1), ends = noise.floats(kNeighbours, -4, 4);
+    const LookQuery query{x.data(), lengths.data(), noise.uniform(-1, 1), 0x1p-10f};
+    const float end = noise.uniform(-4, 4), tau = noise.uniform(-4, 4);
+    const auto block = record_of(noise, (count + tails) * kNeighbours, 3 * kNeighbours), one = record_of(noise, count + tails, 2);
+    const auto ray = record_of(noise, (2 + tails) * kNeighbours, 4), nodes = record_of(noise, tails * kNeighbours, 4 * kNeighbours);
+    const int64_t n = kNeighbours * (1 + noise.below(9)), rows = noise.below(40);
+    const auto codes = noise.bytes<int8_t>(rows * n, -127, 127);
+    const std::vector<float> by_row = noise.floats(rows + 1, -1, 1);
+    check.same("looks", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        const Looks& looks = *looks_for(k.isa);
+        float est[kNeighbours], upper[kNeighbours], closer = 0.5f;
+        const auto written = [&] { put(out, est, kNeighbours), put(out, upper, kNeighbours); };
+        put(out, looks.sixteen(block.data(), {count, tails}, query, tau, est, upper)), written();
+        put(out, looks.ray(ray.data(), {2, tails, kRayNumbers}, query, end, tau, est, upper)), written();
+        looks.ray_nodes(nodes.data(), {0, tails, kRayNodeNumbers}, query, ends.data(), upper), written();
+        put(out, looks.closer(one.data(), {count, tails}, query, &closer)), put(out, closer);
+        std::vector<float> spread(n);
+        looks.spread(codes.data(), rows, n, by_row.data(), spread.data());
+        put(out, spread);
+    });
+}
+
+}  // namespace
+
+void tables(Check& check) {
+    if (encoder_for(check.level().isa) == nullptr) return;  // a table that no processor is offered
+    for (int i = 0; i < 4; ++i) {
+        narrowed(check);
+        turned(check);
+        coded(check);
+        summed(check);
+        widened(check);
+        looked(check);
+    }
+}
+
+}  // namespace headlong
