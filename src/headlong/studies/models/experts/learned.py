@@ -11,7 +11,8 @@ layer. The ramp is the paper's "exponential search on validation until quality d
 before. A softmax does not change when the same vector is taken from every row; the geometric median is the one that leaves
 the smallest sum of norms, so the penalty begins where it is least. Ours: that start, the noise cut so that children begin
 with half of the vectors each, the weights' rescaling (a child is half as sure as its parent, and g scales the logits), the
-revival of an expert that no vector picks, and what ``heads.experts`` does about targets that an expert lacks.
+revival of an expert that no vector picks, screening (``screening.py``) where a plan asks for it, and what ``heads.experts``
+does about targets that an expert lacks.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from headlong.store import open_file, replacing, write_file
 from headlong.studies.models.experts.mitosis import SAMPLE, Vectors, changed
 from headlong.studies.models.experts.plan import Plan
 from headlong.studies.models.experts.proximal import Proximal, optimiser_of, strengthen
+from headlong.studies.models.experts.screening import screened
 
 TOPS = (1, 5, 10)
 PIECE = 4096
@@ -134,6 +136,8 @@ def train(
             changed(head, optimiser, partial(revive, head, x))
             changed(head, optimiser, partial(prune, head, plan.orphans))
             if isinstance(optimiser, Proximal):
+                if plan.screen:
+                    changed(head, optimiser, partial(screened, head, data.train, optimiser.lasso))
                 optimiser.weigh(head, data.train)
 
 
@@ -196,6 +200,9 @@ def ramp(
     kept, optimiser = copy.deepcopy(head.state_dict()), _optimiser(head, plan, lasso, data)
     for rung in range(plan.last if plan.late(head.experts) else plan.rungs):
         strengthen(head, optimiser, lasso * plan.factor**rung)
+        if plan.screen and isinstance(optimiser, Proximal):
+            changed(head, optimiser, partial(screened, head, data.train, optimiser.lasso))
+            optimiser.weigh(head, data.train)
         train(head, data, plan, optimiser, plan.steps(head.experts), generator)
         rungs.append(_line(head, look(head, data.valid), head.expert_lasso, data.full))
         tell(_said(rungs[-1]))

@@ -17,6 +17,7 @@ class Plan:
                  steps of settling, ``longer`` times as many from ``patient`` experts on (0: the last), with ``last`` rungs
     ``falls``    rates of settling, each 0.4 of the one before: the noise that stays in a row is in proportion to the last;
                  from ``patient`` experts on these ``shares`` of the rate, where there are any
+    ``screen``   take out what the lasso would take in the end (``screening.py``), at the start of a rung and at each pruning
     ``orphans``  of ``prune``: "keep" each class in one expert at least, which allows K experts no more than K times, or "allow"
     """
 
@@ -45,6 +46,7 @@ class Plan:
     longer: int = 5
     falls: int = 3
     shares: tuple[float, ...] = ()
+    screen: bool = False
     orphans: str = "keep"
 
     def steps(self, experts: int) -> int:

@@ -56,6 +56,7 @@ def cells(results: Path) -> Iterator[Cell]:
                 else:
                     yield _trained(what, head, column, value, lines)
     yield from _claims(results)
+    yield from _ranks(results)
     yield from _drawn(results)
 
 
@@ -118,20 +119,41 @@ def _claims(results: Path) -> Iterator[Cell]:
     yield Cell(CLAIMS[4], SAID[4], f"{bytes_['monotone network']:.2f}", "stand-in", said)
 
 
+def _ranks(results: Path) -> Iterator[Cell]:
+    """The argument's two statements, on heads fitted to random distributions over 300 outcomes from 300 contexts at d = 8."""
+    limit, free = "softmax: rank of the log-probabilities", "softmax of an increasing function: rank not so limited"
+    file = results / "ganea2019-trained.json"
+    rows = json.loads(file.read_text("utf-8"))["rows"] if file.is_file() else []
+    made = {row["head"]: row for row in rows if row["what"] == "made, d = 8"}
+    if not {"softmax", "PLIF"} <= set(made):
+        takes = "takes minutes: `headlong reproduce ganea2019:trained RUNS FILE`"
+        yield Cell(limit, "at most d + 1", "–", "not run", takes)
+        yield Cell(free, "a theorem", "–", "not run", takes)
+        return
+    plain, curved = made["softmax"]["press"], made["PLIF"]["press"]
+    where = f"d = 8, {made['PLIF']['queries']} contexts, {made['PLIF']['classes']} outcomes"
+    yield Cell(limit, "at most d + 1", str(plain), "matched" if plain <= 9 else "differs", where)
+    yield Cell(free, "a theorem", str(curved), "matched" if curved > 9 else "differs", f"a learned PLIF; {where}")
+
+
 def _drawn(results: Path) -> Iterator[Cell]:
     """Figures without numbers: modes matched by each head over d, and the same of other alphas and of cross-entropy."""
     rows = lines_of(results / "ganea2019.synthetic.jsonl")
     takes = "takes minutes: `headlong reproduce ganea2019:synthetic`"
-    for alpha, what in (("0.01", "modes matched over d, alpha = 0.01"), ("0.1", "similar results for other alphas")):
+    for alpha, metric, unit, what in (
+        ("0.01", "mode_match", " %", "modes matched over d, alpha = 0.01"),
+        ("0.1", "mode_match", " %", "similar results for other alphas"),
+        ("0.01", "cross_entropy", "", "similar results for cross-entropy"),
+    ):
         mine = [row for row in rows if row["setting"]["alpha"] == alpha and row["setting"]["d"] == "4"]
         if not mine:
             yield Cell(what, "drawn", "–", "not run", takes)
             continue
         shown = {
-            head: statistics.fmean(row["got"]["mode_match"] for row in mine if row["setting"]["head"] == head)
+            head: statistics.fmean(row["got"][metric] for row in mine if row["setting"]["head"] == head)
             for head in ("linear", "PLIF, 256 knots")
         }
-        said = ", ".join(f"{head} {value:.0f} %" for head, value in shown.items())
+        said = ", ".join(f"{head} {value:.{0 if unit else 2}f}{unit}" for head, value in shown.items())
         seeds = len({row["setting"]["seed"] for row in mine})
         yield Cell(what, "drawn", said, "stand-in", f"at d = 4, {seeds} seeds; sizes of the printed study are not given")
     early = lines_of(results / "ganea2019.ptb-early.jsonl")
