@@ -1,6 +1,7 @@
 """A class for every phrase of WikiText-2: what proved ids read and take as classes grow to a million, and what changes cost.
 
     python benchmarks/phrases.py make FOLDER                     rows and hidden vectors from real text (HEADLONG_DATA)
+    python benchmarks/phrases.py make-characters FOLDER          the same of ten million runs of twenty characters (7 GB)
     python benchmarks/phrases.py count FOLDER OUT.json [CLASSES ...]   bytes, rows, memory of building, what changes cost
     python benchmarks/phrases.py time FOLDER OUT.json CLASSES        the same engines in turns, batch 1 (cold, too) and 64
 
@@ -25,9 +26,19 @@ import numpy as np
 import headlong as hl
 from headlong.engines.base import Engine
 
-MOST, K, QUERIES, CALIBRATION, CHANGED = 1 << 20, 10, 64, 4096, 0.01
+MOST, RUNS, K, QUERIES, CALIBRATION, CHANGED = 1 << 20, 10_000_000, 10, 64, 4096, 0.01
 SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 WAYS: dict[str, dict[str, Any]] = {"blocks": {"blocks": True}, "plain": {"blocks": False}}
+
+
+def make_characters(folder: Path) -> None:
+    """As :func:`make`, with a class for every run of characters."""
+    from headlong.studies.data.files import data_root
+    from headlong.studies.models.characters import characters
+
+    home = data_root() / "wikitext-2"
+    train, valid, test = ((home / f"{name}.txt").read_text(encoding="utf-8") for name in ("train", "valid", "test"))
+    keep(folder, characters(train, (valid, test), RUNS))
 
 
 def make(folder: Path) -> None:
@@ -37,7 +48,10 @@ def make(folder: Path) -> None:
     from headlong.studies.models.phrases import phrases
 
     corpus = load_plain(data_root() / "wikitext-2")
-    found = phrases(corpus.train, (corpus.valid, corpus.test), len(corpus.vocabulary), MOST)
+    keep(folder, phrases(corpus.train, (corpus.valid, corpus.test), len(corpus.vocabulary), MOST))
+
+
+def keep(folder: Path, found: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in found._asdict().items():
         np.save(folder / f"{name}.npy", array)
@@ -94,7 +108,7 @@ def wrong(layer: hl.Layer, hidden: Any, ids: Any) -> int:
         part = slice(start, start + (1 << 17))
         logits = hidden.astype(np.float64) @ layer.weight[part].astype(np.float64).T
         logits += 0.0 if layer.bias is None else layer.bias[part]
-        best = -np.sort(-np.concatenate([best, logits], axis=1), axis=1)[:, :K]
+        best = -np.sort(np.partition(-np.concatenate([best, logits], axis=1), K - 1, axis=1)[:, :K], axis=1)
     for row, chosen, top in zip(hidden.astype(np.float64), ids, best, strict=True):
         found = layer.weight[chosen].astype(np.float64) @ row + (0.0 if layer.bias is None else layer.bias[chosen])
         missed += not bool(np.all(found >= top[-1] - 1e-9 * (1 + abs(top[-1])))) or len(set(chosen.tolist())) < K
@@ -184,8 +198,8 @@ def main() -> None:
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     what, folder = sys.argv[1], Path(sys.argv[2])
-    if what == "make":
-        make(folder)
+    if what.startswith("make"):
+        (make if what == "make" else make_characters)(folder)
         return
     if what == "one":
         sys.stdout.write(json.dumps(counted(folder, int(sys.argv[3]), sys.argv[4])) + "\n")
@@ -201,6 +215,7 @@ def main() -> None:
             row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             run["counted"] = [old for old in run["counted"] if (old["classes"], old["way"]) != (vocab, way)] + [row]
             sys.stdout.write(f"{row}\n")
+            out.write_text(json.dumps(run, indent=1) + "\n")  # so that a run which was stopped goes on where it ended
     out.write_text(json.dumps(run, indent=1) + "\n")
 
 

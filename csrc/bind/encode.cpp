@@ -54,10 +54,34 @@ std::vector<EncodeGroup> groups_of(const nb::sequence& list, int64_t dim, int64_
     return out;
 }
 
-// coarse, fine: ((start, stop, unit, planes), ...), a plane being (bits, step), a fine group made of whole coarse ones;
-// limits: largest, length, base, underflown.
+// (coarse, fine, result); coarse, fine: ((start, stop, unit, planes), ...), a plane being (bits, step), a fine group made of whole
+// coarse ones.
+EncodeView view_of(const nb::tuple& asked, int64_t vocab, int64_t dim) {
+    EncodeView view;
+    int64_t coarse = 0, fine = 0;
+    view.coarse = groups_of(nb::cast<nb::sequence>(asked[0]), dim, &view.words, &coarse, true);
+    view.words /= 4;
+    view.fine = groups_of(nb::cast<nb::sequence>(asked[1]), dim, &view.bytes, &fine, false);
+    for (EncodeGroup& group : view.coarse)
+        for (size_t f = 0; f < view.fine.size(); ++f) {
+            if (group.stop <= view.fine[f].start || view.fine[f].stop <= group.start) continue;
+            check(view.fine[f].start <= group.start && group.stop <= view.fine[f].stop, "a fine group is made of whole coarse ones");
+            group.cover = static_cast<int>(f);
+        }
+    const auto result = nb::cast<nb::tuple>(asked[2]);
+    const int64_t padded = (vocab + kBlock - 1) / kBlock * kBlock, each = padded * static_cast<int64_t>(view.coarse.size());
+    view.to = {place_of<uint8_t>(result[0], view.words * 4 * padded), place_of<uint8_t>(result[1], view.bytes * vocab),
+               place_of<float>(result[2], coarse * padded), place_of<float>(result[3], fine * padded),
+               place_of<float>(result[4], each), place_of<float>(result[5], each), place_of<float>(result[6], each),
+               place_of<float>(result[7], padded), place_of<float>(result[8], padded),
+               place_of<float>(result[9], padded), place_of<float>(result[10], padded),
+               place_of<uint8_t>(result[11], padded)};
+    return view;
+}
+
+// views: as view_of takes them, of the first `columns` rotated coordinates; limits: largest, length, base, underflown.
 void encode_into(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles centre, Doubles mean, Floats back,
-                 nb::sequence coarse_groups, nb::sequence fine_groups, bool unbiased, nb::tuple limits, nb::tuple result, int threads, const std::string& isa) {
+                 int64_t columns, nb::sequence views, bool unbiased, nb::tuple limits, int threads, const std::string& isa) {
     EncodeTask task;
     task.kind = kind_of(name);
     task.weight = weight_of(weight, task.kind);
@@ -65,30 +89,17 @@ void encode_into(AnyArray weight, const std::string& name, std::optional<Floats>
     const size_t dim = weight.shape(1);
     check(centre.size() == dim && mean.size() == dim && back.size() == dim * dim, "centre, mean [dim], back [dim, dim]");
     check(!bias || bias->size() == weight.shape(0), "bias must be [vocab]");
+    check(0 < columns && columns <= task.dim, "columns must be 1 to dim");
     task.bias = bias ? bias->data() : nullptr;
     task.centre = centre.data(), task.mean = mean.data(), task.back = back.data();
+    task.columns = columns;
     task.unbiased = unbiased;
     task.largest = nb::cast<double>(limits[0]), task.largest_length = nb::cast<double>(limits[1]);
     task.largest_base = nb::cast<double>(limits[2]), task.underflown = nb::cast<double>(limits[3]);
-    int64_t words = 0, bytes = 0, coarse = 0, fine = 0;
-    task.coarse = groups_of(coarse_groups, task.dim, &words, &coarse, true);
-    task.fine = groups_of(fine_groups, task.dim, &bytes, &fine, false);
-    for (EncodeGroup& group : task.coarse)
-        for (size_t f = 0; f < task.fine.size(); ++f) {
-            if (group.stop <= task.fine[f].start || task.fine[f].stop <= group.start) continue;
-            check(task.fine[f].start <= group.start && group.stop <= task.fine[f].stop, "a fine group is made of whole coarse ones");
-            group.cover = static_cast<int>(f);
-        }
-    const int64_t padded = (task.vocab + kBlock - 1) / kBlock * kBlock, each = padded * static_cast<int64_t>(task.coarse.size());
-    const EncodeResult to{place_of<uint8_t>(result[0], words * padded), place_of<uint8_t>(result[1], bytes * task.vocab),
-                          place_of<float>(result[2], coarse * padded), place_of<float>(result[3], fine * padded),
-                          place_of<float>(result[4], each), place_of<float>(result[5], each), place_of<float>(result[6], each),
-                          place_of<float>(result[7], padded), place_of<float>(result[8], padded),
-                          place_of<float>(result[9], padded), place_of<float>(result[10], padded),
-                          place_of<uint8_t>(result[11], padded)};
+    for (nb::handle asked : views) task.views.push_back(view_of(nb::cast<nb::tuple>(asked), task.vocab, columns));
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
-    unlocked([&] { encode(task, to, thread_count(threads), kernels->isa); });
+    unlocked([&] { encode(task, thread_count(threads), kernels->isa); });
 }
 
 // <row, x_q> for all rows and a few queries, [n][vocab], in float64.
@@ -121,7 +132,7 @@ void products_into(AnyArray weight, const std::string& name, Doubles hidden, Pla
 
 void bind_encode(nb::module_& m) {
     m.def("encode_into", &encode_into, nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("centre"),
-          nb::arg("mean"), nb::arg("back"), nb::arg("coarse"), nb::arg("fine"), nb::arg("unbiased"), nb::arg("limits"), nb::arg("result"),
+          nb::arg("mean"), nb::arg("back"), nb::arg("columns"), nb::arg("views"), nb::arg("unbiased"), nb::arg("limits"),
           nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("products_into", &products_into, nb::arg("weight"), nb::arg("kind"), nb::arg("hidden"), nb::arg("out"),
           nb::arg("threads") = 0, nb::arg("isa") = "");

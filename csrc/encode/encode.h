@@ -29,18 +29,6 @@ struct EncodeGroup {
 
 constexpr size_t kMostGroups = 64;
 
-// What is read, and the rules; `back` [dim][dim]: a rotated row is (row - centre) back.
-struct EncodeTask {
-    const void* weight = nullptr;
-    Kind kind = Kind::f32;
-    const float *bias = nullptr, *back = nullptr;
-    const double *centre = nullptr, *mean = nullptr;
-    int64_t vocab = 0, dim = 0;
-    std::vector<EncodeGroup> coarse, fine;
-    bool unbiased = false;  // scales that leave the rest orthogonal to the row
-    double largest = 0, largest_length = 0, largest_base = 0, underflown = 0;  // beyond the first three, a row is not coded
-};
-
 // What is written, per class but for the codes; padded to whole blocks where not said otherwise.
 struct EncodeResult {
     uint8_t *codes, *rest;       // [blocks][words][64][4]; [vocab][bytes]
@@ -50,6 +38,25 @@ struct EncodeResult {
     float *size, *rest_size;     // ‖codes‖ of the coarse planes, of all planes
     float *base, *length;        // bias + <row - centre, mean>; ‖row - centre‖
     uint8_t* uncoded;
+};
+
+// One way to code the rotated rows; several share the rotation.
+struct EncodeView {
+    std::vector<EncodeGroup> coarse, fine;
+    EncodeResult to;
+    int64_t words = 0, bytes = 0;  // 32-bit words of a class's coarse codes, bytes of its fine ones
+};
+
+// What is read, and the rules; `back` [dim][dim]: a rotated row is (row - centre) back, of which the first `columns` are wanted.
+struct EncodeTask {
+    const void* weight = nullptr;
+    Kind kind = Kind::f32;
+    const float *bias = nullptr, *back = nullptr;
+    const double *centre = nullptr, *mean = nullptr;
+    int64_t vocab = 0, dim = 0, columns = 0;
+    std::vector<EncodeView> views;
+    bool unbiased = false;  // scales that leave the rest orthogonal to the row
+    double largest = 0, largest_length = 0, largest_base = 0, underflown = 0;  // beyond the first three, a row is not coded
 };
 
 struct EncodeKernels {
@@ -75,7 +82,7 @@ const EncodeKernels* avx2_encoder();
 const EncodeKernels* avx512_encoder();
 const EncodeKernels* encoder_for(const char* isa);
 
-void encode(const EncodeTask& task, const EncodeResult& to, int threads, const char* isa);
+void encode(const EncodeTask& task, int threads, const char* isa);
 
 // Bytes of n codes in a row: whole words below 8 bits.
 inline int64_t plane_bytes(int64_t n, int bits) { return bits == 8 ? n : (n * bits + 31) / 32 * 4; }

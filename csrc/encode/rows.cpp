@@ -19,12 +19,12 @@ float above(double x) {
 
 int64_t widened(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Panels of three vectors of columns, row after row, as `turn` reads them.
-std::vector<float> packed(const float* back, int64_t dim, int64_t lanes) {
-    const int64_t columns = widened(dim, lanes);
+// Panels of three vectors of columns, row after row, as `turn` reads them; of the first `wanted` columns.
+std::vector<float> packed(const float* back, int64_t dim, int64_t wanted, int64_t lanes) {
+    const int64_t columns = widened(wanted, lanes);
     std::vector<float> out(static_cast<size_t>(columns * dim), 0.f);
     for (int64_t c = 0; c < columns; c += 3 * lanes) {
-        const int64_t width = std::min(3 * lanes, columns - c), there = std::min(width, dim - c);
+        const int64_t width = std::min(3 * lanes, columns - c), there = std::min(width, wanted - c);
         for (int64_t k = 0; k < dim; ++k) std::copy_n(back + k * dim + c, there, &out[c * dim + k * width]);
     }
     return out;
@@ -46,13 +46,9 @@ void pack_bits(uint8_t* codes, int64_t n, int bits, uint8_t* to) {
 
 class Encoder {
   public:
-    Encoder(const EncodeTask& task, const EncodeResult& to, const EncodeKernels& kernels)
-        : task_(task), to_(to), kernels_(kernels), padded_(widened(task.vocab, kBlock)) {
-        for (const EncodeGroup& group : task.coarse)
-            for (const EncodePlane& p : group.planes) words_ += (plane_bytes(group.stop - group.start, p.bits) + 3) / 4;
-        for (const EncodeGroup& group : task.fine)
-            for (const EncodePlane& p : group.planes) bytes_ += plane_bytes(group.stop - group.start, p.bits);
-        columns_ = packed(task.back, task.dim, kernels.lanes);
+    Encoder(const EncodeTask& task, const EncodeKernels& kernels) : task_(task), kernels_(kernels), padded_(widened(task.vocab, kBlock)) {
+        for (const EncodeView& view : task.views) words_ = std::max(words_, view.words);
+        columns_ = packed(task.back, task.dim, task.columns, kernels.lanes);
         stride_ = widened(task.dim, 16) + 16;  // rows that lie a power of two apart share the lines of a cache
     }
 
@@ -60,7 +56,7 @@ class Encoder {
         Turns<int64_t> next;
         const int64_t blocks = padded_ / kBlock;
         run_parallel(static_cast<int>(std::min<int64_t>(threads, blocks)), [&](int) {
-            Scratch<float> rows(kBlock * stride_), rotated(kBlock * stride_), work(2 * stride_);
+            Scratch<float> rows(kBlock * stride_), rotated(kBlock * stride_), work(3 * stride_);
             Scratch<uint8_t> codes(widened(task_.dim, 64) + 64), coarse(kBlock * words_ * 4);
             std::memset(rows.data(), 0, sizeof(float) * kBlock * stride_);
             for (int64_t b = next++; b < blocks; b = next++) block(b, rows.data(), rotated.data(), work.data(), codes.data(), coarse.data());
@@ -72,66 +68,77 @@ class Encoder {
         const int64_t first = b * kBlock, count = std::min(kBlock, task_.vocab - first), dim = task_.dim;
         const int64_t item = dim * (task_.kind == Kind::f32 ? 4 : 2);
         double base[kBlock] = {}, length[kBlock] = {};
+        bool out[kBlock] = {};
         for (int64_t r = 0; r < count; ++r) {
             const char* row = static_cast<const char*>(task_.weight) + (first + r) * item;
             kernels_.narrow(row, task_.kind, task_.centre, task_.mean, dim, rows + r * stride_, &base[r], &length[r]);
             if (task_.bias != nullptr) base[r] += task_.bias[first + r];
             length[r] = std::sqrt(length[r]) * (1 + 1e-12);
         }
-        kernels_.turn(rows, stride_, dim, columns_.data(), dim, rotated, stride_);
-        std::memset(coarse, 128, kBlock * words_ * 4);
+        kernels_.turn(rows, stride_, dim, columns_.data(), task_.columns, rotated, stride_);
         for (int64_t r = 0; r < count; ++r) {
-            const int64_t id = first + r;
             float* row = rotated + r * stride_;
-            const bool coded = kernels_.within(row, dim, static_cast<float>(task_.largest)) && length[r] <= task_.largest_length &&
-                               std::fabs(base[r]) <= task_.largest_base;
-            if (!coded) std::memset(row, 0, sizeof(float) * dim), base[r] = length[r] = 0;
-            to_.uncoded[id] = !coded;
-            to_.base[id] = static_cast<float>(base[r]);
-            to_.length[id] = above(length[r]);
-            encode_row(id, row, length[r], work, codes, coarse + r * words_ * 4);
+            out[r] = !(kernels_.within(row, task_.columns, static_cast<float>(task_.largest)) && length[r] <= task_.largest_length &&
+                       std::fabs(base[r]) <= task_.largest_base);
+            if (out[r]) std::memset(row, 0, sizeof(float) * task_.columns), base[r] = length[r] = 0;
         }
-        uint8_t* out = to_.codes + b * words_ * 256;
-        for (int64_t w = 0; w < words_; ++w)
-            for (int64_t r = 0; r < kBlock; ++r) std::memcpy(out + (w * kBlock + r) * 4, coarse + (r * words_ + w) * 4, 4);
+        for (const EncodeView& view : task_.views) {
+            std::memset(coarse, 128, kBlock * view.words * 4);
+            for (int64_t r = 0; r < count; ++r) {
+                const int64_t id = first + r;
+                float *row = rotated + r * stride_, *own = work + 2 * stride_;
+                if (&view != &task_.views.back()) {  // codes are taken from it
+                    std::copy_n(row, task_.columns, own);
+                    row = own;
+                }
+                view.to.uncoded[id] = out[r];
+                view.to.base[id] = static_cast<float>(base[r]);
+                view.to.length[id] = above(length[r]);
+                encode_row(view, id, row, length[r], work, codes, coarse + r * view.words * 4);
+            }
+            uint8_t* to = view.to.codes + b * view.words * 256;
+            for (int64_t w = 0; w < view.words; ++w)
+                for (int64_t r = 0; r < kBlock; ++r) std::memcpy(to + (w * kBlock + r) * 4, coarse + (r * view.words + w) * 4, 4);
+        }
     }
 
-    void encode_row(int64_t id, float* row, double length, float* work, uint8_t* codes, uint8_t* coarse) const {
+    void encode_row(const EncodeView& view, int64_t id, float* row, double length, float* work, uint8_t* codes, uint8_t* coarse) const {
+        const EncodeResult& to = view.to;
         double more[kMostGroups] = {}, covered[kMostGroups] = {}, squares = 0;
         int64_t plane = 0;
         float scale = 0;
-        for (size_t g = 0; g < task_.coarse.size(); ++g) {
-            const EncodeGroup& group = task_.coarse[g];
+        for (size_t g = 0; g < view.coarse.size(); ++g) {
+            const EncodeGroup& group = view.coarse[g];
             const int64_t n = group.stop - group.start, at = static_cast<int64_t>(g) * padded_ + id;
             float *left = row + group.start, *whole = work + stride_;
             double size = 0;
             if (task_.unbiased) std::copy_n(left, n, whole);
-            for (const EncodePlane& p : group.planes) size += coded(left, n, p, work, codes, coarse, &(to_.scale + padded_ * plane++)[id], &scale);
-            if (task_.unbiased) size *= unbias(id, left, whole, n, plane - static_cast<int64_t>(group.planes.size()), plane);
+            for (const EncodePlane& p : group.planes) size += coded(left, n, p, work, codes, coarse, &(to.scale + padded_ * plane++)[id], &scale);
+            if (task_.unbiased) size *= unbias(to.scale, id, left, whole, n, plane - static_cast<int64_t>(group.planes.size()), plane);
             // The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased
             // scale moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
-            to_.lost[at] = above(left_of(left, n));
-            to_.rounded[at] = above((group.unit * length + task_.underflown) * (task_.unbiased ? 4 : 1) + 0x1p-21 * size);
+            to.lost[at] = above(left_of(left, n));
+            to.rounded[at] = above((group.unit * length + task_.underflown) * (task_.unbiased ? 4 : 1) + 0x1p-21 * size);
             squares += size * size;
             if (group.cover >= 0) covered[group.cover] += size * size;
         }
-        to_.size[id] = above(std::sqrt(squares) * (1 + 1e-12));
+        to.size[id] = above(std::sqrt(squares) * (1 + 1e-12));
         plane = 0;
-        for (size_t f = 0; f < task_.fine.size(); ++f) {
-            const EncodeGroup& group = task_.fine[f];
+        for (size_t f = 0; f < view.fine.size(); ++f) {
+            const EncodeGroup& group = view.fine[f];
             const int64_t n = group.stop - group.start;
             scale = 0;
             for (const EncodePlane& p : group.planes)
-                more[f] += coded(row + group.start, n, p, work, codes, to_.rest + id * bytes_, &(to_.rest_scale + padded_ * plane++)[id], &scale);
+                more[f] += coded(row + group.start, n, p, work, codes, to.rest + id * view.bytes, &(to.rest_scale + padded_ * plane++)[id], &scale);
             const double both = std::sqrt(covered[f]) + more[f];
             squares += both * both - covered[f];
         }
-        to_.rest_size[id] = above(std::sqrt(squares > 0 ? squares : 0) * (1 + 1e-12));
-        for (size_t g = 0; g < task_.coarse.size(); ++g) {
-            const EncodeGroup& group = task_.coarse[g];
+        to.rest_size[id] = above(std::sqrt(squares > 0 ? squares : 0) * (1 + 1e-12));
+        for (size_t g = 0; g < view.coarse.size(); ++g) {
+            const EncodeGroup& group = view.coarse[g];
             const int64_t at = static_cast<int64_t>(g) * padded_ + id;
-            const double lost = group.cover < 0 ? to_.lost[at] : left_of(row + group.start, group.stop - group.start) + 0x1p-21 * more[group.cover];
-            to_.rest_lost[at] = above(lost + to_.rounded[at]);
+            const double lost = group.cover < 0 ? to.lost[at] : left_of(row + group.start, group.stop - group.start) + 0x1p-21 * more[group.cover];
+            to.rest_lost[at] = above(lost + to.rounded[at]);
         }
     }
 
@@ -146,14 +153,14 @@ class Encoder {
     }
 
     // Scales the codes c by ‖w‖^2 / <c, w>: what is left is then orthogonal to the row. Returns that factor.
-    double unbias(int64_t id, float* left, const float* whole, int64_t n, int64_t from, int64_t to) const {
+    double unbias(float* scale, int64_t id, float* left, const float* whole, int64_t n, int64_t from, int64_t to) const {
         double inner = 0, square = 0;
         for (int64_t j = 0; j < n; ++j) {
             inner += static_cast<double>(whole[j] - left[j]) * whole[j];
             square += static_cast<double>(whole[j]) * whole[j];
         }
         const float factor = inner > 0.2 * square ? static_cast<float>(square / inner) : 1.f;
-        for (int64_t p = from; p < to; ++p) to_.scale[padded_ * p + id] *= factor;
+        for (int64_t p = from; p < to; ++p) scale[padded_ * p + id] *= factor;
         for (int64_t j = 0; j < n; ++j) left[j] = whole[j] - (whole[j] - left[j]) * factor;
         return factor;
     }
@@ -169,17 +176,16 @@ class Encoder {
     }
 
     const EncodeTask& task_;
-    const EncodeResult& to_;
     const EncodeKernels& kernels_;
     const int64_t padded_;
-    int64_t words_ = 0, bytes_ = 0, stride_ = 0;
+    int64_t words_ = 0, stride_ = 0;
     std::vector<float> columns_;
 };
 
 }  // namespace
 
-void encode(const EncodeTask& task, const EncodeResult& to, int threads, const char* isa) {
-    Encoder(task, to, *encoder_for(isa)).run(threads);
+void encode(const EncodeTask& task, int threads, const char* isa) {
+    Encoder(task, *encoder_for(isa)).run(threads);
 }
 
 }  // namespace headlong

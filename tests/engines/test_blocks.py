@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
-from adversarial import CASES, build
-from bounded import IDS, LEVELS, check, check_bounds
+from adversarial import CASES
+from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of
 from headlong import native
 from headlong.engines.base import Engine
+from headlong.engines.methods import cascade
 from headlong.engines.methods.answers import answer_factors
 from headlong.engines.reference.blocks import SIDE, Search
 from headlong.errors import HeadlongError, OptionError
@@ -54,13 +55,7 @@ def test_bounds_hold_for_every_class_of_every_block(vocab: int, dim: int) -> Non
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90), st.sampled_from([1e-20, 1e-3, 1.0, 1e6]))
 def test_bounds_hold_at_any_scale(seed: int, vocab: int, dim: int, scale: float) -> None:
-    rng = np.random.default_rng(seed)
-    weight = rng.standard_normal((vocab, dim)) * np.exp(rng.normal(0, 2, (vocab, 1)))
-    weight[:, rng.random(dim) < 0.2] = 1.0  # constant coordinates
-    layer = Layer((weight * scale).astype(np.float32), rng.standard_normal(vocab).astype(np.float32))
-    hidden = (rng.standard_normal((3, dim)) * np.exp(rng.normal(0, 2, dim))).astype(np.float32)
-    blocks, _ = made(layer, hidden)
-    check_bounds(layer, blocks, np.concatenate([hidden, rng.standard_normal((2, dim)).astype(np.float32)]))
+    check_bounds_at(scale, (vocab, dim), seed, 2.0, lambda layer, hidden: made(layer, hidden)[0])
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -69,12 +64,7 @@ def test_ids_are_those_of_float64_on_layers_that_break_careless_bounds(
     name: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
-    case = build(name, "float32")
-    engine = hl.compile(case.layer, calibration=case.hidden, **IDS)
-    assert engine.plan.blocks is not None
-    for k in {1, min(10, case.layer.vocab), case.layer.vocab}:
-        top = engine.topk(case.hidden, k)
-        check(top, case.layer, case.hidden, case.exact)
+    assert check_ids_of(name).plan.blocks is not None
 
 
 def outliers(rng: np.random.Generator) -> np.ndarray:
@@ -352,3 +342,19 @@ def test_segments_end_where_the_closer_look_does(dim: int) -> None:
     assert edges[-1] == dim
     assert width in edges
     assert list(edges) == sorted(set(edges))
+
+
+def test_blocks_are_the_same_whether_they_share_a_pass_with_the_levels_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = clustered(5000, 200)
+    engines = []
+    for least in (128, 1000):
+        monkeypatch.setattr(cascade, "WORTH_SHARING", least)
+        engines.append(hl.compile(layer, calibration=np.tile(hidden, (10, 1)), width=32, **IDS))
+    plans = [engine.plan for engine in engines]
+    np.testing.assert_array_equal(plans[0].levels[0].codes, plans[1].levels[0].codes)
+    np.testing.assert_array_equal(plans[0].levels[0].slack, plans[1].levels[0].slack)
+    trees = [plan.blocks for plan in plans]
+    np.testing.assert_array_equal(trees[0].order, trees[1].order)
+    np.testing.assert_array_equal(trees[0].closer, trees[1].closer)
+    for one, other in zip(trees[0].levels, trees[1].levels, strict=True):
+        np.testing.assert_array_equal(one.records, other.records)

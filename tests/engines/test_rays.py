@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
-from adversarial import CASES, build
-from bounded import IDS, LEVELS, check, check_bounds
+from adversarial import CASES
+from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
@@ -63,15 +63,10 @@ def test_bounds_hold_for_every_class_of_every_ray(vocab: int, dim: int) -> None:
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90), st.sampled_from([1e-20, 1e-3, 1.0, 100.0]))
 def test_bounds_hold_at_any_scale(seed: int, vocab: int, dim: int, scale: float) -> None:
-    rng = np.random.default_rng(seed)
-    weight = rng.standard_normal((vocab, dim)) * np.exp(rng.normal(0, 1, (vocab, 1)))
-    weight[:, rng.random(dim) < 0.2] = 1.0  # constant coordinates
-    weight[rng.random(vocab) < 0.2] = weight[0]  # duplicates
-    layer = Layer((weight * scale).astype(np.float32), rng.standard_normal(vocab).astype(np.float32))
-    hidden = (rng.standard_normal((3, dim)) * np.exp(rng.normal(0, 2, dim))).astype(np.float32)
-    blocks = rays_of(layer, whiten(layer.weight, hidden.astype(np.float64)))
-    if blocks is not None:
-        check_bounds(layer, blocks, np.concatenate([hidden, rng.standard_normal((2, dim)).astype(np.float32)]))
+    def rays(layer: Layer, hidden: np.ndarray) -> Blocks | None:
+        return rays_of(layer, whiten(layer.weight, hidden.astype(np.float64)))
+
+    check_bounds_at(scale, (vocab, dim), seed, 1.0, rays)
 
 
 def test_rows_out_of_reach_have_no_rays() -> None:
@@ -89,10 +84,7 @@ def test_ids_are_those_of_float64_on_layers_that_break_careless_bounds(
     name: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
-    case = build(name, "float32")
-    engine = hl.compile(case.layer, calibration=case.hidden, **IDS)
-    for k in {1, min(10, case.layer.vocab), case.layer.vocab}:
-        check(engine.topk(case.hidden, k), case.layer, case.hidden, case.exact)
+    check_ids_of(name)
 
 
 def rows_of(kind: str, rng: np.random.Generator) -> np.ndarray:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 import headlong as hl
+from adversarial import build
 from headlong import native
 from headlong.engines.reference.blocks import SIDE, Search, _State, bounds, closer, halves_of
 from headlong.layers.matrix import Layer
@@ -23,6 +25,31 @@ def check(top: hl.TopK, layer: Layer, hidden: np.ndarray, exact: bool = False) -
     assert top.proved.all()
     for row in range(len(hidden)):
         check_topk(expected.logits[row], top.ids[row], top.logits[row], 0.0 if exact else expected.rounding[row])
+
+
+def check_ids_of(name: str) -> hl.Engine:
+    """Ids of the layer ``name`` by blocks, for one class, some, and all; the engine that had them."""
+    case = build(name, "float32")
+    engine = hl.compile(case.layer, calibration=case.hidden, **IDS)
+    for k in {1, min(10, case.layer.vocab), case.layer.vocab}:
+        check(engine.topk(case.hidden, k), case.layer, case.hidden, case.exact)
+    return engine
+
+
+def check_bounds_at(
+    scale: float, shape: tuple[int, int], seed: int, spread: float, blocks: Callable[[Layer, np.ndarray], Blocks | None]
+) -> None:
+    """Bounds of a random layer with constant coordinates and duplicates; ``spread`` of its rows' log sizes."""
+    rng = np.random.default_rng(seed)
+    vocab, dim = shape
+    weight = rng.standard_normal(shape) * np.exp(rng.normal(0, spread, (vocab, 1)))
+    weight[:, rng.random(dim) < 0.2] = 1.0
+    weight[rng.random(vocab) < 0.2] = weight[0]
+    layer = Layer((weight * scale).astype(np.float32), rng.standard_normal(vocab).astype(np.float32))
+    hidden = (rng.standard_normal((3, dim)) * np.exp(rng.normal(0, 2, dim))).astype(np.float32)
+    found = blocks(layer, hidden)
+    if found is not None:
+        check_bounds(layer, found, np.concatenate([hidden, rng.standard_normal((2, dim)).astype(np.float32)]))
 
 
 def check_bounds(layer: Layer, blocks: Blocks, hidden: np.ndarray) -> int:

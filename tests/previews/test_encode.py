@@ -11,7 +11,7 @@ from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import deinterleave, padded, row_bytes, unpack
-from headlong.previews.encode import Encoded, Group, Groups, encode
+from headlong.previews.encode import Encoded, Group, Groups, encode, encode_all, part_of
 from headlong.previews.few_bits import DEEPER, Planes, groups_of, lost_by
 from headlong.previews.int8 import mean_row
 from headlong.previews.sphere import random_basis
@@ -162,3 +162,39 @@ def test_codes_are_those_of_numpy_bit_for_bit(monkeypatch: pytest.MonkeyPatch, l
         made.append(encode(Layer(weight), basis, groups))
     for name in ("codes", "scale"):  # what they leave is a fused difference
         np.testing.assert_array_equal(getattr(made[0], name), getattr(made[1], name), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("level", native.levels())
+def test_views_that_share_a_pass_are_those_of_a_pass_each(level: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    layer = layer_of(130, dtype)
+    basis = basis_for(layer)
+    views = groups_for(130), Groups((Group(0, 17, (EIGHT,)), Group(17, 64, (EIGHT,)), Group(64, 130, ())), ())
+    for together, groups in zip(encode_all(layer, basis, views), views, strict=True):
+        alone = encode(layer, basis, groups)
+        for name, array in together._asdict().items():
+            np.testing.assert_array_equal(array, getattr(alone, name), err_msg=name)
+
+
+@pytest.mark.parametrize("level", native.levels())
+def test_the_first_groups_alone_are_coded_as_with_all_others(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    layer = layer_of(130, "float16")
+    basis = basis_for(layer)
+    whole = Groups((Group(0, 17, (EIGHT,)), Group(17, 64, (EIGHT,)), Group(64, 130, ())), ())
+    all_, first = encode(layer, basis, whole), encode(layer, basis, Groups(whole.coarse[:2], ()))
+    for name in ("codes", "scale", "base", "length", "uncoded"):
+        np.testing.assert_array_equal(getattr(all_, name), getattr(first, name), err_msg=name)
+    np.testing.assert_array_equal(all_.lost[:2], first.lost)
+
+
+def test_a_part_of_what_was_found_is_what_is_found_of_a_part() -> None:
+    layer = layer_of(65)
+    basis, groups = basis_for(layer), groups_for(65)
+    whole = encode(layer, basis, groups)
+    for part in (slice(0, 64), slice(64, 192), slice(128, 320)):
+        assert layer.bias is not None
+        alone = encode(Layer(layer.weight[part], layer.bias[part]), basis, groups)
+        for name, array in part_of(whole, part)._asdict().items():
+            np.testing.assert_array_equal(array, getattr(alone, name), err_msg=name)

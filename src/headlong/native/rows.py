@@ -52,15 +52,17 @@ def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
 
 
 def encode_into(
-    weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, coarse: Sequence[tuple[Any, ...]],
-    fine: Sequence[tuple[Any, ...]], unbiased: bool, limits: tuple[float, ...], result: tuple[Array, ...], thread_count: int,
+    weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, columns: int,
+    views: Sequence[tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]], tuple[Array, ...]]],
+    unbiased: bool, limits: tuple[float, ...], thread_count: int,
 ) -> None:  # fmt: skip
-    """Fills ``result``, an ``Encoded`` of ``previews/encode.py``, in one native pass over the rows."""
-    places = tuple(array.view(np.uint8) if array.dtype == bool else array for array in result)
+    """Fills the result of every view ``(coarse, fine, result)``, an ``Encoded`` of ``previews/encode.py``, in one pass."""
+    places = [
+        (coarse, fine, tuple(array.view(np.uint8) if array.dtype == bool else array for array in result))
+        for coarse, fine, result in views
+    ]
     name = weight.dtype.name
-    loaded().encode_into(
-        bits(weight), name, bias, centre, mean, back, coarse, fine, unbiased, limits, places, thread_count, isa()
-    )
+    loaded().encode_into(bits(weight), name, bias, centre, mean, back, columns, places, unbiased, limits, thread_count, isa())
 
 
 def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:

@@ -17,7 +17,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import BoxLevel, Term, deinterleave
-from headlong.previews.encode import Group, Groups, encode, sum_up
+from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.prefix import EIGHT, ROUNDING, Summands, joined, roundings, typical_of
 from headlong.previews.whitening import Basis
 
@@ -102,8 +102,10 @@ class Classes:
     ``own``     what float32 loses of a box, in units of that length, over the size of its codes
     """
 
-    def __init__(self, layer: Layer, basis: Basis, shape: Shape, threads: int, gauges: Gauges | None = None) -> None:
-        found = encode(layer, basis, shape.groups(), threads)
+    def __init__(
+        self, layer: Layer, basis: Basis, shape: Shape, threads: int, gauges: Gauges | None = None, found: Encoded | None = None
+    ) -> None:
+        found = encode(layer, basis, shape.groups(), threads) if found is None else found
         self.layer, self.basis, self.found, self.shape, self.vocab = layer, basis, found, shape, layer.vocab
         self.uncoded = found.uncoded[: self.vocab]
         self.lost = sum_up(found.lost, found.rounded)

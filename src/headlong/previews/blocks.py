@@ -26,6 +26,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import Blocks, BoxLevel
 from headlong.previews.block_records import SIDE, Bytes, Classes, Kept, Shape, boxes, joined_tops
+from headlong.previews.encode import Encoded, part_of
 from headlong.previews.whitening import Basis
 
 LOOK = 16
@@ -42,13 +43,15 @@ GAUGED = 2048
 """Classes, evenly spread, whose medians set the units of the rounding."""
 KEPT = 1 << 18
 """Up to so many classes the codes are kept until the order is known: 28 MB at most. Beyond, rows are coded a second time."""
-Coder = Callable[[Layer], Classes]
+Coder = Callable[..., Classes]
+"""``(rows, where they stand in the layer)``; the latter where they stand in its order."""
 HALF = 60000.0
 """What float16 holds."""
 
 
-def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0) -> Blocks:
-    """The order of the classes and all levels. ``factor``: what of the segments' Cauchy-Schwarz is left, as learned.
+def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0, found: Encoded | None = None) -> Blocks:
+    """The order of the classes and all levels. ``factor``: what of the segments' Cauchy-Schwarz is left, as learned;
+    ``found``: the rows coded in the groups of :func:`shape_of`, where that is done.
 
     Some classes at a time are coded, for the order; beyond :data:`KEPT` classes they are coded again, in that order, so that
     nothing but what is kept grows with them, and the features that tell neighbours.
@@ -56,8 +59,9 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0)
     shape = shape_of(layer.dim)
     gauges = Classes(_rows(layer, evenly(np.arange(layer.vocab), GAUGED)), basis, shape, threads).gauges
 
-    def coded(rows: Layer) -> Classes:
-        return Classes(rows, basis, shape, threads, gauges)
+    def coded(rows: Layer, part: slice | None = None) -> Classes:
+        done = None if part is None or found is None else part_of(found, part)
+        return Classes(rows, basis, shape, threads, gauges, done)
 
     features, whole = _features(layer, coded, shape)
     order = _places(_neighbours(features, threads))
@@ -78,7 +82,7 @@ def _features(layer: Layer, coded: Coder, shape: Shape) -> tuple[Floats, Classes
     found, pieces = np.empty((layer.vocab, shape.look + len(shape.edges)), np.float32), []
     for start in range(0, layer.vocab, AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        some = coded(_rows(layer, part))
+        some = coded(_rows(layer, part), part)
         found[part] = some.features()
         if layer.vocab <= KEPT:
             pieces.append(some)

@@ -13,6 +13,7 @@ Coarse planes are read for all classes, fine ones for those that stay open. A pl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,20 +88,39 @@ class Encoded(NamedTuple):
 
 def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1, unbiased: bool = False) -> Encoded:
     """``unbiased``: scales that leave the rest orthogonal to the row (``sphere.py``)."""
-    to = _places(layer, groups)
-    units = _units(layer, basis, groups)
+    return encode_all(layer, basis, (groups,), threads, unbiased)[0]
+
+
+def encode_all(
+    layer: Layer, basis: Basis, views: Sequence[Groups], threads: int = 1, unbiased: bool = False
+) -> list[Encoded]:
+    """The codes of every view, in one pass: rows are turned once. Only the coordinates that a view has groups of are."""
+    found = [_places(layer, groups) for groups in views]
+    units = [_units(layer, basis, groups) for groups in views]
     if native.isa() == native.REFERENCE:
-        reference = _Reference(layer, basis, groups, units, unbiased, to)
-        for part in parts(layer.weight):
-            reference.take(part)
-        return to
+        for groups, sizes, to in zip(views, units, found, strict=True):
+            reference = _Reference(layer, basis, groups, sizes, unbiased, to)
+            for part in parts(layer.weight):
+                reference.take(part)
+        return found
+    columns = max(group.stop for groups in views for group in groups.coarse)
+    asked = []
+    for groups, sizes, to in zip(views, units, found, strict=True):
+        coarse = [(*group[:2], unit, group.planes) for group, unit in zip(groups.coarse, sizes, strict=True)]
+        asked.append((coarse, [(*group[:2], 0.0, group.planes) for group in groups.fine], to))
     native.encode_into(
-        layer.weight, layer.bias, basis.centre, basis.mean, np.ascontiguousarray(basis.back, np.float32),
-        [(*group[:2], unit, group.planes) for group, unit in zip(groups.coarse, units, strict=True)],
-        [(*group[:2], 0.0, group.planes) for group in groups.fine],
-        unbiased, (LARGEST / layer.dim, LARGEST, LARGEST_BASE, UNDERFLOWN), to, threads,
+        layer.weight, layer.bias, basis.centre, basis.mean, np.ascontiguousarray(basis.back, np.float32), columns, asked,
+        unbiased, (LARGEST / layer.dim, LARGEST, LARGEST_BASE, UNDERFLOWN), threads,
     )  # fmt: skip
-    return to
+    return found
+
+
+def part_of(found: Encoded, part: slice) -> Encoded:
+    """What was found of the classes ``part``, which begins with a block."""
+    end = -(-min(part.stop, len(found.rest)) // CLASS_BLOCK) * CLASS_BLOCK
+    cut = {name: array[..., part.start : end] for name, array in found._asdict().items()}
+    cut |= {"codes": found.codes[part.start // CLASS_BLOCK : end // CLASS_BLOCK], "rest": found.rest[part]}
+    return Encoded(**cut)
 
 
 def sum_up(a: Floats, b: Floats) -> Floats:

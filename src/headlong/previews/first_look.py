@@ -149,11 +149,11 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     dim, fine = layer.dim, _radii(seen, ((0, layer.dim),), CODE_LOSS)
     if width is None:
         likely = CODES * seen.whole if teaches(promise) else seen.whole
-        return Look(6 * 4 + dim, False, None, False, seen.whole, likely, fine, _lengths(seen, width))
+        return Look(6 * 4 + dim, False, None, False, seen.whole, likely, fine, _lengths(seen, width, promise))
     fine = CODES * fine if teaches(promise) else fine
     if isinstance(width, Groups):
         coarse = _radii_of_groups(seen, width)
-        return Look(plane_bytes(width), True, dim * DEEPER, True, coarse, coarse, fine, _lengths(seen, width))
+        return Look(plane_bytes(width), True, dim * DEEPER, True, coarse, coarse, fine, _lengths(seen, width, promise))
     head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
     learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
     coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
@@ -161,7 +161,8 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
     if teaches(promise):
         likely = _typical(seen, width, sure) * sure
-    return Look(width + 4 * (2 + len(head) + len(tail)), False, dim - width, True, coarse, likely, fine, _lengths(seen, width))
+    lengths = _lengths(seen, width, promise)
+    return Look(width + 4 * (2 + len(head) + len(tail)), False, dim - width, True, coarse, likely, fine, lengths)
 
 
 def _gathered(
@@ -189,9 +190,9 @@ def _gathered(
     return total + min(at_once, vocab * opened * closer + after)
 
 
-def _lengths(seen: Seen, width: int | Groups | None) -> Doubles:
-    """``[judges]``: how far the estimates of the sampled classes are off as one vector."""
-    if isinstance(width, Groups):
+def _lengths(seen: Seen, width: int | Groups | None, promise: Promise) -> Doubles:
+    """``[judges]``: how far the estimates of the sampled classes are off as one vector, which proofs of normalisers go by."""
+    if isinstance(width, Groups) or promise.delta > 0 or math.isinf(promise.eps):
         return np.full(len(seen.best), np.inf)
     if width is None:  # what codes lose is nearly alike in all directions
         return np.asarray(EVEN * np.linalg.norm(seen.whole, axis=1) / math.sqrt(seen.rows.shape[1]))

@@ -53,6 +53,7 @@ def prefix_plan(
     deeper: bool = True,
     likely: float = 1.0,
     together: bool = False,
+    found: Encoded | None = None,
 ) -> Plan:
     """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored.
 
@@ -60,10 +61,11 @@ def prefix_plan(
     ``deeper``  False: no level 1; exact rows follow the prefix
     ``together``  how far all classes are off as one vector is computed, too: see ``together.py``
     ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
+    ``found``  the rows coded in :func:`prefix_groups`, where that is done
     """
     head, tail = spread(0, FIRST, 4, width), tail_of(width, layer.dim)
-    coarse = (*(Group(*segment, EIGHT) for segment in head), *(Group(*segment, ()) for segment in tail))
-    found = encode(layer, basis, Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper)), threads)
+    if found is None:
+        found = encode(layer, basis, prefix_groups(width, layer.dim, deeper), threads)
     lost = sum_up(found.lost, found.rounded)
     norms, terms = lost[len(head) :], tuple(Term("norm", *segment, 1.0, row, likely) for row, segment in enumerate(tail))
     if factor is not None and tail:
@@ -79,6 +81,13 @@ def prefix_plan(
         slack, more = _shared((*head, *tail), found.rest_lost, found.rest_size, rounding, found.uncoded, 0)
         levels.append(Level(found.rest, _layout(tail), found.rest_scale, slack, more, adds=True))
     return Plan(basis.mean, basis.rotation, found.base, basis.centre, tuple(levels), dense=dense)
+
+
+def prefix_groups(width: int, dim: int, deeper: bool = True) -> Groups:
+    """Codes of the first ``width`` coordinates, norms of the others, and codes of them for a level 1."""
+    head, tail = spread(0, FIRST, 4, width), tail_of(width, dim)
+    coarse = (*(Group(*segment, EIGHT) for segment in head), *(Group(*segment, ()) for segment in tail))
+    return Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper))
 
 
 def _together(layer: Layer, basis: Basis, found: Encoded, group: int, term: Term) -> Term:

@@ -33,12 +33,13 @@ from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.again import plan_again
 from headlong.previews.block_choice import least_eps, stand_ins, tighter, worth
-from headlong.previews.blocks import blocks_of
+from headlong.previews.blocks import KEPT, blocks_of, shape_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
+from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
 from headlong.previews.first_look import CANDIDATES, apart, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
-from headlong.previews.prefix import prefix_plan, tail_of
+from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
 from headlong.previews.sphere import random_basis
 from headlong.previews.whitening import Basis, whiten
 
@@ -49,6 +50,8 @@ DENSE_SHARE = 0.25
 """A query with more than this share of the classes as candidates is finished densely."""
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
+WORTH_SHARING = 128
+"""Dimensions from which turning a row takes longer than coding it."""
 MANY = 4096
 """Classes below which a look at all of them is short."""
 FEW = 4
@@ -94,12 +97,13 @@ class Cascade(Method):
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         chosen_by = stand_ins(layer) if calibration is None and self._stood_in(layer, promise) else calibration
-        plan, basis = self._levels(layer, chosen_by, threads, promise)
+        tried = self._tries_blocks(layer, calibration, promise)
+        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, tried and calibration is not None)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
             plan = self._taught(layer, plan, calibration, threads, promise)
-        return self._with_blocks(layer, plan, basis, calibration, threads, promise)
+        return self._with_blocks(layer, plan, basis, calibration, threads, promise, coded) if tried else plan
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         if calibration is not None or radii_of(promise) == "rotation":
@@ -116,19 +120,22 @@ class Cascade(Method):
         half = len(calibration) // 2
         return taught(layer, plan, promise, calibration[:half], calibration[half:], threads)
 
-    def _with_blocks(
-        self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise
-    ) -> Plan:
-        """The plan with blocks, where that was asked for or calibration vectors show that they read less."""
+    def _tries_blocks(self, layer: Layer, calibration: Doubles | None, promise: Promise) -> bool:
+        """Whether blocks are built: asked for, or to see whether calibration vectors read less by them."""
         tried = self.blocks if self.blocks is not None else calibration is not None and layer.vocab >= MANY
-        if not tried or radii_of(promise) == "rotation":
-            return plan
+        return tried and radii_of(promise) != "rotation"
+
+    def _with_blocks(
+        self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise,
+        coded: Encoded | None,
+    ) -> Plan:  # fmt: skip
+        """The plan with blocks, where that was asked for or calibration vectors show that they read less."""
         vectors, queries = stand_ins(layer) if calibration is None else calibration, None
         if calibration is not None and radii_of(promise) == "calibrated":
             vectors, queries = split(calibration, rate_of(promise))
         if basis is None or calibration is None:
             basis = whiten(layer.weight, vectors)
-        blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, DENSE_SHARE, threads)
+        blocks = tighter(layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads)
         if queries is not None:
             half = len(vectors)
             assert calibration is not None
@@ -142,13 +149,14 @@ class Cascade(Method):
         return plan._replace(blocks=blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch))
 
     def _levels(
-        self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise
-    ) -> tuple[Plan, Basis | None]:
-        """The look at all classes and what follows it, and the whitened basis where there is one."""
+        self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool
+    ) -> tuple[Plan, Basis | None, Encoded | None]:
+        """The look at all classes and what follows it, the whitened basis where there is one, and there what ``blocks`` are
+        made of, where one pass over the rows is enough for both."""
         dense = Dense(crossover(layer, promise.eps), DENSE_SHARE)
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
-            return self._planes(layer, calibration, dense, threads, promise), None
+            return self._planes(layer, calibration, dense, threads, promise), None, None
         if self._may_prefix(layer, calibration):
             vectors, rate, queries = calibration, rate_of(promise), None
             if vectors is not None and radii in LEARNED:
@@ -163,17 +171,31 @@ class Cascade(Method):
                 width, bits = best_look(layer, basis, judges, promise, DENSE_SHARE, few, threads)
             if bits is not None:
                 planes = Planes(filled(energy_of(basis, layer), bits), 6)
-                return planes_plan(layer, balanced(basis, layer), planes, dense, threads), basis
+                return planes_plan(layer, balanced(basis, layer), planes, dense, threads), basis, None
             if width is not None:
                 factor, likely = None, 1.0
                 if queries is not None and radii == "likely":
                     likely = likely_factor(layer.weight, basis, tail_of(width, layer.dim), queries, rate)
                 elif queries is not None:
                     factor = tail_factor(layer.weight, basis, width, queries, rate)
-                return prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely, proved), basis
+                coded = self._coded_for_both(layer, basis, width, threads) if blocks else (None, None)
+                plan = prefix_plan(
+                    layer, basis, width, dense, threads, factor, self.deeper, likely, proved, coded[0]
+                )
+                return plan, basis, coded[1]
         centred = calibration is not None and better_centred(layer, calibration)
         centre = mean_row(layer.weight) if centred else None
-        return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis
+        return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis, None
+
+    def _coded_for_both(
+        self, layer: Layer, basis: Basis, width: int, threads: int
+    ) -> tuple[Encoded | None, Encoded | None]:
+        """What a prefix and what blocks are made of, in one pass; nothing where that is too much to hold until both are."""
+        if layer.vocab > KEPT or layer.dim < WORTH_SHARING:
+            return None, None
+        views = prefix_groups(width, layer.dim, self.deeper), shape_of(layer.dim).groups()
+        prefix, blocks = encode_all(layer, basis, views, threads)
+        return prefix, blocks
 
     def _planes(
         self, layer: Layer, calibration: Doubles | None, dense: Dense, threads: int, promise: Promise
@@ -234,10 +256,8 @@ class PlacedCascade(Cascade):
     def _stood_in(self, layer: Layer, promise: Promise) -> bool:
         return False
 
-    def _with_blocks(
-        self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise
-    ) -> Plan:
-        return plan
+    def _tries_blocks(self, layer: Layer, calibration: Doubles | None, promise: Promise) -> bool:
+        return False
 
 
 def radii_of(promise: Promise) -> str:

@@ -11,7 +11,8 @@ those of phrases that occur once are what few neighbours make of them. Queries a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,12 +54,10 @@ def phrases(
     before, after, share = (np.concatenate(column) for column in zip(*pairs, strict=True))
     sums = np.bincount(before, share, words), np.bincount(after, share, len(kept))
     share = (share / np.sqrt(sums[0][before] * sums[1][after])).astype(np.float32)
-    left, right = _factors(before, after, share, (words, len(kept)), dim, seed)
+    left, right = factors([sparse(after, before, share, (len(kept), words))], dim, seed)
     left /= np.sqrt(np.maximum(sums[0], 1e-3)).astype(np.float32)[:, None]
     hidden = [_hidden(left, other) for other in others]
-    some = right[:: max(1, len(right) // 4096)]
-    loud = float((hidden[0][::64] @ some.T).std())
-    return Phrases(right, np.log(count[kept]).astype(np.float32), *(one * np.float32(LOUD / loud) for one in hidden))
+    return Phrases(right, np.log(count[kept]).astype(np.float32), *as_loud(right, *hidden))
 
 
 def _pairs(text: Ids, phrase: Ids, step: int) -> tuple[Ids, Ids, NDArray[np.float64]]:
@@ -68,20 +67,33 @@ def _pairs(text: Ids, phrase: Ids, step: int) -> tuple[Ids, Ids, NDArray[np.floa
     return before[here], after[here], np.full(int(here.sum()), 1.0 / step)
 
 
-def _factors(
-    rows: Ids, columns: Ids, values: Floats, shape: tuple[int, int], dim: int, seed: int
-) -> tuple[Floats, Floats]:
-    """``U [rows, dim]`` and ``V S [columns, dim]`` of a sparse matrix."""
+def sparse(rows: Ids, columns: Ids, values: Floats, shape: tuple[int, int]) -> Any:
+    """A sparse matrix; what is given for one entry several times is added up."""
     pairs = torch.from_numpy(np.stack([rows, columns]))
-    forth = torch.sparse_coo_tensor(pairs, torch.from_numpy(values), shape, check_invariants=True).coalesce()
-    back = forth.t().coalesce()
-    found = torch.randn(shape[0], dim + SPARE, generator=torch.Generator().manual_seed(seed))
+    return torch.sparse_coo_tensor(pairs, torch.from_numpy(values), shape, check_invariants=True).coalesce()
+
+
+def factors(pieces: Sequence[Any], dim: int, seed: int) -> tuple[Floats, Floats]:
+    """``U [contexts, dim]`` and ``V S [classes, dim]`` of a matrix ``[contexts, classes]``, given in pieces of classes."""
+    found = torch.randn(pieces[0].shape[1], dim + SPARE, generator=torch.Generator().manual_seed(seed))
     for _ in range(3):
-        found = torch.linalg.qr(forth @ (back @ found))[0]
-    right = back @ found
-    energy, turn = torch.linalg.eigh(right.T @ right)
-    order = torch.argsort(energy, descending=True)[:dim]
-    return (found @ turn[:, order]).numpy(), (right @ turn[:, order]).numpy()
+        found = torch.linalg.qr(sum(piece.t() @ (piece @ found) for piece in pieces))[0]
+    gram = sum(right.T @ right for right in (piece @ found for piece in pieces))
+    energy, turn = torch.linalg.eigh(gram)
+    left = found @ turn[:, torch.argsort(energy, descending=True)[:dim]]
+    rows = np.empty((sum(piece.shape[0] for piece in pieces), dim), np.float32)
+    done = 0
+    for piece in pieces:
+        rows[done : done + piece.shape[0]] = (piece @ left).numpy()
+        done += piece.shape[0]
+    return left.numpy(), rows
+
+
+def as_loud(rows: Floats, calibration: Floats, queries: Floats) -> tuple[Floats, Floats]:
+    """Both times what makes a query's logits over the classes spread by :data:`LOUD`."""
+    some = rows[:: max(1, len(rows) // 4096)]
+    times = np.float32(LOUD / float((calibration[::64] @ some.T).std()))
+    return calibration * times, queries * times
 
 
 def _hidden(left: Floats, text: Ids) -> Floats:
