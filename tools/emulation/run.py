@@ -130,8 +130,8 @@ def answers(level: str, ended: Path, seconds: float) -> tuple[int | None, str]:
 
 
 def commit() -> str:
-    """Of what the tests run, marked where the tree differs from it."""
-    parts = ["csrc", "src", "tests"]
+    """Of the sources that are tested, marked where the tree differs from it."""
+    parts = ["csrc", "src"]
     said = [subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
             for command in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", *parts])]  # fmt: skip
     return said[0] + "+" * bool(said[1])
