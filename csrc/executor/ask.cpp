@@ -14,6 +14,7 @@ namespace {
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
 constexpr size_t kMostScouts = 4;        // queries that speak for a block of four times as many or more
+constexpr size_t kFewOf = 4;  // so many queries or more, of which one is better read densely
 constexpr size_t kQueriesPerScout = 16, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
@@ -92,7 +93,10 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     }
     if (finish_densely.empty()) return;
     if (use_preview) {
-        over_blocks(e, hidden, finish_densely, question, true, resolve, finish, answers);
+        // Each was judged by its part of a pass that all share. Few of many would pay for all of it: they are looked at once more, as
+        // the smaller batch that they are.
+        const bool few = kFewOf * finish_densely.size() <= rows.size();
+        over_blocks(e, hidden, finish_densely, question, !few, resolve, finish, answers);
         return;
     }
     for (int64_t row : finish_densely) answers[row].dense = true;

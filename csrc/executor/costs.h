@@ -15,4 +15,7 @@ inline double lane_cost(double bytes) { return 0.7 + 0.006 * bytes; }
 // A class that is looked at more closely for one query, somewhere among the others.
 inline double hit_cost(double bytes) { return 25 + 0.1 * bytes; }
 
+// A class of a look at all of them for one query, beside its codes: its interval, and what that adds to the sums.
+constexpr double kInterval = 2.5;
+
 }  // namespace headlong
