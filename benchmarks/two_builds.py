@@ -27,6 +27,7 @@ MEGABYTES, ROUNDS, K, CALIBRATION = 96, 60, 10, 4096
 PROMISES: dict[str, tuple[bool, dict[str, Any]]] = {
     "ids proved": (True, {"eps": math.inf}),
     "default promise": (True, {}),
+    "no calibration, default promise": (False, {}),
     "no calibration, eps 0.2 proved": (False, {"eps": 0.2, "delta": 0.0}),
 }
 BEFORE = ("nothing", "cold caches", "torch on all cores", "a pause of 5 ms")

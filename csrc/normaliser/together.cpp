@@ -16,7 +16,7 @@ namespace {
 constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summed in float64
 constexpr double kMargin = 1 + 0x1p-9; // of F and G, for the float32 that they are made of
 constexpr float kSlop = 0x1p-14f;      // relative: exponentials, and what they add up to in float32
-constexpr double kPart = 0.7;          // of what may stay open goes to the classes below the cut, where the others have codes left to read
+constexpr double kPart = 0.45;         // of what may stay open goes to the classes below the cut, where the others have codes left to read
 constexpr double kNearly = 0.85;       // ... and where they have not
 constexpr double kMostPart = 0.96;     // ... and no more than this, when all are counted
 constexpr int64_t kGuessed = 4;         // chunks of classes that the first cut is guessed from

@@ -25,7 +25,7 @@ IN_CACHE = 1 << 21
 """Bytes that a query finds in the caches where the one before was ours, too. Every other query does not."""
 HALF, HOPEFUL = 0.5, 0.9
 """Of the room for gaps: what level 1 leaves to classes that it does not look at, and what exact rows leave (by_proof.cpp)."""
-BELOW, NEARLY = 0.7, 0.85
+BELOW, NEARLY = 0.45, 0.85
 """What goes to the classes that are bounded at once, where others have a level 1 and where they have none (together.cpp)."""
 FARTHEST = 40.0
 """Nats: a radius beyond is as bad as any."""
