@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -32,6 +32,8 @@ SHAPES = {
     "dim": ([1, 2, 7, 16, 64, 100, 513], [1, 1, 2, 3, 5, 4, 2]),
     "batch": ([1, 2, 7, 8, 17, 64, 100, 200], [1, 1, 1, 2, 1, 3, 2, 20]),
 }
+TASTES, ONE_IN = "around tastes", 16
+"""Layers whose classes point the same way, which rays bound; one case in so many is of one, and asks for blocks."""
 SPECTRA = ("flat", "decaying", "one direction", "low rank", "duplicates", "zero rows", "one huge row", "sparse", "long tail")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LINKS = {"none": None, "scaled": Affine(2.5, -3.0), "softcap": SoftCap(5.0), "gss": Gss(), "table": None}
@@ -84,7 +86,25 @@ class Case:
 def draw(number: int) -> Case:
     """The case of this number."""
     rng = np.random.default_rng([2026, number])
+    case = _any(number, rng)
+    return case if number % ONE_IN != ONE_IN // 2 - 2 else _around_tastes(case, rng)
 
+
+def _around_tastes(case: Case, rng: np.random.Generator) -> Case:
+    """The case on a layer that rays are for, asked for blocks."""
+    options = ({"blocks": True}, {"blocks": True, "deeper": False}, {"blocks": True, "width": 8})[int(rng.integers(3))]
+    vocab, dim = int(rng.choice([5_000, 12_103, 20_011])), int(rng.choice([16, 48, 64, 100]))
+    over, delta_ids = ("query", 0.0) if case.method != "cascade" or case.over == "rotation" else (case.over, case.delta_ids)
+    calibration, eps = case.calibration, case.eps
+    if over == "query":
+        calibration, eps = ("none", "good", "good", "alien")[int(rng.integers(4))], (0.01, 0.1, math.inf)[int(rng.integers(3))]
+    return replace(
+        case, vocab=vocab, dim=dim, batch=min(case.batch, MOST_LOGITS // vocab), spectrum=TASTES, method="cascade",
+        options=options, over=over, delta_ids=delta_ids, calibration=calibration, eps=eps,
+    )  # fmt: skip
+
+
+def _any(number: int, rng: np.random.Generator) -> Case:
     def one(values: Any, weights: Any = None) -> Any:
         chances = None if weights is None else np.asarray(weights, float) / sum(weights)
         return values[int(rng.choice(len(values), p=chances))]
@@ -134,11 +154,12 @@ def build(case: Case) -> Thrown:
     """Layer, hidden vectors ``[batch, dim]`` and calibration vectors, if any."""
     rng = np.random.default_rng([7, case.number])
     structured = case.method in MAKERS
-    weight = None if structured else _rows(case, rng)
+    around = around_tastes(case.vocab, case.dim, rng) if case.spectrum == TASTES else None
+    weight = None if structured else around[0].astype(np.float32) if around else _rows(case, rng)
     turn = np.exp(-np.arange(case.dim) / max(1.0, case.dim / 8)) if case.spectrum == "decaying" else np.ones(case.dim)
 
     def vectors(count: int) -> Doubles:
-        rows = rng.standard_normal((count, case.dim)) * turn + 0.3 * np.ones(case.dim)
+        rows = around[1](count) if around else rng.standard_normal((count, case.dim)) * turn + 0.3 * np.ones(case.dim)
         return np.asarray(rows * np.exp(0.3 * rng.standard_normal((count, 1))))
 
     hidden, factor = vectors(case.batch), 1.0

@@ -83,7 +83,7 @@ def _child(number: int, writer: int) -> None:
         found = run(draw(number))
         said: dict[str, Any] = {
             "ended": "well", "rows": found.rows, "faults": found.faults, "refused": found.refused, "chances": found.chances,
-            "trials": found.trials, "failures": found.failures, "ratio": found.ratio,
+            "trials": found.trials, "failures": found.failures, "ratio": found.ratio, "rays": found.rays,
         }  # fmt: skip
     except BaseException:
         said = {"ended": "raised", "by": traceback.format_exc()[-1500:]}
@@ -134,6 +134,7 @@ class Record:
             data["trouble"].append({"number": number, "ended": came["ended"], "by": came["by"], "case": asdict(case)})
             return
         data["rows"] += came["rows"]
+        data["with rays"] = data.get("with rays", 0) + came["rays"]
         if came["refused"]:
             _count(data["refused"], {came["refused"].split(":")[0]: 1})
         if came["faults"]:
