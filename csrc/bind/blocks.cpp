@@ -223,7 +223,8 @@ class BoundBlocks {
         b_.rest_width = (b_.dim - b_.width + kNeighbours - 1) / kNeighbours * kNeighbours;
         check(rest.ndim() == 2 && static_cast<int64_t>(rest.shape(0)) == b_.dim && static_cast<int64_t>(rest.shape(1)) == b_.rest_width &&
                   static_cast<int64_t>(scale.size()) == b_.rest_width, "rest [dim, a multiple of 16] and its scales");
-        b_.rest = rest.data();
+        rest_ = tiled(rest.data(), b_.dim, b_.rest_width);
+        b_.rest = rest_.data();
         b_.rest_scale = scale.data();
         const auto lost = nb::cast<Doubles>(turns[4]);
         b_.rest_lost.assign(lost.data(), lost.data() + lost.size());
@@ -251,7 +252,8 @@ class BoundBlocks {
                   static_cast<int64_t>(directions.shape(1)) == b_.ray_count && b_.width == b_.dim, "rays [dim, a multiple of 16] in all coordinates");
         for (size_t i = 0; i < owner.size(); ++i) check(owner.data()[i] < b_.ray_count, "a node lies on a ray");
         check(static_cast<int64_t>(b_.edges.size()) + 1 <= kMostTails, "lengths of a record");
-        b_.rays = directions.data();
+        rays_ = tiled(directions.data(), b_.dim, b_.ray_count);
+        b_.rays = rays_.data();
         b_.ray_scale = scale.data();
         b_.owner = owner.data();
         owners_ = static_cast<int64_t>(owner.size());
@@ -305,6 +307,7 @@ class BoundBlocks {
     }
 
     Blocks b_;
+    std::vector<int8_t> rest_, rays_;
     int64_t owners_ = 0;
     nb::object keep_, names_, there_, beside_;
 };

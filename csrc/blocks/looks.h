@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace headlong {
 
@@ -42,9 +43,15 @@ struct Looks {
     void (*ray_nodes)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper);
     // The same of one class on top of `est`, which it had from before; its upper end is returned.
     float (*closer)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est);
-    // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16.
+    // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16; codes in tiles, as `tiled` has them.
     void (*spread)(const int8_t* codes, int64_t rows, int64_t n, const float* x, float* out);
 };
+
+constexpr int64_t kSpread = 4 * kNeighbours;  // columns of a tile
+
+// codes [rows][n] as [n / kSpread][rows][kSpread], and behind these tiles of 16 columns: what is read in one go is read faster from
+// memory than strips of rows are.
+std::vector<int8_t> tiled(const int8_t* codes, int64_t rows, int64_t n);
 
 const Looks* portable_looks();
 const Looks* generic_looks();

@@ -89,16 +89,16 @@ float closer(const uint8_t* record, const RecordShape& shape, const LookQuery& q
 }
 
 template <int Columns>
-inline void spread_some(const int8_t* codes, int64_t rows, int64_t n, const float* x, float* out) {
+inline void spread_some(const int8_t* codes, int64_t rows, const float* x, float* out) {
     F16 sums[Columns] = {};
     for (int64_t j = 0; j < rows; ++j)
         for (int c = 0; c < Columns; ++c)
-            sums[c] += floats(read<Codes16>(reinterpret_cast<const uint8_t*>(codes + j * n + c * kNeighbours))) * x[j];
+            sums[c] += floats(read<Codes16>(reinterpret_cast<const uint8_t*>(codes + (j * Columns + c) * kNeighbours))) * x[j];
     std::memcpy(out, sums, sizeof(sums));
 }
 
 void spread(const int8_t* codes, int64_t rows, int64_t n, const float* x, float* out) {
     int64_t c = 0;
-    for (; c + 4 * kNeighbours <= n; c += 4 * kNeighbours) spread_some<4>(codes + c, rows, n, x, out + c);
-    for (; c < n; c += kNeighbours) spread_some<1>(codes + c, rows, n, x, out + c);
+    for (; c + kSpread <= n; c += kSpread) spread_some<4>(codes + c * rows, rows, x, out + c);
+    for (; c < n; c += kNeighbours) spread_some<1>(codes + c * rows, rows, x, out + c);
 }

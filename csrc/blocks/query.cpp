@@ -20,6 +20,17 @@ float up(double x) {
     return static_cast<double>(y) < x ? std::nextafter(y, std::numeric_limits<float>::infinity()) : y;
 }
 
+std::vector<int8_t> tiled(const int8_t* codes, int64_t rows, int64_t n) {
+    std::vector<int8_t> out(static_cast<size_t>(rows * n));
+    int8_t* to = out.data();
+    for (int64_t c = 0; c < n;) {
+        const int64_t width = c + kSpread <= n ? kSpread : kNeighbours;
+        for (int64_t j = 0; j < rows; ++j, to += width) std::copy_n(codes + j * n + c, width, to);
+        c += width;
+    }
+    return out;
+}
+
 bool Turned::take(const Blocks& b, const double* hidden) {
     const int64_t dim = b.dim, width = b.width;
     shifted_.resize(dim);

@@ -28,7 +28,7 @@ struct Blocks {
     const void* back = nullptr;                          // [width][dim]: x back gives most of hidden - mean again
     Kind turn_kind = Kind::f16;                          // of both
     int64_t width = 0, look = 0;                         // coordinates of x that are read; those of boxes and blocks
-    // The other coordinates, of which only lengths are taken: int8 codes [dim][rest] of the rotation's columns and their scales,
+    // The other coordinates, of which only lengths are taken: int8 codes [dim][rest], tiled, of the rotation's columns and their scales,
     // and per segment behind `width` what a length may be more: times ‖what x back leaves‖, ‖hidden - mean‖, ‖x‖.
     const int8_t* rest = nullptr;
     const float* rest_scale = nullptr;
@@ -39,7 +39,7 @@ struct Blocks {
     bool holes = false;                                  // whether a place is empty although its record is not
     const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
     std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
-    // Rays instead of boxes, or null: int8 codes [dim][ray_count] of directions and their scales, and the one that each node's
+    // Rays instead of boxes, or null: int8 codes [dim][ray_count], tiled, of directions and their scales, and the one that each node's
     // classes are multiples of. There are two levels then, a node to a block.
     const int8_t* rays = nullptr;
     const float* ray_scale = nullptr;

@@ -65,6 +65,7 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0,
 
     features, whole = _features(layer, coded, shape)
     order = _places(_neighbours(features, threads))
+    del features  # as long as what records take
     levels, closer, shared = _levels(layer, coded, whole, order)
     return Blocks(
         basis.mean, basis.centre, **_turns(basis, shape.width, shape.edges), look=shape.look, edges=shape.edges, order=order,
