@@ -25,7 +25,7 @@ RecordShape shape_of(nb::handle pair) {
 
 class BoundBlocks {
   public:
-    // weight [vocab][dim]; turns: head [width][dim], and back, rest, scale, lost, or None; look; edges; order; levels: (records, count,
+    // weight [vocab][dim]; turns: head [width][dim], and back, rest, scale, lost, or None each; look; edges; order; levels: (records, count,
     // tails) coarse to fine; closer: (records, count, tails, from) or None; shared: two times four factors.
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
@@ -210,8 +210,12 @@ class BoundBlocks {
         b_.width = static_cast<int64_t>(head.shape(0));
         b_.turn_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
         check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
+        if (turns.size() > 4 && !turns[4].is_none()) {
+            const auto lost = nb::cast<Doubles>(turns[4]);
+            b_.rest_lost.assign(lost.data(), lost.data() + lost.size());
+        }
         if (turns[1].is_none()) {
-            check(b_.width == b_.dim, "a narrower head has a rest");
+            check(b_.width == b_.dim || !b_.rest_lost.empty(), "a narrower head has a rest, or typical lengths of it");
             return;
         }
         const auto back = nb::cast<AnyArray>(turns[1]);
@@ -226,8 +230,6 @@ class BoundBlocks {
         rest_ = tiled(rest.data(), b_.dim, b_.rest_width);
         b_.rest = rest_.data();
         b_.rest_scale = scale.data();
-        const auto lost = nb::cast<Doubles>(turns[4]);
-        b_.rest_lost.assign(lost.data(), lost.data() + lost.size());
     }
 
     void take_level(nb::handle entry) {

@@ -18,6 +18,17 @@ constexpr size_t kPending = 32;   // classes between two closer looks, so that t
 
 float down(double x) { return -up(-x); }
 
+// The largest of some numbers, those that are none left out.
+float top_of(const float* x, int64_t n) {
+    float top[4] = {-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                    -std::numeric_limits<float>::infinity()};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int j = 0; j < 4; ++j) top[j] = x[i + j] > top[j] ? x[i + j] : top[j];
+    for (; i < n; ++i) top[0] = x[i] > top[0] ? x[i] : top[0];
+    return std::max(std::max(top[0], top[1]), std::max(top[2], top[3]));
+}
+
 }  // namespace
 
 bool Run::begin(int sharing) {
@@ -148,36 +159,58 @@ void Run::seed() {
     settle();
 }
 
+// The largest bound of every sixteen in w_.tops; returns one that `wanted` of those reach: so many nodes are no lower.
+float Run::take_tops(const float* bounds, int64_t count, int64_t wanted) {
+    const int64_t groups = (count + kNeighbours - 1) / kNeighbours;
+    w_.tops.resize(groups);
+    for (int64_t g = 0; g < groups; ++g) w_.tops[g] = top_of(bounds + g * kNeighbours, std::min<int64_t>(kNeighbours, count - g * kNeighbours));
+    if (groups < wanted) return kLowest;
+    w_.sorted.assign(w_.tops.begin(), w_.tops.end());
+    std::nth_element(w_.sorted.begin(), w_.sorted.begin() + (wanted - 1), w_.sorted.end(), std::greater<>());
+    return w_.sorted[wanted - 1];
+}
+
 // The `wanted` nodes with the largest bounds that are there at all, the first ones among equals: few of many, so that hardly any
 // gets into the heap.
 void Run::best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out) {
     std::vector<std::pair<float, int32_t>>& heap = w_.highest;
     const auto above = [](const auto& a, const auto& b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
     heap.clear();
-    for (int64_t n = 0; n < count; ++n) {
-        const bool filled = static_cast<int64_t>(heap.size()) == wanted;
-        if (!(bounds[n] >= kLowest) || (filled && !(bounds[n] > heap.front().first))) continue;
-        if (filled) {
-            std::pop_heap(heap.begin(), heap.end(), above);
-            heap.pop_back();
+    const float least = take_tops(bounds, count, wanted);
+    for (int64_t g = 0; g * kNeighbours < count; ++g) {
+        if (!(w_.tops[g] >= least)) continue;
+        for (int64_t n = g * kNeighbours; n < std::min(count, (g + 1) * kNeighbours); ++n) {
+            const bool filled = static_cast<int64_t>(heap.size()) == wanted;
+            if (!(bounds[n] >= kLowest) || (filled && !(bounds[n] > heap.front().first))) continue;
+            if (filled) {
+                std::pop_heap(heap.begin(), heap.end(), above);
+                heap.pop_back();
+            }
+            heap.push_back({bounds[n], names == nullptr ? static_cast<int32_t>(n) : names[n]});
+            std::push_heap(heap.begin(), heap.end(), above);
         }
-        heap.push_back({bounds[n], names == nullptr ? static_cast<int32_t>(n) : names[n]});
-        std::push_heap(heap.begin(), heap.end(), above);
     }
     out.clear();
     for (const auto& one : heap) out.push_back(one.second);
     std::sort(out.begin(), out.end());
 }
 
-void Run::place(int64_t nodes, int16_t* bins) const {
+void Run::place(int64_t nodes, int16_t* bins, std::vector<int32_t>& listed) const {
+    w_.next.clear();
+    for (int64_t first = 0; first < nodes; first += kNeighbours) {
+        const int64_t stop = std::min<int64_t>(nodes, first + kNeighbours);
+        if (!(top_of(bounds_ + first, stop - first) >= tau_)) continue;  // few of many reach it
+        for (int64_t n = first; n < stop; ++n)
+            if (bounds_[n] >= tau_) w_.next.push_back(static_cast<int32_t>(n));
+    }
     float most = tau_;
-    for (int64_t n = 0; n < nodes; ++n)
+    for (int32_t n : w_.next)
         if (bounds_[n] < kMostX) most = std::max(most, bounds_[n]);
     const float width = most > tau_ && tau_ > -kMostX ? (kBins - 1) / (most - tau_) : 0;
-    for (int64_t n = 0; n < nodes; ++n) {
-        if (!(bounds_[n] >= tau_)) continue;
+    for (int32_t n : w_.next) {
         const float at = (bounds_[n] - tau_) * width;  // beyond all, or where there is no threshold yet: the first bin
         const auto bin = static_cast<int16_t>(kBins - 1 - (at < kBins - 1 ? static_cast<int>(at) : kBins - 1));
+        if (bins[n] == kBins) listed.push_back(n);
         bins[n] = std::min(bins[n], bin);
     }
 }

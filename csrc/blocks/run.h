@@ -31,6 +31,7 @@ struct Candidate {
 struct Work {
     Turned turned;
     std::vector<float> bounds, ends;  // ends: products with the directions of rays
+    std::vector<float> tops, sorted;  // the largest bound of every sixteen, and the same with the largest of all first
     std::vector<std::pair<float, int32_t>> highest;
     std::vector<int32_t> next;
     std::vector<Candidate> candidates, pending;
@@ -61,7 +62,8 @@ class Run {
     // The node of the coarsest level reaches the threshold.
     bool wants(int32_t node) const { return bounds_[node] >= tau_; }
     // In `bins` (no lower than now): the first one is for the highest bounds; those below the threshold are left as they are.
-    void place(int64_t nodes, int16_t* bins) const;
+    // Nodes that had no bin yet join the list.
+    void place(int64_t nodes, int16_t* bins, std::vector<int32_t>& listed) const;
     // Nodes of a record that reach the threshold, a bit for each.
     uint32_t open(const uint8_t* record, const RecordShape& shape, double bytes);
     bool is_seeded(int32_t group) const { return seeded_[group / 64] >> (group % 64) & 1; }
@@ -80,6 +82,7 @@ class Run {
     void roots(int sharing);
     void ray_roots(int sharing);
     void seed();
+    float take_tops(const float* bounds, int64_t count, int64_t wanted);
     void best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out);
     void look_closer();
     void ask(const Candidate& of);

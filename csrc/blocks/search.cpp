@@ -29,13 +29,15 @@ class Sweep {
         static thread_local std::vector<int16_t> bins;
         const int64_t count = b_.levels[0].groups * kNeighbours;
         bins.assign(count, kBins);
-        for (int q = 0; q < count_; ++q) runs_[q]->place(count, bins.data());
-        int32_t starts[kBins + 2] = {0};
-        for (int64_t n = 0; n < count; ++n) ++starts[bins[n] + 1];
-        for (int b = 0; b <= kBins; ++b) starts[b + 1] += starts[b];
-        nodes.resize(starts[kBins]);
-        for (int64_t n = 0; n < count; ++n)
-            if (bins[n] < kBins) nodes[starts[bins[n]]++] = static_cast<int32_t>(n);
+        static thread_local std::vector<int32_t> listed;
+        listed.clear();
+        for (int q = 0; q < count_; ++q) runs_[q]->place(count, bins.data(), listed);
+        if (count_ > 1) std::sort(listed.begin(), listed.end());
+        int32_t starts[kBins + 1] = {0};
+        for (int32_t n : listed) ++starts[bins[n] + 1];
+        for (int b = 0; b < kBins; ++b) starts[b + 1] += starts[b];
+        nodes.resize(listed.size());
+        for (int32_t n : listed) nodes[starts[bins[n]]++] = n;
     }
 
     // Opens what the queries want below the nodes [start, stop) of the list.

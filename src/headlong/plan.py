@@ -127,7 +127,9 @@ class Blocks(NamedTuple):
     ``head``          ``[width, dim]``: the first coordinates, ``x = head @ (hidden - mean)``
     ``back``          ``[width, dim]`` or None where width is dim: ``x @ back`` is most of ``hidden - mean``, ``left`` the rest
     ``rest``          ``[dim, n]`` int8: the other coordinates are ``left @ rest * rest_scale``, for their lengths alone;
-    ``rest_lost``     ``[segments behind width, 3]``: lengths are off by that times ``‖left‖, ‖hidden - mean‖, ‖x‖`` at most
+    ``rest_lost``     ``[segments behind width, 3]``: lengths are off by that times ``‖left‖, ‖hidden - mean‖, ‖x‖`` at most.
+                      Without ``back`` and ``rest`` the lengths themselves, as they typically are beside ``‖x‖``: no bound
+                      holds for certain then, and ``answers`` say for which k what they find is right how often
     ``look``          coordinates of x in a box; those up to ``width`` come with the closer look
     ``edges``         ``look = edges[0] < edges[1] < ... = dim``: the segments of x whose lengths every bound takes
     ``order``         ``[16 * groups]`` int32: the class at each place, -1 where there is none

@@ -17,7 +17,7 @@ from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
-from headlong.engines.methods.answers import answer_factors
+from headlong.engines.methods.answers import answer_factors, typical
 from headlong.engines.reference.blocks import SIDE, Search
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
@@ -288,6 +288,42 @@ def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:
     mine, theirs = engine.topk(hidden[:8], 10), loaded.topk(hidden[:8], 10)
     np.testing.assert_array_equal(mine.ids, theirs.ids)
     np.testing.assert_array_equal(mine.cost.bytes, theirs.cost.bytes)
+
+
+def test_answers_that_may_fail_are_found_without_turning_what_is_behind_the_head(tmp_path: Path) -> None:
+    """Typical lengths stand for what is not turned, and what is saved answers the same."""
+    layer, _ = clustered(3000, 150, seed=4)
+    rng = np.random.default_rng(9)
+    hidden = ((rng.standard_normal((1400, 150)) * np.arange(1, 151.0) ** -0.7 + 0.3) * 4).astype(np.float32)
+    over, path = {"query", "calibration"}, tmp_path / "engine.safetensors"
+    engine = hl.compile(layer, "cascade", eps=math.inf, delta_ids=0.05, over=over, calibration=hidden[:1000], blocks=True)
+    blocks = engine.plan.blocks
+    assert blocks is not None and blocks.answers and blocks.rest is None and blocks.back is None
+    asked = hidden[1000:]
+    best = np.sort(truth(layer, asked).logits, axis=1)[:, -10]
+    found = np.array([engine.topk(row[None], 10).logits[0, -1] for row in asked])
+    assert 0 < blocks.factor < 1 and (found < best - 1e-6).mean() <= 0.05 + 3 * math.sqrt(0.05 / len(asked))
+    engine.save(path)
+    np.testing.assert_array_equal(hl.load(path).topk(asked[:9], 10).ids, engine.topk(asked[:9], 10).ids)
+    file = open_file(path)
+    tensors = {key: np.array(file.read(key)) for key in file.tensors}
+    assert "plan.blocks.rest" not in tensors
+    del tensors["plan.blocks.rest_lost"]
+    write_file(path, tensors, dict(file.metadata))
+    with pytest.raises(HeadlongError):
+        hl.load(path)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_typical_lengths_are_the_same_to_every_executor(level: str) -> None:
+    layer, hidden = clustered(3000, 150, seed=4)
+    blocks, _ = made(layer, hidden, factor=0.6)
+    rough = typical(blocks, hidden.astype(np.float64))
+    assert rough.rest is None
+    queries = hidden[:20].astype(np.float64)
+    ids, *_ = native.blocks(layer.weight, layer.bias, rough, 0.9, level).topk(queries, 10, None, 1)
+    other, *_ = Search(layer.weight, layer.bias, rough, 0.9).topk(queries, 10, None, 1)
+    assert (ids == other).all(axis=1).mean() >= 0.9, "ways through the blocks differ where bounds may fail"
 
 
 def damage(name: str, tensors: dict[str, np.ndarray]) -> None:

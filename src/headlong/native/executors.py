@@ -98,8 +98,8 @@ def direct_call(*parts: Any) -> Any:
 
 def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str) -> Any:
     """The native search over the blocks of a ``headlong.plan.Blocks``."""
-    others = (None,) if plan.back is None else (bits(plan.back), plan.rest, plan.rest_scale, plan.rest_lost)
-    turns = (bits(plan.head), *others)
+    back = None if plan.back is None else bits(plan.back)
+    turns = (bits(plan.head), back, plan.rest, plan.rest_scale, plan.rest_lost)
     levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
     closer = None
     rays = None

@@ -132,6 +132,12 @@ def controlled(losses: Array, delta: float) -> int | None:
     return int(kept[-1]) if len(kept) else None
 
 
+def allowed(count: int, delta: float) -> float:
+    """The rate among ``count`` losses up to which :func:`controlled` takes a column; a tenth of ``delta`` where none is."""
+    root = (math.sqrt(CHANCE**2 + 4 * max(0.0, delta * (count + 1) - 1)) - CHANCE) / 2  # r^2 + CHANCE r + 1 = delta (n + 1)
+    return max(root * root / max(1, count), 0.1 * delta)
+
+
 def _units(values: Doubles) -> Array:
     """Rows of length one in float32; rows of nothing stay nothing."""
     sizes = np.sqrt(np.einsum("ij,ij->i", values, values))[:, None]

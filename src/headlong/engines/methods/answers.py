@@ -9,6 +9,8 @@ another k is answered by the next larger k of ASKED: its first k are right where
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +32,7 @@ AROUND = (1.5, 1.2, 1.1, 1.0, 0.93, 0.87)
 """Factors that are tried on those that bound, in units of what was chosen."""
 CHOOSERS, PLENTY, LEAST = 500, 4, 3000
 """Vectors that choose; of those that bound: so many times the fewest, and no fewer than these where they are there."""
-ROUNDING = 1e-9
+ROUNDING, TINY = 1e-9, 1e-300
 AT_ONCE = 1 << 22
 
 Find = Callable[[Doubles, int, float], tuple[Array, Array]]
@@ -52,6 +54,34 @@ def answer_factors(
         likely = _likely(find, few, exact[0][:, k - 1], k, delta)
         found.append((k, _kept(find, many, exact[1][:, k - 1], k, likely, delta)))
     return tuple(found)
+
+
+def learned_blocks(
+    layer: Layer, blocks: Blocks, share: float, chosen_by: Doubles, bounded_by: Doubles, delta: float, threads: int
+) -> Blocks:
+    """``blocks`` with the factors that keep ``delta``, and with typical lengths behind the head where those will do."""
+    for some in (typical(blocks, chosen_by), blocks):
+        answers = answer_factors(layer, some, share, chosen_by, bounded_by, delta, threads)
+        widest = max(factor for _, factor in answers)
+        if widest < 1:  # at 1 stands the proof, which takes the lengths as they are
+            return some._replace(answers=answers, factor=widest)
+    return blocks._replace(answers=answers, factor=widest)
+
+
+def typical(blocks: Blocks, vectors: Doubles) -> Blocks:
+    """``‖x_s‖ = c_s ‖x[:width]‖`` for the segments behind the head, ``c_s`` as it is on average of the squares.
+
+    Nothing has to be turned for them then, and turning is half of what a search reads. What a length lacks, the factor has.
+    """
+    if blocks.back is None or blocks.rest is None or blocks.rest_scale is None:
+        return blocks
+    centred = vectors - blocks.mean
+    x, width = centred @ blocks.head.astype(np.float64).T, len(blocks.head)
+    tails = (centred - x @ blocks.back.astype(np.float64)) @ blocks.rest.astype(np.float64) * blocks.rest_scale
+    shares = tails**2 / np.maximum((x**2).sum(axis=1), TINY)[:, None]
+    edges = [edge - width for edge in blocks.edges if edge >= width]
+    lengths = [math.sqrt(shares[:, start:stop].sum(axis=1).mean()) for start, stop in itertools.pairwise(edges)]
+    return blocks._replace(back=None, rest=None, rest_scale=None, rest_lost=np.array([[0.0, 0.0, one] for one in lengths]))
 
 
 def _likely(find: Find, few: Doubles, truth: Array, k: int, delta: float) -> float:

@@ -25,7 +25,7 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import SHARED, Method, crossover, register, sure
-from headlong.engines.methods.answers import ASKED, answer_factors
+from headlong.engines.methods.answers import ASKED, learned_blocks
 from headlong.engines.methods.taught import taught
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
@@ -139,8 +139,7 @@ class Cascade(Method):
         if queries is not None:
             half = len(vectors)
             assert calibration is not None
-            answers = answer_factors(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
-            blocks = blocks._replace(answers=answers, factor=max(factor for _, factor in answers))
+            blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
         most, batch = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
         if most <= 1 and not self.blocks:

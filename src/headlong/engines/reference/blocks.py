@@ -172,10 +172,13 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> Halves:
         if start < width:
             sizes.append(float(np.linalg.norm(x[start:stop])))
             continue
-        assert blocks.back is not None
-        assert blocks.rest is not None
-        assert blocks.rest_scale is not None
         assert blocks.rest_lost is not None
+        if blocks.rest is None:
+            sizes.append(float(blocks.rest_lost[behind, 2] * np.linalg.norm(x)))
+            behind += 1
+            continue
+        assert blocks.back is not None
+        assert blocks.rest_scale is not None
         left, part = centred - x @ blocks.back.astype(np.float64), slice(start - width, stop - width)
         seen = left @ blocks.rest[:, part].astype(np.float64) * blocks.rest_scale[part]
         lost = blocks.rest_lost[behind] @ np.array([np.linalg.norm(left), length, np.linalg.norm(x)])

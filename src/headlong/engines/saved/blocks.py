@@ -45,6 +45,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "answers": [list(pair) for pair in blocks.answers],
         "least": blocks.least if math.isfinite(blocks.least) else 0.0,
         **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
+        **({"typical": True} if blocks.rest is None and blocks.rest_lost is not None else {}),
     }
 
 
@@ -59,7 +60,11 @@ def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -
     behind = sum(edge >= width for edge in edges[:-1])
     rest = -(-(dim - width) // SIDE) * SIDE
     more: dict[str, Any] = dict.fromkeys(("back", "rest", "rest_scale", "rest_lost"))
-    if width < dim:
+    if width < dim and record.get("typical", False):
+        if not record.get("answers"):
+            raise ValueError("blocks without a rest have learned nothing")
+        more["rest_lost"] = _sound(tensor(NAME + "rest_lost", np.float64, (behind, 3)), "rest_lost", least=0.0)
+    elif width < dim:
         more = {
             "back": _sound(tensor(NAME + "back", turn, (width, dim)), "back"),
             "rest": tensor(NAME + "rest", np.int8, (dim, rest)),
