@@ -70,7 +70,7 @@ def test_what_is_learned_follows_the_spread() -> None:
 
 
 def test_queries_of_unlike_spread_are_promised_near_the_rate() -> None:
-    """Where few queries are wide, one variance for all says little of how often one is beyond; the rate is near all the same."""
+    """Where few queries are wide, one variance for all tells little of how often one is beyond; the rate is near it."""
     rng = np.random.default_rng(7)
 
     def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
