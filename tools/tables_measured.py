@@ -89,7 +89,8 @@ def promise_times() -> str:
     rows = [row for row in record("promise-times")["rows"] if "bar" in row]
     kept = sum(row["kept"] for row in rows)
     each = "; ".join(f"{row['promise']}: {row['over']:.2f} times {row['beside']}, meant {row['bar']}" for row in rows)
-    return f"{kept} of {len(rows)} ratios are as low as they were meant to be. {each}.\n\n{plain('promise-times', PROMISE_TIMES)()}"
+    said = f"{kept} of {len(rows)} ratios are as low as they were meant to be. {each}."
+    return f"{said}\n\n{plain('promise-times', PROMISE_TIMES)()}"
 
 
 def choice() -> str:
