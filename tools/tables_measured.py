@@ -70,12 +70,27 @@ FAILURES = {
     "layer": "layer", "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures",
     "trials": "trials", "low": "at least", "high": "at most", "worst": "worst error", "share_read": "of float32's bytes",
 }  # fmt: skip
+PROMISE_TIMES = {
+    "promise": "promise", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "share_read": "of float32's bytes",
+    "rows": "exact rows", "compile_s": "compile, s", "beside": "beside", "over": "of its time", "bar": "meant",
+}  # fmt: skip
 GROWTH = {
     "vocab": "classes", "dim": "dimensions", "median_us": "median, µs", "bytes": "bytes", "gigabytes_per_second": "GB/s",
     "sum_gigabytes_per_second": "a sum of them, GB/s", "rows": "exact rows", "build_s": "build, s",
 }  # fmt: skip
 
 NEAR = 1.1
+
+
+def promise_times() -> str:
+    """What may fail beside what never does: how many of the ratios that were meant are kept, and all of them."""
+    if text := missing("promise-times"):
+        return text
+    rows = [row for row in record("promise-times")["rows"] if "bar" in row]
+    kept = sum(row["kept"] for row in rows)
+    each = "; ".join(f"{row['promise']}: {row['over']:.2f} times {row['beside']}, meant {row['bar']}" for row in rows)
+    said = f"{kept} of {len(rows)} ratios are as low as they were meant to be. {each}."
+    return f"{said}\n\n{plain('promise-times', PROMISE_TIMES)()}"
 
 
 def choice() -> str:
@@ -127,6 +142,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cold-calls": plain("cold-calls", COLD),
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
+    "promise-times": promise_times,
     "growth": plain("growth", GROWTH),
     "adapt": plain("adapt", ADAPT),
     "auto": choice,
