@@ -47,7 +47,9 @@ PLANS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Proximal steps from one whole layer, classes that no expert keeps allowed; Adam from two, each class kept in one."""
 OTHERS: dict[tuple[str, str], dict[str, Any]] = {
-    ("ds", "wikitext2"): {"lasso": 2e-5, "screen": True, "prune": 50, "first": 100, "rung": 100, "settle": 100},
+    ("ds", "wikitext2"): {
+        "lasso": 2e-5, "last": 3, "screen": True, "prune": 50, "first": 100, "rung": 100, "settle": 100,
+    },
 }  # fmt: skip
 """What differs for a task. WikiText-2 spreads its text over three times as many words, and a class leaves where its frequency
 times the vectors' length is below the lasso. At this one, one expert keeps as much of the text (94 %) as it does on Penn
