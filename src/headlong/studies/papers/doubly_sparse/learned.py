@@ -48,7 +48,8 @@ PLANS: dict[str, dict[str, Any]] = {
 """Proximal steps from one whole layer, classes that no expert keeps allowed; Adam from two, each class kept in one."""
 OTHERS: dict[tuple[str, str], dict[str, Any]] = {
     ("ds", "wikitext2"): {
-        "lasso": 2e-5, "last": 3, "screen": True, "prune": 50, "first": 100, "rung": 100, "settle": 100,
+        "lasso": 2e-5, "factor": 1.25, "last": 3, "first": 100, "rung": 100, "settle": 100, "longer": 5,
+        "screen": True, "prune": 50,
     },
 }  # fmt: skip
 """What differs for a task. WikiText-2 spreads its text over three times as many words, and a class leaves where its frequency
