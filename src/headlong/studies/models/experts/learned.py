@@ -186,16 +186,43 @@ def learn(data: Set, plan: Plan, seed: int, folder: Path, tell: Callable[[str], 
             torch.manual_seed(seed * 1000 + experts)
             if experts > head.experts:
                 divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
-            rungs = ramp(head, data, plan, plan.strength(experts) if plan.proximal else lasso, generator, tell)
+            half = folder / f"ramp-{experts}.safetensors"
+            rungs = ramp(head, data, plan, plan.strength(experts) if plan.proximal else lasso, generator, tell, half)
             _keep(file, head, rungs)
+            half.unlink()
+            half.with_suffix(".json").unlink()
         lasso = rungs[-1]["lasso"] / plan.factor  # a child has half of its parent's gradient, and noise to get over
         yield Stage(experts, head, rungs)
 
 
 def ramp(
+    head: LearningHead, data: Set, plan: Plan, lasso: float, generator: torch.Generator, tell: Callable[[str], None], half: Path
+) -> list[dict[str, float]]:
+    """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was.
+
+    ``half`` keeps what the rungs left, and where the random numbers were: a run that is stopped while it settles goes on there.
+    """
+    if half.is_file():
+        rungs = _restore(half, head, generator)
+    else:
+        rungs = _raised(head, data, plan, lasso, generator, tell)
+        _keep(half, head, rungs, generator)
+    optimiser = _optimiser(head, plan, 0.0, data)
+    whole = [group["lr"] for group in optimiser.param_groups]
+    for share in plan.rates(head.experts):
+        for group, rate in zip(optimiser.param_groups, whole, strict=True):
+            group["lr"] = rate * share
+        train(head, data, plan, optimiser, plan.settling(head.experts), generator, pruned=False)
+    last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
+    rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
+    tell(_said(rungs[-1]))
+    return rungs
+
+
+def _raised(
     head: LearningHead, data: Set, plan: Plan, lasso: float, generator: torch.Generator, tell: Callable[[str], None]
 ) -> list[dict[str, float]]:
-    """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was."""
+    """The rungs; ``head`` is left at the last one before validation dropped."""
     rungs: list[dict[str, float]] = []
     kept, optimiser = copy.deepcopy(head.state_dict()), _optimiser(head, plan, lasso, data)
     for rung in range(plan.last if plan.late(head.experts) else plan.rungs):
@@ -211,15 +238,6 @@ def ramp(
             break
         kept = copy.deepcopy(head.state_dict())
     head.load_state_dict(kept)
-    optimiser = _optimiser(head, plan, 0.0, data)
-    whole = [group["lr"] for group in optimiser.param_groups]
-    for share in plan.rates(head.experts):
-        for group, rate in zip(optimiser.param_groups, whole, strict=True):
-            group["lr"] = rate * share
-        train(head, data, plan, optimiser, plan.settling(head.experts), generator, pruned=False)
-    last = max((rung["lasso"] for rung in rungs if "dropped" not in rung), default=lasso / plan.factor)
-    rungs.append(_line(head, look(head, data.valid), last, data.full) | {"settled": 1.0})
-    tell(_said(rungs[-1]))
     return rungs
 
 
@@ -238,16 +256,23 @@ def _said(rung: dict[str, float]) -> str:
     )
 
 
-def _keep(file: Path, head: ExpertsHead, rungs: list[dict[str, float]]) -> None:
+def _keep(file: Path, head: ExpertsHead, rungs: list[dict[str, float]], generator: torch.Generator | None = None) -> None:
+    """``generator``: with its state and that of dropout."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file.with_suffix(".json")) as record:
         record.write(json.dumps(rungs).encode())
     parts = {name: value.detach().cpu().numpy() for name, value in head.state_dict().items()}
+    if generator is not None:
+        parts |= {"random.batches": generator.get_state().numpy(), "random.dropout": torch.get_rng_state().numpy()}
     write_file(file, parts, {"format": "headlong stage"})
 
 
-def _restore(file: Path, head: ExpertsHead) -> list[dict[str, float]]:
+def _restore(file: Path, head: ExpertsHead, generator: torch.Generator | None = None) -> list[dict[str, float]]:
     opened = open_file(file)
-    head.load_state_dict({name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors})
+    parts = {name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors}
+    if generator is not None:
+        generator.set_state(parts.pop("random.batches"))
+        torch.set_rng_state(parts.pop("random.dropout"))
+    head.load_state_dict(parts)
     rungs: list[dict[str, float]] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
     return rungs
