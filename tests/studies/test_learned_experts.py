@@ -131,7 +131,8 @@ def test_the_ramp_stops_where_validation_drops_and_goes_one_back(tmp_path: Path)
 def test_a_ramp_that_was_killed_while_it_settled_ends_the_same(tmp_path: Path) -> None:
     data, half = layer_and_vectors(), tmp_path / "half.safetensors"
     plan = Plan(**{**QUICK.__dict__, "dropout": 0.2, "rungs": 2, "last": 2})
-    heads, told = [], []
+    heads: list[LearningHead] = []
+    told: list[str] = []
     for seed in (0, 5):  # the second finds what the first left before it settled, and draws what the first drew
         torch.manual_seed(seed)
         head = started(data, plan)
