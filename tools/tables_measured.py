@@ -82,6 +82,11 @@ GROWTH = {
 NEAR = 1.1
 
 
+BEFORE = {
+    "nothing": "in a loop", "cold caches": "cold", "torch on all cores": "after torch", "a pause of 5 ms": "after a pause",
+}  # fmt: skip
+
+
 def promise_times() -> str:
     """What may fail beside what never does: how many of the ratios that were meant are kept, and all of them."""
     if text := missing("promise-times"):
@@ -127,6 +132,25 @@ def parts() -> str:
     return markdown(Table("", titles, tuple(table), caption))
 
 
+def two_builds() -> str:
+    """This commit over an older one: times of single calls, each the ratio of medians, and of calls in batches."""
+    if text := missing("two-builds"):
+        return text
+    found = record("two-builds")
+    rows: dict[str, list[Any]] = {}
+    for row in found["rows"]:
+        rows.setdefault(row["promise"], []).append(row)
+    cases = [(BEFORE[row["before"]], row["batch"]) for row in next(iter(rows.values()))]
+    titles = ("promise", *(state if batch == 1 else f"{state}, {batch} at once" for state, batch in cases), "bytes of one")
+    table = tuple(
+        (name, *(f"{row['ratio']:.2f}" for row in of), f"{of[0]['this_bytes'] / of[0]['other_bytes']:.2f}")
+        for name, of in rows.items()
+    )
+    between = f"cold: {found['megabytes between']} MB are read in between"
+    caption = f"Medians of {found['this']} over those of {found['other']}, in turns in one run; {between}."
+    return markdown(Table("", titles, table, f"{caption} {measured_where(found['environment'])}."))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
     "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
@@ -147,4 +171,5 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "adapt": plain("adapt", ADAPT),
     "auto": choice,
     "call-parts": parts,
+    "two-builds": two_builds,
 }
