@@ -25,7 +25,7 @@ from headlong.studies.papers.svd_hierarchical import hierarchical as study
 from headlong.studies.papers.svd_hierarchical import steps
 
 QUERIES, STEPS, BLOCK = 5_120, 60, 256
-HEADS = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tree, learned", "bands", "differentiated")
+VERIFIED = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tree, learned", "bands", "differentiated")
 
 
 def checked(name: str, head: Any, data: study.Data) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def checked(name: str, head: Any, data: study.Data) -> dict[str, Any]:
 def main(path: Path) -> None:
     data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * steps.BATCH)
     factories, found = study.heads(data), []
-    for name in HEADS:
+    for name in VERIFIED:
         head = factories[name]()
         steps.start(head)
         steps.train(head, data, lambda done, total: None)

@@ -40,7 +40,7 @@ class BoundDescent {
         std::vector<int64_t> ids(batch * k, -1);
         std::vector<Read> read(batch);
         over_queries(batch, threads, [&](int64_t b, int own) {
-            const std::vector<Found> best = descend(steps_, hidden.data() + b * steps_.dim, k, own, &read[b]);
+            const std::vector<RankedClass> best = descend(steps_, hidden.data() + b * steps_.dim, k, own, &read[b]);
             for (size_t i = 0; i < best.size(); ++i) {
                 log_probs[b * k + i] = best[i].log_prob;
                 ids[b * k + i] = best[i].id;

@@ -84,14 +84,14 @@ class Reading {
 };
 
 // Likelier first, smaller ids first among equals.
-bool likelier(const Found& a, const Found& b) { return a.log_prob > b.log_prob || (a.log_prob == b.log_prob && a.id < b.id); }
+bool likelier(const RankedClass& a, const RankedClass& b) { return a.log_prob > b.log_prob || (a.log_prob == b.log_prob && a.id < b.id); }
 
 }  // namespace
 
-std::vector<Found> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read) {
+std::vector<RankedClass> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read) {
     Reading reading(steps, hidden, threads, read);
     std::vector<double> values;
-    std::vector<Found> best;  // a heap, the worst of them on top
+    std::vector<RankedClass> best;  // a heap, the worst of them on top
     using Open = std::pair<double, int64_t>;
     std::priority_queue<Open> frontier;
     frontier.emplace(0.0, 0);
@@ -110,7 +110,7 @@ std::vector<Found> descend(const Steps& steps, const double* hidden, int64_t k, 
                 frontier.emplace(value, children[i]);
                 continue;
             }
-            const Found found{~children[i], value};
+            const RankedClass found{~children[i], value};
             if (static_cast<int64_t>(best.size()) == k) {
                 if (!likelier(found, best.front())) continue;
                 std::pop_heap(best.begin(), best.end(), likelier);

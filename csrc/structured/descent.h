@@ -30,7 +30,7 @@ struct Steps {
     int64_t rows(int64_t node) const { return two_way ? 1 : fan(node); }
 };
 
-struct Found {
+struct RankedClass {
     int64_t id;
     double log_prob;
 };
@@ -41,7 +41,7 @@ struct Read {
 };
 
 // The k likeliest classes, best first, equal ones by id; fewer where there are fewer.
-std::vector<Found> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read);
+std::vector<RankedClass> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read);
 
 // out[j] = log p(ids[j]); every node on the way is opened once.
 void follow(const Steps& steps, const double* hidden, const int64_t* ids, int64_t m, int threads, double* out, Read* read);

@@ -25,7 +25,7 @@ from headlong.answers import Promise
 from headlong.arrays import evenly
 from headlong.bench.measure import Progress
 from headlong.costs import BUILT_IN, Costs, here
-from headlong.engines.arguments import LARGEST, checked_hidden, checked_k
+from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
 from headlong.engines.factory import choose
 from headlong.engines.reference.query import halves_of, radii
 from headlong.errors import ShapeError
@@ -81,7 +81,7 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
     plan = int8_plan(layer, Dense(), threads=threads)
     classes = evenly(np.arange(layer.vocab), CLASSES)
-    found = [np.minimum(2 * radii(plan.levels[0], halves_of(plan, row), classes), LARGEST) for row in queries]
+    found = [np.minimum(2 * radii(plan.levels[0], halves_of(plan, row), classes), FLOAT32_MAX) for row in queries]
     widths = np.stack(found).astype(np.float32)
     answered = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in answered])) / (4 * layer.vocab * layer.dim)

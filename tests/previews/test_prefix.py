@@ -313,7 +313,7 @@ def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
         bytes_read.append(found.cost.bytes[0])
     assert np.mean(bytes_read) < 0.07 * trained.vocab * trained.dim * 4
     plan = engine.plan
-    assert prefix.FIRST < plan.levels[0].layout[-1][1] < 128
+    assert prefix.FIRST_SEGMENT < plan.levels[0].layout[-1][1] < 128
     size = sum(array.nbytes for level in plan.levels for array in (level.codes, level.scale, level.slack) if array is not None)
     assert size + plan.rotation.nbytes + plan.base.nbytes < 0.7 * trained.weight.nbytes  # type: ignore[union-attr]
 

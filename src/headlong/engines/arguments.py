@@ -19,7 +19,7 @@ from headlong.engines.masks import restricted
 from headlong.errors import NonFiniteError, ShapeError
 from headlong.native import Doubles, Mask, widened
 
-LARGEST = float(np.finfo(np.float32).max)
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 """Hidden vectors beyond float32's range are refused: nothing computes them."""
 MOST_DRAWS = 2**24
 """Of one row in one call: they come as arrays."""
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
 def checked_hidden(hidden: Any, dim: int, name: str = "hidden", vocab: int | None = None) -> Doubles:
     """``[batch, dim]`` in float64, finite and within float32's range."""
     rows, largest = widened(hidden_rows(hidden, dim, name, vocab))
-    if largest <= LARGEST:
+    if largest <= FLOAT32_MAX:
         return rows
     hidden64(hidden, dim, name)  # says where a number is not finite
     raise NonFiniteError(f"{name} reaches {largest:.3g}, beyond float32's range; rescale the rows")

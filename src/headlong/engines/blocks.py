@@ -31,7 +31,7 @@ Ids = NDArray[np.int64]
 
 EDGE = 0.01
 """From which eps normalisers have to go by blocks so that samples under top_p do, too."""
-FIRST = 16
+FIRST_ASKED = 16
 """Classes that a min-p filter asks for first; four times as many each time that they are not enough."""
 
 
@@ -115,7 +115,7 @@ class BlockReader:
         mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
-        count = top_k or FIRST * (min_p > 0 and top_p == 1)
+        count = top_k or FIRST_ASKED * (min_p > 0 and top_p == 1)
         if count and not dense and self.takes(len(hidden), count, mask):
             filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
             found = self._kept(hidden, filters, count, mask, threads)

@@ -14,7 +14,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import BFLOAT16, answer_like, as_numpy
 from headlong.engines.arguments import RANGES
-from headlong.engines.blocks import EDGE, FIRST, BlockReader
+from headlong.engines.blocks import EDGE, FIRST_ASKED, BlockReader
 from headlong.links import Link
 from headlong.plan import Plan
 
@@ -66,7 +66,7 @@ def direct_search(
 
 
 def _of_blocks(reader: BlockReader) -> dict[str, Any]:
-    return {"affine": reader.affine, "batch": reader.batch, "most": reader.most, "edge": EDGE, "first": FIRST}
+    return {"affine": reader.affine, "batch": reader.batch, "most": reader.most, "edge": EDGE, "first": FIRST_ASKED}
 
 
 def _bound(

@@ -24,7 +24,7 @@ from headlong.engines.arguments import Asked, asked, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
 from headlong.engines.reference.query import UNIT
-from headlong.engines.sampling_filters import Best, Sieve, kept
+from headlong.engines.sampling_filters import Ranked, Sieve, kept
 from headlong.errors import NonFiniteError, OptionError
 from headlong.links import Link
 from headlong.native import Doubles
@@ -107,13 +107,13 @@ class _Query:
         self.logits: dict[int, float] = {}
         self.there = whole.layer.vocab if call.mask is None else int(call.mask.sum())
 
-    def best(self, count: int) -> Best:
+    def best(self, count: int) -> Ranked:
         count = min(count, self.there)
         top = self.whole._topk(self.call, count, math.inf, self.about)  # noqa: SLF001  # the same file
         self._count(top.cost)
         self.logits = dict(zip(top.ids[0].tolist(), top.logits[0].tolist(), strict=True))
         scores = np.asarray(self.whole.layer.link(top.logits[0]), np.float64)
-        return Best(top.ids[0], scores, -math.inf if count == self.there else float(scores[-1]))
+        return Ranked(top.ids[0], scores, -math.inf if count == self.there else float(scores[-1]))
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
         try:

@@ -19,13 +19,13 @@ from headlong.engines.reference.nucleus import nucleus_size
 Ids = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 
-FIRST, GROWTH = 64, 8
+FIRST_CANDIDATES, GROWTH = 64, 8
 """Candidates that a nucleus is looked for in first, and how many times more where they do not decide it."""
 FINEST = 1e-9
 """A nucleus whose edge is nearer than this to a class's mass, in nats, may fall on either side."""
 
 
-class Best(NamedTuple):
+class Ranked(NamedTuple):
     """Classes in falling order of ``f(z)`` (equal ones by id); all classes from ``least`` up are among them."""
 
     ids: Ids
@@ -36,7 +36,7 @@ class Best(NamedTuple):
 class Source(Protocol):
     """Where candidates come from, for one query."""
 
-    def best(self, count: int) -> Best:
+    def best(self, count: int) -> Ranked:
         """At least the ``count`` best, or all there are (``least`` is -inf then)."""
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
@@ -56,18 +56,18 @@ class Sieve(NamedTuple):
         return self.top_k == 0 and self.top_p >= 1 and self.min_p <= 0
 
 
-def kept(source: Source, sieve: Sieve) -> Best:
+def kept(source: Source, sieve: Sieve) -> Ranked:
     """Exactly the classes that pass, best first."""
-    count = sieve.top_k or FIRST
+    count = sieve.top_k or FIRST_CANDIDATES
     while True:
         found = source.best(count)
         size = _decided(source, sieve, found)
         if size is not None:
-            return Best(found.ids[:size], found.scores[:size], found.least)
+            return Ranked(found.ids[:size], found.scores[:size], found.least)
         count *= GROWTH
 
 
-def _decided(source: Source, sieve: Sieve, found: Best) -> int | None:
+def _decided(source: Source, sieve: Sieve, found: Ranked) -> int | None:
     """How many of the best pass, or None where classes that have not been seen could."""
     scaled = found.scores / sieve.temperature
     weights = np.exp(scaled - scaled[0])

@@ -24,7 +24,7 @@ from headlong.engines.base import Engine
 from headlong.errors import InputError
 from headlong.native import Doubles
 
-FIRST = 32
+FIRST_K = 32
 
 
 class Sparse(NamedTuple):
@@ -36,12 +36,12 @@ class Sparse(NamedTuple):
     proved: Any
 
 
-def sparsemax(engine: Engine, hidden: Any, k: int = FIRST) -> Sparse:
+def sparsemax(engine: Engine, hidden: Any, k: int = FIRST_K) -> Sparse:
     """The sparsemax of ``link(z)`` of each row of ``hidden [batch, dim]``; ``k``: how many classes are looked at first."""
     return _sparse(engine, hidden, k, sparsemax_of)
 
 
-def entmax15(engine: Engine, hidden: Any, k: int = FIRST) -> Sparse:
+def entmax15(engine: Engine, hidden: Any, k: int = FIRST_K) -> Sparse:
     """The same with entmax-1.5."""
     return _sparse(engine, hidden, k, entmax15_of)
 

@@ -20,7 +20,7 @@ from headlong.links import IDENTITY, Affine, Link, SoftCap
 from headlong.store import TensorFile, json_object, open_file
 
 INDEX = ".safetensors.index.json"
-HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "embed_out.weight")
+WEIGHT_NAMES = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "embed_out.weight")
 """Output embeddings, as models name them; GPT-NeoX has the last."""
 EMBEDDINGS = (
     "model.embed_tokens.weight",
@@ -108,9 +108,9 @@ class Checkpoint:
 
     def head(self, weight: str) -> str:
         """The tensor to read for ``weight``: itself, or for an absent ``lm_head.weight`` what the model ties it to."""
-        if self._has(weight) or weight != HEADS[0]:
+        if self._has(weight) or weight != WEIGHT_NAMES[0]:
             return weight
-        heads = [name for name in HEADS if self._has(name)]
+        heads = [name for name in WEIGHT_NAMES if self._has(name)]
         tied = [name for name in EMBEDDINGS if self._has(name)]
         if heads or self.config().get("tie_word_embeddings") is False:
             tied = heads
@@ -132,7 +132,7 @@ class Checkpoint:
 
     def is_head(self, name: str) -> bool:
         """Whether the model's configuration is about these logits."""
-        return name in HEADS or name in EMBEDDINGS
+        return name in WEIGHT_NAMES or name in EMBEDDINGS
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:

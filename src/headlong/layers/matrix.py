@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.errors import OptionError
-from headlong.layers.checkpoint import HEADS, Checkpoint, link_of_config, open_checkpoint
+from headlong.layers.checkpoint import WEIGHT_NAMES, Checkpoint, link_of_config, open_checkpoint
 from headlong.layers.density import gaussian_kernel
 from headlong.layers.gguf_file import GgufFile
 from headlong.links import IDENTITY, Link, link_from_dict
@@ -68,7 +68,7 @@ class Layer:
     def load(
         cls,
         path: str | os.PathLike[str],
-        weight: str = HEADS[0],
+        weight: str = WEIGHT_NAMES[0],
         bias: str | Literal[False] | None = None,
         link: Link | None = None,
     ) -> Layer:

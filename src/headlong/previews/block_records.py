@@ -63,7 +63,7 @@ class Gauges(NamedTuple):
     both: Gauge
 
 
-class Kept:
+class ArrayInPieces:
     """An array of so many rows, which come in pieces."""
 
     def __init__(self, rows: int) -> None:

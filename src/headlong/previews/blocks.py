@@ -25,7 +25,7 @@ from headlong.arrays import evenly
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import Blocks, BoxLevel
-from headlong.previews.block_records import SIDE, Bytes, Classes, Kept, Shape, boxes, joined_tops
+from headlong.previews.block_records import SIDE, ArrayInPieces, Bytes, Classes, Shape, boxes, joined_tops
 from headlong.previews.encode import Encoded, part_of
 from headlong.previews.whitening import Basis
 
@@ -94,8 +94,8 @@ def _levels(
     layer: Layer, coded: Coder, whole: Classes | None, order: NDArray[np.int32]
 ) -> tuple[tuple[BoxLevel, ...], Bytes | None, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Records of classes and of the boxes above them, the closer look, and the factors that all of them share."""
-    leaves, closer = Kept(len(order) // SIDE), Kept(len(order))
-    boxed, tops = [Kept(-(-len(order) // SIDE**2)), Kept(-(-len(order) // SIDE**3))], []
+    leaves, closer = ArrayInPieces(len(order) // SIDE), ArrayInPieces(len(order))
+    boxed, tops = [ArrayInPieces(-(-len(order) // SIDE**2)), ArrayInPieces(-(-len(order) // SIDE**3))], []
     for start in range(0, len(order), AT_ONCE):
         here = order[start : start + AT_ONCE]
         if whole is None:

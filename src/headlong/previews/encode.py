@@ -24,7 +24,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import CLASS_BLOCK, interleave, pack, padded, row_bytes
-from headlong.previews.int8 import LARGEST, LARGEST_BASE
+from headlong.previews.int8 import LARGEST_BASE, MOST_NORM
 from headlong.previews.whitening import Basis, parts
 
 CHUNK = 128
@@ -110,7 +110,7 @@ def encode_all(
         asked.append((coarse, [(*group[:2], 0.0, group.planes) for group in groups.fine], to))
     native.encode_into(
         layer.weight, layer.bias, basis.centre, basis.mean, np.ascontiguousarray(basis.back, np.float32), columns, asked,
-        unbiased, (LARGEST / layer.dim, LARGEST, LARGEST_BASE, UNDERFLOWN), threads,
+        unbiased, (MOST_NORM / layer.dim, MOST_NORM, LARGEST_BASE, UNDERFLOWN), threads,
     )  # fmt: skip
     return found
 
@@ -162,7 +162,7 @@ class _Reference:
             base += layer.bias[part]
         length = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * (1 + 1e-12)
         with np.errstate(invalid="ignore"):
-            uncoded = ~((largest_of(left) <= LARGEST / layer.dim) & (length <= LARGEST) & (np.abs(base) <= LARGEST_BASE))
+            uncoded = ~((largest_of(left) <= MOST_NORM / layer.dim) & (length <= MOST_NORM) & (np.abs(base) <= LARGEST_BASE))
         left[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0
         to.uncoded[part], to.base[part], to.length[part] = uncoded, base, native.round_up(length)
         sizes = self._coarse(part, left, length)

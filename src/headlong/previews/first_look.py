@@ -31,7 +31,7 @@ from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
 from headlong.previews.look_costs import TOGETHER, Look, narrowed, spent_on, together
-from headlong.previews.prefix import FIRST, spread, tail_of
+from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
 from headlong.previews.whitening import Basis
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -154,7 +154,7 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     if isinstance(width, Groups):
         coarse = _radii_of_groups(seen, width)
         return Look(plane_bytes(width), True, dim * DEEPER, True, coarse, coarse, fine, _lengths(seen, width, promise))
-    head, tail = spread(0, FIRST, 4, width), spread(width, 2 * width, 2, dim)
+    head, tail = spread(0, FIRST_SEGMENT, 4, width), spread(width, 2 * width, 2, dim)
     learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
     coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
     likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse

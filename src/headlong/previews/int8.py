@@ -21,7 +21,7 @@ from headlong.native import Codes, Doubles, Floats, encode_int8, encode_rows, pr
 from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
 from headlong.previews.together import decoded, spectral_norm
 
-LARGEST = 2.0**60
+MOST_NORM = 2.0**60
 """Largest ‖w^‖ that is coded: with queries up to the same norm, float32 estimates stay far from overflow."""
 LARGEST_BASE = 2.0**100
 UNDERFLOW = 2.0**-100
@@ -53,7 +53,7 @@ def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads
 def _radius(codes: Codes, base: Floats, dim: int) -> tuple[Floats, tuple[Term, ...]]:
     """``[4, padded]`` slacks and their query halves. A row that cannot be coded: 0, 0, 0, inf."""
     error, peak, size, offset = (part.astype(np.float64) for part in (codes.error, codes.peak, codes.size, np.abs(base)))
-    uncoded = ~((size <= LARGEST) & (error <= LARGEST) & (offset <= LARGEST_BASE))
+    uncoded = ~((size <= MOST_NORM) & (error <= MOST_NORM) & (offset <= LARGEST_BASE))
     # The executor's rounding is relative to ‖w^‖ ‖x‖, and ‖x‖ <= ‖rest‖ + sum |peaks|.
     rounding = ESTIMATE_ROUNDING * size
     with np.errstate(over="ignore", invalid="ignore"):

@@ -28,7 +28,7 @@ from headlong.previews.int8 import UNDERFLOW
 from headlong.previews.together import spectral_norm
 from headlong.previews.whitening import UNIT, Basis
 
-FIRST = 16
+FIRST_SEGMENT = 16
 """Coordinates of the first segment of level 0; each further one reaches four times as far."""
 MOST_SEGMENTS = 4
 """Of level 0, and of the tail: the last takes what is left."""
@@ -63,7 +63,7 @@ def prefix_plan(
     ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
     ``found``  the rows coded in :func:`prefix_groups`, where that is done
     """
-    head, tail = spread(0, FIRST, 4, width), tail_of(width, layer.dim)
+    head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, layer.dim)
     if found is None:
         found = encode(layer, basis, prefix_groups(width, layer.dim, deeper), threads)
     lost = sum_up(found.lost, found.rounded)
@@ -85,7 +85,7 @@ def prefix_plan(
 
 def prefix_groups(width: int, dim: int, deeper: bool = True) -> Groups:
     """Codes of the first ``width`` coordinates, norms of the others, and codes of them for a level 1."""
-    head, tail = spread(0, FIRST, 4, width), tail_of(width, dim)
+    head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, dim)
     coarse = (*(Group(*segment, EIGHT) for segment in head), *(Group(*segment, ()) for segment in tail))
     return Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper))
 

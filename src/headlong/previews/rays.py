@@ -36,12 +36,12 @@ A_RAY = 24
 """Classes to a direction, on average."""
 ROUNDS, TAUGHT_BY, SEED = 6, 16, 0
 """Of k-means on the sphere, and how many rows a direction is learned from, on average."""
-FIRST = 8
+FIRST_SEGMENT = 8
 """Coordinates of the first segment; each further one doubles, the last takes what is left of :data:`SEGMENTS`."""
 SEGMENTS = 5
 FAR = 2.5
 """Standard deviations of a product with a direction for which its classes are put in order."""
-LARGEST = 1e6
+WIDEST = 1e6
 """Rows and bases within which no product leaves float32."""
 LEAST = np.float32(1e-30)
 AT_ONCE = 4096
@@ -52,7 +52,7 @@ def rays_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks | None:
     shape = shape_of(layer.dim)
     classes = Classes(layer, basis, shape, threads)
     rows = _decoded(classes)
-    if classes.uncoded.any() or np.abs(rows).max(initial=0.0) > LARGEST or np.abs(classes.base).max(initial=0.0) > LARGEST:
+    if classes.uncoded.any() or np.abs(rows).max(initial=0.0) > WIDEST or np.abs(classes.base).max(initial=0.0) > WIDEST:
         return None
     directions, scale, near = _coded(*_directions(rows, -(-layer.vocab // A_RAY)), rows)
     along = _along(rows, directions, near)
@@ -75,7 +75,7 @@ def rays_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks | None:
 
 def shape_of(dim: int) -> Shape:
     """All coordinates with the first code, and where segments end."""
-    edges = [min(FIRST, dim)]
+    edges = [min(FIRST_SEGMENT, dim)]
     while edges[-1] < dim:
         edges.append(dim if len(edges) == SEGMENTS - 1 else min(2 * edges[-1], dim))
     return Shape(edges[0], dim, tuple(edges))

@@ -94,23 +94,23 @@ def _folded(record: Mapping[str, Any]) -> list[Part]:
     ]
 
 
-class Found(NamedTuple):
+class Content(NamedTuple):
     """What a file holds: one of ``KINDS``, and its parts."""
 
     kind: str
     parts: list[Part]
 
 
-def _parts(source: Source) -> Found | None:
+def _parts(source: Source) -> Content | None:
     content = source.content
     if _is_bench(content):
-        return Found(KINDS[0], _bench(content))
+        return Content(KINDS[0], _bench(content))
     if isinstance(content, Mapping) and "singular_values" in content:
-        return Found(KINDS[1], _inspection(source.name, content))
+        return Content(KINDS[1], _inspection(source.name, content))
     if isinstance(content, Mapping) and (tables := record_tables(source.name, content)):
-        return Found(KINDS[3], list(tables))
+        return Content(KINDS[3], list(tables))
     if isinstance(content, list) and content and all(_is_paper_line(line) for line in content):
-        return Found(KINDS[2], [paper_table(content, "As published, and here", content[0].get("source", "see docs/studies"))])
+        return Content(KINDS[2], [paper_table(content, "As published, and here", content[0].get("source", "see docs/studies"))])
     return None
 
 

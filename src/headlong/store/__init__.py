@@ -4,7 +4,7 @@ from headlong.store.checksum import checksum
 from headlong.store.dtypes import DTYPES, FOREIGN_BITS
 from headlong.store.reading import (
     HEADER_LIMIT,
-    LARGEST,
+    INT64_MAX,
     MOST_AXES,
     TensorFile,
     TensorInfo,
@@ -16,6 +16,6 @@ from headlong.store.reading import (
 from headlong.store.writing import ALIGNMENT, replacing, write_file
 
 __all__ = [
-    "ALIGNMENT", "DTYPES", "FOREIGN_BITS", "HEADER_LIMIT", "LARGEST", "MOST_AXES", "TensorFile", "TensorInfo", "check_version",
-    "checksum", "is_tensor_file", "json_object", "open_file", "replacing", "write_file",
+    "ALIGNMENT", "DTYPES", "FOREIGN_BITS", "HEADER_LIMIT", "INT64_MAX", "MOST_AXES", "TensorFile", "TensorInfo",
+    "check_version", "checksum", "is_tensor_file", "json_object", "open_file", "replacing", "write_file",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from headlong.store.checksum import KEY, checksum
 from headlong.store.dtypes import DTYPES, FOREIGN_BITS
 
 HEADER_LIMIT = 100_000_000
-LARGEST = 2**63 - 1
+INT64_MAX = 2**63 - 1
 MOST_AXES = 64
 
 
@@ -189,7 +189,7 @@ def _tensor_info(entry: Any, what: str) -> TensorInfo:
         raise MalformedFileError(f"{what} has data_offsets {str(offsets)[:80]}; expected [start, stop], start <= stop")
     bits = FOREIGN_BITS.get(dtype) or DTYPES[dtype].itemsize * 8
     # NumPy, too, refuses what would overflow if the empty axes were not there
-    if math.prod(size for size in shape if size) * bits > LARGEST:
+    if math.prod(size for size in shape if size) * bits > INT64_MAX:
         raise MalformedFileError(f"{what} has the shape {shape}: more bytes than 64 bits can count")
     if math.prod(shape) * bits != (offsets[1] - offsets[0]) * 8:
         raise MalformedFileError(f"{what} has {offsets[1] - offsets[0]} bytes; shape {shape} of {dtype} takes another number")
@@ -198,7 +198,7 @@ def _tensor_info(entry: Any, what: str) -> TensorInfo:
 
 def _naturals(value: Any) -> bool:
     """A JSON list of integers in 0..2^63-1; ``type`` because True is an int."""
-    return isinstance(value, list) and all(type(number) is int and 0 <= number <= LARGEST for number in value)
+    return isinstance(value, list) and all(type(number) is int and 0 <= number <= INT64_MAX for number in value)
 
 
 def _check_cover(tensors: Mapping[str, TensorInfo], size: int, name: str) -> None:

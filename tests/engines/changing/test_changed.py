@@ -17,7 +17,7 @@ import headlong as hl
 from headlong import native
 from headlong.engines import merged
 from headlong.engines.changed import Changed
-from headlong.engines.sampling_filters import Best
+from headlong.engines.sampling_filters import Ranked
 from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, OptionError, ShapeError, UnsupportedError
 from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, truth
@@ -294,6 +294,6 @@ def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pyt
     changed, hidden = engine.with_rows(rng.standard_normal((3, 8)).astype(np.float32)), rng.standard_normal((2, 8))
     assert changed.sample(hidden, 2, seed=1, top_p=0.9).ids.shape == (2, 2)
     found = merged.kept
-    monkeypatch.setattr(merged, "kept", lambda *asked: Best(found(*asked).ids[:0], found(*asked).scores[:0], 0.0))
+    monkeypatch.setattr(merged, "kept", lambda *asked: Ranked(found(*asked).ids[:0], found(*asked).scores[:0], 0.0))
     with pytest.raises(NonFiniteError, match="no class has a finite logit"):
         changed.sample(hidden, 2, seed=1, top_p=0.9)

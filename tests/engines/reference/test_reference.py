@@ -15,8 +15,8 @@ from headlong import native
 from headlong.engines.allowed import Filters, kept_count
 from headlong.engines.reference.executor import Executor, normaliser, top, widest
 from headlong.engines.reference.gumbel import gumbels, philox
-from headlong.engines.reference.nucleus import Kept
-from headlong.engines.reference.query import Halves, Matrix, Query, query_half, radii, split_peaks, two_planes
+from headlong.engines.reference.nucleus import Nucleus
+from headlong.engines.reference.query import Matrix, Query, QuerySide, query_half, radii, split_peaks, two_planes
 from headlong.errors import InputError
 from headlong.links import Affine, SoftCap
 from headlong.plan import Dense, Level, Plan, Term, interleave, padded, slack_rows
@@ -82,7 +82,7 @@ def test_peaks_split_the_query(x: np.ndarray) -> None:
 
 
 def test_query_halves() -> None:
-    halves = Halves(np.array([3.0, 4.0, 9.0]), np.array([6.0, 8.0, 1.0]), 7.0)
+    halves = QuerySide(np.array([3.0, 4.0, 9.0]), np.array([6.0, 8.0, 1.0]), 7.0)
     assert query_half(Term("norm", 0, 2), halves) == 5.0 and query_half(Term("one", 0, 0), halves) == 1.0
     assert query_half(Term("quantised", 0, 2), halves) == 10.0 and query_half(Term("hidden", 0, 0), halves) == 7.0
     with pytest.raises(InputError, match="'max'; expected norm"):
@@ -95,7 +95,7 @@ def test_terms_share_rows_of_the_slack() -> None:
     assert slack_rows(terms) == (1, 1, 0) and slack_rows((Term("one", 0, 0), Term("norm", 0, 2))) == (0, 1)
     slack = np.array([[1.0, 0.5], [10.0, 0.0]], np.float32)
     level = Level(np.zeros((1, 1, 64, 4), np.uint8), ((0, 2, 8),), np.zeros((1, 64), np.float32), slack, terms)
-    halves = Halves(np.array([3.0, 4.0]), np.zeros(2), 7.0)
+    halves = QuerySide(np.array([3.0, 4.0]), np.zeros(2), 7.0)
     np.testing.assert_allclose(radii(level, halves, np.arange(2)), [7 + 10 * (2 * 5 + 3), 3.5])
 
 
@@ -212,7 +212,7 @@ def test_nucleus(levels: str, top_p: float, temperature: float) -> None:
         expected = set(kept(logits, logits / temperature, 0, top_p, 0.0).tolist())
         query = Query(layer, hidden, np.ones(150, bool))
         query.look(np.arange(150))
-        filters = Kept(query, temperature, top_p, 0.0, 0.0)
+        filters = Nucleus(query, temperature, top_p, 0.0, 0.0)
         for winner in np.random.default_rng(0).permutation(150)[:60]:
             query.score(np.array([winner]))
             assert filters.holds(int(winner)) == (int(winner) in expected)
@@ -224,7 +224,7 @@ def test_an_open_nucleus_reads_few_rows() -> None:
     query.look(np.arange(150))
     best = top(query, 1)
     before = query.rows
-    assert Kept(query, 1.0, 0.5, 0.0, 0.0).holds(int(best[0]))
+    assert Nucleus(query, 1.0, 0.5, 0.0, 0.0).holds(int(best[0]))
     assert query.rows - before < 20
 
 

@@ -32,7 +32,7 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
-FIRST, GROWTH = 16, 1.5
+FIRST_SAMPLES, GROWTH = 16, 1.5
 DRAW = 0
 """The draw number of the noise that orders coordinates; the row number is the query's content."""
 
@@ -126,7 +126,7 @@ class Search:
 
 def following(m: int, most: int) -> int:
     """The next prefix: 16, then half as much again."""
-    return min(most, max(FIRST, math.ceil(GROWTH * m)))
+    return min(most, max(FIRST_SAMPLES, math.ceil(GROWTH * m)))
 
 
 def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:

@@ -18,7 +18,7 @@ import numpy as np
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import round_up, split_peaks, two_planes
 from headlong.engines.device.reader import EXP32, WARPS, Reader
-from headlong.engines.device.records import Call, Found, Looked
+from headlong.engines.device.records import Call, Finalists, Looked
 from headlong.links import lowering_error
 from headlong.plan import Level, Plan, deinterleave, row_bytes, slack_rows, unpack
 
@@ -54,7 +54,7 @@ class Tiles(NamedTuple):
     best: int
 
 
-class Halves(NamedTuple):
+class CodedQuery(NamedTuple):
     """Of one level: ``planes [batch, 2, width]`` int8, ``steps [batch, segments]``, ``halves [batch, slacks]``."""
 
     planes: Tensor
@@ -90,7 +90,7 @@ class CodesReader(Reader):
         codes = self.tensor(np.concatenate(parts, axis=1))
         return Codes(codes, self.tensor(level.scale), self.tensor(level.slack), self.tensor(edges), level)
 
-    def query(self, call: Call) -> tuple[list[Halves], Tensor]:
+    def query(self, call: Call) -> tuple[list[CodedQuery], Tensor]:
         """The queries' side of every level, and ``<centre, hidden>``."""
         centred = call.hidden if self.mean is None else call.hidden - self.mean
         x = centred if self.rotation is None else centred @ self.rotation
@@ -108,7 +108,7 @@ class CodesReader(Reader):
             both = self.torch.stack([coarse, whole - 256 * coarse], dim=1).to(self.torch.int8)
             planes.append((both, self.torch.stack([step for _, step in found], dim=1).float()))
         sides = [
-            Halves(both.contiguous(), steps.contiguous(), self._halves(codes.level, x, lost, length))
+            CodedQuery(both.contiguous(), steps.contiguous(), self._halves(codes.level, x, lost, length))
             for codes, (both, steps) in zip(self.levels, planes, strict=True)
         ]
         shared = self.full((call.batch,), 0.0) if self.centre is None else call.hidden @ self.centre
@@ -143,7 +143,7 @@ class CodesReader(Reader):
         return looked._replace(sides=sides, shared=shared)
 
     def scan(
-        self, side: Halves, shared: Tensor, masked: Any, noise: Any, looked: Looked, shape: Any, kinds: dict[str, Any]
+        self, side: CodedQuery, shared: Tensor, masked: Any, noise: Any, looked: Looked, shape: Any, kinds: dict[str, Any]
     ) -> None:  # fmt: skip
         """Level 0 of all classes into ``looked``."""
         codes, product, batch = self.levels[0], shape.block > 1, len(side.planes)
@@ -184,7 +184,7 @@ class CodesReader(Reader):
         )  # fmt: skip
         return open_count, still_open, (count > room) | (open_count > capacity), count
 
-    def mass(self, call: Call, looked: Looked, found: Found) -> tuple[Tensor, Tensor]:
+    def mass(self, call: Call, looked: Looked, found: Finalists) -> tuple[Tensor, Tensor]:
         """Scored terms as they are, the others between their ends."""
         torch, batch, capacity = self.torch, call.batch, found.kept.shape[1]
         self.code_kernels.leave[(batch, -(-capacity // self.blocks.noise))](

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.engines.device.cascade import ALIGN, CodesReader, Halves
+from headlong.engines.device.cascade import ALIGN, CodedQuery, CodesReader
 from headlong.engines.device.full_fused import SETTLING, Room, Shape, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.records import Looked
@@ -40,7 +40,7 @@ class Tables(NamedTuple):
 class Prepared(NamedTuple):
     """The queries' side of the levels, ``<centre, hidden>``, and the noise numbers as :class:`records.Call` has them."""
 
-    sides: list[Halves]
+    sides: list[CodedQuery]
     shared: Tensor
     noise: tuple[Tensor, ...]
 
@@ -112,11 +112,11 @@ class ShortCodes(ShortAnswers):
         )  # fmt: skip
         return Prepared(sides, shared, noise)
 
-    def _side(self, batch: int, level: int) -> Halves:
+    def _side(self, batch: int, level: int) -> CodedQuery:
         codes = self.codes.levels[level]
         planes = self._empty(batch, 2, codes.codes.shape[1], kind="int8")
         steps, halves = (self._empty(batch, part.shape[0], kind="float32") for part in (codes.scale, codes.slack))
-        return Halves(planes, steps, halves)
+        return CodedQuery(planes, steps, halves)
 
     def _settle(
         self, hidden: Tensor, shape: Shape, room: Room, found: Short, prepared: Prepared, numbers: Any, kinds: Any

@@ -25,7 +25,7 @@ from headlong.engines.device.full_fused import MOST, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.reader import Reader
-from headlong.engines.device.records import Call, Found, Looked
+from headlong.engines.device.records import Call, Finalists, Looked
 
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""
@@ -115,12 +115,12 @@ class DeviceEngine(DeviceCalls):
             f"kernel {self.path}, on {self.place})"
         )
 
-    def _topk(self, call: Call, k: int, eps: float) -> tuple[Found, Tensor, Tensor, Tensor]:
+    def _topk(self, call: Call, k: int, eps: float) -> tuple[Finalists, Tensor, Tensor, Tensor]:
         looked = self.reader.look(call, k)
         found = self.reader.candidates(call, looked, k)
         return (*self._finished(call, looked, found, eps),)
 
-    def _finished(self, call: Call, looked: Looked, found: Found, eps: float) -> tuple[Found, Tensor, Tensor, Tensor]:
+    def _finished(self, call: Call, looked: Looked, found: Finalists, eps: float) -> tuple[Finalists, Tensor, Tensor, Tensor]:
         """What is open once more, densely: ids that found no room, a normaliser that is not within ``eps``."""
         lse, error = self.reader.mass(call, looked, found)
         flags = found.over | (error > eps)

@@ -17,7 +17,7 @@ from headlong.answers import Promise
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import Reader
 from headlong.engines.device.records import Call
-from headlong.engines.device.table import Scored, Table, TableEngine
+from headlong.engines.device.table import Candidates, Scored, TableEngine
 from headlong.engines.reference.query import UNIT
 from headlong.layers.experts import ExpertsLayer
 
@@ -73,10 +73,10 @@ class ExpertsDevice(TableEngine):
             (wrong + (layer.width + 4) * UNIT) * size, best - others > 2 * off,
         )  # fmt: skip
 
-    def _table(self, call: Call) -> Table:
+    def _table(self, call: Call) -> Candidates:
         return self._read(self._route(call))
 
-    def _read(self, routed: Routed) -> Table:
+    def _read(self, routed: Routed) -> Candidates:
         local = self.reader.torch.arange(self.widest, device=self.reader.device)[None]
         there = local < routed.count[:, None]
         rows = (routed.first[:, None] + local).where(there, -1)
@@ -84,7 +84,7 @@ class ExpertsDevice(TableEngine):
         ids = self.ids[rows.clamp(min=0)].where(there, -1)
         row_bytes = self.layer.width * self.layer.weight.itemsize
         spent = self._spent(routed.count, row_bytes, float(self.layer.gate.nbytes))
-        return Table(ids, logits, routed.error, routed.sure, spent)
+        return Candidates(ids, logits, routed.error, routed.sure, spent)
 
     def _score(self, call: Call, ids: Tensor, eps: float) -> Scored:
         torch, routed = self.reader.torch, self._route(call)

@@ -24,7 +24,7 @@ from headlong.engines.allowed import Filters
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import Reader
 from headlong.engines.device.records import Call
-from headlong.engines.device.table import Best, Drawn, Scored, Spent, Table, TableEngine
+from headlong.engines.device.table import Best, Candidates, Drawn, Scored, Spent, TableEngine
 from headlong.engines.reference.query import UNIT
 from headlong.layers.mixture import MixtureLayer
 
@@ -195,7 +195,7 @@ class MixtureDevice(TableEngine):
         count = self.reader.full((call.batch,), ids.shape[1], "int64")
         return Scored(values, nothing, error, self._read(count, flags, call.batch))
 
-    def _table(self, call: Call) -> Table:
+    def _table(self, call: Call) -> Candidates:
         reader, contexts = self.reader, self._contexts(call)
         flags, lse = reader.full((call.batch,), True, "bool"), reader.torch.zeros_like(contexts.prior)
         logits = reader.full((call.batch, self.layer.vocab), 0.0)
@@ -206,7 +206,7 @@ class MixtureDevice(TableEngine):
             logits = reader.exponents(contexts.call, ids, logits)[0] + contexts.prior - lse
         error = self._error(call, contexts, flags, lse, lse[:, 0], logits[:, :1])
         none = reader.full((call.batch,), 0, "int64")
-        return Table(ids, logits, error, flags, self._read(none, flags, call.batch))
+        return Candidates(ids, logits, error, flags, self._read(none, flags, call.batch))
 
     def _normalise(self, call: Call, eps: float) -> tuple[Tensor, Tensor, Spent]:
         """Mixtures of distributions are distributions: nothing is read."""

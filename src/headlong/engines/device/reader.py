@@ -17,7 +17,7 @@ import numpy as np
 
 from headlong.engines.device.memory import BLOCKS, INTERPRETED, INTERPRETER, Tensor, place_of, tensor_of
 from headlong.engines.device.query import round_up
-from headlong.engines.device.records import Call, Found, Looked
+from headlong.engines.device.records import Call, Finalists, Looked
 from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
 from headlong.links import ROUNDING as LINK_ROUNDING
@@ -140,7 +140,7 @@ class Reader:
         """Room for the candidates of k classes: never more than a power of two above all classes, where none overflows."""
         return min(max(CAPACITY, 1 << (2 * k - 1).bit_length()), 1 << (self.vocab - 1).bit_length())
 
-    def candidates(self, call: Call, looked: Looked, k: int, *, sample: bool = False) -> Found:
+    def candidates(self, call: Call, looked: Looked, k: int, *, sample: bool = False) -> Finalists:
         """The k best estimates exactly; their worst is a threshold that the k best classes reach: those are scored."""
         best, place = self.torch.topk(looked.best, k, dim=1)
         seeds = self.torch.where(best > -math.inf, looked.best_ids.gather(1, place), -1)
@@ -186,16 +186,16 @@ class Reader:
         )  # fmt: skip
         return logits, keys
 
-    def order(self, kept: Tensor, logits: Tensor, keys: Tensor, count: Tensor, k: int) -> Found:
+    def order(self, kept: Tensor, logits: Tensor, keys: Tensor, count: Tensor, k: int) -> Finalists:
         batch, capacity = kept.shape
         best_ids, best = self.full((batch, k), -1, "int64"), self.full((batch, k), -math.inf)
         best_keys = self.full((batch, k), -math.inf)
         self.finish_kernels.order_rows[(batch, -(-capacity // self.blocks.order))](
             kept, logits, keys, count, best_ids, best, best_keys, capacity, k, BLOCK=self.blocks.order, CHUNK=self.blocks.order
         )
-        return Found(best_ids, best, best_keys, count, count > capacity, kept, logits, count)
+        return Finalists(best_ids, best, best_keys, count, count > capacity, kept, logits, count)
 
-    def mass(self, call: Call, looked: Looked, found: Found) -> tuple[Tensor, Tensor]:
+    def mass(self, call: Call, looked: Looked, found: Finalists) -> tuple[Tensor, Tensor]:
         """``(lse, error)`` of each query."""
         return self.sums(looked)
 
@@ -207,7 +207,7 @@ class Reader:
         error = top - lse + 2 * EXP32 + 2 * lowering_error(self.layer.link) + lse.abs() * 2.0**-40
         return lse, self.torch.where(lse > -math.inf, error.nan_to_num(nan=math.inf), 0.0)
 
-    def finish(self, call: Call, found: Found, flags: Tensor, *, sample: bool = False) -> tuple[Found, Tensor]:
+    def finish(self, call: Call, found: Finalists, flags: Tensor, *, sample: bool = False) -> tuple[Finalists, Tensor]:
         """Queries in ``flags`` once more, in float64 and over every class: their normalisers, and ids where room ran out."""
         batch, tiles, k = call.batch, -(-self.vocab // self.blocks.rows), found.ids.shape[1]
         slots = max(1, min(batch, SLOTS))

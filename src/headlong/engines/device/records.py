@@ -42,7 +42,7 @@ class Looked(NamedTuple):
     shared: Tensor | None = None
 
 
-class Found(NamedTuple):
+class Finalists(NamedTuple):
     """The k best: ``ids, logits, keys [batch, k]``; ``count [batch]`` candidates, ``over [batch]``: beyond the capacity;
     ``kept, scores [batch, capacity]``: every candidate and its exact logit; ``passed [batch]``: what the first look left."""
 

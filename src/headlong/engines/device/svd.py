@@ -17,7 +17,7 @@ import numpy as np
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import Reader
 from headlong.engines.device.records import Call
-from headlong.engines.device.table import Best, Scored, Spent, Table, TableEngine
+from headlong.engines.device.table import Best, Candidates, Scored, Spent, TableEngine
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
 
@@ -88,12 +88,12 @@ class SvdDevice(TableEngine):
         place = looked.ids.where(looked.ids >= 0, self.layer.vocab)
         return room.scatter(1, place, scored)[:, :-1].contiguous()
 
-    def _table(self, call: Call) -> Table:
+    def _table(self, call: Call) -> Candidates:
         looked = self._look(call, 1)
         logits = self._with(looked, looked.estimates.double(), looked.logits)
         ids = self._classes(call.batch)
         error = self.reader.full((call.batch,), math.inf)
-        return Table(ids, logits, error, self.reader.full((call.batch,), False, "bool"), self._read(call, looked))
+        return Candidates(ids, logits, error, self.reader.full((call.batch,), False, "bool"), self._read(call, looked))
 
     def _score(self, call: Call, ids: Tensor, eps: float) -> Scored:
         best = self._best(call, 1, eps)

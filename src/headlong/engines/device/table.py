@@ -2,7 +2,7 @@
 
 ::
 
-    Table: ids [batch, m] ascending, logits [batch, m]        top-k: a stable sort      lse: log sum exp      draws: Gumbels
+    Candidates: ids [batch, m] ascending, logits [batch, m]      top-k: a stable sort      lse: log sum exp      draws: Gumbels
 
 The engines of structured layers and of SVD-softmax are of this form; each says which classes are in its table and has a
 shorter way to its best classes where there is one. The answers are those of the engines on the CPU, from the same noise.
@@ -36,7 +36,7 @@ class Spent(NamedTuple):
     dense: Tensor
 
 
-class Table(NamedTuple):
+class Candidates(NamedTuple):
     """``ids, logits [batch, m]``, ascending ids (-1 and -inf: no class); each logit within ``error [batch]``; ``sure
     [batch]``: these are the classes that the layer's own decisions lead to.
     """
@@ -91,7 +91,7 @@ class TableEngine(DeviceCalls, ABC):
     """The ``eps`` at which logits are exact but for rounding."""
 
     @abstractmethod
-    def _table(self, call: Call) -> Table:
+    def _table(self, call: Call) -> Candidates:
         """Every class that can have a probability."""
 
     @abstractmethod
@@ -174,14 +174,14 @@ class TableEngine(DeviceCalls, ABC):
     def _exponents(self, call: Call, ids: Tensor, logits: Tensor, n: int = 0) -> tuple[Tensor, Tensor]:
         return self.reader.exponents(call, ids.contiguous(), logits.contiguous(), n, plain=not self.linked)
 
-    def _masked(self, call: Call) -> Table:
+    def _masked(self, call: Call) -> Candidates:
         """The table without the classes that the call's mask takes out."""
         table = self._table(call)
         assert call.mask is not None
         there = call.mask.expand(call.batch, -1).gather(1, table.ids.clamp(min=0)) != 0
         return table._replace(ids=table.ids.where(there, -1), logits=table.logits.where(there, -math.inf))
 
-    def _best_of(self, table: Table, call: Call, k: int) -> Best:
+    def _best_of(self, table: Candidates, call: Call, k: int) -> Best:
         """The ranking of a table and its normaliser; rows that end early are filled with -1 and -inf."""
         torch, (batch, width) = self.reader.torch, table.ids.shape
         logits, order = torch.sort(table.logits, dim=1, descending=True, stable=True)
@@ -194,12 +194,12 @@ class TableEngine(DeviceCalls, ABC):
         error = 2 * table.error + (width + 16 + 8 * lse.abs().nan_to_num(posinf=0.0)) * UNIT
         return Best(logits, ids, table.sure, lse, error, table.spent)
 
-    def _table_of(self, best: Best) -> Table:
+    def _table_of(self, best: Best) -> Candidates:
         """A ranking in the order of its ids; those that are missing come first."""
         ids, order = self.reader.torch.sort(best.ids, dim=1)
-        return Table(ids, best.logits.gather(1, order), best.error, best.proved, best.spent)
+        return Candidates(ids, best.logits.gather(1, order), best.error, best.proved, best.spent)
 
-    def _draws(self, table: Table, call: Call, wish: Filters) -> Drawn:
+    def _draws(self, table: Candidates, call: Call, wish: Filters) -> Drawn:
         """``argmax f(z) / T + gumbel`` over the classes of a table that the filters keep."""
         torch, (batch, width) = self.reader.torch, table.ids.shape
         ids, logits, kept = table.ids, table.logits, table.logits > -math.inf

@@ -23,7 +23,7 @@ from headlong.engines.allowed import Filters
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import SLOTS, Reader
 from headlong.engines.device.records import Call
-from headlong.engines.device.table import Best, Drawn, Scored, Spent, Table, TableEngine
+from headlong.engines.device.table import Best, Candidates, Drawn, Scored, Spent, TableEngine
 from headlong.engines.reference.descent import Reference, Rounding, Steps
 from headlong.layers.tree import TreeLayer
 
@@ -154,7 +154,7 @@ class TreeDevice(TableEngine):
             )  # fmt: skip
         return best, ids
 
-    def _table(self, call: Call) -> Table:
+    def _table(self, call: Call) -> Candidates:
         """Every row, for every query."""
         batch, scratch = call.batch, self._scratch(call.batch)
         flags, logits = self.reader.full((batch,), 1, "int32"), self.reader.full((batch, self.layer.vocab), 0.0)
@@ -162,7 +162,7 @@ class TreeDevice(TableEngine):
             self._dense(call, flags, first, scratch, logits[first : first + len(scratch[0])])
         rows = self.reader.full((batch,), len(self.reader.weight), "int64")
         spent = self._spent(rows, self._row_bytes, dense=True)
-        return Table(self._classes(batch), logits, self._error(call), flags > 0, spent)
+        return Candidates(self._classes(batch), logits, self._error(call), flags > 0, spent)
 
     def _score(self, call: Call, ids: Tensor, eps: float) -> Scored:
         """The nodes on the paths of ``ids``, from the leaves up."""

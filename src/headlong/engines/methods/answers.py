@@ -26,7 +26,7 @@ from headlong.previews.calibrated_radii import controlled, enough
 from headlong.previews.int8 import logits_of
 
 ASKED = (1, 10, 64)
-FIRST = (1.0, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
+FACTORS = (1.0, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1)
 """Factors that are tried on the vectors that choose."""
 AROUND = (1.5, 1.2, 1.1, 1.0, 0.93, 0.87)
 """Factors that are tried on those that bound, in units of what was chosen."""
@@ -85,15 +85,15 @@ def typical(blocks: Blocks, vectors: Doubles) -> Blocks:
 
 
 def _likely(find: Find, few: Doubles, truth: Array, k: int, delta: float) -> float:
-    """About the least of :data:`FIRST` that fails at a rate of delta, by halving: a guess of where to look."""
-    low, high = 0, len(FIRST)
+    """About the least of :data:`FACTORS` that fails at a rate of delta, by halving: a guess of where to look."""
+    low, high = 0, len(FACTORS)
     while high - low > 1:
         middle = (low + high) // 2
-        if missed(find, few, truth, k, FIRST[middle]).mean() <= delta:
+        if missed(find, few, truth, k, FACTORS[middle]).mean() <= delta:
             low = middle
         else:
             high = middle
-    return FIRST[low]
+    return FACTORS[low]
 
 
 def _kept(find: Find, many: Doubles, truth: Array, k: int, likely: float, delta: float) -> float:

@@ -26,7 +26,7 @@ from headlong.engines.allowed import Filters, gumbels
 from headlong.engines.base import MOST_DELTA
 from headlong.engines.mixture.parts import MixtureParts, Tally
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
-from headlong.engines.mixture.widths import FIRST, Rates, Widths, learned_widths
+from headlong.engines.mixture.widths import LARGEST_K, Rates, Widths, learned_widths
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -181,7 +181,7 @@ class MixtureEngine(StructuredEngine):
     def _listed(self, k: int, widths: Widths | None) -> int:
         """How long each component's own ranking is at first."""
         long = k if self.mixture.pooled or self.mixture.components == 1 else k + self.options.extra
-        return min(self.layer.vocab, LISTED if widths is not None and k <= FIRST and long <= LISTED else long)
+        return min(self.layer.vocab, LISTED if widths is not None and k <= LARGEST_K and long <= LISTED else long)
 
     def _first_look(
         self, contexts: Doubles, k: int, count: int, widths: Widths | None, tally: Tally
@@ -191,7 +191,7 @@ class MixtureEngine(StructuredEngine):
         if len(contexts) == 1 or chance == 0:
             eps = NARROWER[-2] if self._dense_first else np.inf
             return *self.parts.rankings(contexts, count, eps, 0.0, tally, self._dense_first), None
-        if widths is not None and k <= FIRST and count == widths.listed:
+        if widths is not None and k <= LARGEST_K and count == widths.listed:
             return *self.parts.rankings(contexts, count, np.inf, 0.0, tally), widths
         return *self.parts.rankings(contexts, count, NARROWER[0], self._share(chance, len(contexts), 0), tally), None
 

@@ -13,7 +13,7 @@ queries bounds that of the next (split conformal prediction, as in ``previews/ca
 margin. Errors that components share turn nothing round, nor do those of components without weight: a box around the
 normalisers would charge for both.
 
-All pairs count whose first class is among the first :data:`FIRST`: the margin holds for every k up to that.
+All pairs count whose first class is among the first :data:`LARGEST_K`: the margin holds for every k up to that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLOSE = 1e-3
 """Within which normalisers of calibration vectors are computed: by a dense pass in float32."""
 TRIED = 256
 """Vectors that shift and scale are taken from."""
-FIRST = 16
+LARGEST_K = 16
 """The largest k that a margin is learned for."""
 SPARE = 2.0
 """The margin is as many times the bound: the bound alone fails as often as promised, and a wider one costs few dense reads."""
@@ -95,7 +95,7 @@ def turned_round(exponents: Doubles, errors: Doubles, unsure: Doubles) -> float:
 
     ``exponents [components, m]``  of classes in the order that the look has them in, the edge of its lists last
     """
-    first, last = exponents[:, :FIRST, None], exponents[:, None, :]
+    first, last = exponents[:, :LARGEST_K, None], exponents[:, None, :]
     unit = np.maximum(first, last).max(axis=0)
     unit[unit == -np.inf] = 0.0
     gaps = np.exp(first - unit) - np.exp(last - unit)

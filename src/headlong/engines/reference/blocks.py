@@ -27,7 +27,7 @@ STEP = 8
 MOST_X = 1e30
 
 
-class Halves(NamedTuple):
+class BoxQuery(NamedTuple):
     """The query's side of every bound: coordinates, lengths of its segments (for a closer look, too), what all get, and
     products with the directions of rays.
     """
@@ -40,7 +40,7 @@ class Halves(NamedTuple):
     ends: Doubles | None = None
 
 
-class Found(NamedTuple):
+class BlockAnswer(NamedTuple):
     """Ids and logits, best first; ``done`` False: a look at all classes would have been cheaper."""
 
     ids: Ids
@@ -68,10 +68,10 @@ class Search:
         costs = (np.array([one[at] for one in found], kind) for at, kind in ((2, np.int64), (3, float), (4, float), (5, bool)))
         return (ids, logits, *costs)
 
-    def one(self, hidden: Doubles, k: int, there: NDArray[np.bool_] | None) -> Found:
+    def one(self, hidden: Doubles, k: int, there: NDArray[np.bool_] | None) -> BlockAnswer:
         blocks, query = self.blocks, halves_of(self.blocks, hidden)
         if max(np.abs(query.x).max(), query.lengths.max(), query.closer.max(), abs(query.add)) > MOST_X:
-            return Found(np.empty(0, np.int64), np.empty(0), 0, 0.0, 0.0, done=False)
+            return BlockAnswer(np.empty(0, np.int64), np.empty(0), 0, 0.0, 0.0, done=False)
         state = _State(self, hidden, k)
         if blocks.rays is not None:
             state.bytes += blocks.rays.directions.nbytes + blocks.rays.scale.nbytes
@@ -96,7 +96,7 @@ class Search:
         self._look(query, np.setdiff1d(nodes, state.seen), state, there)
         return state.found(self.share)
 
-    def _look(self, query: Halves, groups: Ids, state: _State, there: NDArray[np.bool_] | None) -> None:
+    def _look(self, query: BoxQuery, groups: Ids, state: _State, there: NDArray[np.bool_] | None) -> None:
         """Looks at the classes of some blocks, closer at those that reach the threshold, and scores the k best estimates."""
         blocks = self.blocks
         state.seen = np.union1d(state.seen, groups)
@@ -144,7 +144,7 @@ class _State:
     def keep(self, ids: Ids, upper: Doubles) -> None:
         self.open, self.upper = np.concatenate([self.open, ids]), np.concatenate([self.upper, upper])
 
-    def found(self, share: float) -> Found:
+    def found(self, share: float) -> BlockAnswer:
         """Scores what is open, best first."""
         order = np.argsort(-self.upper, kind="stable")
         ids, upper = self.open[order], self.upper[order]
@@ -155,7 +155,7 @@ class _State:
             part = slice(start, start + STEP)
             self.score(ids[part][upper[part] >= self.tau])
         opened = len(self.seen) / len(self.search.blocks.levels[-1].records)
-        return Found(self.ids, self.logits, self.rows, self.bytes, opened, done)
+        return BlockAnswer(self.ids, self.logits, self.rows, self.bytes, opened, done)
 
 
 def children(nodes: Ids) -> Ids:
@@ -163,7 +163,7 @@ def children(nodes: Ids) -> Ids:
     return (nodes[:, None] * SIDE + np.arange(SIDE)).ravel()
 
 
-def halves_of(blocks: Blocks, hidden: Doubles) -> Halves:
+def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
     """``x = head @ (hidden - mean)``, and no less than the lengths of all segments."""
     centred = hidden - blocks.mean
     x, width, length = blocks.head.astype(np.float64) @ centred, len(blocks.head), float(np.linalg.norm(centred))
@@ -193,11 +193,11 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> Halves:
         sides = np.append(halves[0] * blocks.factor * (1 + 2.0**-18), widened)
         near = np.array([float(np.linalg.norm(x)) * (1 + 2.0**-18), own])
         ends = x @ blocks.rays.directions.astype(np.float64) * blocks.rays.scale
-        return Halves(x, np.append(sides, shared), near, add, abs(add) * 2.0**-20 + 2.0**-100, ends)
-    return Halves(x, np.append(widened, shared), np.append(widened[first:], own), add, abs(add) * 2.0**-20 + 2.0**-100)
+        return BoxQuery(x, np.append(sides, shared), near, add, abs(add) * 2.0**-20 + 2.0**-100, ends)
+    return BoxQuery(x, np.append(widened, shared), np.append(widened[first:], own), add, abs(add) * 2.0**-20 + 2.0**-100)
 
 
-def bounds(level: BoxLevel, box: bool, query: Halves, groups: Ids, state: _State) -> tuple[Doubles, Doubles]:
+def bounds(level: BoxLevel, box: bool, query: BoxQuery, groups: Ids, state: _State) -> tuple[Doubles, Doubles]:
     """``estimate, upper end [groups, 16]`` of the neighbours of some records: of boxes, or of classes."""
     records = level.records[groups]
     state.bytes += records.nbytes
@@ -219,7 +219,7 @@ def bounds(level: BoxLevel, box: bool, query: Halves, groups: Ids, state: _State
     return est, est + unit * lengths + query.slack
 
 
-def node_ends(rays: Rays, level: BoxLevel, query: Halves, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
+def node_ends(rays: Rays, level: BoxLevel, query: BoxQuery, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
     """``estimate, upper end [groups, 16]`` of pieces of rays: at one of the ends of their scales."""
     assert query.ends is not None
     numbers = level.lengths * SIDE
@@ -231,7 +231,7 @@ def node_ends(rays: Rays, level: BoxLevel, query: Halves, groups: Ids, records: 
     return est, est + unit * np.einsum("gts,t->gs", sizes, query.lengths) + query.slack
 
 
-def ray_ends(rays: Rays, level: BoxLevel, query: Halves, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
+def ray_ends(rays: Rays, level: BoxLevel, query: BoxQuery, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
     """The same of their classes."""
     assert query.ends is not None
     numbers = (2 + level.lengths) * SIDE
@@ -243,7 +243,7 @@ def ray_ends(rays: Rays, level: BoxLevel, query: Halves, groups: Ids, records: N
     return est, est + own * np.einsum("gts,t->gs", sizes, query.lengths) + query.slack
 
 
-def closer(blocks: Blocks, query: Halves, places: Ids, est: Doubles) -> tuple[Doubles, Doubles]:
+def closer(blocks: Blocks, query: BoxQuery, places: Ids, est: Doubles) -> tuple[Doubles, Doubles]:
     """The same of single classes, by the coordinates behind those of a block."""
     assert blocks.closer is not None
     records, count = blocks.closer[places], len(blocks.head) - blocks.look

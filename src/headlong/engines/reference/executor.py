@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headlong.engines.reference.draws import estimates
 from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.reference.nucleus import Kept
+from headlong.engines.reference.nucleus import Nucleus
 from headlong.engines.reference.query import UNIT, Doubles, Ids, Matrix, Query, logits
 from headlong.engines.reference.together import closest
 from headlong.links import ROUNDING as LINK_ROUNDING
@@ -88,7 +88,7 @@ def widest(low: Doubles, high: Doubles, eps: float) -> Ids:
     return np.asarray(order[: np.flatnonzero(left <= low.sum() * math.expm1(min(2 * eps, 700.0)))[0] + 1])
 
 
-def draws(query: Query, noise: Iterator[Doubles], temperature: float, kept: Kept) -> Iterator[tuple[int, float]]:
+def draws(query: Query, noise: Iterator[Doubles], temperature: float, kept: Nucleus) -> Iterator[tuple[int, float]]:
     """``(class, score)`` for each vector of Gumbels: the argmax of ``link(z) / T + g`` over the classes that are kept."""
     for gumbel in noise:
         while True:
@@ -215,7 +215,7 @@ class Executor:
             if top_k:
                 query.live = np.isin(classes, top(query, top_k))
             best = query.estimate[top(query, 1)[0]] if min_p > 0 else 0.0
-            kept = Kept(query, temperature, top_p, min_p, float(best))
+            kept = Nucleus(query, temperature, top_p, min_p, float(best))
             noise = (gumbels(seed, (row0 + b) % 2**64, draw, classes + class0) for draw in range(n))
             won = list(draws(query, noise, temperature, kept))
             ids = np.array([winner for winner, _ in won], np.int64)

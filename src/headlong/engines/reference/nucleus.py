@@ -16,7 +16,7 @@ import numpy as np
 
 from headlong.engines.reference.query import Doubles, Flags, Ids, Query
 
-FIRST = 16
+FIRST_ROWS = 16
 """Rows read further in the first round of a comparison that is open; each round doubles it."""
 
 
@@ -26,7 +26,7 @@ def nucleus_size(mass: Doubles, top_p: float, total: float | None = None) -> int
     return int((before[:-1] < top_p * (before[-1] if total is None else total)).sum())
 
 
-class Kept:
+class Nucleus:
     """The classes of one query that survive ``top_p`` and ``min_p`` at a temperature, as far as they were asked for."""
 
     def __init__(self, query: Query, temperature: float, top_p: float, min_p: float, best: float) -> None:
@@ -53,7 +53,7 @@ class Kept:
         """``(1 - top_p) * better - top_p * the rest < 0``, read further until the interval of the left side has a sign."""
         if self.top_p >= 1:
             return True
-        query, live, count = self.query, self.query.live, FIRST
+        query, live, count = self.query, self.query.live, FIRST_ROWS
         while True:
             most, least = self._balance(winner, value)
             if float(most[live].sum()) < 0:

@@ -44,7 +44,7 @@ class Matrix(NamedTuple):
     plan: Plan
 
 
-class Halves(NamedTuple):
+class QuerySide(NamedTuple):
     """The query's side of every estimate and radius: ``x``, ``x - x^`` and ‖hidden - mean‖."""
 
     x: Doubles
@@ -159,11 +159,11 @@ def two_planes(x: Doubles) -> Doubles:
     return np.asarray(np.rint(np.clip(x / step, -PLANES, PLANES)) * step)
 
 
-def halves_of(plan: Plan, hidden: Doubles) -> Halves:
+def halves_of(plan: Plan, hidden: Doubles) -> QuerySide:
     """``x = (hidden - mean) @ rotation``, what two int8 planes lose of it, and ``‖hidden - mean‖``."""
     centred = hidden if plan.mean is None else hidden - plan.mean
     x = centred if plan.rotation is None else np.asarray(centred @ plan.rotation.astype(np.float64))
-    return Halves(x, _lost(plan, x), float(np.linalg.norm(centred)))
+    return QuerySide(x, _lost(plan, x), float(np.linalg.norm(centred)))
 
 
 def _lost(plan: Plan, x: Doubles) -> Doubles:
@@ -194,7 +194,7 @@ def products(level: Level, interleaved: bool, x: Doubles, ids: Ids, vocab: int) 
     return total
 
 
-def radii(level: Level, halves: Halves, ids: Ids) -> Doubles:
+def radii(level: Level, halves: QuerySide, ids: Ids) -> Doubles:
     """``sum_r slack[r, i] * sum_{t on row r} factor_t * term_t(x)``; 0 for a level that states none."""
     total = np.zeros(len(ids))
     if level.slack is None:
@@ -208,7 +208,7 @@ def radii(level: Level, halves: Halves, ids: Ids) -> Doubles:
     return total
 
 
-def query_half(term: Term, halves: Halves) -> float:
+def query_half(term: Term, halves: QuerySide) -> float:
     """The query's half of one summand of the radius; ``plan.Term`` defines the kinds."""
     part = slice(term.start, term.stop)
     match term.kind:

@@ -31,8 +31,8 @@ from headlong.store import TensorFile, check_version, json_object, open_file, wr
 FORMAT, VERSION = "headlong engine", 1
 MOST_LEVELS, MOST_TERMS, MOST_ROWS = 8, 64, 8
 TERMS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
-LARGEST = 2**40
-MOST = float(np.finfo(np.float32).max)
+LARGEST_SIZE = 2**40
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 ARRAYS = "plan.arrays."
 
 
@@ -157,7 +157,7 @@ class _Record:
 
     def _layer(self, given: Layer | None) -> Layer:
         facts = self.data["layer"]
-        shape = _whole(facts["vocab"], LARGEST), _whole(facts["dim"], LARGEST)
+        shape = _whole(facts["vocab"], LARGEST_SIZE), _whole(facts["dim"], LARGEST_SIZE)
         if given is None and "layer.weight" not in self.file.tensors:
             raise StoreError(f"{self.file.name} was saved without its layer; pass load(path, layer=...)")
         if given is not None:
@@ -189,7 +189,7 @@ class _Record:
             self._numbers("plan.base", np.float32, (padded(layer.vocab),), missing=not entries),
             self._numbers("plan.centre", np.float64, (layer.dim,), missing=True),
             tuple(self._level(depth, entry, layer.vocab, width) for depth, entry in enumerate(entries)),
-            None if budget is None else _whole(budget, LARGEST),
+            None if budget is None else _whole(budget, LARGEST_SIZE),
             Dense(_number(batch), _number(share)),
             {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
             self._blocks(layer),
@@ -262,7 +262,7 @@ class _Record:
     def _numbers(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:
         """A tensor of numbers within float32's range, as those of hidden vectors are."""
         array = self._tensor(name, dtype, shape, missing)
-        if array is not None and array.size and not (float(array.min()) >= -MOST and float(array.max()) <= MOST):
+        if array is not None and array.size and not (float(array.min()) >= -FLOAT32_MAX and float(array.max()) <= FLOAT32_MAX):
             raise ValueError(f"{name} holds numbers beyond float32, or NaN")
         return array
 

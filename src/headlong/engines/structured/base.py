@@ -42,14 +42,14 @@ from headlong.engines.structured.answers import (
     present,
     present_of,
 )
-from headlong.engines.structured.saved import Kept, write_structured
+from headlong.engines.structured.saved import SavedLayer, write_structured
 from headlong.errors import InputError
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 
 AT_ONCE = 1 << 22
 """Log-probabilities of whole distributions held at once."""
-FIRST = 64
+FIRST_PREFIX = 64
 """The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
 
 
@@ -153,7 +153,7 @@ class StructuredEngine(Bounded, ABC):
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
         options = dataclasses.asdict(self.options)
-        kept = Kept(self.layer, self.kind, options, self.promise, self.seed, self.reason, self.calibration)
+        kept = SavedLayer(self.layer, self.kind, options, self.promise, self.seed, self.reason, self.calibration)
         write_structured(path, kept, layer)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -231,7 +231,7 @@ class StructuredEngine(Bounded, ABC):
 
     def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[Few, Spent, bool]:
         """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
-        k, done = min(FIRST, self.layer.vocab), False
+        k, done = min(FIRST_PREFIX, self.layer.vocab), False
         while not done:
             best = self._best(hidden, k, min(self.promise.eps, self.exact_at))
             there = best.ids[0] >= 0

@@ -25,7 +25,7 @@ FORMAT, VERSION = "headlong structured engine", 1
 CALIBRATION = "calibration"
 
 
-class Kept(NamedTuple):
+class SavedLayer(NamedTuple):
     """Everything that makes a structured engine, but for the machine it runs on."""
 
     layer: StructuredLayer
@@ -42,7 +42,7 @@ def is_structured(path: str | os.PathLike[str]) -> bool:
     return open_file(path).metadata.get("format") == FORMAT
 
 
-def write_structured(path: str | os.PathLike[str], engine: Kept, with_layer: bool) -> None:
+def write_structured(path: str | os.PathLike[str], engine: SavedLayer, with_layer: bool) -> None:
     layer, promise = engine.layer, engine.promise
     record = {
         "kind": engine.kind,
@@ -69,7 +69,7 @@ def read_structured(
     mapped: bool = True,
     threads: int = 2,
     thorough: bool = False,
-) -> Kept:
+) -> SavedLayer:
     """What :func:`write_structured` wrote. Anything else is a :class:`StoreError`; as in ``engines/saved/engine.py``."""
     file = open_file(path, mapped)
     check_version(file.metadata, FORMAT, VERSION, file.name)
@@ -88,7 +88,7 @@ def read_structured(
         raise MalformedFileError(f"{file.name}: its record contradicts itself or its tensors: {error}") from error
 
 
-def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLayer | None) -> Kept:
+def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLayer | None) -> SavedLayer:
     layer = _layer(record, file, given)
     eps, delta, delta_ids, over = record["promise"]
     promise = Promise(math.inf if eps == "inf" else float(eps), float(delta), float(delta_ids), frozenset(map(str, over)))
@@ -100,7 +100,7 @@ def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLay
     vectors = np.asarray(file.read(CALIBRATION), np.float64) if CALIBRATION in file.tensors else None
     if vectors is not None and (vectors.ndim != 2 or vectors.shape[1] != layer.dim or not np.isfinite(vectors).all()):
         raise ValueError(f"calibration vectors of shape {list(vectors.shape)} do not fit a layer of dimension {layer.dim}")
-    return Kept(layer, layer.kind, dict(record["options"]), promise, seed, str(record["reason"]), vectors)
+    return SavedLayer(layer, layer.kind, dict(record["options"]), promise, seed, str(record["reason"]), vectors)
 
 
 def _layer(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLayer | None) -> StructuredLayer:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headlong import Affine
 from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.sampling_filters import Best, Sieve, kept
+from headlong.engines.sampling_filters import Ranked, Sieve, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import FastHead
 from headlong.integrations.generation.processors import Edits, Ids, Recipe, edited
@@ -119,7 +119,7 @@ class Row:
             ids, keys = np.append(ids, int(drawn.ids[0, 0])), np.append(keys, float(drawn.score[0, 0]))
         return int(ids[np.argmax(keys)])
 
-    def best(self, count: int) -> Best:
+    def best(self, count: int) -> Ranked:
         """The edited classes and the ``count`` best of the others."""
         count = min(count, self.others)
         ids, scores, least = self.ids, self.scores, -math.inf
@@ -129,7 +129,7 @@ class Row:
             ids, scores = np.concatenate([ids, np.asarray(top.ids)[0]]), np.concatenate([scores, others])
             least = -math.inf if count == self.others else float(others[-1])
         order = np.lexsort((ids, -scores))
-        return Best(ids[order], scores[order], least)
+        return Ranked(ids[order], scores[order], least)
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
         """Both ends of the log of all mass at this temperature."""

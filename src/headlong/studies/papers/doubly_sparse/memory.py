@@ -24,7 +24,7 @@ from headlong.studies.models.costs import _status
 from headlong.studies.papers.doubly_sparse import tasks as study
 
 STEPS = 3
-HEADS = ("full, whole", "full, in pieces", "experts")
+WAYS = ("full, whole", "full, in pieces", "experts")
 
 
 def full(data: study.Data, task: study.Task, vocab: int, chunk: int | None) -> None:
@@ -56,10 +56,10 @@ def rise(name: str, kind: str) -> int:
 
 def main(path: str, name: str) -> None:
     found: dict[str, int] = {}
-    for kind in HEADS:
+    for kind in WAYS:
         code = f"from headlong.studies.papers.doubly_sparse.memory import rise; print(rise({name!r}, {kind!r}))"
         found[kind] = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
-    ratio = {kind: round(found["experts"] / found[kind], 3) for kind in HEADS[:2]}
+    ratio = {kind: round(found["experts"] / found[kind], 3) for kind in WAYS[:2]}
     command = f"headlong reproduce liao2019:memory results/{Path(path).name} {name}"
     run = {"format": "headlong-experts-memory", "version": 1, "command": command, "environment": environment(1)}
     with replacing(path) as beside:

@@ -44,7 +44,7 @@ class Case(NamedTuple):
 CASES = {"10x10": Case(10, 0, 1500, 500, 1e-3), "100x100": Case(100, 900, 900, 1000, 3e-4)}
 
 
-class Found(NamedTuple):
+class TrainedNet(NamedTuple):
     """A net and its doubly sparse head as trained, and the items that it was trained and is tested on."""
 
     body: Any
@@ -53,7 +53,7 @@ class Found(NamedTuple):
     test: Vectors
 
 
-def trained(case: Case, seed: int, progress: Progress) -> Found:
+def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
     """One net trained with doubly sparse softmax."""
     import torch
 
@@ -75,7 +75,7 @@ def trained(case: Case, seed: int, progress: Progress) -> Found:
         body, head = net(), ExpertsHead(DIM, vocab, experts=case.supers, bias=False, **penalties)
     growth = Growth((), case.steps, 0, case.batch, RATE, 0.3, 20, 100, seed)
     grow(head, train, growth, body, progress=lambda done, _: progress(case.before + done, total))
-    return Found(body.eval(), head.eval(), train, test)
+    return TrainedNet(body.eval(), head.eval(), train, test)
 
 
 def plain(train: Vectors, vocab: int, batch: int, steps: int, progress: Progress) -> tuple[Any, DenseHead]:

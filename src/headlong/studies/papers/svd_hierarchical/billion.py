@@ -29,7 +29,7 @@ from headlong.store import open_file, write_file
 from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
 
 FILE = "gbw/counts.safetensors"
-HEADS = ("full", "two levels, frequency", "tree, balanced", "tree, huffman")
+MODELS = ("full", "two levels, frequency", "tree, balanced", "tree, huffman")
 WORDS = 793_471
 
 
@@ -81,12 +81,12 @@ def run(context: Context) -> Iterator[Row]:
         "entropy": round(float(-(share * np.log2(share)).sum()), 4),
     }
     progress = context.stage("heads")
-    for number, head in enumerate(HEADS):
+    for number, head in enumerate(MODELS):
         setting: Setting = (("head", head),)
         if setting not in context.done and context.wants(setting):
             rows = float((read_rows(head, train) * test).sum() / test.sum())
             yield Row(setting, {"rows": round(rows, 3), "of_full": round(rows / len(train), 8), **facts})
-        progress(number + 1, len(HEADS))
+        progress(number + 1, len(MODELS))
 
 
 register(
@@ -97,8 +97,8 @@ register(
         source="the slides name the corpus and print no number; 793,471 words is its published vocabulary; checked",
         needs=(FILE,),
         run=run,
-        expected={(("head", head),): {"classes": Expected(WORDS, WORDS)} for head in HEADS},
-        planned=lambda: [(("head", head),) for head in HEADS],
+        expected={(("head", head),): {"classes": Expected(WORDS, WORDS)} for head in MODELS},
+        planned=lambda: [(("head", head),) for head in MODELS],
         prepare=counted,
     )
 )

@@ -30,11 +30,11 @@ from headlong.studies.papers.svd_hierarchical import hierarchical as study
 from headlong.studies.papers.svd_hierarchical import steps
 
 STEPS, VOCAB, DIM = 120, 793_471, 256
-HEADS = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tree, learned", "bands", "differentiated")
+TIMED = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tree, learned", "bands", "differentiated")
 QUERIES = 64
 
 
-def prepare(folder: Path, names: Sequence[str] = HEADS) -> None:
+def prepare(folder: Path, names: Sequence[str] = TIMED) -> None:
     """Each of those heads after ``STEPS`` steps, as a saved layer."""
     data = study.read(Path(os.environ["HEADLONG_DATA"]), STEPS * steps.BATCH)
     factories = study.heads(data)
@@ -93,7 +93,7 @@ def timed(layers: Iterator[tuple[str, Layer | StructuredLayer]], hidden: Any, th
     return found
 
 
-def saved(folder: Path, names: Sequence[str] = HEADS) -> Iterator[tuple[str, Layer | StructuredLayer]]:
+def saved(folder: Path, names: Sequence[str] = TIMED) -> Iterator[tuple[str, Layer | StructuredLayer]]:
     yield "full", Layer.load(Path(os.environ["HEADLONG_DATA"]) / study.LAYER)
     for name in names:
         yield name, load_layer(folder / f"{name.replace(', ', '-').replace(' ', '-')}.safetensors")
