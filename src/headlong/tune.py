@@ -38,7 +38,7 @@ WIDTHS = (32, 64, 96, 128, 192, 256)
 BATCHES = (2, 4, 8, 16, 32, 64)
 NEAR = 0.97
 """A challenger has to be this much faster: what is alike stays with what was tried first."""
-MOST, FIRST = 11, 96
+MOST, FIRST_WIDTH = 11, 96
 """Plans that are usually tried, and the width that prefixes start from."""
 TIE = 1e-9
 """Log-probabilities this near are equal: ids may differ."""
@@ -135,7 +135,7 @@ def _tournament(task: Task, progress: Progress) -> _Contest:
     contest = _Contest(task, progress)
     contest.meet("int8", width=0)
     if task.layer.dim > WIDTHS[0] and task.layer.dim <= task.layer.vocab:
-        best = contest.climb("prefix", FIRST, over="query")
+        best = contest.climb("prefix", FIRST_WIDTH, over="query")
         width = best.options["width"]
         contest.meet(f"prefix {width}, no int8 level", width=width, deeper=False, over="query")
         contest.meet("2.5 bits where the energy is", bits=2.5)

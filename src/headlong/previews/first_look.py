@@ -41,7 +41,7 @@ JUDGES, LOGITS, CLASSES, BEST = 12, 2**23, 1024, 10
 """Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
 PLENTY = 16
 """Vectors for each judge, from which on the judges are no part of the basis."""
-DEAR = 0.25
+EXPENSIVE = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 CLASS, CODES_READ = 1.4, 0.6
 """What a class costs that goes to level 1, in rows read alone, and a byte of its codes there, in bytes of such rows."""
@@ -173,7 +173,7 @@ def _gathered(
     row = costs.row + costs.gathered * layer.dim * layer.weight.itemsize
     closer = row if look.deeper is None else CLASS * costs.row + CODES_READ * costs.gathered * look.deeper
     candidates = float(np.mean(seen.logits[judge] + look.coarse[judge] >= seen.best[judge]))
-    if candidates > DEAR * share:
+    if candidates > EXPENSIVE * share:
         return math.inf
     total = vocab * candidates * closer
     if math.isinf(promise.eps):
