@@ -27,8 +27,9 @@ def recall_curves() -> str:
     header = ("layer", "headlong", "of the ten ids", "loop / cold, µs", *INDEXES)
     facts, about = record["facts"], record["environment"]
     caption = (
-        f"{facts['asked']:,} queries that chose nothing, {facts['timed']} of them timed one at a time; cold: after "
-        f"{facts['between two cold calls']} of other weights. {about['cpu']}, {about['threads']} threads, {about['date']}."
+        f"{facts['asked']:,} queries that were not used for calibration, {facts['timed']} of them timed one at a time. Cold "
+        f"calls follow {facts['between two cold calls']} of other weights. "
+        f"{about['cpu']}, {about['threads']} threads, {about['date']}."
     )
     return markdown(Table("", header, tuple(lines))) + f"\n\n{caption}"
 

@@ -28,7 +28,7 @@ def order(table: str) -> str:
         for place in found
     ]  # fmt: skip
     titles = ("head", "parameters", "seeds", "valid", "test", "of the softmax's", "printed", "time", "side")
-    where = f"{measured_where(trained[0]['environment'])}; time: processor seconds of the softmax's, beside other work."
+    where = f"{measured_where(trained[0]['environment'])}; time: processor seconds over the softmax's; other programs ran."
     return markdown(Table("", titles, tuple(rows), where))
 
 

@@ -142,11 +142,11 @@ def test_bench_says_whose_queries_it_used(files: Path) -> None:
     asked = ["bench", str(files / "layer.safetensors"), "--only", "auto;numpy fp32"]
     asked += ["--batch", "1", "--rounds", "1", "--queries", "4"]
     said = CliRunner().invoke(app, asked).stdout
-    assert "Queries: made up" in said and "compile takes, by itself: full: 3,200 weights" in said
+    assert "Queries: random vectors" in said and "compile takes, by itself: full: 3,200 weights" in said
     assert "where the promise is: ids proved, log-probabilities within 0.2 nats proved" in said
     assert "emptied the caches" in said and "in a loop" in said
     only = CliRunner().invoke(app, [*asked, "--hidden", str(files / "h.npy"), "--way", "loop"]).stdout
-    assert "made up" not in only and "emptied" not in only
+    assert "random vectors" not in only and "emptied" not in only
 
 
 def test_bench_says_what_would_have_been_faster() -> None:

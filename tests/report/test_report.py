@@ -187,7 +187,7 @@ def test_the_readme_says_how_often_others_are_wrong() -> None:
 
 def test_a_recommender_is_summed_up() -> None:
     text = readme.recommender(RECORD)
-    assert text.startswith("The best 2 of 1,000 items (10 dimensions, made up)")
+    assert text.startswith("The best 2 of 1,000 items (10 dimensions, synthetic)")
     assert "2.00 ms where torch bf16 takes 5.00 ms, **2.50×**" in text
 
 

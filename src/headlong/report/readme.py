@@ -111,7 +111,7 @@ def recommender(record: Record) -> str:
     best = min((found[name] for name in OURS if name in found), key=lambda one: one.median)
     layer = record["layer"]
     return (
-        f"The best {record['settings']['k']} of {layer['vocab']:,} items ({layer['dim']} dimensions, made up) for one user, "
+        f"The best {record['settings']['k']} of {layer['vocab']:,} items ({layer['dim']} dimensions, synthetic) for one user, "
         f"ids proved: {duration(best.median)} where {over} takes {duration(found[over].median)}, **{times(best.speedup)}**."
     )
 
@@ -132,7 +132,7 @@ def loop(record: Record) -> str:
     least = min(against)
     said = [(WORDS[name], found[name, least]) for name in OURS if (name, least) in found]
     parts = ", ".join(f"{word} {duration(one.median)} ({times(one.speedup)})" for word, one in said)
-    text = f"In a loop of such calls and nothing else, the layer in the caches, over {against[least]}: {parts}."
+    text = f"In a loop of such calls, with the layer in the caches, compared with {against[least]}: {parts}."
     plain, ours = hardest(list(found.values()))
     if plain.batch == least:
         return text

@@ -25,10 +25,10 @@ CLASSIFIERS: tuple[tuple[str, str, str, str, str, str], ...] = (
 )
 """What is printed, its value, the table of ours, its delta and metric, and what else is to be said of ours."""
 MADE = {
-    "eurosat-sparse": "a linear layer on 154 of 25,088 features, as VGG19's, made by no network",
-    "mnist": "the paper's net, trained on 6,000 pictures",
+    "eurosat-sparse": "a linear layer on 154 of 25,088 features, as with VGG19, but no network made them",
+    "mnist": "the paper's network, trained on 6,000 images",
 }
-OURS = "a transformer's layer of ours (33,278 x 512) in the place of Mistral-7B's"
+OURS = "a transformer's layer of ours (33,278 x 512) in place of Mistral-7B's"
 
 
 def cells(results: Path) -> Iterator[Cell]:

@@ -179,14 +179,14 @@ def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callabl
 
 
 STANDS = {
-    "mnist": "the paper's net on MNIST, trained on 6,000 pictures: a layer of 25,088 features read less often",
+    "mnist": "the paper's network on MNIST, trained on 6,000 images: 25,088 features, of which fewer are read",
     "eurosat": "a stand-in for VGG19 on EuroSAT, whose 25,088 features are dense",
-    "eurosat-sparse": "a stand-in for VGG19 on EuroSAT: 154 of 25,088 features are not 0, as VGG19's, and made by no network",
+    "eurosat-sparse": "a stand-in for VGG19 on EuroSAT: 154 of 25,088 features are not 0, as VGG19's, but without a network",
 }
 for _name, _claim in STANDS.items():
     _register(_name, _claim, f"heads/baharav-{_name}", "test")
 
-OURS = "our own layer in the place of the paper's language models"
+OURS = "our own layer in place of the paper's language models"
 _register("wikitext2-gpt", OURS, "heads/wikitext2-gpt512", "valid")
 for _name in ("wikitext2-lstm", "ptb-lstm"):
     _register(_name, OURS, f"heads/{_name}", "valid")

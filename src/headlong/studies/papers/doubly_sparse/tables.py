@@ -99,7 +99,7 @@ SYNTHETIC = register(
     PaperTable(
         paper="liao2019",
         table="synthetic",
-        claim="experts recover a hidden two-level hierarchy of 10 x 10 and 100 x 100 classes",
+        claim="experts find a hidden two-level hierarchy of 10 x 10 and 100 x 100 classes",
         source="the poster's panels (b) and (c), checked: 'can fully capture the synthetic hierarchy', purity 1",
         needs=(),
         run=run_synthetic,
@@ -111,7 +111,7 @@ TABLE = register(
     PaperTable(
         paper="liao2019",
         table="tasks",
-        claim="experts seeded by k-means from a trained layer, their sizes set in advance, beside SVD-softmax and cut blocks",
+        claim="experts seeded by k-means from a trained layer, with sizes set in advance, and SVD-softmax and cut blocks",
         source="the poster's table 'Result - Real Dataset', checked, for the full softmax and SVD-10, from the better side",
         needs=("harvest/ptb-lstm/hidden.safetensors",),
         run=run_tasks,

@@ -93,7 +93,7 @@ register(
     PaperTable(
         paper="ganea2019",
         table="finished",
-        claim="what a curve fitted by itself adds to a finished softmax, word LSTM on Penn Treebank",
+        claim="what a curve adds to a finished softmax if it is fitted alone, word LSTM on Penn Treebank",
         source="nothing of the kind was printed, the talk trains model and curve together; unverified",
         needs=(LAYER, HIDDEN),
         run=run,

@@ -177,7 +177,7 @@ for _table, _study in STUDIES.items():
         PaperTable(
             paper="ganea2019",
             table=_table,
-            claim=f"output layers inside one recipe, {_model}, {_long}{', equal parameters' * _study.equal} on {_study.corpus}",
+            claim=f"heads trained by one recipe, {_model}, {_long}{', equal parameters' * _study.equal} on {_study.corpus}",
             source=SOURCE,
             needs=(FILES[_study.corpus],),
             run=partial(run, _table),

@@ -251,7 +251,7 @@ for _table, _folder in FOLDERS.items():
         PaperTable(
             paper="vlasova-softmax",
             table=_table,
-            claim=f"Hierarchical heads trained to the end on one frozen backbone ({_folder.removeprefix('harvest/')})",
+            claim=f"Hierarchical heads trained to convergence on one frozen backbone ({_folder.removeprefix('harvest/')})",
             source="the study's own figures are not public: nothing could be checked against them",
             needs=(f"{_folder}/layer.safetensors", f"{_folder}/hidden.safetensors"),
             run=partial(run, _folder),
