@@ -35,7 +35,7 @@ class Promise(NamedTuple):
 class Cost(NamedTuple):
     """What an answer took: exact rows scored and bytes read per query, rows finished densely, and the path that ran.
 
-    ``rows [batch]`` int64, ``bytes [batch]`` float64 (bytes that a block of queries read together are shared out),
+    ``rows [batch]`` int64, ``bytes [batch]`` float64 (bytes that several queries read together are divided among them),
     ``dense [batch]`` bool, ``path`` such as ``"cascade/avx512vnni"``.
     """
 
@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 class TopK(NamedTuple):
     """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
 
-    What is proved, is proved of the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
+    Proofs are about the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
     """
 
     log_probs: Array

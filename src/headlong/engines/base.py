@@ -104,8 +104,8 @@ class Engine(Changeable, Common):
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
 
         ``eps``      how far log-probabilities may be off, in nats; inf: ids and exact logits only
-        ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: the rest does not exist. -1,
-                                  which pads rows, is no id and is passed over.
+        ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: other classes are left
+                                  out as if they did not exist. -1 pads rows and is ignored.
         """
         if self._direct is not None and allowed is None and exclude is None:
             found = self._direct.topk(hidden, k, eps)

@@ -100,9 +100,9 @@ class Changeable:
         return self._unchanged().without(ids)
 
     def compact(self, calibration: Any = None) -> Any:
-        """One layer and one plan of everything, read by the same looks; ``calibration`` vectors choose them anew.
+        """One layer and one plan with all rows, in the same basis; ``calibration`` vectors choose a new plan.
 
-        Radii that were learned hold for the classes that they were learned with: such an engine needs ``calibration``.
+        Learned radii hold only for the classes with which they were learned: such an engine needs ``calibration``.
         """
         return self if calibration is None else self._unchanged().compact(calibration)
 
@@ -139,8 +139,8 @@ class Common(ABC):
 
         ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
         ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
-        With a ``delta`` above 0, which side of a nucleus's boundary a class is on may be settled by a bet on sampled rows,
-        wrong for a row with probability ``delta``: such draws are not ``proved``.
+        With a ``delta`` above 0, a bet on sampled rows may decide whether a class is in the nucleus. For a row it is wrong
+        with probability ``delta`` at most, and such draws are not ``proved``.
         """
         if class0 and not self.may_be_shard:
             raise UnsupportedError(
@@ -167,7 +167,7 @@ class Common(ABC):
         """How often the promise fails on ``hidden [n, dim]``, against every logit in float64, and whether it still holds.
 
         ``k``         an answer's ids are wrong where any of the best ``k`` is
-        ``batch``     how many are asked at once: what reads them may differ
+        ``batch``     queries per call: larger batches may be read in another way
         ``progress``  called with how many of the vectors are done and how many there are; each reads the whole layer
         """
         return check(self, hidden, k, batch, progress)  # type: ignore[arg-type]

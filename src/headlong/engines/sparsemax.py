@@ -24,8 +24,6 @@ from headlong.engines.base import Engine
 from headlong.errors import InputError
 from headlong.native import Doubles
 
-FIRST_K = 32
-
 
 class Sparse(NamedTuple):
     """``probs, ids [batch, width]`` in descending order, rows that end early filled with 0 and -1; ``tau, proved [batch]``."""
@@ -36,12 +34,12 @@ class Sparse(NamedTuple):
     proved: Any
 
 
-def sparsemax(engine: Engine, hidden: Any, k: int = FIRST_K) -> Sparse:
-    """The sparsemax of ``link(z)`` of each row of ``hidden [batch, dim]``; ``k``: how many classes are looked at first."""
+def sparsemax(engine: Engine, hidden: Any, k: int = 32) -> Sparse:
+    """The sparsemax of ``link(z)`` of each row of ``hidden [batch, dim]``; ``k``: how many classes are read first."""
     return _sparse(engine, hidden, k, sparsemax_of)
 
 
-def entmax15(engine: Engine, hidden: Any, k: int = FIRST_K) -> Sparse:
+def entmax15(engine: Engine, hidden: Any, k: int = 32) -> Sparse:
     """The same with entmax-1.5."""
     return _sparse(engine, hidden, k, entmax15_of)
 

@@ -59,13 +59,13 @@ class AdaptiveLogSoftmaxWithLoss(BandsHead):
         return made.train(module.training)
 
     def refresh(self, **options: Any) -> AdaptiveLogSoftmaxWithLoss:
-        """Compile for the weights of now; ``options`` go to :func:`headlong.compile`."""
+        """Compile for the current weights; ``options`` go to :func:`headlong.compile`."""
         self._kept = KeptEngine(headlong.compile(self.to_layer(), **options), tuple(self.parameters()))
         return self
 
     @property
     def engine(self) -> Any:
-        """The engine over the weights of now; InputError where they have changed since it was made."""
+        """The engine over the current weights; InputError if they have changed since it was compiled."""
         if self._kept is None:
             self.refresh()
         assert self._kept is not None

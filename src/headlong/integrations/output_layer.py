@@ -58,7 +58,7 @@ class OutputLayer(nn.Linear):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def refresh(self, calibration: Any = None) -> OutputLayer:
-        """Compile for the weights of now; ``calibration [n, dim]`` hidden vectors make a question read less."""
+        """Compile for the current weights; with ``calibration [n, dim]`` hidden vectors a query reads less."""
         if calibration is not None:
             self.options["calibration"] = calibration
         bias = None if self.bias is None else _whole(self.bias)
@@ -76,7 +76,7 @@ class OutputLayer(nn.Linear):
 
     @property
     def engine(self) -> Any:
-        """The engine over the weights of now; InputError where they have changed since it was made."""
+        """The engine over the current weights; InputError if they have changed since it was compiled."""
         if self._kept is None:
             self.refresh()
         assert self._kept is not None

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.errors import OptionError
-from headlong.layers.checkpoint import WEIGHT_NAMES, Checkpoint, link_of_config, open_checkpoint
+from headlong.layers.checkpoint import Checkpoint, link_of_config, open_checkpoint
 from headlong.layers.density import gaussian_kernel
 from headlong.layers.gguf_file import GgufFile
 from headlong.links import IDENTITY, Link, link_from_dict
@@ -68,14 +68,14 @@ class Layer:
     def load(
         cls,
         path: str | os.PathLike[str],
-        weight: str = WEIGHT_NAMES[0],
+        weight: str = "lm_head.weight",
         bias: str | Literal[False] | None = None,
         link: Link | None = None,
     ) -> Layer:
         """Map a layer from a safetensors file, a sharded index, a GGUF file, or a checkpoint's folder; nothing is read yet.
 
         A matrix that is stored as codes and scales (GGUF's quantised kinds, compressed-tensors, torchao, bitsandbytes int8)
-        is written out as float32 instead, four bytes a weight of memory: ``name`` and ``repr`` say so.
+        is expanded to float32, four bytes per weight; ``name`` and ``repr`` say so.
 
         ``weight``  the tensor's name; an absent ``lm_head.weight`` is looked for where models tie or rename it
         ``bias``    the tensor's name; None takes the one that belongs to the weight, if any; False takes none

@@ -31,7 +31,7 @@ class ScreenLayer(StructuredLayer):
     """``rows`` (a plain layer), ``centroids [C, dim + 1]`` float32, ``ids [n]`` in runs ``starts [C + 1]``.
 
     ``probes``  clusters that a query reads
-    ``missed``  ``(k, rate)``: the top k of a query like the calibration vectors are incomplete at most this often; or None
+    ``missed``  ``(k, rate)``: the top k of a query like the calibration vectors are incomplete at most at this rate; or None
     """
 
     kind: ClassVar[str] = "screens"

@@ -102,7 +102,7 @@ class FastHead(nn.Linear):
 
     @contextmanager
     def dense(self, why: str) -> Iterator[None]:
-        """In this thread and block calls are counted as ``why``."""
+        """A context: calls in this thread are counted as ``why``."""
         self._taken.dense = why
         try:
             yield
@@ -134,7 +134,7 @@ class FastHead(nn.Linear):
         return tuple(part for part in (self.weight, self.bias, *self._beside) if part is not None)
 
     def plain(self) -> nn.Linear:
-        """The module that was here before, with the parameters and the mode of now."""
+        """The module that was here before, with the current parameters and mode."""
         before = self.replaced
         before.weight, before.bias = self.weight, self.bias
         before.out_features, before.in_features = self.weight.shape
