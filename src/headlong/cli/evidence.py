@@ -20,7 +20,7 @@ def report(
     results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="Files (.json, .jsonl) or folders of them.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the HTML page goes.")] = Path("headlong-report.html"),
 ) -> None:
-    """One self-contained HTML page from stored results: tables that sort, plots that name their points."""
+    """Make one self-contained HTML page from stored results, with sortable tables and plots."""
     from headlong.cli import inputs
     from headlong.cli.terminal import write_text
     from headlong.report.sections import Source
@@ -47,7 +47,7 @@ def reproduce(
     threads: Threads = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run published tables on the data at hand and say of each number whether it matched."""
+    """Run published tables on the available data, and say for each number whether it matched."""
     count = settled(threads)
     from headlong.bench.measure import environment
     from headlong.checks import whole
@@ -147,7 +147,7 @@ def train(
     listed: Annotated[bool, typer.Option("--list", help="List the recipes that headlong brings.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train a small model, or go on after a kill; writes best.safetensors and run.json into its folder."""
+    """Train a small model, or continue a stopped run; writes best.safetensors and run.json into its folder."""
     import os
 
     # torchrun starts one of these for each process, and wants one thread in each unless told otherwise
@@ -179,7 +179,7 @@ def harvest(
     dtype: Annotated[str, typer.Option(help="Of the hidden vectors: float16 or float32.")] = "float16",
     threads: Threads = None,
 ) -> None:
-    """Write a trained model's output layer and the hidden vectors that it was asked about, with their targets."""
+    """Write a trained model's output layer, and hidden vectors with their targets."""
     settled(threads)
     from headlong.cli.terminal import bars
     from headlong.studies.models.harvest import Wish, harvest_any

@@ -40,7 +40,7 @@ def inspect(
     as_json: JsonFlag = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read the whole file and compare it with its checksum.")] = False,
 ) -> None:
-    """Norms, singular values, widths of int8 intervals, rows left to score, what would help; why an engine was chosen."""
+    """Show norms, singular values, interval widths, rows left to score and what would help; or why an engine was chosen."""
     count = settled(threads)
     from headlong import inspection
     from headlong.cli import inputs
@@ -81,7 +81,7 @@ def capacity(
     html: HtmlFile = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """What a layer can say at all: the rank of its log-probabilities, and classes that it can never put first."""
+    """Show what a layer can express: the rank of its log-probabilities, and classes that can never be first."""
     settled(threads)
     from headlong import capacity as study
     from headlong.arrays import evenly
@@ -165,7 +165,7 @@ def tune(
     seed: Seed = 0,
     raw: JsonFile = None,
 ) -> None:
-    """Try the plausible plans on hidden vectors, keep the fastest that keeps the promise, and say why."""
+    """Try the plausible plans on hidden vectors, and keep the fastest that keeps the promise."""
     count = settled(threads)
     from headlong.bench.measure import write_run
     from headlong.cli import inputs

@@ -73,7 +73,7 @@ def topk(
     threads: Threads = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """The likeliest classes of each hidden vector, each row with its error and its proof."""
+    """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
     count = settled(threads)
     import headlong as hl
     from headlong.cli import inputs
