@@ -170,7 +170,7 @@ def test_the_readme_shows_cold_calls_over_the_fastest_dense_product() -> None:
 
 def test_the_readme_shows_where_a_plain_product_wins() -> None:
     text = readme.loop(RECORD)
-    assert "over torch bf16: headlong 2.00 ms (2.50×)" in text
+    assert "with torch bf16: headlong 2.00 ms (2.50×)" in text
     assert "the plain product wins: 4 at once, headlong takes 4.00 ms a query, torch bf16 1.00 ms" in text
     faster = deepcopy(RECORD)
     faster["runs"][6]["seconds"] = [1e-3]
