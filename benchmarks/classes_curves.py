@@ -1,15 +1,17 @@
-"""How the time of a query grows with the classes, beside indexes: phrases of real text, 2^14 to 2^20 of them.
+"""How the time of a query grows with the classes, beside indexes: phrases of real text, or runs of its characters.
 
-    python benchmarks/phrases.py make FOLDER
+    python benchmarks/phrases.py make FOLDER            2^14 to 2^20 classes; or make-characters, up to ten million
     python benchmarks/classes_curves.py build FOLDER CLASSES [KIND ...]       everything of so many classes, to files
-    python benchmarks/classes_curves.py time FOLDER CLASSES results/classes-curves.json
+    python benchmarks/classes_curves.py time FOLDER CLASSES results/classes-curves.json [CONTESTANT ...]
     python benchmarks/classes_curves.py plot results/classes-curves.json docs/figures
 
     recall      mean share of the ten largest logits of float64 among the ten ids of an answer
     loop, cold  median microseconds of one query at a time: the same query just before, or 96 MB of other numbers
+    batch       median microseconds a query where all are asked at once
 
-The indexes are those of ``recall_curves.py``, at each value of their knob; ``faiss Flat`` reads all rows. ``build`` takes the
-kinds that are named, or all; ``time`` takes those that were built.
+The indexes are those of ``recall_curves.py``, at each value of their knob; ``faiss Flat`` and ``torch`` read all rows, and are
+asked fewer times. ``build`` takes the kinds that are named, or all; ``time`` takes those that were built, or of
+them those that are named.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 import torch
-from phrases import QUERIES, WAYS, K, compiled, read
+from phrases import QUERIES, K, compiled, read
 from recall_curves import KINDS
 
 import headlong as hl
@@ -35,7 +37,12 @@ from headlong.bench.rivals.registry import with_bias, with_one
 from headlong.report.page import STYLE
 from headlong.report.plots import Series, lines, standalone
 
-THREADS, ROUNDS, FLAT, FLAT_ROUNDS = 2, 32, "faiss Flat", 8
+THREADS, ROUNDS, FLAT, TORCH = 2, 32, "faiss Flat", "torch"
+WHOLE = (FLAT, TORCH)
+SECONDS = 1.0
+"""For all rounds of one contestant, in each way of being asked; one round at least."""
+AT_ONCE, MOST_LOGITS = 1 << 17, 1 << 28
+"""Classes that are compared with float64 at once; logits of a batch beyond which torch, which holds them all, is left out."""
 ENOUGH = 0.98
 """The recall at which an index is a point of the figure: the least knob that has it."""
 
@@ -47,6 +54,7 @@ class Asked(NamedTuple):
     knob: int
     prepare: Callable[[Any], Any]
     ids: Callable[[Any], Any]
+    """Of one query ``[1, dim]`` or of all of them."""
 
 
 def home(folder: Path, vocab: int) -> Path:
@@ -61,8 +69,7 @@ def build(folder: Path, vocab: int, kinds: list[str]) -> None:
     for kind in kinds or ["headlong", FLAT, *KINDS]:
         start = time.process_time()
         if kind == "headlong":
-            for way in WAYS:
-                compiled(layer, calibration, way).save(here / f"{way}.safetensors")
+            compiled(layer, calibration, "blocks").save(here / "blocks.safetensors")
         elif kind != FLAT:
             KINDS[kind].build(rows, here / kind.replace(" ", "-"))
         (here / f"{kind}.txt").write_text(str(time.process_time() - start), encoding="utf-8")
@@ -70,53 +77,79 @@ def build(folder: Path, vocab: int, kinds: list[str]) -> None:
         sys.stdout.flush()
 
 
-def contestants(folder: Path, vocab: int) -> Iterator[Asked]:
-    """What was built."""
+def contestants(folder: Path, vocab: int, only: list[str]) -> Iterator[Asked]:
+    """What was built. Ours, and torch, read the rows in one mapped file."""
     here = home(folder, vocab)
-    layer = read(folder, vocab)[0]
-    for way in WAYS:
-        engine = hl.load(here / f"{way}.safetensors", threads=THREADS)
-        yield Asked(f"headlong, {way}", 0, lambda x: x, lambda x, engine=engine: engine.topk(x, K).ids)  # type: ignore[misc]
-    flat = faiss.IndexFlatIP(layer.dim + 1)
-    flat.add(with_bias(layer))
-    yield Asked(FLAT, 0, with_one, lambda x: flat.search(x, K)[1])
+    blocks: Any = hl.load(here / "blocks.safetensors", threads=THREADS)
+    layer = blocks.layer
+    yield Asked("headlong, blocks", 0, lambda x: x, lambda x: blocks.topk(x, K).ids)
+    if not only or "headlong, plain" in only:
+        plain = compiled(layer, read(folder, vocab)[1], "plain")
+        yield Asked("headlong, plain", 0, lambda x: x, lambda x: plain.topk(x, K).ids)
+    if not only or FLAT in only:
+        flat = faiss.IndexFlatIP(layer.dim + 1)
+        flat.add(with_bias(layer))
+        yield Asked(FLAT, 0, with_one, lambda x: flat.search(x, K)[1])
+    if not only or TORCH in only:
+        weight, bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
+        linear = torch.nn.functional.linear
+        yield Asked(TORCH, 0, torch.from_numpy, lambda x: torch.topk(linear(x, weight, bias), K).indices.numpy())
     for name, kind in KINDS.items():
-        if not (here / f"{name}.txt").exists():
+        if not (here / f"{name}.txt").exists() or (only and name not in only):
             continue
         index = kind.load(here / name.replace(" ", "-"), layer.dim + 1, THREADS)
         for knob in kind.knob:
 
             def ids(x: Any, kind: Any = kind, index: Any = index, knob: int = knob) -> Any:
                 kind.turn(index, knob)
-                return np.asarray(kind.ask(index, x)).reshape(1, -1)
+                return np.asarray(kind.ask(index, x)).reshape(len(x), -1)
 
             yield Asked(name, knob, with_one, ids)
 
 
-def timed(folder: Path, vocab: int) -> list[dict[str, Any]]:
+def best_of(layer: hl.Layer, queries: Any) -> Any:
+    """The ids of the largest logits in float64, ``[queries, K]``."""
+    logits, ids = np.empty((len(queries), 0)), np.empty((len(queries), 0), np.int64)
+    for start in range(0, layer.vocab, AT_ONCE):
+        rows = slice(start, min(start + AT_ONCE, layer.vocab))
+        more = queries.astype(np.float64) @ layer.weight[rows].astype(np.float64).T + layer.bias[rows]  # type: ignore[index]
+        numbers = np.broadcast_to(np.arange(rows.start, rows.stop), more.shape)
+        logits, ids = np.concatenate([logits, more], axis=1), np.concatenate([ids, numbers], axis=1)
+        best = np.argpartition(-logits, K - 1, axis=1)[:, :K]
+        logits, ids = (np.take_along_axis(side, best, axis=1) for side in (logits, ids))
+    return ids
+
+
+def timed(folder: Path, vocab: int, only: list[str]) -> list[dict[str, Any]]:
     """Recall on all queries and medians, everyone in turns."""
     layer, _, queries = read(folder, vocab)
-    logits = queries.astype(np.float64) @ layer.weight.astype(np.float64).T + layer.bias
-    best = np.argpartition(-logits, K, axis=1)[:, :K]
-    field, other = list(contestants(folder, vocab)), np.ones(96 * 250_000, np.float32)
+    truth = home(folder, vocab) / "best.npy"
+    if not truth.exists():
+        np.save(truth, best_of(layer, queries))
+    best, field, other = np.load(truth), list(contestants(folder, vocab, only)), np.ones(96 * 250_000, np.float32)
     blocks = [[one.prepare(np.ascontiguousarray(row[None])) for row in queries] for one in field]
     found = []
     for one, own in zip(field, blocks, strict=True):
-        right = [len(set(one.ids(x)[0].tolist()) & set(row.tolist())) for x, row in zip(own, best, strict=True)]
-        found.append({"classes": vocab, "contestant": one.name, "knob": one.knob, "recall": sum(right) / (K * QUERIES)})
-    for way, before in (("loop", None), ("cold", other.sum)):
+        asked = own[: 4 if one.name in WHOLE else None]
+        right = [len(set(one.ids(x)[0].tolist()) & set(row.tolist())) for x, row in zip(asked, best, strict=False)]
+        found.append({"classes": vocab, "contestant": one.name, "knob": one.knob, "recall": sum(right) / (K * len(asked))})
+    every = [one.prepare(np.ascontiguousarray(queries)) for one in field]
+    for way, before in (("loop", None), ("cold", other.sum), ("batch", None)):
         seconds: list[list[float]] = [[] for _ in field]
         for turn in range(ROUNDS):
-            for one, own, taken in zip(field, blocks, seconds, strict=True):
-                if one.name == FLAT and turn >= FLAT_ROUNDS:
+            for one, own, all_, taken in zip(field, blocks, every, seconds, strict=True):
+                too_much = way == "batch" and one.name == TORCH and vocab * QUERIES > MOST_LOGITS
+                if too_much or (taken and sum(taken) + taken[-1] > SECONDS):
                     continue
-                x = own[turn % QUERIES]
-                one.ids(x)
+                x = all_ if way == "batch" else own[turn % QUERIES]
+                if way != "batch":
+                    one.ids(x)
                 if before is not None:
                     before()
-                taken.append(measure.wall(one.ids, x))
+                taken.append(measure.wall(one.ids, x) / len(x))
         for row, taken in zip(found, seconds, strict=True):
-            row[f"{way}_us"] = 1e6 * statistics.median(taken)
+            if taken:
+                row[f"{way}_us"] = 1e6 * statistics.median(taken)
     return found
 
 
@@ -148,7 +181,7 @@ def main() -> None:
     else:
         vocab, out = int(sys.argv[3]), Path(sys.argv[4])
         rows = json.loads(out.read_text(encoding="utf-8"))["rows"] if out.exists() else []
-        rows = [row for row in rows if row["classes"] != vocab] + timed(folder, vocab)
+        rows = [row for row in rows if row["classes"] != vocab] + timed(folder, vocab, sys.argv[5:])
         record = {"environment": measure.environment(THREADS), "k": K, "queries": QUERIES, "rows": rows}
         out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -25,7 +25,7 @@ from headlong.layers.density import log_density, storage_error
 
 THREADS, COUNT, EPS, DELTA = 2, 1_000_000, 0.05, 0.01
 BANDWIDTHS = {16: (0.25, 0.5, 1.0, 2.0, 4.0)}
-QUERIES, SECONDS = 40, 1.5
+QUERIES, CALIBRATION, SECONDS = 40, 4096, 1.5
 
 
 class Timed(NamedTuple):
@@ -61,10 +61,11 @@ def row(name: str, bandwidth: float, built: float, found: Timed, exact: Any, err
 
 def ours(name: str, layer: Layer, bandwidth: float, queries: Any, exact: Any, **options: Any) -> dict[str, Any]:
     start = time.perf_counter()
-    engine = compile_engine(layer, method=name, eps=EPS, delta=DELTA, threads=THREADS, **options)
+    engine = compile_engine(layer, method=name.split(",")[0], eps=EPS, delta=DELTA, threads=THREADS, **options)
     built = time.perf_counter() - start
     found = timed(lambda x: float(log_density(engine.lse(x).lse, x, COUNT, bandwidth)[0]), queries)
-    error = engine.lse(queries).error + storage_error(layer.weight, layer.bias, queries)
+    one_by_one = np.concatenate([engine.lse(x[None]).error for x in queries])  # a batch has other draws
+    error = one_by_one + storage_error(layer.weight, layer.bias, queries)
     return row(name, bandwidth, built, found, exact, error)
 
 
@@ -76,7 +77,7 @@ def compared(dim: int) -> list[dict[str, Any]]:
     def draw(n: int) -> Any:
         return centres[rng.integers(0, 64, n)] + rng.standard_normal((n, dim))
 
-    points, queries = draw(COUNT), draw(QUERIES)
+    points, queries, others = draw(COUNT), draw(QUERIES), draw(CALIBRATION)
     squares = np.stack([((points - x) ** 2).sum(axis=1) for x in queries])
     trees = {}
     for leaf in (40, 400):
@@ -90,6 +91,7 @@ def compared(dim: int) -> list[dict[str, Any]]:
         exact = peak + np.log(np.exp(power - peak[:, None]).sum(axis=1)) - volume
         layer = Layer.gaussian_kernel(points, h)
         rows += [ours(name, layer, h, queries, exact) for name in ("full", "cascade")]
+        rows.append(ours("cascade, calibrated", layer, h, queries, exact, calibration=others))
         for (leaf, (tree, built)), breadth in itertools.product(trees.items(), (True, False)):
             # what sklearn.neighbors.KernelDensity(rtol=..., breadth_first=...) asks of its tree
             asked = {"h": h, "kernel": "gaussian", "rtol": math.expm1(EPS), "return_log": True, "breadth_first": breadth}

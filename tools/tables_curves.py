@@ -9,8 +9,13 @@ from typing import Any
 from headlong.report.tables import Table, markdown
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-RUN, GROWTH = RESULTS / "recall-curves.json", RESULTS / "classes-curves.json"
-RECALL, ALL_FOUND = 0.98, ("headlong, blocks", "headlong, plain", "faiss Flat")
+RUN = RESULTS / "recall-curves.json"
+RECALL = 0.98
+EXACT = {
+    "headlong, blocks": "headlong, blocks", "headlong, plain": "headlong, every class", "faiss Flat": "faiss Flat",
+    "torch": "torch",
+}  # fmt: skip
+"""Who finds all ids, by the name in a run."""
 INDEXES = ("hnswlib", "faiss HNSW", "faiss IVF", "usearch", "scann")
 
 
@@ -35,10 +40,11 @@ def recall_curves() -> str:
 
 
 def _times(rows: list[dict[str, Any]]) -> str:
-    """The fastest of an index's settings in a loop, and cold; a dash where none of them is right as often."""
+    """The fastest of an index's settings in a loop, cold, and in a batch; a dash where none of them is right as often."""
     if not rows:
         return "–"
-    return f"{min(row['loop_us'] for row in rows):.0f} / {min(row['cold_us'] for row in rows):.0f}"
+    ways = [way for way in ("loop_us", "cold_us", "batch_us") if way in rows[0]]
+    return " / ".join(f"{min(row[way] for row in rows):,.0f}" for way in ways)
 
 
 def _at_recall(rows: list[dict[str, Any]]) -> str:
@@ -47,23 +53,29 @@ def _at_recall(rows: list[dict[str, Any]]) -> str:
     return _times(enough) if enough or not rows else f"finds {max(row['recall'] for row in rows):.0%}"
 
 
-def classes_curves() -> str:
+def growth(name: str) -> str:
     """For each number of classes our engines, and each index's fastest setting at :data:`RECALL`."""
-    record = json.loads(GROWTH.read_text(encoding="utf-8"))
+    record = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    named = {row["contestant"] for row in record["rows"]}
+    exact, indexes = [one for one in EXACT if one in named], [one for one in INDEXES if one in named]
     lines = []
     for vocab in sorted({row["classes"] for row in record["rows"]}):
         rows = [row for row in record["rows"] if row["classes"] == vocab]
-        ours = [[row for row in rows if row["contestant"] == name] for name in ALL_FOUND]
-        near = [_at_recall([row for row in rows if row["contestant"] == name]) for name in INDEXES[:4]]
+        ours = [[row for row in rows if row["contestant"] == one] for one in exact]
+        near = [_at_recall([row for row in rows if row["contestant"] == one]) for one in indexes]
         lines.append((f"{vocab:,}", *(_times(own) for own in ours), *near))
-    header = ("classes", "headlong, blocks", "headlong, every class", "faiss Flat", *INDEXES[:4])
+    header = ("classes", *(EXACT[one] for one in exact), *indexes)
     about = record["environment"]
+    batch = f" / and of each query where {record['queries']} are asked at once" if "batch_us" in record["rows"][0] else ""
     caption = (
-        f"Microseconds in a loop / cold, one query at a time. An index is at its fastest setting that finds {RECALL:.0%} of "
-        "the ten ids; where none does, the most that it finds at any; –: not built. "
+        f"Microseconds in a loop / cold, one query at a time{batch}. An index is at its fastest setting that finds "
+        f"{RECALL:.0%} of the ten ids; where none does, the most that it finds at any; –: not built. "
         f"{about['cpu']}, {about['threads']} threads, {about['date']}."
     )
     return markdown(Table("", header, tuple(lines))) + f"\n\n{caption}"
 
 
-BLOCKS = {"recall-curves": recall_curves, "classes-curves": classes_curves}
+BLOCKS = {
+    "recall-curves": recall_curves,
+    "classes-curves": lambda: growth("classes-curves"),
+}
