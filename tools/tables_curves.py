@@ -78,4 +78,5 @@ def growth(name: str) -> str:
 BLOCKS = {
     "recall-curves": recall_curves,
     "classes-curves": lambda: growth("classes-curves"),
+    "characters-curves": lambda: growth("characters-curves"),
 }
