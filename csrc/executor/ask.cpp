@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "batch/state.h"
+#include "executor/costs.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/trace.h"
@@ -14,7 +15,8 @@ namespace {
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
 constexpr size_t kMostScouts = 4;        // queries that speak for a block of four times as many or more
-constexpr size_t kFewOf = 4;  // so many queries or more, of which one is better read densely
+constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
+constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
 constexpr size_t kQueriesPerScout = 16, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
@@ -94,9 +96,13 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     if (finish_densely.empty()) return;
     if (use_preview) {
         // Each was judged by its part of a pass that all share. Few of many would pay for all of it: they are looked at once more, as
-        // the smaller batch that they are.
-        const bool few = kFewOf * finish_densely.size() <= rows.size();
-        over_blocks(e, hidden, finish_densely, question, !few, resolve, finish, answers);
+        // the smaller batch that they are, or alone.
+        const auto part = [&](size_t n) { return dense_cost(e, static_cast<double>(n)); };
+        const bool few = part(finish_densely.size()) > kDearer * part(rows.size());
+        if (few && finish_densely.size() <= kMostAlone)
+            for (int64_t row : finish_densely) over_blocks(e, hidden, {row}, question, false, resolve, finish, answers);
+        else
+            over_blocks(e, hidden, finish_densely, question, !few, resolve, finish, answers);
         return;
     }
     for (int64_t row : finish_densely) answers[row].dense = true;

@@ -17,6 +17,7 @@ constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summ
 constexpr double kMargin = 1 + 0x1p-9; // of F and G, for the float32 that they are made of
 constexpr float kSlop = 0x1p-14f;      // relative: exponentials, and what they add up to in float32
 constexpr double kPart = 0.45;         // of what may stay open goes to the classes below the cut, where the others have codes left to read
+constexpr double kHopeful = 0.7;       // ... where less would leave too many above the cut
 constexpr double kNearly = 0.85;       // ... and where they have not
 constexpr double kMostPart = 0.96;     // ... and no more than this, when all are counted
 constexpr int64_t kGuessed = 4;         // chunks of classes that the first cut is guessed from
@@ -246,7 +247,9 @@ std::optional<Status> close_together(const Executor& e, Look& look, int q, const
     const double aim = aim_of(e, look, q, question, shift), most = worth_scoring(e, look) * static_cast<double>(e.vocab);
     if (aim <= 0) return std::nullopt;
     const double bearable = (e.deeper.empty() ? kRows : kDeeper) * most;
-    const Cut cut = highest_cut(bins_of_some(from, est, std::max<int64_t>(1, e.padded / kChunk / kGuessed), threads), exact, aim, from.length, part_of(e));
+    const Bins bins = bins_of_some(from, est, std::max<int64_t>(1, e.padded / kChunk / kGuessed), threads);
+    Cut cut = highest_cut(bins, exact, aim, from.length, part_of(e));
+    if (cut.bin == 0 || cut.rows > bearable) cut = highest_cut(bins, exact, aim, from.length, std::max(part_of(e), kHopeful));
     if (cut.bin == 0 || cut.rows > bearable) return std::nullopt;
 
     float edge = edge_of(cut.bin);
