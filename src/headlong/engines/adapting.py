@@ -41,8 +41,7 @@ ONE_IN = 8
 """Calls of which one is watched: most of them should cost nothing more."""
 NICENESS = 5
 """Of the thread that compiles, where threads have one of their own: a third of a processor's time beside one that is busy. Not
-more than that: it holds the interpreter's lock at times, for which all others wait while busy processes keep it waiting, as does
-:meth:`Adapting.wait`."""
+more than that: it holds the interpreter's lock at times, and all others wait for it while busy processes keep it waiting."""
 
 Again = Callable[[Doubles], Engine]
 """The engine that some thousand queries choose."""
