@@ -110,3 +110,16 @@ def test_a_large_delta_is_kept(monkeypatch: pytest.MonkeyPatch, level: str) -> N
     check_rate(failures, 20 * 64, 0.1)
     mean, spread = np.mean(off), np.std(off) / math.sqrt(np.size(off))
     assert abs(mean) < 5 * spread + 1e-5 and spread > 1e-7
+
+
+@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy answers one query after the other")
+def test_one_query_of_a_batch_does_not_pay_for_a_pass_that_none_shares() -> None:
+    """A dense pass is cheap for eight, and none of these takes it alone: nor does one of eight, when the others do not."""
+    rng, size = np.random.default_rng(0), np.arange(1, 257) ** -0.5
+    weight = (rng.standard_normal((20_000, 256)) * size).astype(np.float32)
+    hidden = (rng.standard_normal((2_200, 256)) * size).astype(np.float32)
+    engine = hl.compile(hl.Layer(weight), "cascade", calibration=hidden[:2000], width=192, eps=0.2, delta=0.0, blocks=False)
+    asked = hidden[2000:]
+    assert not any(engine.topk(row[None], 10).cost.dense[0] for row in asked[:40])
+    dense = [int(engine.topk(asked[first : first + 8], 10).cost.dense.sum()) for first in range(0, 200, 8)]
+    assert all(count == 0 or count > 2 for count in dense), dense
