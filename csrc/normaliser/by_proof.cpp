@@ -48,6 +48,7 @@ struct Refined {
     double full_beta;
     float beta, shift;
     double exact;
+    float least;  // exponentials below are too little to matter all together, and they are those of most classes
 };
 
 int64_t ends_of(const Executor& e, const Refined& r, int64_t chunk, float* low, float* high) {
@@ -64,12 +65,22 @@ Histogram histogram_of(const Executor& e, const Refined& r, int64_t stride, int 
     over_chunks(some, threads, [&](int t, int64_t c) {
         float low[kChunk], high[kChunk];
         const int64_t n = ends_of(e, r, c * stride, low, high);
+        Bin small;  // in the lowest bin, which no cut takes
         for (int64_t i = 0; i < n; ++i) {
+            if (high[i] < r.least) {
+                small.count += high[i] > 0;
+                small.low += low[i];
+                small.high += high[i];
+                continue;
+            }
             Bin& bin = each[t][bin_of(high[i] - low[i])];
             bin.count += scale * (high[i] > 0);
             bin.low += scale * low[i];
             bin.high += scale * high[i];
         }
+        each[t][0].count += scale * small.count;
+        each[t][0].low += scale * small.low;
+        each[t][0].high += scale * small.high;
     });
     return sum_up(each);
 }
@@ -204,7 +215,8 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
     const double fixed = float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
     const double aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
     if (aim <= 0) return Status::finish_densely;
-    Refined r{look.est.data() + q * e.padded, radii(e, look, q, threads), question.beta, static_cast<float>(question.beta), shift, exact};
+    Refined r{look.est.data() + q * e.padded, radii(e, look, q, threads), question.beta, static_cast<float>(question.beta), shift, exact,
+              static_cast<float>(aim * exact / (64 * static_cast<double>(e.padded)))};
     const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     for (int level = 0; level < levels; ++level) {
         // Looked at more closely until the rest takes half of what may stay open.

@@ -82,17 +82,27 @@ struct Outline {
     std::vector<double> count = std::vector<double>(kBins, 0.0), gaps = std::vector<double>(kBins, 0.0);
     int64_t first = kChunk;
     double scale = 1;
+    float least;  // all less than that is in the lowest bin: together it is too little to matter, and it is most of the classes
 
-    Outline(const Executor& e, const Weighed& w) {
+    Outline(const Executor& e, const Weighed& w, double open) : least(static_cast<float>(open / (64 * static_cast<double>(e.padded)))) {
         const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
         if (chunks >= 32) first = kChunk / 16;
         int64_t seen = 0;
-        for (int64_t c = 0; c < chunks; ++c)
-            for (int64_t i = c * kChunk; i < std::min(e.padded, c * kChunk + first); ++i, ++seen) add(w.gap[i], 1);
+        for (int64_t c = 0; c < chunks; ++c) {
+            const int64_t stop = std::min(e.padded, c * kChunk + first);
+            double small = 0, few = 0;
+            for (int64_t i = c * kChunk; i < stop; ++i) {
+                if (w.gap[i] < least) small += w.gap[i], ++few;
+                else add(w.gap[i], 1);
+            }
+            count[0] += few;
+            gaps[0] += small;
+            seen += stop - c * kChunk;
+        }
         scale = static_cast<double>(e.padded) / static_cast<double>(std::max<int64_t>(1, seen));
     }
     void add(float gap, double times) {
-        const int bin = bin_of(gap);
+        const int bin = gap < least ? 0 : bin_of(gap);
         count[bin] += times;
         gaps[bin] += times * gap;
     }
@@ -189,7 +199,7 @@ double left_by(const Executor& e, const Look& look, int q, const Rule& rule, siz
 // Brings the widest on to the deeper levels that pay; what is left to be scored then.
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer) {
-    Outline outline(e, w);
+    Outline outline(e, w, aim * (exact + w.sum));
     Wager wager = cheapest(outline, w, exact, aim, rule, 1, 0);
     const double most = 0.8 * part_of_dense(e, look) * static_cast<double>(e.vocab);
     for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {
