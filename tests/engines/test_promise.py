@@ -22,10 +22,6 @@ and how much of the first capital goes to each."""
 SEEDS = 7
 
 
-
-
-
-
 def test_the_tail_of_a_binomial() -> None:
     assert tail(0, 10, 0.1) == 1.0
     assert tail(1, 10, 0.1) == pytest.approx(1 - 0.9**10)
@@ -103,7 +99,7 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str,
     engine = hl.compile(layer, "cascade", eps=0.02, delta=0.1, width=width, calibration=hidden[100:], threads=2)
     assert engine.promise == hl.Promise(0.02, 0.1, 0.0, frozenset({"query"}))
     for seed in range(SEEDS):
-        reader = Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, threads=2, seed=seed)
+        reader = reader_of(engine, threads=2, seed=seed)
         found = reader.topk(hidden[:50], 5)
         assert found.proved.all() and (found.error <= 0.02).all()
         failures += int((np.abs(found.lse - exact.lse) > 0.02).sum())
@@ -112,6 +108,11 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str,
             check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
     check_rate(failures, 50 * SEEDS, 0.1)
     assert sampled > 150, "most rows were estimated"
+
+
+def reader_of(engine: Engine, **options: int) -> Engine:
+    """The engine with other threads or another seed: compiling it again would take most of a test's time."""
+    return Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, **options)
 
 
 def taught(vocab: int = 4000, **options: float) -> tuple[Engine, np.ndarray, np.ndarray]:
@@ -131,7 +132,7 @@ def test_learned_draws_fail_at_most_with_delta_and_read_less(monkeypatch: pytest
     assert engine.promise == hl.Promise(0.02, 0.1, 0.0, frozenset({"query", "calibration"}))
     failures, read, count = 0, [], 40 if level == native.REFERENCE else len(hidden)
     for seed in range(SEEDS):
-        reader = Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, seed=seed)
+        reader = reader_of(engine, seed=seed)
         alone = [reader.topk(row[None], 5) for row in hidden[:40]]
         together = reader.lse(hidden[:count])
         assert all(top.proved.all() and top.error[0] <= 0.02 for top in alone)
@@ -182,10 +183,11 @@ def test_answers_come_back_the_same() -> None:
     engine = hl.compile(layer, "cascade", seed=1, threads=1, **options)
     first = engine.topk(hidden[:40], 5)
     assert (first.lse == engine.topk(hidden[:40], 5).lse).all()
-    assert (first.lse == hl.compile(layer, "cascade", seed=1, threads=1, **options).topk(hidden[:40], 5).lse).all()
-    other = hl.compile(layer, "cascade", seed=2, threads=1, **options).topk(hidden[:40], 5)
+    compiled_again = hl.compile(layer, "cascade", seed=1, threads=3, **options)
+    assert (first.lse == reader_of(compiled_again, threads=1, seed=1).topk(hidden[:40], 5).lse).all()
+    other = reader_of(engine, threads=1, seed=2).topk(hidden[:40], 5)
     assert (first.lse != other.lse).mean() > 0.9 and (first.ids == other.ids).all()
-    threaded = hl.compile(layer, "cascade", seed=1, threads=3, **options).topk(hidden[:40], 5)
+    threaded = compiled_again.topk(hidden[:40], 5)
     alone = [engine.topk(row[None], 5) for row in hidden[:40]]
     assert all((one.lse == engine.topk(row[None], 5).lse).all() for one, row in zip(alone, hidden, strict=False))
     assert (threaded.lse == first.lse).mean() > 0.9
@@ -203,7 +205,7 @@ def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hid
     assert built.promise == hl.Promise(0.01, 1e-3, 0.0, frozenset({"query"}))
     failures = 0
     for seed in range(SEEDS):
-        engine = Engine(trained, built.method, built.plan, built.norms, built.promise, seed=seed)
+        engine = reader_of(built, seed=seed)
         found = engine.topk(hidden, 10)
         assert found.proved.all() and (found.error <= 0.01).all()
         failures += int((np.abs(found.lse - exact.lse) > 0.01).sum())
@@ -244,7 +246,7 @@ def test_the_trained_layer_pays_what_its_promise_costs(trained: Layer, trained_h
     engine = hl.compile(trained, "cascade", over={"query", "calibration"}, calibration=calibration, blocks=False)
     exact, read, failures = truth(trained, hidden).lse, [], 0
     for seed in range(SEEDS):
-        reader = Engine(trained, engine.method, engine.plan, engine.norms, engine.promise, seed=seed)
+        reader = reader_of(engine, seed=seed)
         found = reader.lse(hidden)
         assert (found.error <= 0.01).all()
         failures += int((np.abs(found.lse - exact) > 0.01).sum())
