@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blocks/query.h"
+#include "runtime/prefetch.h"
 
 namespace headlong {
 
@@ -16,10 +17,6 @@ constexpr float kLowest = -std::numeric_limits<float>::max();  // what pads a re
 constexpr int kBins = 256;                                      // of bounds, from the highest down
 
 inline bool better(const Found& a, const Found& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
-
-inline void prefetch(const uint8_t* from, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
-}
 
 // A class that may be among the best: where it is, its estimate and its upper end.
 struct Candidate {

@@ -229,23 +229,33 @@ double largest_double_of(const double* values, int64_t n) {
     return largest;
 }
 
+// `P` vectors of columns from `at` on, of `Q` queries. Every column is summed in the order of the rows, however columns are grouped.
+template <Kind K, int Q, int P>
+void rotate_strip(const void* matrix, int64_t stride, int64_t dim, int64_t at, const double* x, int64_t x_stride, double* out,
+                  int64_t out_stride) {
+    D sum[Q][P] = {};
+    for (int64_t j = 0; j < dim; ++j) {
+        D column[P];
+#pragma GCC unroll 16
+        for (int s = 0; s < P; ++s) column[s] = widened<K>(matrix, j * stride + at + s * kHalf);
+#pragma GCC unroll 16
+        for (int q = 0; q < Q; ++q)
+#pragma GCC unroll 16
+            for (int s = 0; s < P; ++s) sum[q][s] = fused(column[s], x[q * x_stride + j] - D{}, sum[q][s]);
+    }
+    for (int q = 0; q < Q; ++q) std::memcpy(out + q * out_stride, sum[q], sizeof sum[q]);
+}
+
 template <Kind K, int Q>
 void rotate_some(const void* matrix, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x, int64_t x_stride,
                  double* out, int64_t out_stride) {
-    constexpr int kParts = 16 / Q;
+    constexpr int kMany = 16 / Q, kSome = kMany > 4 ? 4 : 1;
     int64_t i = 0;
-    for (; i + kHalf * kParts <= n; i += kHalf * kParts) {
-        D sum[Q][kParts] = {};
-        for (int64_t j = 0; j < dim; ++j) {
-            D column[kParts];
-#pragma GCC unroll 16
-            for (int s = 0; s < kParts; ++s) column[s] = widened<K>(matrix, j * stride + first + i + s * kHalf);
-#pragma GCC unroll 16
-            for (int q = 0; q < Q; ++q)
-#pragma GCC unroll 16
-                for (int s = 0; s < kParts; ++s) sum[q][s] = fused(column[s], x[q * x_stride + j] - D{}, sum[q][s]);
-        }
-        for (int q = 0; q < Q; ++q) std::memcpy(out + q * out_stride + i, sum[q], sizeof sum[q]);
+    for (; i + kMany * kHalf <= n; i += kMany * kHalf) rotate_strip<K, Q, kMany>(matrix, stride, dim, first + i, x, x_stride, out + i, out_stride);
+    for (; i + kSome * kHalf <= n; i += kSome * kHalf) rotate_strip<K, Q, kSome>(matrix, stride, dim, first + i, x, x_stride, out + i, out_stride);
+    for (; i < n && n >= kHalf; i += kHalf) {
+        i = i + kHalf <= n ? i : n - kHalf;  // the last vector takes some columns once more
+        rotate_strip<K, Q, 1>(matrix, stride, dim, first + i, x, x_stride, out + i, out_stride);
     }
     for (; i < n; ++i)
         for (int q = 0; q < Q; ++q) {
