@@ -20,7 +20,7 @@ namespace headlong {
 namespace {
 
 constexpr double kFilled = 0.6, kFilledByIds = 0.85;  // of the lanes, below which a query is better off alone
-constexpr int64_t kShareCodes = 32, kManyCodes = 128;  // lanes below which so many bytes of few bits are taken apart in vain
+constexpr int64_t kShareCodes = 32, kManyCoordinates = 128;  // lanes below which so many of few bits are taken apart in vain
 constexpr int64_t kLeastClasses = 8192;
 constexpr int64_t kMostBest = 64;  // of the sample's best
 
@@ -87,7 +87,9 @@ std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, i
                                       std::vector<Answer>& answers, bool* dear) {
     std::vector<int64_t> left;
     const auto few = [](const Segment& seg) { return seg.bits < 8; };
-    const bool many = 4 * e.preview.words > kManyCodes && std::any_of(e.preview.segments.begin(), e.preview.segments.end(), few);
+    const auto more = [](int64_t sum, const Segment& seg) { return sum + seg.stop - seg.start; };
+    const bool many = std::any_of(e.preview.segments.begin(), e.preview.segments.end(), few) &&
+                      std::accumulate(e.preview.segments.begin(), e.preview.segments.end(), int64_t{0}, more) > kManyCoordinates;
     const int64_t least = many ? kShareCodes : 0;
     int64_t first = 0;
     while (first < count) {
