@@ -119,8 +119,8 @@ def entries(engine: Any, queries: Any, cost: Any, k: int = 1) -> float:
         found = reader.search(rows, k, None, THREADS)
         return float(np.mean(found[3] / np.maximum(found[4], 1)))
     if isinstance(reader, RaceReader):
-        read, dear = reader.entries(rows, k, engine.promise.eps, engine._chance[0])  # noqa: SLF001 - the chance of a call
-        return float(np.mean(read + dear * whole)) / whole
+        read, dense = reader.entries(rows, k, engine.promise.eps, engine._chance[0])  # noqa: SLF001 - the chance of a call
+        return float(np.mean(read + dense * whole)) / whole
     if not plan.levels and plan.arrays is None:
         return 1.0
     first = sum(stop - start for start, stop, _ in plan.levels[0].layout) * layer.vocab if plan.levels else 0

@@ -130,17 +130,17 @@ def rotations(name: str, layer: Layer, hidden: Any, threads: int) -> list[dict[s
     part = Layer(np.ascontiguousarray(layer.weight[::EIGHTH]), bias)
     least, every = exact(part, hidden, K).least, np.arange(part.vocab)
     logits = hidden[0].astype(np.float64) @ part.weight.astype(np.float64).T + (0 if bias is None else bias)
-    turned, outside, missed = 0, 0, 0
+    failing, outside, missed = 0, 0, 0
     for seed in range(ROTATIONS):
         engine = hl.compile(
             part, "cascade", threads=threads, eps=math.inf, delta_ids=0.01, bits=4, rotation=seed
         )
         failed = int((engine.topk(hidden, K).logits[:, -1] < least - TIE).sum())
-        turned += failed > 0
+        failing += failed > 0
         off = beyond(engine.plan, hidden[0].astype(np.float64), logits, every)
         outside, missed = outside + off, missed + (off > 0)
     return [
-        row(name, "top-10 ids, rotations with any failure", "rotation", 0.01, turned, ROTATIONS),
+        row(name, "top-10 ids, rotations with any failure", "rotation", 0.01, failing, ROTATIONS),
         row(name, "all radii of one query", "rotation", 0.01, missed, ROTATIONS),
         row(name, "radii, (class, query) pairs", "rotation", 0.01 / part.vocab, outside, ROTATIONS * part.vocab),
     ]

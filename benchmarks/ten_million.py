@@ -30,19 +30,19 @@ def make(folder: Path, vocab: int) -> None:
 
     rng = np.random.default_rng(0)
     turn = np.linalg.qr(rng.standard_normal((DIM, DIM)))[0].astype(np.float32)
-    turned = (np.arange(1, DIM + 1, dtype=np.float32) ** np.float32(-0.25))[:, None] * turn.T
+    rotated = (np.arange(1, DIM + 1, dtype=np.float32) ** np.float32(-0.25))[:, None] * turn.T
     folder.mkdir(parents=True, exist_ok=True)
     entry = {"dtype": "F32", "shape": [vocab, DIM], "data_offsets": [0, 4 * vocab * DIM]}
     header = json.dumps({"lm_head.weight": entry}).encode()
     header += b" " * (-len(header) % 64)
-    queries = (rng.standard_normal((QUERIES + 4096, DIM), np.float32) @ turned).astype(np.float32)
+    queries = (rng.standard_normal((QUERIES + 4096, DIM), np.float32) @ rotated).astype(np.float32)
     first = min(MILLION, vocab)
     best: dict[int, Any] = {first: None, vocab: None}
     found = np.empty((QUERIES, 0)), np.empty((QUERIES, 0), np.int64)
     with (folder / "rows.safetensors").open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for start in range(0, vocab, 50_000):
-            rows = rng.standard_normal((min(50_000, vocab - start), DIM), np.float32) @ turned
+            rows = rng.standard_normal((min(50_000, vocab - start), DIM), np.float32) @ rotated
             file.write(rows.tobytes())
             z = queries[:QUERIES].astype(np.float64) @ rows.astype(np.float64).T
             ids = np.argpartition(-z, K, axis=1)[:, : K + 1]

@@ -68,12 +68,12 @@ def test_the_page_for_many_machines_runs_as_it_is_written(tmp_path: Path) -> Non
     np.save(tmp_path / "hidden.npy", np.random.default_rng(1).standard_normal((5, 8)))
     headlong.compile(layer).save(tmp_path / "head.safetensors")
     spread, offline = _blocks("distributed.md")
-    told = """
+    report = """
 import json, os, pathlib
 found = [top.ids.tolist(), bool(engine.traffic.per_query > 0)]
 pathlib.Path(os.environ["RANK"] + ".json").write_text(json.dumps(found))
 """  # a file each: what two processes print may be mixed
-    (tmp_path / "page.py").write_text(spread + told, encoding="utf-8")
+    (tmp_path / "page.py").write_text(spread + report, encoding="utf-8")
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "page.py"]
     here = str(Path(headlong.__file__).resolve().parents[1])  # the library that is tested, installed or not
     environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}

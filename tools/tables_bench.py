@@ -9,7 +9,7 @@ from typing import Any
 from tables_records import RESULTS
 
 from headlong.bench.measure import read_run
-from headlong.report.tables import Table, baselines, comparisons, duration, markdown, percent, summaries, times
+from headlong.report.tables import ReportTable, baselines, comparisons, duration, markdown, percent, summaries, times
 
 BESIDE = ("torch fp32", "full", "cascade", "calibrated, ids only", "calibrated, default promise")
 
@@ -22,7 +22,7 @@ def layers() -> str:
     dates = sorted({record["environment"]["date"] for record in records})
     made = records[0]["environment"]
     caption = f"bfloat16 layers, k = 10; {made['cpu']}, {made['threads']} threads; {' and '.join(dates)}."
-    return markdown(Table("", columns, tuple(rows), caption))
+    return markdown(ReportTable("", columns, tuple(rows), caption))
 
 
 def _order(file: Path) -> tuple[int, str]:

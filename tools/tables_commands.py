@@ -11,13 +11,13 @@ from tables_records import left
 
 from headlong.cli.commands import app
 from headlong.engines.method import METHODS
-from headlong.report.tables import Table
+from headlong.report.tables import ReportTable
 
 
 def commands() -> str:
     """One line for each command."""
     rows = [(f"`headlong {name}`", (command.help or "").strip()) for name, command in _commands().items()]
-    return left(Table("", ("command", "what it does"), tuple(rows)))
+    return left(ReportTable("", ("command", "what it does"), tuple(rows)))
 
 
 def reference() -> str:
@@ -32,7 +32,7 @@ def reference() -> str:
             if param.param_type_name == "option" and param.name != "help"
         ]
         usage = f"    headlong {name} {shown}".rstrip()
-        options = left(Table("", ("option", "default", "what it says"), tuple(rows)))
+        options = left(ReportTable("", ("option", "default", "what it says"), tuple(rows)))
         parts.append(f"## {name}\n\n{(command.help or '').strip()}\n\n{usage}\n\n{options}")
         if name == "compile":
             parts.append(f"Every method has its own `--option`:\n\n{method_options()}")
@@ -45,7 +45,7 @@ def method_options() -> str:
     for name, method in METHODS.items():
         fields = [field for field in dataclasses.fields(cast("Any", method)) if field.name != "name"]
         rows.append((f"`{name}`", ", ".join(f"`{field.name}={_spelt(field)}`" for field in fields) or "none"))
-    return left(Table("", ("--method", "--option, with its default"), tuple(rows)))
+    return left(ReportTable("", ("--method", "--option, with its default"), tuple(rows)))
 
 
 def _spelt(field: Any) -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 RUN = RESULTS / "recall-curves.json"
@@ -36,7 +36,7 @@ def recall_curves() -> str:
         f"calls follow {facts['between two cold calls']} of other weights. "
         f"{about['cpu']}, {about['threads']} threads, {about['date']}."
     )
-    return markdown(Table("", header, tuple(lines))) + f"\n\n{caption}"
+    return markdown(ReportTable("", header, tuple(lines))) + f"\n\n{caption}"
 
 
 def _times(rows: list[dict[str, Any]]) -> str:
@@ -72,7 +72,7 @@ def growth(name: str) -> str:
         f"{RECALL:.0%} of the ten ids; where none does, the most that it finds at any; –: not built. "
         f"{about['cpu']}, {about['threads']} threads, {about['date']}."
     )
-    return markdown(Table("", header, tuple(lines))) + f"\n\n{caption}"
+    return markdown(ReportTable("", header, tuple(lines))) + f"\n\n{caption}"
 
 
 BLOCKS = {

@@ -10,7 +10,7 @@ from headlong.bench.field import STEPS
 from headlong.bench.measure import read_run
 from headlong.report.device import NOT_RUN, ledger_table
 from headlong.report.records import field
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 from headlong.studies import papers
 
 METRICS = {"us": "µs", "plain": "as it is", "graph": "as a graph", "rows": "rows", "bytes": "bytes"}
@@ -36,7 +36,7 @@ def study_cuda() -> str:
         cells = [field(got[key]) if key in got else "–" if got else NOT_RUN for key in METRICS]
         rows.append((row["layer"], row["head"], *cells))
     missing = sorted({f"{NOT_RUN}: {row['why']}; `{row['command']}`" for row in planned if row["state"] == NOT_RUN})
-    return markdown(Table("", ("layer", "head or engine", *METRICS.values()), tuple(rows), " ".join(missing)))
+    return markdown(ReportTable("", ("layer", "head or engine", *METRICS.values()), tuple(rows), " ".join(missing)))
 
 
 BLOCKS = {"device": device, "study-cuda": study_cuda}

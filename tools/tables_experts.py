@@ -10,7 +10,7 @@ from tables_records import lines
 
 from headlong.report import where
 from headlong.report.papers import joined
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 
 METRICS = {
     "top1": "top-1", "gain": "less the full layer's", "top5": "top-5", "top10": "top-10", "flops": "times fewer",
@@ -36,7 +36,7 @@ def learned() -> str:
         for group in sorted(joined(found), key=_place)
     ]
     said = f"Test split. Rows are of {where.ran(line['environment'] for line in found)}."
-    return markdown(Table("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), said))
+    return markdown(ReportTable("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), said))
 
 
 def _place(group: Any) -> tuple[str, bool, str, int, str]:

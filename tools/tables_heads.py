@@ -8,7 +8,7 @@ from functools import partial
 
 from tables_records import left, lines, missing, record
 
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 from headlong.report.where import measured_where, ran
 from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
 
@@ -29,7 +29,7 @@ def order(table: str) -> str:
     ]  # fmt: skip
     titles = ("head", "parameters", "seeds", "valid", "test", "of the softmax's", "printed", "time", "side")
     where = f"{measured_where(trained[0]['environment'])}; time: processor seconds over the softmax's; other programs ran."
-    return markdown(Table("", titles, tuple(rows), where))
+    return markdown(ReportTable("", titles, tuple(rows), where))
 
 
 def hierarchical(part: str = "") -> str:
@@ -44,7 +44,7 @@ def hierarchical(part: str = "") -> str:
         shown = (f"{got['top1']:.3f}", f"{got['top10']:.2f}", f"{got['rows']:,.0f}", f"{got['read']:.1%}")
         rows.append((line["setting"]["head"], f"{got['perplexity']:.1f}", moved, *shown))
     titles = ("head", "perplexity", "two passes more", "same best class", "of the best ten", "exact rows", "read")
-    return markdown(Table("", titles, tuple(rows), f"Rows are of {ran(line['environment'] for line in trained)}."))
+    return markdown(ReportTable("", titles, tuple(rows), f"Rows are of {ran(line['environment'] for line in trained)}."))
 
 
 def _with_spread(mean: float, spread: float) -> str:
@@ -63,7 +63,7 @@ def costs() -> str:
     ]
     shape = memory["shape"]
     where = f"V = {shape['vocab']:,}, N = {shape['rows']:,}, D = {shape['dim']}; {measured_where(times['environment'])}."
-    return markdown(Table("", ("head", "a step's time", "a step's memory"), tuple(rows), f"Of the dense head's. {where}"))
+    return markdown(ReportTable("", ("head", "a step's time", "a step's memory"), tuple(rows), f"Of the dense head's. {where}"))
 
 
 def reading() -> str:
@@ -75,14 +75,16 @@ def reading() -> str:
     for name, microseconds in times["microseconds"].items():
         link, *kind = name.split(", ")
         rows.append((link, ", ".join(kind), f"{microseconds:.0f}", f"{times['speed_of_linear'][name]:.2f}"))
-    told: dict[str, list[str]] = {}
+    said: dict[str, list[str]] = {}
     for name in dict.fromkeys(f"{link}, {kind.split(', ')[0]}" for link, kind, _, _ in rows):
         at = exact[name]
         found = f"{at['same_ids']:,} of {at['queries']:,} the same ten ids, {at['proved']:,} proved, "
-        told.setdefault(f"{found}{at['lse_within']:,} normalisers within their error", []).append(name)
-    each = "; ".join(f"{'each' if len(told) == 1 else ' and '.join(names)}: {text}" for text, names in told.items())
+        said.setdefault(f"{found}{at['lse_within']:,} normalisers within their error", []).append(name)
+    each = "; ".join(f"{'each' if len(said) == 1 else ' and '.join(names)}: {text}" for text, names in said.items())
     caption = f"{measured_where(times['environment'])}. Beside float64, {each}."
-    return markdown(Table("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption))
+    return markdown(
+        ReportTable("", ("link", "preview, question", "µs a query", "of the linear layer's speed"), tuple(rows), caption)
+    )
 
 
 def mixture_reading() -> str:
@@ -100,7 +102,7 @@ def mixture_reading() -> str:
         )  # fmt: skip
         rows.append((name.replace("dense", "PyTorch,"), f"{microseconds / 1000:.2f} ({mean:.2f})", f"{faster:.2f}", *found))
     titles = ("", "ms, median (mean)", "speed of the best dense", "same top 10", "reads")
-    return markdown(Table("", titles, tuple(rows), f"{measured_where(times['environment'])}."))
+    return markdown(ReportTable("", titles, tuple(rows), f"{measured_where(times['environment'])}."))
 
 
 def frozen_experts() -> str:
@@ -115,7 +117,7 @@ def frozen_experts() -> str:
         if name != "threads"
     ]
     where = measured_where(timed[-1]["environment"])
-    return markdown(Table("", ("layer", "contestant", "µs a query", "over torch fp32"), tuple(rows), f"{where}."))
+    return markdown(ReportTable("", ("layer", "contestant", "µs a query", "over torch fp32"), tuple(rows), f"{where}."))
 
 
 def expert_contents() -> str:
@@ -129,7 +131,7 @@ def expert_contents() -> str:
         for run in trained
         for one in run["smallest"][:4]
     ]
-    return left(Table("", ("task", "classes", "most frequent", "those that the fewest other experts hold"), tuple(rows)))
+    return left(ReportTable("", ("task", "classes", "most frequent", "those that the fewest other experts hold"), tuple(rows)))
 
 
 def _words(words: list[str]) -> str:
@@ -151,7 +153,7 @@ def softmax_share() -> str:
         "task", "classes", "softmax", "backbone", "softmax's share", "published", "of the time", "rank correlation"
     )  # fmt: skip
     where = measured_where(found["environment"])
-    return markdown(Table("", titles, tuple(rows), f"Multiplications with weights, for one answer. {where}."))
+    return markdown(ReportTable("", titles, tuple(rows), f"Multiplications with weights, for one answer. {where}."))
 
 
 def spectra() -> str:
@@ -169,7 +171,7 @@ def spectra() -> str:
         for run in found["runs"]
     ]  # fmt: skip
     titles = ("layer", "its mean row", *columns)
-    return markdown(Table("", titles, tuple(rows), f"{measured_where(found['environment'])}."))
+    return markdown(ReportTable("", titles, tuple(rows), f"{measured_where(found['environment'])}."))
 
 
 def capacity() -> str:
@@ -180,7 +182,7 @@ def capacity() -> str:
     keys = ("softmax_rank", "press", "effective_0.001", "effective_0.0001", "effective_1e-05")
     rows = [(row["what"], row["head"], *(f"{row[key]:,}" for key in keys)) for row in found["rows"]]
     titles = ("layer", "head", "a softmax's most", "press", "effective, 1e-3", "1e-4", "1e-5")
-    return markdown(Table("", titles, tuple(rows), f"{measured_where(found['environment'])}."))
+    return markdown(ReportTable("", titles, tuple(rows), f"{measured_where(found['environment'])}."))
 
 
 def capacity_of() -> str:
@@ -191,7 +193,7 @@ def capacity_of() -> str:
     said = {"press rank": found["press_rank"], "a softmax's most": found["softmax_rank"]}
     said |= {f"effective rank, {eps}": rank for eps, rank in found["effective_rank"].items()}
     said |= {"can be first": found["can_be_first"], "never first": len(found["never_first"]), "open": len(found["open"])}
-    return markdown(Table("", tuple(said), (tuple(f"{value:,}" for value in said.values()),)))
+    return markdown(ReportTable("", tuple(said), (tuple(f"{value:,}" for value in said.values()),)))
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

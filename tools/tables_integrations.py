@@ -7,7 +7,7 @@ from typing import Any
 from tables_records import missing, record
 
 from headlong.report.records import field
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 from headlong.report.where import measured_where
 
 MODELS = {
@@ -32,7 +32,7 @@ def decoding() -> str:
     titles = ("model's shape", "what", "entropy, nats", "nucleus", "at once", "stock, ms a token", "headlong", "times faster")
     facts = record("generate-gpt2")
     caption = f"{measured_where(facts['environment'])}; transformers {facts['facts']['transformers']}, float32, top-p 0.95."
-    return markdown(Table("", titles, tuple(rows), caption))
+    return markdown(ReportTable("", titles, tuple(rows), caption))
 
 
 def decode_steps() -> str:
@@ -47,7 +47,7 @@ def decode_steps() -> str:
                 rows.append((label, row["what"][13:], f"{row['entropy']:.1f}", *speeds, f"{row['times']:.2f}×"))
     ways = ("stock", "accelerate(), then model.generate()", "accelerate(), then generate(model)")
     titles = ("model's shape", "decoding", "entropy, nats", *(f"{way}, tokens/s" for way in ways), "times faster")
-    return markdown(Table("", titles, tuple(rows)))
+    return markdown(ReportTable("", titles, tuple(rows)))
 
 
 def decoded() -> str:
@@ -65,7 +65,7 @@ def decoded() -> str:
         draws = f"{tests} ({facts['chi-square'][0]['draws']:,} draws each)"
         rows.append((label, greedy, noise, draws, str(sum(one["outside the nucleus"] for one in facts["chi-square"]))))
     titles = ("model's shape", "greedy tokens equal", "same noise, equal", "chi-square, p", "outside the nucleus")
-    return markdown(Table("", titles, tuple(rows)))
+    return markdown(ReportTable("", titles, tuple(rows)))
 
 
 def chosen(name: str, columns: dict[str, str]) -> str:
@@ -74,7 +74,7 @@ def chosen(name: str, columns: dict[str, str]) -> str:
         return text
     found = record(name)
     rows = tuple(tuple(_sized(key, row.get(key)) for key in columns) for row in found["rows"])
-    return markdown(Table("", tuple(columns.values()), rows, f"{measured_where(found['environment'])}."))
+    return markdown(ReportTable("", tuple(columns.values()), rows, f"{measured_where(found['environment'])}."))
 
 
 def _sized(key: str, value: Any) -> str:

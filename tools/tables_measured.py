@@ -8,7 +8,7 @@ from typing import Any
 from tables_records import missing, plain, record
 
 from headlong.report.records import field
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 from headlong.report.where import measured_where
 
 ADAPTIVE_TIME = {
@@ -110,7 +110,7 @@ def choice() -> str:
     near, where = len(found["rows"]) - len(rows), found["environment"]
     said = f"In {near} of {len(found['rows'])} cases `auto` took at most {NEAR} times the fastest's time; the others:"
     caption = f"{where['cpu']}, {where['threads']} threads, {where['date']}."
-    return f"{said}\n\n{markdown(Table('', tuple(columns.values()), table, caption))}"
+    return f"{said}\n\n{markdown(ReportTable('', tuple(columns.values()), table, caption))}"
 
 
 def parts() -> str:
@@ -129,7 +129,7 @@ def parts() -> str:
         ours = sum(cold[part] for part in ("Python before", "hand-back", "Python after"))
         table.append((promise, call, *(field(by[state]["total_us"]) for state in states), field(ours)))
     caption = f"Medians; between cold calls {found['megabytes between']} MB. {measured_where(found['environment'])}."
-    return markdown(Table("", titles, tuple(table), caption))
+    return markdown(ReportTable("", titles, tuple(table), caption))
 
 
 def two_builds() -> str:
@@ -148,7 +148,7 @@ def two_builds() -> str:
     )
     between = f"cold: {found['megabytes between']} MB are read in between"
     caption = f"Medians of {found['this']} over those of {found['other']}, in turns in one run; {between}."
-    return markdown(Table("", titles, table, f"{caption} {measured_where(found['environment'])}."))
+    return markdown(ReportTable("", titles, table, f"{caption} {measured_where(found['environment'])}."))
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

@@ -8,17 +8,17 @@ from typing import Any
 
 from tables_records import missing, record
 
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 
 
-def _of(name: str, made: Callable[[dict[str, Any]], Table]) -> str:
+def _of(name: str, made: Callable[[dict[str, Any]], ReportTable]) -> str:
     return missing(name) or markdown(made(record(name)))
 
 
 def instructions(bits: int) -> str:
     """A scan's inner loops, counted: a row for each level, a column for each number of queries."""
 
-    def made(record: dict[str, Any]) -> Table:
+    def made(record: dict[str, Any]) -> ReportTable:
         counted = [row for row in record["rows"] if row["bits"] == bits]
         counts = sorted({row["queries"] for row in counted})
         rows = []
@@ -27,7 +27,7 @@ def instructions(bits: int) -> str:
             rows.append((level, *(f"{mine[n]['per_class_and_query']:.0f} ({mine[n]['of_sdot']:.2f})" for n in counts)))
         titles = ("level", *(f"{n} {'query' if n == 1 else 'queries'}" for n in counts))
         compilers = "; ".join(dict.fromkeys(record["compilers"].values()))
-        return Table("", titles, tuple(rows), f"{record['dim']} coordinates, codes of {bits} bits. {compilers}.")
+        return ReportTable("", titles, tuple(rows), f"{record['dim']} coordinates, codes of {bits} bits. {compilers}.")
 
     return _of("instructions", made)
 
@@ -35,13 +35,13 @@ def instructions(bits: int) -> str:
 def few_bits() -> str:
     """Times the number of SDOT, for one query and for four."""
 
-    def made(record: dict[str, Any]) -> Table:
+    def made(record: dict[str, Any]) -> ReportTable:
         found = {(row["level"], row["bits"], row["queries"]): row["of_sdot"] for row in record["rows"]}
         levels = dict.fromkeys(row["level"] for row in record["rows"])
         cells = [(bits, queries) for bits in (4, 2, 1) for queries in (1, 4)]
         rows = tuple((level, *(f"{found[level, bits, queries]:.2f}" for bits, queries in cells)) for level in levels)
         titles = tuple(f"{bits} bits, {queries} at once" for bits, queries in cells)
-        return Table("", ("level", *titles), rows, "")
+        return ReportTable("", ("level", *titles), rows, "")
 
     return _of("instructions", made)
 
@@ -49,7 +49,7 @@ def few_bits() -> str:
 def emulated() -> str:
     """A row for each suite: tests that passed on each level, failed or were skipped where any did, other sources than most."""
 
-    def made(record: dict[str, Any]) -> Table:
+    def made(record: dict[str, Any]) -> ReportTable:
         levels = list(dict.fromkeys(row["level"] for row in record["rows"]))
         usual = Counter(row["commit"] for row in record["rows"]).most_common(1)[0][0]
         rows = []
@@ -58,7 +58,7 @@ def emulated() -> str:
             rows.append((suite, *(_ended(mine.get(level), usual) for level in levels)))
         processors = "; ".join(dict.fromkeys(f"{row['level']} on {row['processor']}" for row in record["rows"]))
         sources = f"sources of {usual}, where no other commit is named"
-        return Table("", ("suite", *levels), tuple(rows), f"{record['emulator']}; {processors}; {sources}.")
+        return ReportTable("", ("suite", *levels), tuple(rows), f"{record['emulator']}; {processors}; {sources}.")
 
     return _of("emulated", made)
 
@@ -74,7 +74,7 @@ def _ended(row: dict[str, Any] | None, usual: str) -> str:
 def extras() -> str:
     """Nanoseconds a class, in a cache and from memory."""
 
-    def made(record: dict[str, Any]) -> Table:
+    def made(record: dict[str, Any]) -> ReportTable:
         found = {(row["what"], row["way"], row["size"]): row for row in record["rows"]}
         rows = []
         for what, way in dict.fromkeys((row["what"], row["way"]) for row in record["rows"]):
@@ -84,7 +84,9 @@ def extras() -> str:
         about = record["environment"]
         absent, rounds = ", ".join(about["absent"]), about["rounds"]
         caption = f"{about['processor']}, 512 coordinates, medians of {rounds} rounds. Absent: {absent}."
-        return Table("", ("codes or queries", "by", "512 KiB, ns", "memory, ns", "error, 2^-24 lengths"), tuple(rows), caption)
+        return ReportTable(
+            "", ("codes or queries", "by", "512 KiB, ns", "memory, ns", "error, 2^-24 lengths"), tuple(rows), caption
+        )
 
     return _of("avx512-extras", made)
 
@@ -92,12 +94,12 @@ def extras() -> str:
 def speeds() -> str:
     """Two builds of headlong: the time of the newer one over the older's."""
 
-    def made(record: dict[str, Any]) -> Table:
+    def made(record: dict[str, Any]) -> ReportTable:
         found = record["rows"]
         rows = [(row["case"], f"{row['old_us']:,.1f}", f"{row['new_us']:,.1f}", f"{row['ratio']:.3f}") for row in found]
         builds, rounds = record["environment"]["builds"], record["environment"]["rounds"]
         titles = ("call", f"{builds['old']}, µs", f"{builds['new']}, µs", "ratio")
-        return Table("", titles, tuple(rows), f"Top-10, least of {rounds} rounds in turns; ratios are medians of rounds.")
+        return ReportTable("", titles, tuple(rows), f"Top-10, least of {rounds} rounds in turns; ratios are medians of rounds.")
 
     return _of("x86-speeds", made)
 

@@ -11,7 +11,7 @@ from headlong.bench.measure import read_run
 from headlong.report import readme
 from headlong.report.page import PICTURE
 from headlong.report.plots import standalone
-from headlong.report.tables import Summary, Table, baselines, markdown, percent, summaries, times
+from headlong.report.tables import ReportTable, Summary, baselines, markdown, percent, summaries, times
 
 TRAINED, SMALL = "bench-wikitext2.json", "bench-ptb-lstm.json"
 MILLION = "bench-synthetic-1000000x256-a1.json"
@@ -56,7 +56,7 @@ def picture() -> str:
 def choice() -> str:
     """A row for each situation: what to take, and what it gained in the committed runs."""
     rows = [*_decoders(), *_trained(), *_others()]
-    return left(Table("", ("your situation", "take", "expect"), tuple(rows)))
+    return left(ReportTable("", ("your situation", "take", "expect"), tuple(rows)))
 
 
 def _decoders() -> list[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headlong.report.records import field
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
@@ -31,7 +31,7 @@ def missing(*names: str) -> str:
     return f"No committed run yet: {', '.join(f'results/{name}.json' for name in gone)}." if gone else ""
 
 
-def left(table: Table) -> str:
+def left(table: ReportTable) -> str:
     """A table of words: set to the left."""
     return markdown(table).replace("--:|", "---|")
 
@@ -50,6 +50,6 @@ def plain(name: str, columns: dict[str, str]) -> Callable[[], str]:
         facts = {key: value for key, value in found.get("facts", {}).items() if not isinstance(value, dict | list)}
         where, said = found["environment"], ", ".join(f"{key} {field(value)}" for key, value in facts.items())
         caption = f"{where['cpu']}, {where['threads']} threads, NumPy {where['versions']['numpy']}, {where['date']}."
-        return markdown(Table("", tuple(columns.values()), rows, f"{said}. {caption}" if said else caption))
+        return markdown(ReportTable("", tuple(columns.values()), rows, f"{said}. {caption}" if said else caption))
 
     return made

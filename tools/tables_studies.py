@@ -10,11 +10,11 @@ from tables_records import RESULTS, left, lines
 
 from headlong.report import where
 from headlong.report.papers import paper_table
-from headlong.report.tables import Table, cell_counts, markdown
+from headlong.report.tables import ReportTable, cell_counts, markdown
 from headlong.studies import papers
 from headlong.studies.data import DATA_SETS
 from headlong.studies.papers.account import STUDIES, account
-from headlong.studies.papers.cells import counts, told
+from headlong.studies.papers.cells import counts, summary
 
 BOUNDS = ("at most delta, shown", "at most delta, not shown", "above delta, not shown", "above delta, shown")
 
@@ -23,7 +23,7 @@ def studies(folder: str) -> str:
     """A line for each study: how many figures it prints, and what became of them. ``folder``: of the pages that it leads to."""
     table = cell_counts({paper: counts(account(paper, RESULTS)) for paper in STUDIES})
     rows = tuple((f"[{STUDIES[paper].about}]({folder}{STUDIES[paper].page}.md)", *rest) for paper, *rest in table.rows)
-    return markdown(Table("", table.columns, rows)).replace("|---|", "|:--|", 1)
+    return markdown(ReportTable("", table.columns, rows)).replace("|---|", "|:--|", 1)
 
 
 def tables() -> str:
@@ -34,14 +34,14 @@ def tables() -> str:
         void = sum("void" in line for line in ran)
         said = f"{len(ran):,}" + (f", {void} void" if void else "")
         found.append((f"`{table.name}`", table.claim, said if ran else "not run"))
-    return left(Table("", ("table", "claim", "rows run"), tuple(found)))
+    return left(ReportTable("", ("table", "claim", "rows run"), tuple(found)))
 
 
 def printed(paper: str) -> str:
     """Every figure that a study prints."""
     found = account(paper, RESULTS)
     columns = ("printed of", "printed", "ours", "status", "what ours is, or takes")
-    return left(Table("", columns, tuple(tuple(cell) for cell in found), f"{told(found)}."))
+    return left(ReportTable("", columns, tuple(tuple(cell) for cell in found), f"{summary(found)}."))
 
 
 def rows(paper: str) -> str:
@@ -75,7 +75,7 @@ def data_sets() -> str:
         (f"`{row.name}`", row.kind, row.source, row.licence, "`data.fetch`" if row.downloads else row.obtain)
         for row in DATA_SETS.values()
     ]
-    return left(Table("", ("name", "kind", "what and from where", "licence", "how to get it"), tuple(rows)))
+    return left(ReportTable("", ("name", "kind", "what and from where", "licence", "how to get it"), tuple(rows)))
 
 
 def adaptive_rates() -> str:
@@ -93,7 +93,7 @@ def adaptive_rates() -> str:
             shown = f"{got['failures']:.0f} of {got['queries']:.0f}", f"{rate:.2%}", bounds, held(rate, got, delta)
             found.append((name, f"{delta:.0%}", asked["variant"], f"{got['gain']:.3g}", *shown))
     columns = ("layer", "delta", "variant", "gain", "failures", "rate", "at 95 % above, below", "beside delta")
-    return markdown(Table("", columns, tuple(found)))
+    return markdown(ReportTable("", columns, tuple(found)))
 
 
 def held(rate: float, got: dict[str, float], delta: float) -> str:

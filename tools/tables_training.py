@@ -8,7 +8,7 @@ from typing import Any
 
 from tables_records import left, missing, record
 
-from headlong.report.tables import Table, markdown
+from headlong.report.tables import ReportTable, markdown
 from headlong.studies import models
 
 RECIPES = Path(models.__file__).parent / "recipes"
@@ -21,7 +21,7 @@ def trainings() -> str:
         run = f"train-{name}"
         rows.append((name, "not run", *[""] * 5) if missing(run) else _trained(record(run)))
     titles = ("recipe", "test", "parameters", "layer", "epochs", "seconds", "processor seconds")
-    return left(Table("", titles, tuple(rows)))
+    return left(ReportTable("", titles, tuple(rows)))
 
 
 def _trained(record: dict[str, Any]) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def step_costs() -> str:
         )
         for path, rise in found["memory_rise"].items()
     ]
-    table = markdown(Table("", ("one step", "memory", "of plain", "time, of plain"), tuple(rows)))
+    table = markdown(ReportTable("", ("one step", "memory", "of plain", "time, of plain"), tuple(rows)))
     return (
         f"V = {shape['vocab']:,}, N = {shape['rows']:,}, D = {shape['dim']}, {shape['dtype']}, {made['threads']} threads, "
         f"{made['cpu']}, torch {made['versions']['torch']}, {made['date']}; `{found['command']}`.\n\n{table}\n\n"
@@ -58,13 +58,13 @@ def step_costs() -> str:
     )
 
 
-def model_speeds(models: dict[str, Any]) -> Table:
+def model_speeds(models: dict[str, Any]) -> ReportTable:
     """One row for each model and type: medians of both, and the median of the ratios of a round."""
     rows = []
     for name, one in models.items():
         ours, plain = (1e3 * statistics.median(one["step_seconds"][who]) for who in ("headlong", "plain"))
         rows.append((name, f"{ours:.0f} ms", f"{plain:.0f} ms", f"{one['speed']:.2f}"))
-    return Table("", ("model", "headlong", "plain PyTorch", "speed, of plain"), tuple(rows))
+    return ReportTable("", ("model", "headlong", "plain PyTorch", "speed, of plain"), tuple(rows))
 
 
 def band_costs() -> str:
@@ -81,7 +81,7 @@ def band_costs() -> str:
         rows += [(f"top-10, {batch} at once", *(_milliseconds(seconds[name]) for name in names))]
     for word, said in found.get("tried", {}).items():
         rows.append((f"loss under {word}", *(said[name].replace("|", " ") for name in names)))
-    table = left(Table("", ("", "headlong", "torch"), tuple(rows)))
+    table = left(ReportTable("", ("", "headlong", "torch"), tuple(rows)))
     about = f"{shape['vocab']:,} classes x {shape['dim']}, cutoffs {found['cutoffs']}, {made['threads']} threads"
     return f"{table}\n\n{about}, {made['cpu']}, torch {made['versions']['torch']}, {made['date']}."
 

@@ -20,15 +20,15 @@ constexpr double kRowCost = 3;        // a gathered row costs about three scanne
 constexpr int kDrawLooks = 12;        // times that the sampled normaliser is looked at
 const double kKappa = 7.0 / 3 + 3 / std::sqrt(2.0);
 
-struct Plan {
+struct ReadingOrder {
     std::vector<int64_t> order;  // blocks, the first `heavy` by weight
     std::vector<int64_t> looks;  // how many of them after each look
     std::vector<double> lengths; // ‖x_b‖
     int64_t heavy = 0;
 };
 
-Plan plan_of(const ColumnReader& reader, const double* x, uint64_t seed, uint64_t key, const RaceRules& rules) {
-    Plan plan;
+ReadingOrder reading_order(const ColumnReader& reader, const double* x, uint64_t seed, uint64_t key, const RaceRules& rules) {
+    ReadingOrder plan;
     const int64_t blocks = reader.blocks();
     plan.lengths.resize(blocks);
     std::vector<double> weight(blocks);
@@ -62,7 +62,7 @@ struct Race {
     const uint8_t* mask;
     const RaceRules& rules;
     int threads;
-    const Plan plan;
+    const ReadingOrder plan;
     std::vector<float> x;
     double x_norm, h_norm, shared;
     std::vector<float> sum, sampled, square, read;  // of the heavy blocks, of the sampled ones, their squares, ‖B_i[read]‖^2
@@ -352,7 +352,7 @@ void settle_normaliser(Race& race, uint64_t seed, uint64_t key, RaceAnswer& answ
 RaceAnswer ColumnReader::race(const double* x, const double* hidden, double shared, const uint8_t* mask, uint64_t seed,
                               uint64_t key, const RaceRules& rules, int threads) const {
     RaceAnswer answer;
-    Race race{*this, hidden, mask, rules, threads, plan_of(*this, x, seed, key, rules), {}, 0, 0, shared,
+    Race race{*this, hidden, mask, rules, threads, reading_order(*this, x, seed, key, rules), {}, 0, 0, shared,
               {}, {}, {}, {}, {}, {}};
     double square = 0;
     for (int64_t j = 0; j < rotated_dim; ++j) square += x[j] * x[j];

@@ -84,7 +84,7 @@ bool side_by_side(const Executor& e, const Question& question, int64_t count) {
 
 // Answers what it can; returns the rows that are left, and says whether these are better read densely.
 std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                                      std::vector<Answer>& answers, bool* dear) {
+                                      std::vector<Answer>& answers, bool* expensive) {
     std::vector<int64_t> left;
     const auto few = [](const Segment& seg) { return seg.bits < 8; };
     const auto more = [](int64_t sum, const Segment& seg) { return sum + seg.stop - seg.start; };
@@ -97,7 +97,7 @@ std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, i
         if (some == 0) break;
         const std::vector<uint8_t> done = answer_block(e, hidden, first, some, question, answers);
         if (done.empty()) {  // the others are taken to be alike
-            *dear = true;
+            *expensive = true;
             break;
         }
         for (int64_t q = 0; q < some; ++q)

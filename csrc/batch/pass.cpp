@@ -114,7 +114,7 @@ void read_pieces(const Executor& e, BatchState& batch, const std::vector<int64_t
 }
 
 // Whether the whole of the batch would cost less read densely, by what some of its pieces reported.
-bool dear(const Executor& e, const BatchState& batch, int64_t some) {
+bool cheaper_densely(const Executor& e, const BatchState& batch, int64_t some) {
     const double every = static_cast<double>(batch.pieces) / static_cast<double>(some);
     double hits = 0;
     for (int q = 0; q < batch.n; ++q) hits += static_cast<double>(std::min(batch.reported[q].load(), batch.most_reported));
@@ -136,7 +136,7 @@ bool pass_over(const Executor& e, BatchState& batch) {
     for (int64_t p = 0; p < batch.pieces; ++p) (p % stride == 0 ? some : others).push_back(p);
     read_pieces(e, batch, some, 0);
     mark("batch: judgement");
-    if (dear(e, batch, static_cast<int64_t>(some.size()))) return false;
+    if (cheaper_densely(e, batch, static_cast<int64_t>(some.size()))) return false;
     read_pieces(e, batch, others, batch.threads);
     mark("batch: all classes");
     return true;

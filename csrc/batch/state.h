@@ -53,7 +53,7 @@ struct Reported {
 // batch/ask.cpp: whether a call is one for queries side by side, and what of it is left to the others' way
 bool side_by_side(const Executor& e, const Question& question, int64_t count);
 std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                                      std::vector<Answer>& answers, bool* dear);
+                                      std::vector<Answer>& answers, bool* expensive);
 
 // batch/prepare.cpp, batch/pilot_sample.cpp
 void prepare_batch(const Executor& e, BatchState& batch);

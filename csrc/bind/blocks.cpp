@@ -126,10 +126,10 @@ class BoundBlocks {
     nb::tuple reached(Doubles hidden, std::optional<Bytes> mask, int threads, double scale, double depth) const {
         check(hidden.shape(0) == 1 && scale > 0 && depth >= 0, "one query, and how far it reaches");
         Arrays a = arrays(hidden, 1, mask, threads, Reach{scale, depth});
-        const Search& found = a.found[0];
+        const SearchResult& found = a.found[0];
         std::vector<int64_t> ids;
         std::vector<double> logits;
-        for (const Found& one : found.best)
+        for (const ScoredClass& one : found.best)
             if (one.z >= found.floor) ids.push_back(one.id), logits.push_back(one.z);
         const size_t n = ids.size();
         return nb::make_tuple(owned(std::move(ids), {n}), owned(std::move(logits), {n}), found.floor, found.rows, found.bytes, found.done);
@@ -165,7 +165,7 @@ class BoundBlocks {
 
   private:
     struct Arrays {
-        std::vector<Search> found;
+        std::vector<SearchResult> found;
         std::vector<int64_t> ids, rows;
         std::vector<double> logits, bytes, opened;
         std::vector<uint8_t> done;
@@ -182,7 +182,7 @@ class BoundBlocks {
         const uint8_t* marks = mask ? mask->data() : nullptr;
         Arrays a;
         a.found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads), reach); });
-        const std::vector<Search>& found = a.found;
+        const std::vector<SearchResult>& found = a.found;
         a.ids.assign(count * k, -1);
         a.logits.assign(count * k, -std::numeric_limits<double>::infinity());
         a.rows.resize(count);
@@ -208,7 +208,7 @@ class BoundBlocks {
         check(head.itemsize() == 4 || head.itemsize() == 2, "rotations are float32 or float16");
         b_.head = head.data();
         b_.width = static_cast<int64_t>(head.shape(0));
-        b_.turn_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
+        b_.rotation_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
         check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
         if (turns.size() > 4 && !turns[4].is_none()) {
             const auto lost = nb::cast<Doubles>(turns[4]);

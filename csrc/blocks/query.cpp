@@ -31,10 +31,10 @@ std::vector<int8_t> tiled(const int8_t* codes, int64_t rows, int64_t n) {
     return out;
 }
 
-bool Turned::take(const Blocks& b, const double* hidden) {
+bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     const int64_t dim = b.dim, width = b.width;
     shifted_.resize(dim);
-    turned_.resize(width);
+    rotated_.resize(width);
     double length = 0, add = 0;
     for (int64_t j = 0; j < dim; ++j) {
         shifted_[j] = hidden[j] - b.mean[j];
@@ -43,12 +43,12 @@ bool Turned::take(const Blocks& b, const double* hidden) {
     length = std::sqrt(length) * (1 + 1e-12);
     if (b.centre != nullptr)
         for (int64_t j = 0; j < dim; ++j) add += hidden[j] * b.centre[j];
-    b.kernels->dot_rows(b.head, b.turn_kind, dim, nullptr, width, shifted_.data(), turned_.data());
+    b.kernels->dot_rows(b.head, b.rotation_kind, dim, nullptr, width, shifted_.data(), rotated_.data());
     x_.assign(width + kNeighbours, 0.f);
     signs_.resize(2 * b.look);
     float most = 0;
     for (int64_t j = 0; j < width; ++j) {
-        x_[j] = static_cast<float>(turned_[j]);
+        x_[j] = static_cast<float>(rotated_[j]);
         most = std::max(most, std::fabs(x_[j]));
         if (j >= b.look) continue;
         signs_[j] = std::max(x_[j], 0.f);
@@ -61,16 +61,16 @@ bool Turned::take(const Blocks& b, const double* hidden) {
     box = {signs_.data(), lengths_.data(), static_cast<float>(add), slack};
     own = {x_.data(), lengths_.data(), static_cast<float>(add), slack};
     closer = {x_.data() + (b.rays == nullptr ? b.look : 0), closer_lengths_.data(), 0, slack};
-    bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * (b.turn_kind == Kind::f32 ? 4 : 2) +
+    bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * (b.rotation_kind == Kind::f32 ? 4 : 2) +
             static_cast<double>(dim * b.rest_width);
     return most <= kMostX && std::fabs(own.add) <= kMostX;
 }
 
-bool Turned::take_again(const Blocks& b) { return add_lengths(b) <= kMostX; }
+bool RotatedQuery::take_again(const Blocks& b) { return add_lengths(b) <= kMostX; }
 
 // The lengths of all segments and the two that join them; the largest is returned.
-float Turned::add_lengths(const Blocks& b) {
-    const double* x = turned_.data();
+float RotatedQuery::add_lengths(const Blocks& b) {
+    const double* x = rotated_.data();
     const double halves[4] = {norm(x, 0, b.look), norm(x, b.look, b.width), 1, length_};
     lengths_.clear();
     closer_lengths_.clear();
@@ -99,19 +99,19 @@ float Turned::add_lengths(const Blocks& b) {
 
 // No less than the lengths of the segments behind `width`: of what x back leaves of the query, by codes of the rotation, and what
 // that is off. (What x back gives has next to no part in them, and is most of the query.)
-void Turned::take_rest(const Blocks& b) {
+void RotatedQuery::take_rest(const Blocks& b) {
     rest_lengths_.clear();
     if (b.rest == nullptr) {  // what is typical of each, where only the answer has to be right
-        const double size = norm(turned_.data(), 0, b.width);
+        const double size = norm(rotated_.data(), 0, b.width);
         for (size_t s = 0; s < b.rest_lost.size(); s += 3) rest_lengths_.push_back(b.rest_lost[s + 2] * size);
         return;
     }
     const int64_t dim = b.dim, width = b.width;
-    const double* x = turned_.data();
+    const double* x = rotated_.data();
     left_.resize(dim);
     rest_.resize(b.rest_width);
     given_.resize(dim);
-    b.kernels->rotate(b.back, b.turn_kind, dim, width, 0, dim, x, width, 1, given_.data(), dim);
+    b.kernels->rotate(b.back, b.rotation_kind, dim, width, 0, dim, x, width, 1, given_.data(), dim);
     double square = 0;
     for (int64_t j = 0; j < dim; ++j) {
         left_[j] = static_cast<float>(shifted_[j] - given_[j]);

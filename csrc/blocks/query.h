@@ -1,4 +1,4 @@
-// A query as every level of blocks wants it: turned, its lengths rounded up, and what joins every bound.
+// A query as every level of blocks wants it: rotated, its lengths rounded up, and what joins every bound.
 #pragma once
 
 #include <vector>
@@ -14,9 +14,9 @@ float up(double x);
 
 // Kept from call to call, so that nothing is allocated. `box`, `own` and `closer` are for boxes, for the classes of a block, and
 // for what a closer look adds to those.
-struct Turned {
+struct RotatedQuery {
     LookQuery box{}, own{}, closer{};
-    double bytes = 0;  // that turning took
+    double bytes = 0;  // that rotating took
 
     // False where float32 cannot hold the query.
     bool take(const Blocks& blocks, const double* hidden);
@@ -28,7 +28,7 @@ struct Turned {
     float add_lengths(const Blocks& blocks);
 
     double length_ = 0;  // ‖hidden - mean‖
-    std::vector<double> shifted_, turned_, given_, rest_lengths_;
+    std::vector<double> shifted_, rotated_, given_, rest_lengths_;
     std::vector<float> left_, rest_, x_, signs_, lengths_, closer_lengths_;
 };
 

@@ -33,12 +33,12 @@ float top_of(const float* x, int64_t n) {
 
 bool Run::begin(int sharing) {
     mark("set-up");
-    const bool held = w_.turned.take(*b_, hidden_);
+    const bool held = w_.rotated.take(*b_, hidden_);
     mark("rotation");
-    box_ = w_.turned.box;
-    own_ = w_.turned.own;
-    closer_ = w_.turned.closer;
-    answer_.bytes = w_.turned.bytes / sharing;
+    box_ = w_.rotated.box;
+    own_ = w_.rotated.own;
+    closer_ = w_.rotated.closer;
+    answer_.bytes = w_.rotated.bytes / sharing;
     w_.candidates.clear();
     w_.pending.clear();
     w_.best.clear();
@@ -56,10 +56,10 @@ bool Run::enter(const Blocks& blocks, int sharing) {
     b_ = &blocks;
     closer_bytes_ = blocks.closer_shape.class_bytes();
     sieved_ = mask_ != nullptr || blocks.holes;
-    if (!w_.turned.take_again(blocks)) return false;
-    box_ = w_.turned.box;
-    own_ = w_.turned.own;
-    closer_ = w_.turned.closer;
+    if (!w_.rotated.take_again(blocks)) return false;
+    box_ = w_.rotated.box;
+    own_ = w_.rotated.own;
+    closer_ = w_.rotated.closer;
     w_.candidates.clear();
     if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), better);
     if (full_) tau_ = std::max(tau_, threshold());
@@ -313,7 +313,7 @@ void Run::weigh(double z) {
 }
 
 // Among the k best, if it is one of them; with a reach all are kept.
-void Run::keep(const Found& one) {
+void Run::keep(const ScoredClass& one) {
     w_.best.push_back(one);
     if (reaches()) return weigh(one.z);
     std::push_heap(w_.best.begin(), w_.best.end(), better);
@@ -322,8 +322,8 @@ void Run::keep(const Found& one) {
     w_.best.pop_back();
 }
 
-void Run::add(const std::vector<Found>& best, int64_t opened) {
-    for (const Found& one : best) keep(one);
+void Run::add(const std::vector<ScoredClass>& best, int64_t opened) {
+    for (const ScoredClass& one : best) keep(one);
     opened_ += opened;
     full_ = static_cast<int64_t>(w_.best.size()) >= k_;
     if (full_) raise(threshold());

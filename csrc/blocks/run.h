@@ -16,7 +16,7 @@ namespace headlong {
 constexpr float kLowest = -std::numeric_limits<float>::max();  // what pads a record is below: there is nothing beneath it
 constexpr int kBins = 256;                                      // of bounds, from the highest down
 
-inline bool better(const Found& a, const Found& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
+inline bool better(const ScoredClass& a, const ScoredClass& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
 
 // A class that may be among the best: where it is, its estimate and its upper end.
 struct Candidate {
@@ -26,13 +26,13 @@ struct Candidate {
 
 // What a query needs, kept from call to call.
 struct Work {
-    Turned turned;
+    RotatedQuery rotated;
     std::vector<float> bounds, ends;  // ends: products with the directions of rays
     std::vector<float> tops, sorted;  // the largest bound of every sixteen, and the same with the largest of all first
     std::vector<std::pair<float, int32_t>> highest;
     std::vector<int32_t> next;
     std::vector<Candidate> candidates, pending;
-    std::vector<Found> best;
+    std::vector<ScoredClass> best;
     std::vector<int64_t> ids;
     std::vector<double> z, largest;  // `largest`: a heap of the k largest logits where more than k are kept
     std::vector<uint64_t> seeded;
@@ -40,10 +40,10 @@ struct Work {
 
 class Run {
   public:
-    Run(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, const uint8_t* mask, Work& work, Search& answer)
+    Run(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, const uint8_t* mask, Work& work, SearchResult& answer)
         : b_(&blocks), hidden_(hidden), k_(k), reach_(reach), mask_(mask), w_(work), answer_(answer) {}
 
-    // Turns the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
+    // Rotates the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
     // float32 cannot hold the query, or its reach is half of all.
     bool begin(int sharing);
     // Goes on in a tree beside, with the threshold and the best that there are. False as above.
@@ -54,7 +54,7 @@ class Run {
     void share(std::atomic<float>* threshold) { shared_ = threshold; }
 
     // What another run of the search found.
-    void add(const std::vector<Found>& best, int64_t opened);
+    void add(const std::vector<ScoredClass>& best, int64_t opened);
 
     // The node of the coarsest level reaches the threshold.
     bool wants(int32_t node) const { return bounds_[node] >= tau_; }
@@ -68,7 +68,7 @@ class Run {
     void leaf(int32_t group, double bytes);
     // Scores what is still open, best first, and leaves the best in order. False where a dense pass is cheaper.
     bool close();
-    std::vector<Found>& best() { return w_.best; }
+    std::vector<ScoredClass>& best() { return w_.best; }
     int64_t opened() const { return opened_; }
     float floor() const { return tau_; }
 
@@ -84,7 +84,7 @@ class Run {
     void look_closer();
     void ask(const Candidate& of);
     void settle();
-    void keep(const Found& one);
+    void keep(const ScoredClass& one);
     void weigh(double z);
     void raise(float threshold);
 
@@ -94,7 +94,7 @@ class Run {
     Reach reach_;
     const uint8_t* mask_;
     Work& w_;
-    Search& answer_;
+    SearchResult& answer_;
     LookQuery box_{}, own_{}, closer_{};
     const float *bounds_ = nullptr, *ends_ = nullptr;
     const uint64_t* seeded_ = nullptr;

@@ -94,7 +94,7 @@ class Group {
         : b_(blocks), hidden_(hidden), k_(k), reach_(reach), threads_(threads) {}
 
     // `masks[q]` [vocab] or null, of `count` queries.
-    void go(const uint8_t* const* masks, Search* answers, int count) {
+    void go(const uint8_t* const* masks, SearchResult* answers, int count) {
         static thread_local std::vector<std::unique_ptr<Work>> kept;
         while (static_cast<int>(kept.size()) < count) kept.push_back(std::make_unique<Work>());
         static thread_local std::vector<Run> all;
@@ -115,7 +115,7 @@ class Group {
             for (int q = 0; q < count; ++q) answers[q].done = answers[q].done && all[q].close();
         }
         for (int q = 0; q < count; ++q) {
-            const std::vector<Found>& best = all[q].best();
+            const std::vector<ScoredClass>& best = all[q].best();
             const auto found = static_cast<int64_t>(best.size());
             answers[q].best.assign(best.begin(), best.begin() + (reach_.depth < 0 ? std::min(k_, found) : found));
             answers[q].floor = all[q].floor();
@@ -125,7 +125,7 @@ class Group {
 
   private:
     // One tree, for all queries that are left. What several threads find of one query joins its candidates' best.
-    void walk(const Blocks& tree, const std::vector<Run*>& runs, const uint8_t* mask, Search& first) {
+    void walk(const Blocks& tree, const std::vector<Run*>& runs, const uint8_t* mask, SearchResult& first) {
         static thread_local std::vector<int32_t> nodes;
         const int together = static_cast<int>(runs.size());
         if (together == 0) return;
@@ -150,10 +150,10 @@ class Group {
     }
 
     // One query's nodes among several threads, each with candidates and a best of its own and one threshold for all.
-    void split(const Blocks& tree, Run& first, const uint8_t* mask, const std::vector<int32_t>& nodes, Search& answer) const {
+    void split(const Blocks& tree, Run& first, const uint8_t* mask, const std::vector<int32_t>& nodes, SearchResult& answer) const {
         struct Part {
-            Search answer;
-            std::vector<Found> best;
+            SearchResult answer;
+            std::vector<ScoredClass> best;
             int64_t opened = 0;
             bool done = true;
         };
@@ -199,9 +199,9 @@ class Group {
 
 }  // namespace
 
-std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
+std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads, const Reach& reach) {
-    std::vector<Search> answers(count);
+    std::vector<SearchResult> answers(count);
     if (count == 0) return answers;
     const int64_t each = std::min<int64_t>(kTogether, (count + threads - 1) / threads), groups = (count + each - 1) / each;
     std::atomic<int64_t> next{0};

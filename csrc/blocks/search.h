@@ -26,7 +26,7 @@ struct Blocks {
     const double *mean = nullptr, *centre = nullptr;     // [dim] each; centre or null
     const void* head = nullptr;                          // [width][dim]: x = head (hidden - mean)
     const void* back = nullptr;                          // [width][dim]: x back gives most of hidden - mean again
-    Kind turn_kind = Kind::f16;                          // of both
+    Kind rotation_kind = Kind::f16;                          // of both
     int64_t width = 0, look = 0;                         // coordinates of x that are read; those of boxes and blocks
     // The other coordinates, of which only lengths are taken: int8 codes [dim][rest], tiled, of the rotation's columns and their scales,
     // and per segment behind `width` what a length may be more: times ‖what x back leaves‖, ‖hidden - mean‖, ‖x‖.
@@ -58,7 +58,7 @@ struct Blocks {
     const Blocks* beside = nullptr;    // more classes, in a tree of their own of the same shape, searched after this one
 };
 
-struct Found {
+struct ScoredClass {
     int64_t id;
     double z;
 };
@@ -68,9 +68,9 @@ struct Reach {
     double scale = 1, depth = -1;  // depth < 0: none
 };
 
-// What was found for one query: `done` is false where a search would have been dearer than a look at all classes.
-struct Search {
-    std::vector<Found> best;  // the k best, or with a reach all that were scored
+// What was found for one query: `done` is false where a search would have cost more than a look at all classes.
+struct SearchResult {
+    std::vector<ScoredClass> best;  // the k best, or with a reach all that were scored
     float floor = 0;          // every class that was not scored has a smaller logit
     int64_t rows = 0;
     double bytes = 0, opened = 0;  // opened: the share of the finest blocks
@@ -78,7 +78,7 @@ struct Search {
 };
 
 // hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where trees lie beside.
-std::vector<Search> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
+std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads, const Reach& reach = {});
 
 }  // namespace headlong

@@ -10,10 +10,10 @@
 namespace headlong {
 
 // The normaliser is that of the scored classes alone, under the link scale * z + shift: a lower bound, and its error is infinite.
-inline Answer answer_of(const Search& found, double scale, double shift) {
+inline Answer answer_of(const SearchResult& found, double scale, double shift) {
     Answer answer;
     double sum = 0;
-    for (const Found& one : found.best) {
+    for (const ScoredClass& one : found.best) {
         answer.best.push_back({one.id, one.z});
         if (std::isfinite(one.z)) sum += std::exp((one.z - found.best.front().z) * scale);
     }
@@ -31,11 +31,11 @@ inline Reach reach_for(double eps, double scale, int64_t vocab) {
 
 // The k best and the normaliser of all classes, `vocab` of them at most: those that were not scored lie below the search's floor.
 // What a logit's rounding adds to the error is `fixed`. False where the answer is further off than eps.
-inline bool answer_within(const Search& found, double scale, double shift, int64_t vocab, int64_t k, double eps, double fixed, Answer* answer) {
+inline bool answer_within(const SearchResult& found, double scale, double shift, int64_t vocab, int64_t k, double eps, double fixed, Answer* answer) {
     if (!found.done || found.best.empty() || !std::isfinite(found.best.front().z)) return false;
     const double most = found.best.front().z;
     double sum = 0;
-    for (const Found& one : found.best) {
+    for (const ScoredClass& one : found.best) {
         if (!std::isfinite(one.z)) return false;
         sum += std::exp((one.z - most) * scale);
     }

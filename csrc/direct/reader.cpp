@@ -10,7 +10,7 @@
 namespace headlong {
 namespace {
 
-std::vector<Scored> scored_of(const std::vector<Found>& found, size_t most) {
+std::vector<Scored> scored_of(const std::vector<ScoredClass>& found, size_t most) {
     std::vector<Scored> some;
     for (size_t i = 0; i < std::min(most, found.size()); ++i) some.push_back({found[i].id, found[i].z});
     return some;
@@ -22,11 +22,11 @@ void draw_from(const Executor& e, const std::vector<Scored>& kept, const SampleR
 
 // The classes [found.best, falling] that are in the nucleus whatever mass the others have that were not scored; none where that
 // is in doubt.
-std::vector<Scored> nucleus_of(const Search& found, double top_p, double scale, int64_t vocab) {
+std::vector<Scored> nucleus_of(const SearchResult& found, double top_p, double scale, int64_t vocab) {
     std::vector<Scored> best;
     std::vector<double> mass;
     double sum = 0;
-    for (const Found& one : found.best) {
+    for (const ScoredClass& one : found.best) {
         if (!(one.z >= found.floor)) continue;
         if (!std::isfinite(one.z)) return {};
         best.push_back({one.id, one.z});
@@ -71,7 +71,7 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
     const int64_t dim = executor->dim, vocab = executor->vocab, wanted = std::max(question.k, here->first);
     const bool ids_alone = std::isinf(question.eps);
     const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine.first, vocab);
-    const std::vector<Search> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads, reach);
+    const std::vector<SearchResult> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads, reach);
     std::vector<Answer> answers(count);
     std::vector<int64_t> left;
     for (int64_t q = 0; q < count; ++q) {
@@ -120,7 +120,7 @@ bool Reader::draw_of_best(const double* rows, int64_t count, const SampleRule& r
     const double beta = 1 / rule.temperature, floor = rule.min_p > 0 ? std::log(rule.min_p) : -kInf;
     for (const Choice* here = search_for(count, wanted); here != nullptr; here = search_for(count, wanted *= 4)) {
         const int64_t most = std::min(std::max(wanted, here->first), e.vocab);
-        const std::vector<Search> found = search(*here->second, rows, count, most, nullptr, false, threads);
+        const std::vector<SearchResult> found = search(*here->second, rows, count, most, nullptr, false, threads);
         bool enough = true;
         for (int64_t q = 0; q < count; ++q) {
             if (!found[q].done) return false;
@@ -151,7 +151,7 @@ bool Reader::draw_of_nucleus(const double* rows, int64_t count, const SampleRule
     const double scale = affine.first / rule.temperature;
     const Reach reach{scale, std::log(static_cast<double>(e.vocab)) - std::log(std::expm1(least))};
     for (int64_t q = 0; q < count; ++q) {
-        const Search found = std::move(search(*searches.front().second, rows + q * e.dim, 1, 1, nullptr, false, threads, reach).front());
+        const SearchResult found = std::move(search(*searches.front().second, rows + q * e.dim, 1, 1, nullptr, false, threads, reach).front());
         const std::vector<Scored> nucleus = found.done ? nucleus_of(found, rule.top_p, scale, e.vocab) : std::vector<Scored>{};
         if (nucleus.empty()) return false;
         draw_from(e, filtered(e, nucleus, behind), behind, q, draws->data() + q * rule.n);

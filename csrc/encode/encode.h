@@ -66,7 +66,7 @@ struct EncodeKernels {
     void (*narrow)(const void* row, Kind kind, const double* centre, const double* mean, int64_t dim, float* out, double* base,
                    double* square);
     // out[r][c] = <row r, column c>, r < 64, kTileChunk coordinates added up at once. `packed`: panels of 3 vectors of columns.
-    void (*turn)(const float* rows, int64_t stride, int64_t dim, const float* packed, int64_t columns, float* out, int64_t out_stride);
+    void (*rotate)(const float* rows, int64_t stride, int64_t dim, const float* packed, int64_t columns, float* out, int64_t out_stride);
     bool (*within)(const float* values, int64_t n, float limit);  // false where one is NaN
     float (*square)(const float* values, int64_t n);
     // Codes values[0 .. n), as bytes, and takes scale * code from them; size >= ‖scale * code‖. `before`: the scale of the

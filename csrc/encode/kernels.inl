@@ -108,7 +108,7 @@ void panel(const float* rows, int64_t stride, int64_t dim, const float* packed, 
     }
 }
 
-void turn(const float* rows, int64_t stride, int64_t dim, const float* packed, int64_t columns, float* out, int64_t out_stride) {
+void rotate(const float* rows, int64_t stride, int64_t dim, const float* packed, int64_t columns, float* out, int64_t out_stride) {
     for (int64_t c = 0; c < columns; c += 3 * LANES) {
         const int64_t left = (columns - c + LANES - 1) / LANES;
         const auto take = left >= 3 ? panel<3> : left == 2 ? panel<2> : panel<1>;

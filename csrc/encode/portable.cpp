@@ -19,7 +19,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* portable_encoder() {
-    static const EncodeKernels table = {"portable", LANES, narrow, turn, within, square, plane};
+    static const EncodeKernels table = {"portable", LANES, narrow, rotate, within, square, plane};
     return &table;
 }
 

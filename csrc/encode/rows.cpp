@@ -19,7 +19,7 @@ float above(double x) {
 
 int64_t widened(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Panels of three vectors of columns, row after row, as `turn` reads them; of the first `wanted` columns.
+// Panels of three vectors of columns, row after row, as `rotate` reads them; of the first `wanted` columns.
 std::vector<float> packed(const float* back, int64_t dim, int64_t wanted, int64_t lanes) {
     const int64_t columns = widened(wanted, lanes);
     std::vector<float> out(static_cast<size_t>(columns * dim), 0.f);
@@ -75,7 +75,7 @@ class Encoder {
             if (task_.bias != nullptr) base[r] += task_.bias[first + r];
             length[r] = std::sqrt(length[r]) * (1 + 1e-12);
         }
-        kernels_.turn(rows, stride_, dim, columns_.data(), task_.columns, rotated, stride_);
+        kernels_.rotate(rows, stride_, dim, columns_.data(), task_.columns, rotated, stride_);
         for (int64_t r = 0; r < count; ++r) {
             float* row = rotated + r * stride_;
             out[r] = !(kernels_.within(row, task_.columns, static_cast<float>(task_.largest)) && length[r] <= task_.largest_length &&

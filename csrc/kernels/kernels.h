@@ -257,7 +257,7 @@ struct Kernels {
                      const float* base, float add, float* est) = nullptr;
 
     // Bytes are multiplied by bytes of one kind, signed or not. Where codes are to stay as they are stored, planes are raised by
-    // 128, and what that adds to a sum of products is 128 times the sum of the codes: scan_u8 is told of it.
+    // 128, and what that adds to a sum of products is 128 times the sum of the codes: an argument of scan_u8 says so.
     bool summed = false;
 };
 

@@ -8,7 +8,7 @@
 
 namespace headlong {
 
-// What a call throws that was told to stop.
+// What a call throws that was asked to stop.
 struct Interrupted {};
 
 class Call {

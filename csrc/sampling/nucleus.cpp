@@ -150,7 +150,7 @@ Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& quest
     std::vector<double> gains[2];  // of the bets for outside and for inside
     double exact = 0;
     size_t counted = 0;
-    int turned = 0;
+    int flips = 0;
     for (int step = 0; step < kSteps; ++step) {
         for (; counted < known.scored.size(); ++counted) exact += term(known.scored[counted]);
         const double sum = w.sum + exact, total = std::accumulate(runs.data(), runs.data() + count, 0.0);
@@ -160,9 +160,9 @@ Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& quest
         if (claim > total * kMost + rounding) return {true, sides.inside, true};
         if (by_budget(e, look)) return {true, sum > 0, true};
         if (!(total > 0)) return {};
-        if (claim < 0 && turned < 3) {
+        if (claim < 0 && flips < 3) {
             sides.inside = !sides.inside;
-            ++turned;
+            ++flips;
             weigh_sides(e, look, q, sides, threads, known, w, runs);
             continue;
         }

@@ -34,7 +34,7 @@ from headlong.plan import Dense
 from headlong.previews.int8 import int8_plan
 from headlong.report.page import Figure, page
 from headlong.report.plots import curve
-from headlong.report.tables import Table, percent
+from headlong.report.tables import ReportTable, percent
 
 Doubles = NDArray[np.float64]
 
@@ -122,7 +122,7 @@ def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True) * low)
 
 
-def tables(facts: Facts) -> list[Table]:
+def tables(facts: Facts) -> list[ReportTable]:
     """Norms, singular values, widths and candidates as text."""
     source = "synthetic isotropic hidden vectors" if facts.synthetic else "hidden vectors given"
     widths = np.percentile(facts.widths, PERCENTILES)
@@ -137,9 +137,11 @@ def tables(facts: Facts) -> list[Table]:
     falling = [(str(r), f"{facts.singular[r - 1]:.4g}", percent(float(np.minimum(energy[r - 1], 1.0)))) for r in prefixes]
     percentiles = ("smallest", "5%", "median", "95%", "largest")
     return [
-        Table("Spread", ("", *percentiles), tuple(spread), f"{len(facts.hidden)} {source}; int8 codes as cascade reads them."),
-        Table("Singular values", ("the first", "the last of them", "share of the energy"), tuple(falling)),
-        Table("What would help", ("finding", "what to do"), tuple(advice(facts))),
+        ReportTable(
+            "Spread", ("", *percentiles), tuple(spread), f"{len(facts.hidden)} {source}; int8 codes as cascade reads them."
+        ),
+        ReportTable("Singular values", ("the first", "the last of them", "share of the energy"), tuple(falling)),
+        ReportTable("What would help", ("finding", "what to do"), tuple(advice(facts))),
         machine(facts.costs),
     ]
 
@@ -152,11 +154,11 @@ PRICED = {
 }  # fmt: skip
 
 
-def machine(costs: Costs) -> Table:
+def machine(costs: Costs) -> ReportTable:
     """What the choice of a plan is made with."""
     rows = [(what, f"{getattr(costs, name):,.3g}", f"{getattr(BUILT_IN, name):,.3g}") for name, what in PRICED.items()]
     note = f"Plans are chosen by costs {costs.source}; HEADLONG_COSTS=default takes those that are built in."
-    return Table("What this machine costs", ("", "nanoseconds", "built in"), tuple(rows), note)
+    return ReportTable("What this machine costs", ("", "nanoseconds", "built in"), tuple(rows), note)
 
 
 def advice(facts: Facts) -> Iterator[tuple[str, str]]:

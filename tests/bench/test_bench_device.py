@@ -19,7 +19,7 @@ from headlong.bench import device as bench_device
 from headlong.bench import field, gpu_clock
 from headlong.bench import run as bench
 from headlong.bench.measure import Contestant, Progress, read_run
-from headlong.bench.oracle import Draws, Truth, true_log_probs
+from headlong.bench.oracle import TrueDraws, Truth, true_log_probs
 from headlong.bench.settings import Settings
 from headlong.errors import OptionError
 from headlong.heads import build_head
@@ -126,7 +126,7 @@ def test_places_that_are_not_there() -> None:
 def test_true_draws_are_those_of_the_cpu_engine(rng: np.random.Generator) -> None:
     weight, bias = rng.standard_normal((300, 24), np.float32), rng.standard_normal(300).astype(np.float32)
     layer, hidden = hl.Layer(weight, bias, hl.SoftCap(6.0)), rng.standard_normal((20, 24), np.float32)
-    truth = Draws(layer, hidden, 0.8, 5, field.STEPS, lambda done, total: None)
+    truth = TrueDraws(layer, hidden, 0.8, 5, field.STEPS, lambda done, total: None)
     engine = hl.compile(layer, "full")
     for step, filters in field.STEPS.items():
         whole = engine.sample(hidden, temperature=0.8, seed=5, **filters).ids[:, 0].tolist()

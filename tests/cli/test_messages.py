@@ -36,7 +36,7 @@ def settled_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def files(tmp_path: Path, rng: np.random.Generator) -> Path:
     weight, hidden = rng.standard_normal((200, 16), np.float32), rng.standard_normal((70, 16), np.float32)
     hl.Layer(weight).save(tmp_path / "layer.safetensors")
-    hl.Layer(np.ascontiguousarray(weight.T)).save(tmp_path / "turned.safetensors")
+    hl.Layer(np.ascontiguousarray(weight.T)).save(tmp_path / "transposed.safetensors")
     np.save(tmp_path / "h.npy", hidden)
     np.savez(tmp_path / "h.npz", states=hidden, other=hidden[:3])
     np.savetxt(tmp_path / "h.csv", hidden, delimiter=",", header="a,b", comments="")
@@ -105,13 +105,13 @@ def test_the_commands_say_so(files: Path) -> None:
 
 
 def test_a_transposed_weight_is_suspected(files: Path) -> None:
-    line = refused("topk", files / "turned.safetensors", files / "h.npy")
+    line = refused("topk", files / "transposed.safetensors", files / "h.npy")
     assert "the layer's weight [16, 200] looks transposed" in line and "weight.T" in line
-    engine = hl.compile(hl.Layer.load(files / "turned.safetensors"))
+    engine = hl.compile(hl.Layer.load(files / "transposed.safetensors"))
     with pytest.raises(ShapeError, match=r"weight \[16, 200\] looks transposed"):
         engine.topk(np.load(files / "h.npy"), k=2)
     with pytest.raises(ShapeError, match="looks transposed"):
-        hl.compile(hl.Layer.load(files / "turned.safetensors"), calibration=np.load(files / "h.npy"))
+        hl.compile(hl.Layer.load(files / "transposed.safetensors"), calibration=np.load(files / "h.npy"))
     with pytest.raises(ShapeError) as other:
         engine.topk(np.ones((3, 5), np.float32), k=2)
     assert "transposed" not in str(other.value)

@@ -18,7 +18,7 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
 from headlong.engines.methods.answers import answer_factors, typical
-from headlong.engines.reference.blocks import SIDE, Search
+from headlong.engines.reference.blocks import SIDE, BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
@@ -93,7 +93,7 @@ def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyP
     for level in LEVELS:
         monkeypatch.setenv("HEADLONG_ISA", level)
         search = (
-            Search(layer.weight, layer.bias, blocks, 0.25)
+            BlockSearch(layer.weight, layer.bias, blocks, 0.25)
             if level == native.REFERENCE
             else native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
         )
@@ -116,7 +116,7 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = truth(layer, hidden)
     wide = hidden.astype(np.float64)
     parts = layer.weight, layer.bias, blocks, 0.25
-    for search in (native.blocks(*parts, native.isa()), Search(*parts)):
+    for search in (native.blocks(*parts, native.isa()), BlockSearch(*parts)):
         ids = search.topk(wide, 7, None, 1)[0]
         np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
 
@@ -291,7 +291,7 @@ def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:
 
 
 def test_answers_that_may_fail_are_found_without_turning_what_is_behind_the_head(tmp_path: Path) -> None:
-    """Typical lengths stand for what is not turned, and what is saved answers the same."""
+    """Typical lengths stand for what is not rotated, and what is saved answers the same."""
     layer, _ = clustered(3000, 150, seed=4)
     rng = np.random.default_rng(9)
     hidden = ((rng.standard_normal((1400, 150)) * np.arange(1, 151.0) ** -0.7 + 0.3) * 4).astype(np.float32)
@@ -322,7 +322,7 @@ def test_typical_lengths_are_the_same_to_every_executor(level: str) -> None:
     assert rough.rest is None
     queries = hidden[:20].astype(np.float64)
     ids, *_ = native.blocks(layer.weight, layer.bias, rough, 0.9, level).topk(queries, 10, None, 1)
-    other, *_ = Search(layer.weight, layer.bias, rough, 0.9).topk(queries, 10, None, 1)
+    other, *_ = BlockSearch(layer.weight, layer.bias, rough, 0.9).topk(queries, 10, None, 1)
     assert (ids == other).all(axis=1).mean() >= 0.9, "ways through the blocks differ where bounds may fail"
 
 

@@ -18,7 +18,7 @@ from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
-from headlong.engines.reference.blocks import Search
+from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
@@ -128,7 +128,7 @@ def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyP
     found = []
     for level in LEVELS:
         monkeypatch.setenv("HEADLONG_ISA", level)
-        search: Any = Search(layer.weight, layer.bias, blocks, 0.25)
+        search: Any = BlockSearch(layer.weight, layer.bias, blocks, 0.25)
         if level != native.REFERENCE:
             search = native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
         found.append(search.topk(wide, 10, None, 1))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import headlong as hl
-from headlong.engines.structured.experts import Reference
+from headlong.engines.structured.experts import ExpertsReference
 from headlong.errors import DtypeError, IdError, OptionError, ShapeError
 from headlong.heads.experts import ExpertsHead
 from headlong.heads.gates import sharpness, spherical_means
@@ -280,7 +280,7 @@ def _renamed(
 def test_native_and_reference_agree() -> None:
     layer = sparse(experts=3, vocab=200, dim=9).to_layer()
     hidden = np.random.default_rng(3).normal(size=(30, 9))
-    engine, reference = hl.compile(layer, delta=0.0, threads=2), Reference(layer)
+    engine, reference = hl.compile(layer, delta=0.0, threads=2), ExpertsReference(layer)
     found, wanted = engine._reader.topk(hidden, 20, 1e-9, 2, 0.0, 0), reference.topk(hidden, 20, 1e-9, 1, 0.0, 0)
     assert (found[1] == wanted[1]).all() and (found[9] == wanted[9]).all() and (found[5] == wanted[5]).all()
     np.testing.assert_allclose(found[0], wanted[0], atol=1e-12)

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 import headlong as hl
 from headlong import native
-from headlong.engines.reference.descent import Reference
-from headlong.engines.structured.branches import native_walks
+from headlong.engines.reference.descent import TreeReference
+from headlong.engines.structured.branches import native_tree
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads import BandsHead, DifferentiatedHead, TreeHead, TwoLevelHead, build_head, classes, trees
 from headlong.heads.grouped import grouped_log_prob, linear_log_prob
@@ -241,8 +241,8 @@ def test_the_native_descent_is_its_numpy_twin(kind: str, level: str) -> None:
         for parameter in head.parameters():
             parameter.mul_(20)
     engine = hl.compile(head.to_layer())
-    reference = Reference(engine.steps)  # type: ignore[attr-defined]
-    twin, hidden = native_walks(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
+    reference = TreeReference(engine.steps)  # type: ignore[attr-defined]
+    twin, hidden = native_tree(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
     for k in (1, 10, 300):
         for mine, other in zip(reference.topk(hidden, k, 1), twin.topk(hidden, k, 2), strict=True):
             np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)

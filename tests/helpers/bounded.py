@@ -10,7 +10,7 @@ import numpy as np
 import headlong as hl
 from adversarial import build
 from headlong import native
-from headlong.engines.reference.blocks import SIDE, Search, _State, bounds, closer, halves_of
+from headlong.engines.reference.blocks import SIDE, BlockSearch, _State, bounds, closer, halves_of
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
 from oracle import check_topk, truth
@@ -54,7 +54,7 @@ def check_bounds_at(
 
 def check_bounds(layer: Layer, blocks: Blocks, hidden: np.ndarray) -> int:
     """No logit lies above the bound of its class, of its closer look, or of any box around it; returns what was compared."""
-    search = Search(layer.weight, layer.bias, blocks, 0.25)
+    search = BlockSearch(layer.weight, layer.bias, blocks, 0.25)
     there = blocks.order >= 0
     assert sorted(blocks.order[there]) == list(range(layer.vocab))
     checked = 0

@@ -86,13 +86,13 @@ void dense(Check& check, Kind kind, int64_t dim) {
     const Stored rows = stored(noise, kind, dim * count, false);
     const std::vector<float> x = noise.floats(64 * dim, -1, 1);
     const double unit = (static_cast<double>(dim) + 8) * 0x1p-24;
-    std::vector<float> out(n * count), tile(count * padded), turned(dim * padded), scratch(count * dim), by_query(padded * count);
+    std::vector<float> out(n * count), tile(count * padded), columns(dim * padded), scratch(count * dim), by_query(padded * count);
     k.dense_rows(rows.bytes.data(), kind, dim, count, x.data(), n, out.data(), count);
     const Exact few = products(rows.values, dim, count, x, dim, n);
     check.within("dense_rows", doubles(out), few.sum, times(few.size, unit));
     for (int q = 0; q < padded; ++q)
-        for (int64_t j = 0; j < dim; ++j) turned[j * padded + q] = x[q * dim + j];
-    k.dense_tile(rows.bytes.data(), kind, dim, count, turned.data(), padded, scratch.data(), tile.data());
+        for (int64_t j = 0; j < dim; ++j) columns[j * padded + q] = x[q * dim + j];
+    k.dense_tile(rows.bytes.data(), kind, dim, count, columns.data(), padded, scratch.data(), tile.data());
     for (int q = 0; q < padded; ++q)
         for (int64_t r = 0; r < count; ++r) by_query[q * count + r] = tile[r * padded + q];
     const Exact all = products(rows.values, dim, count, x, dim, padded);
@@ -133,7 +133,7 @@ void exact(Check& check, Kind kind, int64_t dim) {
     check.within("dot_floats", doubles(floats), first.sum, bound);
 }
 
-void turned(Check& check, Kind kind, int64_t dim) {
+void rotated(Check& check, Kind kind, int64_t dim) {
     Noise& noise = check.noise();
     const int64_t stride = 1 + noise.below(70), first = noise.below(stride), n = stride - first;
     const int count = 1 + static_cast<int>(noise.below(13));
@@ -185,7 +185,7 @@ void rows(Check& check) {
         const int64_t dim = dims[check.noise().below(sizeof dims / sizeof dims[0])];
         dense(check, kind, dim);
         exact(check, kind, dim);
-        if (kind != Kind::bf16) turned(check, kind, dim);
+        if (kind != Kind::bf16) rotated(check, kind, dim);
         alike(check, kind, dim);
     }
 }

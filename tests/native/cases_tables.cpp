@@ -35,7 +35,7 @@ void narrowed(Check& check) {
 }
 
 // Sums may be fused: within their bound. Columns are packed in panels of three vectors, the last of what is left.
-void turned(Check& check) {
+void rotated(Check& check) {
     Noise& noise = check.noise();
     const EncodeKernels& encoder = *encoder_for(check.level().isa);
     const int64_t lanes = encoder.lanes, dim = 1 + noise.below(150), columns = 1 + noise.below(40);
@@ -45,7 +45,7 @@ void turned(Check& check) {
     for (int64_t first = 0; first < vectors; first += 3)
         for (int64_t j = 0; j < dim; ++j)
             for (int64_t c = first * lanes; c < (first + 3) * lanes && c < padded; ++c) packed.push_back(matrix[j * padded + c]);
-    encoder.turn(rows.data(), stride, dim, packed.data(), columns, out.data(), padded);
+    encoder.rotate(rows.data(), stride, dim, packed.data(), columns, out.data(), padded);
     std::vector<double> got, exact, bound;
     for (int64_t r = 0; r < kBlock; ++r)
         for (int64_t c = 0; c < columns; ++c) {
@@ -168,7 +168,7 @@ void tables(Check& check) {
     if (encoder_for(check.level().isa) == nullptr) return;  // a table that no processor is offered
     for (int i = 0; i < 4; ++i) {
         narrowed(check);
-        turned(check);
+        rotated(check);
         coded(check);
         summed(check);
         widened(check);

@@ -68,7 +68,7 @@ def read(found: Encoded, groups: Groups, side: int, vocab: int) -> Doubles:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", GROUPS)
 def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int) -> None:
-    """Against the rows in float64, turned in float64."""
+    """Against the rows in float64, rotated in float64."""
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer, groups = layer_of(dim, dtype), groups_for(dim)
     basis = basis_for(layer)
@@ -77,11 +77,11 @@ def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, le
     uncoded = found.uncoded[: layer.vocab]
     assert (np.flatnonzero(uncoded) == ([] if dtype == "float16" else [3])).all() and not found.uncoded[layer.vocab :].any()
     coarse, fine = (read(found, groups, side, layer.vocab) for side in (0, 1))
-    turned, sides = np.where(uncoded[:, None], 0.0, rows @ basis.back), (coarse, coarse + fine)
+    rotated, sides = np.where(uncoded[:, None], 0.0, rows @ basis.back), (coarse, coarse + fine)
     for g, group in enumerate(groups.coarse):
         part = slice(group.start, group.stop)
-        lost, rest = (np.linalg.norm((turned - side)[:, part], axis=1) for side in sides)
-        slop = 1e-13 * np.linalg.norm(turned[:, part], axis=1)
+        lost, rest = (np.linalg.norm((rotated - side)[:, part], axis=1) for side in sides)
+        slop = 1e-13 * np.linalg.norm(rotated[:, part], axis=1)
         claimed = found.lost[g, : layer.vocab].astype(np.float64) + found.rounded[g, : layer.vocab]
         assert (lost <= claimed + slop).all() and (rest <= found.rest_lost[g, : layer.vocab] + slop).all()
         if dim > 1:  # where a code is off by no more than roundings are
@@ -129,9 +129,9 @@ def test_unbiased_scales(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     basis = random_basis(48, mean_row(layer.weight), 5)
     groups = groups_of(Planes(((0, 48, (2, 1)),), 4, 0.1))
     found = encode(layer, basis, groups, 1, True)
-    turned = (layer.weight - basis.centre) @ basis.back
-    left = turned - read(found, groups, 0, 70)
-    assert (np.abs((left * turned).sum(axis=1)) < 1e-5 * (turned**2).sum(axis=1)).all()
+    rotated = (layer.weight - basis.centre) @ basis.back
+    left = rotated - read(found, groups, 0, 70)
+    assert (np.abs((left * rotated).sum(axis=1)) < 1e-5 * (rotated**2).sum(axis=1)).all()
     assert (np.linalg.norm(left, axis=1) <= found.lost[0, :70] + found.rounded[0, :70]).all()
     assert len(found.uncoded) == padded(70)
 

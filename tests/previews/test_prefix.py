@@ -56,9 +56,9 @@ def test_products_in_the_basis(calibration: str, dim: int) -> None:
     basis = whiten(weight, CALIBRATIONS[calibration](rng, dim))
     rows = weight.astype(np.float64) - basis.centre
     vectors = rng.standard_normal((30, dim)) - basis.mean * (np.abs(basis.mean) < 1e6)
-    turned = (rows @ basis.back) @ (vectors @ basis.rotation.astype(np.float64)).T
+    rotated = (rows @ basis.back) @ (vectors @ basis.rotation.astype(np.float64)).T
     bound = basis.lost * np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
-    assert (np.abs(rows @ vectors.T - turned) <= bound).all()
+    assert (np.abs(rows @ vectors.T - rotated) <= bound).all()
     assert basis.lost < 1e-8 and np.isfinite(basis.rotation).all()
 
 
@@ -180,7 +180,7 @@ def test_the_width_follows_the_spectrum() -> None:
         wide = hidden.astype(np.float64)
         basis = whiten(layer.weight, wide)
         for name, promise in (("ids", IDS), ("sure", SURE), ("bet", hl.Promise(0.01, 1e-3, 0.0))):
-            found[power, name] = best_look(layer, basis, wide, promise, 0.25, few=False, costs=free).width
+            found[power, name] = best_look(layer, basis, wide, promise, 0.25, few_bits=False, costs=free).width
     assert found[0.0, "ids"] is None
     assert found[3.0, "ids"] in CANDIDATES[:3]
     assert found[3.0, "ids"] <= found[3.0, "bet"]  # type: ignore[operator]

@@ -16,8 +16,8 @@ from chromium import CHROMIUM, DARK, photograph
 from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
 from headlong.report.answer import answer
-from headlong.report.page import Words
-from headlong.report.sections import Source, bench_page, report
+from headlong.report.page import Paragraph
+from headlong.report.sections import ResultFile, bench_page, report
 from thinned import left_out
 
 INSPECTED = {
@@ -27,8 +27,11 @@ INSPECTED = {
 }  # fmt: skip
 PAPER = [{"setting": {"width": "D/8"}, "got": {"kl": 0.5}, "expected": {}, "verdict": {}}]
 SOURCES = [
-    Source("bench.json", RECORD), Source("layer.json", INSPECTED), Source("paper.jsonl", PAPER), Source("odd.json", {"a": 1}),
-]  # fmt: skip
+    ResultFile("bench.json", RECORD),
+    ResultFile("layer.json", INSPECTED),
+    ResultFile("paper.jsonl", PAPER),
+    ResultFile("odd.json", {"a": 1}),
+]
 
 
 def test_every_section_is_there_and_nothing_is_fetched() -> None:
@@ -60,18 +63,18 @@ def test_the_answer_of_a_busy_machine_says_so() -> None:
     for share, said in ((0.3, True), (0.02, False)):
         busy["environment"]["others"] = share
         words = answer(busy)[0]
-        assert isinstance(words, Words) and ("took 30% of the processors meanwhile: measure again" in words.text) is said
+        assert isinstance(words, Paragraph) and ("took 30% of the processors meanwhile: measure again" in words.text) is said
 
 
 def test_the_answer_says_when_the_plain_product_wins() -> None:
     slow = deepcopy(RECORD)
     slow["cold"][2]["seconds"] = [20e-3]
     words = answer(slow)[0]
-    assert isinstance(words, Words)
+    assert isinstance(words, Paragraph)
     assert words.text.startswith("Here the plain product wins: torch bf16 takes 12.0 ms, cascade 20.0 ms.")
     slow["answers"][2]["proved"] = [0, 1]
     words = answer(slow)[0]
-    assert isinstance(words, Words) and words.text.startswith("Nothing that took part proves")
+    assert isinstance(words, Paragraph) and words.text.startswith("Nothing that took part proves")
 
 
 def test_files_are_read_by_what_they_are(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headlong.report.records import field, record_tables
-from headlong.report.sections import Source, report
+from headlong.report.sections import ResultFile, report
 from headlong.report.where import measured_where, ran
 
 RECORD = {
@@ -35,7 +35,7 @@ def test_what_is_no_record_is_left_to_others() -> None:
 
 
 def test_the_page_shows_them_and_escapes_them() -> None:
-    page = report([Source("study.json", {**RECORD, "rows": [{"way": "<b>&"}]})])
+    page = report([ResultFile("study.json", {**RECORD, "rows": [{"way": "<b>&"}]})])
     assert "study.json: facts" in page and "&lt;b&gt;&amp;" in page and "<b>&" not in page
 
 

@@ -16,7 +16,7 @@ from headlong.report.papers import paper_table, verdicts
 from headlong.report.plots import Point, Row, curve, dot_plot, scatter
 from headlong.report.sections import bench_page
 from headlong.report.tables import (
-    Table,
+    ReportTable,
     agreement,
     baselines,
     caption,
@@ -150,7 +150,7 @@ def test_the_comparison_has_a_row_for_everyone() -> None:
 
 
 def test_markdown_keeps_its_columns() -> None:
-    lines = markdown(Table("", ("a", "|b|"), (("x|y", "1"),), "note")).splitlines()
+    lines = markdown(ReportTable("", ("a", "|b|"), (("x|y", "1"),), "note")).splitlines()
     assert lines == ["| a | \\|b\\| |", "|---|--:|", "| x\\|y | 1 |", "", "note"]
 
 

@@ -252,7 +252,7 @@ def compiled(case: Case, layer: Any, options: Any, threads: int | None = None) -
     return here([one(part, "cascade", share) for part in layers])
 
 
-def told(thrown: Thrown, live: Any) -> Truth:
+def facts_of(thrown: Thrown, live: Any) -> Truth:
     """What is true of the layer, under a mask where there is one."""
     if thrown.oracle is None:
         return truth(thrown.layer, thrown.hidden, live)

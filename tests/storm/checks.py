@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from cases import Case, build, compiled, told
+from cases import Case, build, compiled, facts_of
 from numpy.typing import NDArray
 
 from headlong.engines.masks import class_mask
@@ -66,7 +66,7 @@ def run(case: Case) -> Found:
     hidden, masks = thrown.hidden, _masks(case)
     marks = class_mask(masks.get("allowed"), masks.get("exclude"), len(hidden), case.vocab)
     live = None if marks is None else np.broadcast_to(marks == 1, (len(hidden), case.vocab))
-    facts, whole = told(thrown, live), told(thrown, None)
+    facts, whole = facts_of(thrown, live), facts_of(thrown, None)
     trust = case.calibration in ("good", "none") or "calibration" not in engine.promise.over
     _topk(found, case, engine, hidden, facts, masks, trust)
     _ids_alone(found, case, engine, hidden, facts, masks, trust)

@@ -126,10 +126,10 @@ def test_the_list_accounts_for_every_printed_figure(tmp_path: Path) -> None:
     """With our runs and without any; a status for each cell, and what it takes where it is not run."""
     assert set(STUDIES) == {table.paper for table in papers.tables()}
     ran = CliRunner().invoke(app, ["reproduce", "--list", "--json", "--out", str(RESULTS)], catch_exceptions=False)
-    told = [json.loads(line) for line in ran.output.splitlines()]
+    lines = [json.loads(line) for line in ran.output.splitlines()]
     for paper in STUDIES:
         found, bare = account(paper, RESULTS), account(paper, tmp_path)
-        assert sum(line.get("study") == paper for line in told) == len(found) == len(bare) >= 12
+        assert sum(line.get("study") == paper for line in lines) == len(found) == len(bare) >= 12
         assert len({cell.what for cell in found}) == len(found), "no cell twice"
         assert {cell.status for cell in found} <= set(STATUSES)
         assert all(cell.note for cell in found if cell.status in ("not run", "stand-in"))

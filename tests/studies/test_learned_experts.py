@@ -12,8 +12,8 @@ from headlong.heads.experts import ExpertsHead
 from headlong.heads.growing import prune
 from headlong.studies.models.experts.learned import (
     LearningHead,
-    Plan,
     Set,
+    TrainingPlan,
     divided,
     geometric_median,
     learn,
@@ -23,7 +23,7 @@ from headlong.studies.models.experts.learned import (
 )
 from headlong.studies.models.experts.mitosis import Vectors
 
-QUICK = Plan(
+QUICK = TrainingPlan(
     experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, first=40, rung=40, prune=10, slack=0.1, batch=200,
     rate=0.1, gate_rate=2e-2, dropout=0.0, gamma=0.3,
 )  # fmt: skip
@@ -118,7 +118,7 @@ def test_the_ramp_stops_where_validation_drops_and_goes_one_back(tmp_path: Path)
     data = layer_and_vectors()
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    plan = Plan(**{**QUICK.__dict__, "lasso": 1e-2, "factor": 30.0, "slack": 0.05, "rungs": 6, "last": 6})
+    plan = TrainingPlan(**{**QUICK.__dict__, "lasso": 1e-2, "factor": 30.0, "slack": 0.05, "rungs": 6, "last": 6})
     head = started(data, plan)
     rungs = ramp(head, data, plan, plan.lasso, generator, lambda _: None, tmp_path / "half.safetensors")
     *climbed, settled = rungs
@@ -130,28 +130,28 @@ def test_the_ramp_stops_where_validation_drops_and_goes_one_back(tmp_path: Path)
 
 def test_a_ramp_that_was_killed_while_it_settled_ends_the_same(tmp_path: Path) -> None:
     data, half = layer_and_vectors(), tmp_path / "half.safetensors"
-    plan = Plan(**{**QUICK.__dict__, "dropout": 0.2, "rungs": 2, "last": 2})
+    plan = TrainingPlan(**{**QUICK.__dict__, "dropout": 0.2, "rungs": 2, "last": 2})
     heads: list[LearningHead] = []
-    told: list[str] = []
+    lines: list[str] = []
     for seed in (0, 5):  # the second finds what the first left before it settled, and draws what the first drew
         torch.manual_seed(seed)
         head = started(data, plan)
-        ramp(head, data, plan, plan.lasso, torch.Generator().manual_seed(seed), told.append, half)
+        ramp(head, data, plan, plan.lasso, torch.Generator().manual_seed(seed), lines.append, half)
         heads.append(head)
-    assert len(told) == 4, "two rungs and two settled ends"
+    assert len(lines) == 4, "two rungs and two settled ends"
     torch.testing.assert_close(heads[0].weight, heads[1].weight, rtol=0, atol=0)
 
 
 def test_experts_learn_to_leave_out_and_a_killed_run_goes_on(tmp_path: Path) -> None:
     data = layer_and_vectors()
-    told: list[str] = []
-    stages = list(learn(data, QUICK, 0, tmp_path, told.append))
-    assert [stage.experts for stage in stages] == [2, 4] and told
+    lines: list[str] = []
+    stages = list(learn(data, QUICK, 0, tmp_path, lines.append))
+    assert [stage.experts for stage in stages] == [2, 4] and lines
     last = stages[-1].rungs[-1]
     assert last["rows"] < 0.7 * 4 * len(data.weight), "a third of the rows of four whole layers are gone"
     assert last["top1"] > data.full - 2 * QUICK.slack
     (tmp_path / "stage-4.safetensors").unlink()
-    again = list(learn(data, QUICK, 0, tmp_path, told.append))
+    again = list(learn(data, QUICK, 0, tmp_path, lines.append))
     assert again[0].rungs == stages[0].rungs
     assert again[1].rungs == stages[1].rungs, "a stage is a function of the seed and the stage before"
     head, copy = stages[1].head, again[1].head

@@ -41,7 +41,7 @@ def harvest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Gene
     folder.mkdir(parents=True)
     layer = Layer(means, -0.5 * np.square(means).sum(1))
     harvest_run.write(folder, layer, parts, "made")
-    plan = learned_experts.Plan(
+    plan = learned_experts.TrainingPlan(
         experts=(2, 4, 8), lasso=1e-2, rungs=2, last=2, first=15, rung=15, prune=5, batch=200, rate=0.2, slack=0.2, gamma=1.5
     )
     monkeypatch.setattr(learned, "PLANS", {"ds": dataclasses.asdict(plan), "adam": dataclasses.asdict(plan)})

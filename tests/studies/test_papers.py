@@ -167,7 +167,7 @@ def test_the_synthetic_study_is_its_docstring() -> None:
     target = ganea2019.targets(0.01, 3, 50)
     np.testing.assert_allclose(target.sum(1), 1)
     assert 0.2 < target.max(1).mean() < 1 and (target >= 0).all()
-    assert len(set(ganea2019.planned())) == len(ganea2019.planned()) == 2 * 5 * 3 * len(ganea2019.HEADS)
+    assert len(set(ganea2019.planned())) == len(ganea2019.planned()) == 2 * 5 * 3 * len(ganea2019.FITTED_HEADS)
     got = ganea2019.fit(0.01, 2, "mixture of 4, own contexts", 1, steps=2)
     assert got["cross_entropy"] > got["kl"] > 0 and 0 <= got["mode_match"] <= 100
 
@@ -196,7 +196,7 @@ def test_parameters_are_those_of_the_model(head: str) -> None:
     from headlong.studies.papers.monotonic_softmax import models as study
 
     backbone = Lstm(LstmOptions(dim=12), 50)
-    options = dict(study.HEADS[head])
+    options = dict(study.TRAINED_HEADS[head])
     built = build_head(options.pop("kind"), 12, 50, backbone.tied(), **options)
     own = {id(one): one.numel() for part in (backbone, built) for one in part.parameters()}
     assert study.parameters(head, 12, 50) == sum(own.values())

@@ -11,7 +11,7 @@ from headlong.heads.experts import ExpertsHead
 from headlong.heads.growing import prune
 from headlong.studies.models.experts.learned import Set, learn, started
 from headlong.studies.models.experts.mitosis import Vectors, changed
-from headlong.studies.models.experts.plan import Plan
+from headlong.studies.models.experts.plan import TrainingPlan
 from headlong.studies.models.experts.proximal import Proximal
 
 
@@ -100,7 +100,7 @@ def test_whole_layers_become_sparse_experts_by_it(tmp_path: Path) -> None:
     valid = drawn(600)
     full = float(((valid.hidden @ weight.T + bias).argmax(1) == valid.target).double().mean())
     data = Set(weight, bias, drawn(4000), valid, full)
-    plan = Plan(
+    plan = TrainingPlan(
         experts=(1, 2, 4), load=1.0, lasso=5e-3, factor=2.0, rungs=2, last=2, first=100, rung=100, prune=10, slack=0.1,
         batch=256, gate_rate=1e-2, dropout=0.0, gamma=0.05, noise=2.0, proximal=0.3, settle=60, orphans="allow",
     )  # fmt: skip

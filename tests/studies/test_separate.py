@@ -17,11 +17,11 @@ from headlong.heads import DenseHead, Head, build_head, trees
 from headlong.layers.matrix import Layer
 from headlong.studies import papers
 from headlong.studies.models.harvest import write
-from headlong.studies.models.separate import Plan, Rows, fit, leaf_ranges, sign_problem, subtrees, tuned
+from headlong.studies.models.separate import AdamSettings, Rows, fit, leaf_ranges, sign_problem, subtrees, tuned
 from headlong.studies.models.whitening import Turn, turn_of, turned_back
 
 VOCAB, DIM, COUNT = 40, 6, 3000
-PLAN = Plan(passes=8, rate=3e-2)
+PLAN = AdamSettings(passes=8, rate=3e-2)
 
 
 def silent(stage: str) -> Progress:
@@ -117,7 +117,7 @@ def test_a_trained_softmax_is_trained_on(rows: Rows) -> None:
 def harvested(rows: Rows, rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder with the rows' own softmax, trained a little, and the rows as training and test text."""
     head = build_head("dense", DIM, VOCAB)
-    list(fit(head, rows, Plan(passes=2, rate=3e-2)))
+    list(fit(head, rows, AdamSettings(passes=2, rate=3e-2)))
     tensors: dict[str, Any] = {}
     for split, part in (("train", slice(0, 2500)), ("valid", slice(0, 400)), ("test", slice(2500, None))):
         tensors |= {f"{split}_hidden": rows.hidden[part].numpy().astype(np.float16)}
@@ -179,7 +179,7 @@ def test_a_curve_fitted_to_a_finished_layer_does_no_harm_where_it_was_fitted(
 def test_what_is_trained_in_whitened_coordinates_says_the_same_of_vectors_as_they_are(
     rows: Rows, rng: np.random.Generator
 ) -> None:
-    """Directions a few times as long as others, and far from 0: turned vectors in one head, plain ones in the other."""
+    """Directions a few times as long as others, and far from 0: rotated vectors in one head, plain ones in the other."""
     stretched = rows.hidden * torch.logspace(-0.5, 0.5, DIM) + 3
     turn = turn_of(stretched)
     white = turn.of(stretched)

@@ -108,7 +108,7 @@ inline float lane_exponential(uint64_t& state) {  // -log of a uniform number, b
 
 // Where a class is to be reported, or its part of the line of gaps holds a point.
 template <int L>
-__attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state, int64_t id, int lane, uint32_t told, uint32_t out,
+__attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state, int64_t id, int lane, uint32_t reaches, uint32_t out,
                                          const typename LaneOps<L>::F& est, const typename LaneOps<L>::F& upper,
                                          typename LaneOps<L>::F& middle, typename LaneOps<L>::F& gap) {
     using F = typename LaneOps<L>::F;
@@ -120,7 +120,7 @@ __attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state,
     float* left = state.left + lane;
     if (lane + L > look.n)
         for (int i = 0; i < L; ++i)
-            if (lane + i >= look.n) m[i] = g[i] = 0, told &= ~(1u << i), out &= ~(1u << i);  // no query
+            if (lane + i >= look.n) m[i] = g[i] = 0, reaches &= ~(1u << i), out &= ~(1u << i);  // no query
     LaneHit* const hits = state.hits + state.hit_count;
     int64_t count = 0;
     for (uint32_t some = out; some != 0; some &= some - 1) {
@@ -132,7 +132,7 @@ __attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state,
     std::memcpy(&gap, g, sizeof g);
     const F after = lane_load<L>(left) - gap;
     std::memcpy(left, &after, sizeof after);
-    for (uint32_t some = (told & ~out) | LaneOps<L>::negative(after); some != 0; some &= some - 1) {
+    for (uint32_t some = (reaches & ~out) | LaneOps<L>::negative(after); some != 0; some &= some - 1) {
         const int i = __builtin_ctz(some);
         int32_t drawn = 0;
         for (; left[i] < 0; ++drawn) left[i] += look.theta[lane + i] * lane_exponential(state.noise[lane + i]);
@@ -156,7 +156,7 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
         const int64_t place = rows.place == nullptr ? row : rows.place[row];
         const float* from = est + place * lanes;
         F upper[V], middle[V], gap[V], wide[V], score = F{};
-        uint32_t told[V], out[V];
+        uint32_t reaches[V], out[V];
         int rivals = 0;
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
@@ -167,10 +167,10 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
             wide[v] = rad * slope;
             middle[v] = Ops::power(e * slope - lane_load<L>(look.octaves + v * L));
             gap[v] = middle[v] * (Ops::power(wide[v]) * more - 1.f) + 2e-30f;
-            told[v] = Ops::not_below(upper[v], lane_load<L>(look.tau + v * L));
+            reaches[v] = Ops::not_below(upper[v], lane_load<L>(look.tau + v * L));
             out[v] = Ops::not_below(gap[v], lane_load<L>(look.edge + v * L));
             if (choosy && Bet) score += Ops::least(gap[v] * lane_load<L>(look.worth + v * L), F{} + 1.f);
-            if (choosy && told[v] != 0) rivals += __builtin_popcount(told[v]);
+            if (choosy && reaches[v] != 0) rivals += __builtin_popcount(reaches[v]);
         }
         if (choosy && (Bet ? Ops::sum(score) : 0) + look.rival * static_cast<float>(rivals) >= look.limit) {
             state.further[state.further_count] = static_cast<int32_t>(id);
@@ -181,12 +181,12 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
         for (int v = 0; v < V; ++v) {
             float* at = state.left + v * L;
             F left = F{};
-            uint32_t some = told[v] | out[v];
+            uint32_t some = reaches[v] | out[v];
             if (Bet) {
                 left = lane_load<L>(at) - gap[v];
                 some |= Ops::negative(left);
             }
-            if (__builtin_expect(some != 0, 0)) lane_hits<L>(look, state, id, v * L, told[v], out[v], lane_load<L>(from + v * L), upper[v], middle[v], gap[v]);
+            if (__builtin_expect(some != 0, 0)) lane_hits<L>(look, state, id, v * L, reaches[v], out[v], lane_load<L>(from + v * L), upper[v], middle[v], gap[v]);
             else if (Bet) std::memcpy(at, &left, sizeof left);
             middles[v] += middle[v];
             gaps[v] += gap[v];

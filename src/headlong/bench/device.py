@@ -23,10 +23,10 @@ import numpy as np
 
 from headlong.bench import measure
 from headlong.bench import run as bench
-from headlong.bench.field import PLAIN, RIVAL, STEPS, TEMPERATURE, Field, Plan, names, planned, willing
+from headlong.bench.field import PLAIN, RIVAL, STEPS, TEMPERATURE, Contestants, Field, names, planned, willing
 from headlong.bench.gpu_clock import Place
 from headlong.bench.measure import Contestant, Schedule
-from headlong.bench.oracle import Draws, Truth
+from headlong.bench.oracle import TrueDraws, Truth
 from headlong.bench.run import Stage
 from headlong.bench.settings import Settings
 from headlong.errors import OptionError
@@ -84,15 +84,15 @@ class Contest:
     settings: Settings
     place: Place
     stage: Stage
-    plan: Plan
+    plan: Contestants
     failed: Entries
     truth: Truth = field(init=False)
-    draws: Draws = field(init=False)
+    draws: TrueDraws = field(init=False)
 
     def __post_init__(self) -> None:
         self.truth = Truth.of(self.layer, self.queries, self.settings.k)
         rows = self.queries[: max(ROWS, *self.settings.batches)]
-        self.draws = Draws(self.layer, rows, TEMPERATURE, self.settings.seed, STEPS, self.stage("true draws"))
+        self.draws = TrueDraws(self.layer, rows, TEMPERATURE, self.settings.seed, STEPS, self.stage("true draws"))
 
     def answers(self) -> dict[str, Any]:
         """The record that all batches join."""

@@ -116,7 +116,7 @@ class Field:
         return torch.from_numpy(np.array(rows, np.float32)).to(self.place.device, getattr(torch, self.layer.dtype))
 
 
-class Plan(NamedTuple):
+class Contestants(NamedTuple):
     """What is timed together: contestants of top-k, and of each sampling step."""
 
     topk: list[Contestant]
@@ -124,7 +124,7 @@ class Plan(NamedTuple):
     ceilings: list[Contestant]
 
 
-def planned(wanted: Sequence[str], field: Field, failed: list[dict[str, Any]], progress: Progress) -> Plan:
+def planned(wanted: Sequence[str], field: Field, failed: list[dict[str, Any]], progress: Progress) -> Contestants:
     """Everyone who can be made here; ``failed`` says who cannot."""
     topk: list[Contestant] = []
     steps: dict[str, list[Contestant]] = {step: [] for step in STEPS}
@@ -138,7 +138,7 @@ def planned(wanted: Sequence[str], field: Field, failed: list[dict[str, Any]], p
         except RuntimeError as error:  # such as memory that is full: said in the record
             failed.append(_failure(name, 0, error))
         progress(done + 1, len(wanted))
-    return Plan(topk, steps, field.ceilings())
+    return Contestants(topk, steps, field.ceilings())
 
 
 def willing(field: Sequence[Contestant], block: Any, failed: list[dict[str, Any]]) -> list[Contestant]:

@@ -25,7 +25,7 @@ Doubles = NDArray[np.float64]
 Filters = Mapping[str, Mapping[str, float]]
 """Sampling steps by name: ``{"top-p 0.95": {"top_p": 0.95}}``."""
 BLOCK = 1 << 23
-"""Weights turned into float64 at a time."""
+"""Weights made float64 at a time."""
 
 
 class Truth(NamedTuple):
@@ -80,7 +80,7 @@ def exponents(layer: Layer, hidden: Any) -> Doubles:
     return np.asarray(layer.link(z if layer.bias is None else z + layer.bias), np.float64)
 
 
-class Draws:
+class TrueDraws:
     """The true draws of each of ``steps`` (their filters) from every query, whichever row of a batch it is."""
 
     def __init__(

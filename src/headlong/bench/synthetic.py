@@ -47,14 +47,14 @@ def synthetic(vocab: int, dim: int, power: float, count: int, seed: int, progres
     rng = np.random.default_rng(seed)
     turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0].astype(np.float32)
     energy = np.arange(1, dim + 1, dtype=np.float32) ** np.float32(-power / 4)
-    turned = energy[:, None] * turn.T
+    rotated = energy[:, None] * turn.T
     weight = np.empty((vocab, dim), ml_dtypes.bfloat16)
     for start in range(0, vocab, ROWS):
         stop = min(start + ROWS, vocab)
-        weight[start:stop] = rng.standard_normal((stop - start, dim), np.float32) @ turned
+        weight[start:stop] = rng.standard_normal((stop - start, dim), np.float32) @ rotated
         progress(stop, vocab)
     layer = Layer(weight)
-    vectors = rng.standard_normal((count + max(4096, 8 * dim), dim), np.float32) @ turned
+    vectors = rng.standard_normal((count + max(4096, 8 * dim), dim), np.float32) @ rotated
     vectors *= np.float32(_scale(layer, vectors[:JUDGES]))
     return Synthetic(layer, vectors[:count], vectors[count:])
 

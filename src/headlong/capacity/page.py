@@ -15,7 +15,7 @@ from headlong.layers.mixture import MixtureLayer
 from headlong.links import IDENTITY, Link
 from headlong.report.page import Figure, page
 from headlong.report.plots import curve, functions
-from headlong.report.tables import Table
+from headlong.report.tables import ReportTable
 
 
 class Capacity(NamedTuple):
@@ -66,15 +66,15 @@ def as_json(found: Capacity) -> dict[str, Any]:
     return facts
 
 
-def table(found: Capacity) -> Table:
-    return Table("Capacity", ("", "", "what it means"), tuple(lines(found)))
+def table(found: Capacity) -> ReportTable:
+    return ReportTable("Capacity", ("", "", "what it means"), tuple(lines(found)))
 
 
 def html_page(found: Capacity, name: str) -> str:
     """The table, the curve of the singular values, and the link where there is one."""
     values = [float(value) for value in found.ranks.singular if value > 0]
     title = "Singular values of the log-probabilities"
-    parts: list[Table | Figure] = [table(found)]
+    parts: list[ReportTable | Figure] = [table(found)]
     parts.append(Figure(title, curve(title, values, ("direction", "singular value"), lambda value: f"{value:.3g}")))
     if found.link != IDENTITY:
         parts.append(Figure("Link", link_plot({"f(z)": found.link})))

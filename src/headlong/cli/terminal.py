@@ -19,7 +19,7 @@ from rich.table import Table as RichTable
 
 from headlong.answers import TopK
 from headlong.errors import StoreError, cause
-from headlong.report.tables import Table
+from headlong.report.tables import ReportTable
 
 Stage = Callable[[str], Callable[[int, int], None]]
 
@@ -98,7 +98,7 @@ def plain_lines(every: float = SILENCE, out: TextIO | None = None) -> Iterator[S
         teller.join()
 
 
-def show(table: Table) -> None:
+def show(table: ReportTable) -> None:
     """A text table; as wide as it has to be where the output is not a terminal."""
     console = Console() if sys.stdout.isatty() else Console(width=UNCUT)
     drawn = RichTable(box=box.SIMPLE, title=table.title or None, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))

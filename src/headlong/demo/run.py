@@ -39,7 +39,7 @@ from headlong.demo.model import Recipe, Trained, train
 from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.report.sections import bench_page
-from headlong.report.tables import Table, percent
+from headlong.report.tables import ReportTable, percent
 from headlong.store import open_file, write_file
 
 FORMAT = "headlong demo layer"
@@ -191,7 +191,7 @@ def contest(trained: Trained, settings: Settings, stage: Stage) -> dict[str, Any
     return record
 
 
-def examples(trained: Trained, threads: int, count: int = SHOWN) -> Table:
+def examples(trained: Trained, threads: int, count: int = SHOWN) -> ReportTable:
     """What the layer says next in held-out text: the best words with proved ids and probabilities."""
     engine = headlong.compile(Layer(trained.weight, trained.bias), "cascade", eps=0.01, delta=0.0, threads=threads)
     rows = _readable(trained, count)
@@ -203,7 +203,7 @@ def examples(trained: Trained, threads: int, count: int = SHOWN) -> Table:
             f"{trained.words[i]} {percent(float(np.exp(value)))}" for i, value in zip(ids, log_probs, strict=True)
         )
         lines.append((f"{context} …", said, trained.words[trained.target[row]]))
-    return Table("What comes next", ("held-out text", "the layer's best words", "what stood there"), tuple(lines))
+    return ReportTable("What comes next", ("held-out text", "the layer's best words", "what stood there"), tuple(lines))
 
 
 def _readable(trained: Trained, count: int) -> NDArray[np.int64]:
@@ -225,7 +225,7 @@ def introduction(trained: Trained) -> str:
     )
 
 
-def html_page(trained: Trained, record: dict[str, Any], shown: Table) -> str:
+def html_page(trained: Trained, record: dict[str, Any], shown: ReportTable) -> str:
     """The run as one self-contained page."""
     return bench_page(record, "headlong demo", introduction(trained), [shown])
 

@@ -24,7 +24,7 @@ from headlong.native import Doubles
 Ids = NDArray[np.int64]
 
 
-class Few(NamedTuple):
+class ListedClasses(NamedTuple):
     """``ids, logits, exponents [batch, m]`` in ascending order of ids: exponents are ``link(logits)``."""
 
     ids: Ids
@@ -59,9 +59,9 @@ def listed(mask: NDArray[np.uint8], batch: int) -> Ids:
     return np.ascontiguousarray(np.broadcast_to(ids, (batch, ids.shape[1])))
 
 
-def few(ids: Ids, logits: Doubles, link: Link) -> Few:
+def listed_classes(ids: Ids, logits: Doubles, link: Link) -> ListedClasses:
     """``logits`` were scored with any id in place of -1."""
-    return Few(ids, np.where(ids < 0, -np.inf, logits), np.where(ids < 0, -np.inf, link(logits)))
+    return ListedClasses(ids, np.where(ids < 0, -np.inf, logits), np.where(ids < 0, -np.inf, link(logits)))
 
 
 def lse_of(exponents: Doubles) -> Doubles:
@@ -72,7 +72,7 @@ def lse_of(exponents: Doubles) -> Doubles:
         return np.asarray(finite + np.log(np.exp(exponents - finite[:, None]).sum(axis=1)))
 
 
-def topk_of(answer: Few, k: int) -> tuple[Doubles, Ids, Doubles]:
+def topk_of(answer: ListedClasses, k: int) -> tuple[Doubles, Ids, Doubles]:
     """``logits, ids, exponents [batch, k]``, equal logits by id; missing classes are id -1 and -inf."""
     order = np.argsort(-answer.logits, axis=1, kind="stable")[:, :k]
     rows, missing = np.arange(len(order))[:, None], k - order.shape[1]
@@ -91,7 +91,7 @@ def gumbels(seed: int, row: int, draw: int, classes: Ids) -> Doubles:
     return native.gumbels(seed, row, draw, classes)
 
 
-def sample_of(answer: Few, filters: Filters) -> tuple[Ids, Doubles, Doubles]:
+def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Doubles]:
     """``ids, logits, score [batch, n]``: ``argmax link(z) / T + g`` over the classes that the filters keep."""
     won = np.empty((len(answer.ids), filters.n), np.int64)
     score = np.empty(won.shape)

@@ -45,7 +45,7 @@ class Asked(NamedTuple):
     kind: Kind
     hidden: Doubles
     mask: Mask
-    few: bool
+    few_classes: bool
 
 
 def checked_hidden(hidden: Any, dim: int, name: str = "hidden", vocab: int | None = None) -> Doubles:

@@ -26,7 +26,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
-from headlong.engines.allowed import Few, Filters, few, listed, lse_of, sample_of, topk_of
+from headlong.engines.allowed import Filters, ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k
 from headlong.engines.blocks import BlockReader
 from headlong.engines.checking import normalised
@@ -113,13 +113,13 @@ class Engine(Changeable, Common):
                 return found
         asked = self._asked(hidden, allowed, exclude)
         k = checked_k(k, self.layer.vocab)
-        if asked.few:
-            answer = self._few(asked)
+        if asked.few_classes:
+            answer = self._listed(asked)
             logits, ids, exponents = topk_of(answer, k)
             lse = lse_of(answer.exponents)
             log_probs = np.where(ids < 0, -np.inf, exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
             proved = np.ones(len(lse), bool)
-            found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_few(answer))
+            found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_listed(answer))
             return answer_as(found, asked.kind)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
             asked.hidden, k, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
@@ -152,10 +152,10 @@ class Engine(Changeable, Common):
             if found is not None:
                 return found
         asked = self._asked(hidden, allowed, exclude)
-        if asked.few:
-            answer = self._few(asked)
+        if asked.few_classes:
+            answer = self._listed(asked)
             value = lse_of(answer.exponents)
-            return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_few(answer)), asked.kind)
+            return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.kind)
         lse, error, *cost = self._executor.lse(
             asked.hidden, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
         )
@@ -164,10 +164,10 @@ class Engine(Changeable, Common):
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         asked = self._asked(hidden, allowed, exclude)
         check_some_left(asked.mask)
-        if asked.few:
-            answer = self._few(asked)
+        if asked.few_classes:
+            answer = self._listed(asked)
             ids, logits, score = sample_of(answer, filters)
-            found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_few(answer))
+            found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_listed(answer))
             return answer_as(found, asked.kind)
         ids, logits, score, proved, *cost = self._executor.sample(
             asked.hidden, *filters[:-1], asked.mask, self._dense(asked), native.threads(self._threads), filters.class0,
@@ -258,13 +258,13 @@ class Engine(Changeable, Common):
         lengths = np.sqrt(np.einsum("ij,ij->i", hidden, hidden))
         return bool(((lengths < shortest) | (lengths > longest)).any())
 
-    def _few(self, asked: Asked) -> Few:
+    def _listed(self, asked: Asked) -> ListedClasses:
         assert asked.mask is not None
         ids = listed(asked.mask, len(asked.hidden))
         scored = self._executor.logits(asked.hidden, np.maximum(ids, 0), native.threads(self._threads))
-        return few(ids, scored, self.layer.link)
+        return listed_classes(ids, scored, self.layer.link)
 
-    def _rounding(self, asked: Asked, answer: Few, lse: Doubles) -> Doubles:
+    def _rounding(self, asked: Asked, answer: ListedClasses, lse: Doubles) -> Doubles:
         """How far float64 can have carried the normaliser of a few exact rows."""
         link = self.layer.link
         norms = self.norms[np.maximum(answer.ids, 0)].max(axis=1, initial=0.0).astype(np.float64)
@@ -277,7 +277,7 @@ class Engine(Changeable, Common):
     def _cost(self, rows: Array, read: Array, dense: Array) -> Cost:
         return Cost(rows, read, dense, self._path)
 
-    def _cost_of_few(self, answer: Few) -> Cost:
+    def _cost_of_listed(self, answer: ListedClasses) -> Cost:
         rows = (answer.ids >= 0).sum(axis=1)
         return Cost(rows, rows * float(self._row_bytes), np.zeros(len(rows), bool), f"rows/{self._executor.isa}")
 

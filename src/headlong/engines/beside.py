@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
-from headlong.engines.allowed import Filters, few, sample_of
+from headlong.engines.allowed import Filters, listed_classes, sample_of
 from headlong.engines.base import Engine
 from headlong.engines.blocks import BlockReader
 from headlong.engines.direct import Direct, direct_search
@@ -33,7 +33,7 @@ AT_ONCE = 1 << 22
 """Scores of rows beside that are held at once."""
 
 
-class Part(NamedTuple):
+class PartEngine(NamedTuple):
     """``engine``, the ``names`` of its classes (None: their numbers), and the ``marks`` of those that may be answered."""
 
     engine: Engine
@@ -76,7 +76,7 @@ class Part(NamedTuple):
         logits = self.engine.executor.logits(hidden, places, native.threads(self.engine.threads))
         names = np.broadcast_to(self.names, logits.shape) if mask is None else np.where(mask, self.names, -1)
         layer, count = self.engine.layer, np.full(len(hidden), len(self.names))
-        found = sample_of(few(names, logits, layer.link), filters)
+        found = sample_of(listed_classes(names, logits, layer.link), filters)
         cost = Cost(count, count * float(layer.dim * layer.weight.itemsize), np.zeros(len(hidden), bool), self.engine.name)
         return Sample(*found, np.ones(found[0].shape, bool), cost)
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.engines.allowed import Filters, few, lse_of, sample_of
-from headlong.engines.reference.blocks import Search
+from headlong.engines.allowed import Filters, listed_classes, lse_of, sample_of
+from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.nucleus import nucleus_size
 from headlong.layers.matrix import Layer
 from headlong.links import Link
@@ -50,7 +50,7 @@ class BlockReader:
         def search(factor: float) -> Any:
             narrow = blocks._replace(factor=factor)
             if level == native.REFERENCE:
-                return Search(layer.weight, layer.bias, narrow, share)
+                return BlockSearch(layer.weight, layer.bias, narrow, share)
             return native.blocks(layer.weight, layer.bias, narrow, share, level)
 
         self.learned = bool(blocks.answers)
@@ -123,7 +123,7 @@ class BlockReader:
                 ids, logits, rows, read = found
                 order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
                 ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
-                drawn = sample_of(few(ids, logits, self.link), filters)
+                drawn = sample_of(listed_classes(ids, logits, self.link), filters)
                 return (*drawn, np.ones(drawn[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
         if self.least <= EDGE and 0 < top_p < 1 and not (top_k or dense) and self.takes(len(hidden), 1, mask):
             nucleus = self._nucleus(hidden, Filters(n, temperature, 0, top_p, min_p, seed, row0, class0), mask, threads)
@@ -152,7 +152,7 @@ class BlockReader:
                 return None
             kept = np.argsort(ids[: sizes[0]])
             own_filters = filters._replace(top_p=1.0, row0=(filters.row0 + row) % 2**64)
-            drawn = sample_of(few(ids[kept][None], logits[kept][None], self.link), own_filters)
+            drawn = sample_of(listed_classes(ids[kept][None], logits[kept][None], self.link), own_filters)
             parts.append((*drawn, np.ones(drawn[0].shape, bool), np.array([rows]), np.array([read]), np.zeros(1, bool)))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 

@@ -28,7 +28,7 @@ from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
 from headlong.engines.allowed import Filters
 from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
-from headlong.engines.beside import Part, joined, kept_of, new_ids, one_layer, rows_like, together
+from headlong.engines.beside import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
 from headlong.engines.direct import Direct
 from headlong.engines.factory import checked_norms, reading
 from headlong.engines.masks import Marked
@@ -182,7 +182,7 @@ class Changed(Merged):
         """Whether the caller named no classes."""
         return call.mask is None or (self._alive is not None and call.mask is self._alive.mask)
 
-    def _parts(self, call: Asked) -> list[Part]:
+    def _parts(self, call: Asked) -> list[PartEngine]:
         """The settled classes and the rows beside, each with the marks of those that may be answered."""
         own, beside = self._own, None
         if not self._is_plain(call):
@@ -190,8 +190,8 @@ class Changed(Merged):
             mask = call.mask[:, : len(self.there)]
             own = Marked(np.ascontiguousarray(mask if own is None else mask & own.mask))
             beside = Marked(np.ascontiguousarray(call.mask[:, self.ids]))
-        found = [Part(self.settled, None, own)]
-        return found if self.added is None else [*found, Part(self.added, self.ids, beside)]
+        found = [PartEngine(self.settled, None, own)]
+        return found if self.added is None else [*found, PartEngine(self.added, self.ids, beside)]
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
         if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.together is not None:

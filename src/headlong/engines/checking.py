@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 """Called with how many of how many vectors are done."""
 
 
-class Tally(NamedTuple):
+class FailureCount(NamedTuple):
     """``failures`` of ``count`` answers where at most ``promised`` of them may fail, and the 95 % limits of their rate."""
 
     what: str
@@ -56,8 +56,8 @@ class Tally(NamedTuple):
 class Check(NamedTuple):
     """The counts of what was promised: ``ids`` (any of the best k) and ``log_probs``; None where nothing was."""
 
-    ids: Tally | None
-    log_probs: Tally | None
+    ids: FailureCount | None
+    log_probs: FailureCount | None
     worst: float
     """The largest error of a log-probability, in nats."""
     promise: Promise
@@ -141,8 +141,8 @@ def _errors(ids: Array, given: Doubles, exact: Doubles) -> Doubles:
     return np.asarray(np.where(given == truth, 0.0, apart).max(axis=1))
 
 
-def tally(what: str, promised: float, failures: int, count: int) -> Tally:
-    return Tally(what, promised, failures, count, *limits(failures, count))
+def tally(what: str, promised: float, failures: int, count: int) -> FailureCount:
+    return FailureCount(what, promised, failures, count, *limits(failures, count))
 
 
 def limits(failures: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -33,7 +33,7 @@ class Ranked(NamedTuple):
     least: float
 
 
-class Source(Protocol):
+class CandidateSource(Protocol):
     """Where candidates come from, for one query."""
 
     def best(self, count: int) -> Ranked:
@@ -56,7 +56,7 @@ class Sieve(NamedTuple):
         return self.top_k == 0 and self.top_p >= 1 and self.min_p <= 0
 
 
-def kept(source: Source, sieve: Sieve) -> Ranked:
+def kept(source: CandidateSource, sieve: Sieve) -> Ranked:
     """Exactly the classes that pass, best first."""
     count = sieve.top_k or FIRST_CANDIDATES
     while True:
@@ -67,7 +67,7 @@ def kept(source: Source, sieve: Sieve) -> Ranked:
         count *= GROWTH
 
 
-def _decided(source: Source, sieve: Sieve, found: Ranked) -> int | None:
+def _decided(source: CandidateSource, sieve: Sieve, found: Ranked) -> int | None:
     """How many of the best pass, or None where classes that have not been seen could."""
     scaled = found.scores / sieve.temperature
     weights = np.exp(scaled - scaled[0])
@@ -82,7 +82,7 @@ def _decided(source: Source, sieve: Sieve, found: Ranked) -> int | None:
     return size if whole or size < seen else None
 
 
-def _nucleus(source: Source, sieve: Sieve, mass: Doubles, shift: float) -> int:
+def _nucleus(source: CandidateSource, sieve: Sieve, mass: Doubles, shift: float) -> int:
     """How many classes have less than ``top_p`` of all mass before them; finer normalisers until that is clear."""
     eps = 1e-2
     while True:

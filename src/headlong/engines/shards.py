@@ -36,7 +36,7 @@ Everyone = Callable[[Verb, Question], list[tuple[Array, ...]]]
 Ids = NDArray[np.int64]
 
 
-class Facts(NamedTuple):
+class ShardFacts(NamedTuple):
     """What all shards agree on: ``starts`` has the first class of each, and the number of classes at its end."""
 
     starts: tuple[int, ...]
@@ -57,22 +57,22 @@ def here(engines: list[Engine]) -> Shards:
     return Shards(lambda verb, question: [verb(*pair) for pair in pairs], facts(engines[0], starts))
 
 
-def facts(engine: Engine, starts: tuple[int, ...]) -> Facts:
+def facts(engine: Engine, starts: tuple[int, ...]) -> ShardFacts:
     """Those of any one of equally compiled shards."""
     count, promise = len(starts) - 1, engine.promise
     whole = promise._replace(delta=min(1.0, promise.delta * count), delta_ids=min(1.0, promise.delta_ids * count))
-    return Facts(starts, engine.layer.dim, engine.layer.link, whole, engine.method.name)
+    return ShardFacts(starts, engine.layer.dim, engine.layer.link, whole, engine.method.name)
 
 
 class Shards(Merged):
     """The verbs of :class:`headlong.engines.base.Engine` over all shards."""
 
-    def __init__(self, everyone: Everyone, facts: Facts) -> None:
+    def __init__(self, everyone: Everyone, facts: ShardFacts) -> None:
         self._everyone, self.facts = everyone, facts
         self.promise = facts.promise
 
     @property
-    def layer(self) -> Facts:
+    def layer(self) -> ShardFacts:
         """What is known of the whole layer: ``vocab``, ``dim``, ``link``."""
         return self.facts
 

@@ -27,7 +27,7 @@ from headlong.errors import InputError, OptionError
 from headlong.integrations.generation.beams import BeamScores
 from headlong.integrations.generation.fast_head import CHANGED, FastHead, Taking
 from headlong.integrations.generation.picking import pick
-from headlong.integrations.generation.processors import Recipe, recipe
+from headlong.integrations.generation.processors import ProcessorRecipe, recipe
 from headlong.integrations.generation.speculation import Draft, Verifier
 
 ACCELERATED: weakref.WeakKeyDictionary[nn.Module, FastHead] = weakref.WeakKeyDictionary()
@@ -100,7 +100,15 @@ def headlong_generate(
 
 
 def _decoded(
-    model: Any, head: FastHead, method: Any, mode: Any, found: Recipe, ids: Tensor, seed: int, processors: Any, asked: Any
+    model: Any,
+    head: FastHead,
+    method: Any,
+    mode: Any,
+    found: ProcessorRecipe,
+    ids: Tensor,
+    seed: int,
+    processors: Any,
+    asked: Any,
 ) -> Any:
     config = asked["generation_config"]
     first, noise = ids.shape[1], seed if config.do_sample else None
@@ -141,7 +149,7 @@ def hooked(module: nn.Module) -> bool:
     return any(getattr(module, kind) for kind in kinds) or hasattr(module, "_hf_hook") or own is not type(module).forward
 
 
-def _answerable(model: Any, head: FastHead, mode: Any, processors: Any, config: Any, given: Any) -> Recipe | str:
+def _answerable(model: Any, head: FastHead, mode: Any, processors: Any, config: Any, given: Any) -> ProcessorRecipe | str:
     if mode is GenerationMode.BEAM_SAMPLE:
         return "beams that are sampled"
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):
@@ -151,7 +159,7 @@ def _answerable(model: Any, head: FastHead, mode: Any, processors: Any, config: 
     if head.stale:  # all rows are looked at: nothing looks again until the last token
         return CHANGED
     found = recipe(processors, head.out_features)
-    if mode is GenerationMode.BEAM_SEARCH and isinstance(found, Recipe) and found.filters:
+    if mode is GenerationMode.BEAM_SEARCH and isinstance(found, ProcessorRecipe) and found.filters:
         return "beams with a filter"
     return found
 
@@ -182,7 +190,7 @@ def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
 class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no types that are read here
     """Stands where the processors stood: picks from candidates, and marks the pick in a blank vector."""
 
-    def __init__(self, head: FastHead, taken: Taking, recipe: Recipe, seed: int | None, first: int) -> None:
+    def __init__(self, head: FastHead, taken: Taking, recipe: ProcessorRecipe, seed: int | None, first: int) -> None:
         self.head, self.taken, self.recipe, self.seed, self.first = head, taken, recipe, seed, first
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

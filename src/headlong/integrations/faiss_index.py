@@ -27,7 +27,7 @@ import headlong
 from headlong.checks import whole
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.faiss_absent import Absent
-from headlong.integrations.faiss_rows import Reader
+from headlong.integrations.faiss_rows import LazyEngine
 from headlong.integrations.faiss_selectors import IDSelector, IDSelectorBatch, id_list, members
 
 Floats = NDArray[np.float32]
@@ -50,7 +50,7 @@ class IndexFlat(Absent):
         self.is_trained, self.verbose = True, False
         self._parts: list[Floats] = []
         self._queries: Floats | None = None
-        self._reader = Reader(name, options)
+        self._reader = LazyEngine(name, options)
 
     @classmethod
     def of(cls, arrays: dict[str, Any], metric: str, **options: Any) -> Self:
@@ -258,7 +258,7 @@ class IndexFlat(Absent):
 
     def __getstate__(self) -> dict[str, Any]:
         """An engine is made again from the rows rather than stored."""
-        return {**self.__dict__, "_reader": Reader(self.metric, self.options)}
+        return {**self.__dict__, "_reader": LazyEngine(self.metric, self.options)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(d={self.d}, metric={self.metric!r}, ntotal={self.ntotal})"

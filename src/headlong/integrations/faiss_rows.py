@@ -22,7 +22,7 @@ FEW = 16
 """Changes are few while they are at most the rows over this."""
 
 
-class Reader:
+class LazyEngine:
     """An engine over the rows of an index, made when it is first asked for; ``heaviest`` is the largest of l2's biases."""
 
     def __init__(self, metric: str, options: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from headlong.compile import ADAPTED
 from headlong.errors import DtypeError, InputError, OptionError
 from headlong.integrations.decoding import ACCELERATED, generate, headlong_generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
-from headlong.integrations.generation.inspect_model import Seen, calibration_of, one_step, post_head, put, vectors_of_text
+from headlong.integrations.generation.inspect_model import AfterLayer, calibration_of, one_step, post_head, put, vectors_of_text
 
 __all__ = ["FastHead", "accelerate", "generate", "headlong_generate", "restore"]
 
@@ -66,7 +66,7 @@ def accelerate(
     model.eval()
     try:
         with torch.no_grad():
-            seen = post_head(model, linear) if link is None else Seen(link)
+            seen = post_head(model, linear) if link is None else AfterLayer(link)
             hidden = calibration_of(model, linear, calibration)
             if text is not None:
                 hidden = vectors_of_text(model, linear, text, tokenizer)
@@ -99,7 +99,7 @@ def restore(model: Any) -> nn.Module:
     return before
 
 
-def _bias(linear: nn.Linear, seen: Seen) -> Tensor | None:
+def _bias(linear: nn.Linear, seen: AfterLayer) -> Tensor | None:
     """The layer's own and what the model adds afterwards, in float32."""
     parts = [part.detach().float() for part in (linear.bias, seen.bias) if part is not None]
     return sum(parts[1:], parts[0]) if parts else None

@@ -31,7 +31,7 @@ PER_CLASS = {"codes": 0, "more": 0, "scale": 1, "lengths": 1, "last": 0, "closer
 Bytes = NDArray[np.uint8]
 
 
-class Shape(NamedTuple):
+class BlockShape(NamedTuple):
     """``look`` coordinates of a box, up to ``width`` with a closer look, and the ``edges`` of segments from ``look`` on."""
 
     look: int
@@ -103,7 +103,13 @@ class Classes:
     """
 
     def __init__(
-        self, layer: Layer, basis: Basis, shape: Shape, threads: int, gauges: Gauges | None = None, found: Encoded | None = None
+        self,
+        layer: Layer,
+        basis: Basis,
+        shape: BlockShape,
+        threads: int,
+        gauges: Gauges | None = None,
+        found: Encoded | None = None,
     ) -> None:
         found = encode(layer, basis, shape.groups(), threads) if found is None else found
         self.layer, self.basis, self.found, self.shape, self.vocab = layer, basis, found, shape, layer.vocab

@@ -25,7 +25,7 @@ from headlong.arrays import evenly
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import Blocks, BoxLevel
-from headlong.previews.block_records import SIDE, ArrayInPieces, Bytes, Classes, Shape, boxes, joined_tops
+from headlong.previews.block_records import SIDE, ArrayInPieces, BlockShape, Bytes, Classes, boxes, joined_tops
 from headlong.previews.encode import Encoded, part_of
 from headlong.previews.whitening import Basis
 
@@ -78,7 +78,7 @@ def _rows(layer: Layer, ids: Any) -> Layer:
     return Layer(layer.weight[ids], None if layer.bias is None else layer.bias[ids])
 
 
-def _features(layer: Layer, coded: Coder, shape: Shape) -> tuple[Floats, Classes | None]:
+def _features(layer: Layer, coded: Coder, shape: BlockShape) -> tuple[Floats, Classes | None]:
     """What neighbours have to share, class by class, and the coded classes, where they are few enough to be kept."""
     found, pieces = np.empty((layer.vocab, shape.look + len(shape.edges)), np.float32), []
     for start in range(0, layer.vocab, AT_ONCE):
@@ -168,14 +168,14 @@ def spectral(matrix: Doubles) -> float:
     return float((size**0.5) * np.linalg.norm(power) ** 0.125 * (1 + 1e-9))
 
 
-def shape_of(dim: int) -> Shape:
+def shape_of(dim: int) -> BlockShape:
     """Coordinates of a box, up to where a closer look goes, and where segments end from ``look`` on."""
     look, width = min(LOOK, dim), min(CLOSER, dim)
     edges, step = [look], 2 * look
     while edges[-1] < dim:
         edges.append(dim if len(edges) == SEGMENTS else min(step, dim))
         step *= 2
-    return Shape(look, width, tuple(edges))
+    return BlockShape(look, width, tuple(edges))
 
 
 def _neighbours(features: Floats, threads: int) -> NDArray[np.int32]:

@@ -94,7 +94,7 @@ def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1, unbiase
 def encode_all(
     layer: Layer, basis: Basis, views: Sequence[Groups], threads: int = 1, unbiased: bool = False
 ) -> list[Encoded]:
-    """The codes of every view, in one pass: rows are turned once. Only the coordinates that a view has groups of are."""
+    """The codes of every view, in one pass: rows are rotated once. Only the coordinates that a view has groups of are."""
     found = [_places(layer, groups) for groups in views]
     units = [_units(layer, basis, groups) for groups in views]
     if native.isa() == native.REFERENCE:

@@ -102,15 +102,15 @@ def _judges(vocab: int) -> int:
 
 
 def best_look(
-    layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few: bool = True, threads: int = 1,
+    layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few_bits: bool = True, threads: int = 1,
     costs: Costs | None = None,
 ) -> Choice:  # fmt: skip
-    """The first look that is expected to be the fastest. ``few``: few bits of all coordinates may be it, too."""
+    """The first look that is expected to be the fastest. ``few_bits``: few bits of all coordinates may be it, too."""
     seen = _see(layer, basis, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
-    energy = energy_of(basis, layer) if few else np.ones(1)
+    energy = energy_of(basis, layer) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
     looks |= {Choice(width): width for width in CANDIDATES if width < layer.dim}
-    looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few else ())}
+    looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
     costs = here() if costs is None else costs
     spent = {choice: expected_ns(layer, seen, width, promise, share, costs) for choice, width in looks.items()}
     return min(spent, key=lambda choice: spent[choice])

@@ -33,7 +33,7 @@ FARTHEST = 40.0
 
 class Look(NamedTuple):
     """``first`` bytes of every class, of which ``bits`` says whether they are of few bits; ``deeper`` bytes of one that goes to
-    level 1, None: there is none; ``rotates``: the query is turned. The radii ``[judges, classes]`` of the look, of the same as
+    level 1, None: there is none; ``rotates``: the query is rotated. The radii ``[judges, classes]`` of the look, of the same as
     the normaliser counts on them, and of level 1. ``lengths [judges]``: how far the estimates of these classes are off as one
     vector; infinite where no plan says it.
     """
@@ -54,8 +54,8 @@ def spent_on(layer: Layer, look: Look, gathered: Doubles, batch: int, costs: Cos
     bytes_ = layer.vocab * look.first
     total = max(read * scanned(bytes_, costs) / batch, multiplied * bytes_ * costs.product if batch > 1 else 0.0)
     if look.rotates:
-        turned = 2 * layer.dim * layer.dim
-        total += SET_UP[batch > 1] * costs.level + max(scanned(turned, costs) / batch, turned * costs.product)
+        rotated = 2 * layer.dim * layer.dim
+        total += SET_UP[batch > 1] * costs.level + max(scanned(rotated, costs) / batch, rotated * costs.product)
     every = layer.vocab * layer.dim * layer.weight.itemsize
     dense = max(scanned(every, costs) / batch, every * costs.product if batch > 1 else 0.0)
     return costs.call / batch + total + float(np.mean(np.minimum(gathered, dense)))

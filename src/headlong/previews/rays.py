@@ -24,7 +24,7 @@ from headlong.arrays import evenly
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import Blocks, BoxLevel, Rays
-from headlong.previews.block_records import SIDE, Bytes, Classes, Shape, lengths_up, padded_rows
+from headlong.previews.block_records import SIDE, BlockShape, Bytes, Classes, lengths_up, padded_rows
 from headlong.previews.prefix import ROUNDING
 from headlong.previews.whitening import Basis
 
@@ -73,12 +73,12 @@ def rays_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks | None:
     )  # fmt: skip
 
 
-def shape_of(dim: int) -> Shape:
+def shape_of(dim: int) -> BlockShape:
     """All coordinates with the first code, and where segments end."""
     edges = [min(FIRST_SEGMENT, dim)]
     while edges[-1] < dim:
         edges.append(dim if len(edges) == SEGMENTS - 1 else min(2 * edges[-1], dim))
-    return Shape(edges[0], dim, tuple(edges))
+    return BlockShape(edges[0], dim, tuple(edges))
 
 
 def _decoded(classes: Classes) -> Doubles:
@@ -140,7 +140,7 @@ def _pieces(near: Ids, reach: Doubles) -> tuple[NDArray[np.int32], Ids]:
 
 
 def _records(
-    classes: Classes, shape: Shape, rows: Doubles, directions: Doubles, near: Ids, along: Doubles, order: NDArray[np.int32]
+    classes: Classes, shape: BlockShape, rows: Doubles, directions: Doubles, near: Ids, along: Doubles, order: NDArray[np.int32]
 ) -> tuple[tuple[BoxLevel, BoxLevel], Bytes, float]:
     """Nodes, classes, the closer looks, and in which unit their last length is."""
     ids, there = np.maximum(order, 0), order >= 0

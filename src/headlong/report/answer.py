@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from headlong.report.bars import Bar, bars
-from headlong.report.page import Figure, Part, Words
+from headlong.report.page import Figure, Paragraph, Part
 from headlong.report.tables import (
     DENSE,
     WAYS,
     Record,
+    ReportTable,
     Summary,
-    Table,
     baselines,
     caption,
     duration,
@@ -49,7 +49,7 @@ def answer(record: Record, name: str = "") -> list[Part]:
     note = f"{name}: {caption(record, way=way)}" if name else caption(record, way=way)
     others = record["environment"].get("others") or 0.0
     busy = f" But other programs took {others:.0%} of the processors meanwhile: measure again." if others > BUSY else ""
-    return [Words(meaning(chosen, against) + busy), Figure("", bars(title, shown)), Table("", columns, cells, note)]
+    return [Paragraph(meaning(chosen, against) + busy), Figure("", bars(title, shown)), ReportTable("", columns, cells, note)]
 
 
 def rows(at: dict[str, Summary], against: str) -> list[Summary]:

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headlong.report.tables import Record, Table, percent, times
+from headlong.report.tables import Record, ReportTable, percent, times
 
 RIVAL = "torch"
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -74,11 +74,11 @@ def outside(record: Record) -> tuple[int, int]:
     return wrong, checked
 
 
-def device_table(name: str, record: Record) -> Table:
+def device_table(name: str, record: Record) -> ReportTable:
     """A row for each batch size of one run, and below it where it ran and what could not run there."""
     steps = list(dict.fromkeys(entry["step"] for entry in record["steps"]))
     rows = tuple(_row(name, record, batch, steps) for batch in sorted({run["batch"] for run in record["runs"]}))
-    return Table("On the device", (*COLUMNS, *steps, "outside its proof"), rows, said(record))
+    return ReportTable("On the device", (*COLUMNS, *steps, "outside its proof"), rows, said(record))
 
 
 def said(record: Record) -> str:
@@ -97,7 +97,7 @@ def _times(ratio: float | None) -> str:
     return "–" if ratio is None else times(ratio)
 
 
-def ledger_table(ledger: Record, records: Mapping[str, Record], steps: Sequence[str]) -> Table:
+def ledger_table(ledger: Record, records: Mapping[str, Record], steps: Sequence[str]) -> ReportTable:
     """Every planned row: its ratios, or that it was not run; rows of one layer that were not run share a line."""
     columns = (*COLUMNS, *steps, "outside its proof")
     rows: list[tuple[str, ...]] = []
@@ -109,7 +109,7 @@ def ledger_table(ledger: Record, records: Mapping[str, Record], steps: Sequence[
             rows.append((layer, gone, *[NOT_RUN] * (len(columns) - 2)))
     caption = ". ".join(dict.fromkeys(said(record) for record in records.values()))
     missing = sorted({f"{NOT_RUN}: {row['why']}; `{row['command']}`" for row in ledger["rows"] if row["state"] == NOT_RUN})
-    return Table("", columns, tuple(rows), " ".join(part for part in (caption, *missing) if part))
+    return ReportTable("", columns, tuple(rows), " ".join(part for part in (caption, *missing) if part))
 
 
 def _by_layer(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from headlong.report.plots import Point, Row, dot_plot, scatter
 from headlong.report.tables import (
+    ReportTable,
     Summary,
-    Table,
     duration,
     nats,
     percent,
@@ -69,14 +69,14 @@ class Figure(NamedTuple):
     caption: str = ""
 
 
-class Words(NamedTuple):
+class Paragraph(NamedTuple):
     """A paragraph; ``soft``: in small grey letters."""
 
     text: str
     soft: bool = False
 
 
-class Group(NamedTuple):
+class Section(NamedTuple):
     """Parts behind a heading that unfolds them; ``open``: unfolded at first."""
 
     title: str
@@ -84,7 +84,7 @@ class Group(NamedTuple):
     open: bool = False
 
 
-Part = Table | Figure | Words | Group
+Part = ReportTable | Figure | Paragraph | Section
 
 
 def page(title: str, intro: str, parts: Sequence[Part]) -> str:
@@ -150,20 +150,20 @@ LONG = 24
 
 
 def _part(part: Part, level: int) -> str:
-    if isinstance(part, Group):
+    if isinstance(part, Section):
         inside = "\n".join(_part(one, level + 1) for one in part.parts)
         shown = " open" if part.open else ""
         return f"<details{shown}><summary>{_text(part.title)}</summary>\n{inside}\n</details>"
-    if isinstance(part, Words):
+    if isinstance(part, Paragraph):
         return f'<p class="{"note" if part.soft else "words"}">{_text(part.text)}</p>'
-    return _table(part, level) if isinstance(part, Table) else _figure(part, level)
+    return _table(part, level) if isinstance(part, ReportTable) else _figure(part, level)
 
 
 def _head(title: str, level: int) -> str:
     return f"<h{level}>{_text(title)}</h{level}>\n" if title else ""
 
 
-def _table(table: Table, level: int) -> str:
+def _table(table: ReportTable, level: int) -> str:
     words = [any(len(row[place]) > LONG for row in table.rows) for place in range(len(table.columns))]
     marks = [' class="text"' if long else "" for long in words]
     heads = "".join(f'<th scope="col"{mark}>{_text(name)}</th>' for name, mark in zip(table.columns, marks, strict=True))

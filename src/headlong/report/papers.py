@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headlong.report.tables import Table
+from headlong.report.tables import ReportTable
 
 Line = Mapping[str, Any]
 Group = Sequence[Line]
@@ -31,10 +31,10 @@ def verdicts(lines: Sequence[Line]) -> Counter[str]:
     return Counter(line["verdict"][metric] for line in lines for metric in line["expected"])
 
 
-def paper_table(lines: Sequence[Line], title: str, source: str) -> Table:
+def paper_table(lines: Sequence[Line], title: str, source: str) -> ReportTable:
     """A row for each setting; where something was published, its range and the verdict stand beside our number."""
     if not lines:
-        return Table(title, (), (), "No rows.")
+        return ReportTable(title, (), (), "No rows.")
     groups = joined(lines)
     settings = [name for name in lines[0]["setting"] if name != "seed"]
     metrics = list(dict.fromkeys(name for line in lines for name in line["got"]))
@@ -47,7 +47,7 @@ def paper_table(lines: Sequence[Line], title: str, source: str) -> Table:
         )
         for group in groups
     ]
-    return Table(title, (*settings, *seeds, *metrics), tuple(rows), f"Published: {source}.")
+    return ReportTable(title, (*settings, *seeds, *metrics), tuple(rows), f"Published: {source}.")
 
 
 def _cell(group: Group, metric: str) -> str:

@@ -14,8 +14,8 @@ from headlong.report.tables import (
     DENSE,
     TIE,
     Record,
+    ReportTable,
     Summary,
-    Table,
     agreement,
     baselines,
     duration,
@@ -43,7 +43,7 @@ WORDS = {
 STEP = "decode step, top-p"
 
 
-def headline(cold: Record, answers: Record) -> Table:
+def headline(cold: Record, answers: Record) -> ReportTable:
     """Cold calls of one query; what the answers are worth is from a run of ``bench`` on the same layer."""
     rows = {row["method"]: row for row in cold["rows"]}
     quality = {entry["contestant"]: entry for entry in answers["answers"]}
@@ -59,7 +59,7 @@ def headline(cold: Record, answers: Record) -> Table:
         f"A trained layer of {layer['vocab']:,} classes × {layer['dim']} dimensions; before each call "
         f"{cold['facts']['between two calls']}; {over} is the fastest dense product there. {machine(cold['environment'])}"
     )
-    return Table("", columns, cells, note)
+    return ReportTable("", columns, cells, note)
 
 
 def _times(row: Mapping[str, Any], plain: float) -> tuple[str, str]:

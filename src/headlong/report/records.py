@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headlong.report.tables import Table
+from headlong.report.tables import ReportTable
 from headlong.report.where import measured_where
 
 LISTS = ("rows", "runs")
 
 
-def record_tables(name: str, record: Mapping[str, Any]) -> list[Table] | None:
+def record_tables(name: str, record: Mapping[str, Any]) -> list[ReportTable] | None:
     """A table of the rows and one of the facts; None where the record has neither."""
     listed: Sequence[Mapping[str, Any]] = next((record[key] for key in LISTS if _objects(record.get(key))), [])
     rows = [dict(_flat(row)) for row in listed]
@@ -27,10 +27,10 @@ def record_tables(name: str, record: Mapping[str, Any]) -> list[Table] | None:
     tables = []
     if rows:
         cells = tuple(tuple(field(row.get(column)) for column in columns) for row in rows)
-        tables.append(Table(name, columns, cells, caption))
+        tables.append(ReportTable(name, columns, cells, caption))
     if facts:
         said = tuple((key, field(value)) for key, value in _flat(facts))
-        tables.append(Table(f"{name}: facts", ("fact", "value"), said, "" if rows else caption))
+        tables.append(ReportTable(f"{name}: facts", ("fact", "value"), said, "" if rows else caption))
     return tables
 
 

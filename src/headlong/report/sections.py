@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from headlong.errors import MalformedFileError
 from headlong.report.answer import answer
 from headlong.report.browse import browsable
-from headlong.report.page import Figure, Group, Part, Words, page, speed_and_error, speed_and_misses, times_figure
+from headlong.report.page import Figure, Paragraph, Part, Section, page, speed_and_error, speed_and_misses, times_figure
 from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.records import record_tables
 from headlong.report.tables import (
     WAYS,
-    Table,
+    ReportTable,
     comparison,
     duration,
     engines,
@@ -31,16 +31,16 @@ KINDS = ("Speed of every method, layer by layer", "Layers inspected", "Tables of
 """The groups of a report."""
 
 
-class Source(NamedTuple):
+class ResultFile(NamedTuple):
     """A file's name, and what was in it: one JSON object, or the objects of its lines."""
 
     name: str
     content: Any
 
 
-def report(sources: Sequence[Source], title: str = "headlong: results") -> str:
+def report(sources: Sequence[ResultFile], title: str = "headlong: results") -> str:
     """The HTML of everything in ``sources``: the answer of the widest run, then a group for each kind, a fold for each file."""
-    kinds: dict[str, list[Group]] = {kind: [] for kind in KINDS}
+    kinds: dict[str, list[Section]] = {kind: [] for kind in KINDS}
     other: list[tuple[str, str]] = []
     for source in sources:
         try:
@@ -52,22 +52,22 @@ def report(sources: Sequence[Source], title: str = "headlong: results") -> str:
         if found is None:
             other.append((source.name, _kind(source.content)))
         else:
-            kinds[found.kind].append(Group(source.name, found.parts))
+            kinds[found.kind].append(Section(source.name, found.parts))
     files = sum(map(len, kinds.values()))
     if not files:
         names = ", ".join(name for name, _ in other)
         raise MalformedFileError(f"{names}: no result in there; expected what bench --json, inspect --json or reproduce wrote")
     parts: list[Part] = [*_answer(sources)]
-    parts.append(Words(f"Made from {len(sources)} files. Groups unfold; a click on a heading sorts by it.", soft=True))
+    parts.append(Paragraph(f"Made from {len(sources)} files. Groups unfold; a click on a heading sorts by it.", soft=True))
     for kind, groups in kinds.items():
         if groups:
-            parts.append(Group(f"{kind} ({len(groups)})", groups, open=files == 1))
+            parts.append(Section(f"{kind} ({len(groups)})", groups, open=files == 1))
     if other:
-        parts.append(Group(f"Files without a picture here ({len(other)})", [Table("", ("file", "kind"), tuple(other))]))
+        parts.append(Section(f"Files without a picture here ({len(other)})", [ReportTable("", ("file", "kind"), tuple(other))]))
     return browsable(page(title, "", parts))
 
 
-def _answer(sources: Sequence[Source]) -> list[Part]:
+def _answer(sources: Sequence[ResultFile]) -> list[Part]:
     """The answer of the run with the most contestants; of those the largest layer's."""
     runs = [source for source in sources if _is_bench(source.content)]
     if not runs:
@@ -87,10 +87,13 @@ def _folded(record: Mapping[str, Any]) -> list[Part]:
     found = summaries(record, ways(record)[0])
     plots = [times_figure(found, batch) for batch in sorted({entry.batch for entry in found})]
     return [
-        *(Group(f"Every method: calls {WAYS[way]}", [comparison(record, way=way)._replace(title="")]) for way in ways(record)),
-        Group("Speed against misses and errors", [speed_and_misses(found), speed_and_error(found)]),
-        Group("Times with their spread", plots),
-        Group("What each one promises", [engines(record)._replace(title="")]),
+        *(
+            Section(f"Every method: calls {WAYS[way]}", [comparison(record, way=way)._replace(title="")])
+            for way in ways(record)
+        ),
+        Section("Speed against misses and errors", [speed_and_misses(found), speed_and_error(found)]),
+        Section("Times with their spread", plots),
+        Section("What each one promises", [engines(record)._replace(title="")]),
     ]
 
 
@@ -101,7 +104,7 @@ class Content(NamedTuple):
     parts: list[Part]
 
 
-def _parts(source: Source) -> Content | None:
+def _parts(source: ResultFile) -> Content | None:
     content = source.content
     if _is_bench(content):
         return Content(KINDS[0], _bench(content))
@@ -186,7 +189,7 @@ def _inspection(name: str, facts: Mapping[str, Any]) -> list[Part]:
         ("rows scored for a proved top k", *(f"{value:,.0f}" for value in facts["candidates"])),
     ]
     columns = ("", *(f"{value}%" for value in facts["percentiles"]))
-    parts: list[Part] = [Table(f"{name}: the layer", columns, tuple(rows), f"{what}; percentiles.")]
+    parts: list[Part] = [ReportTable(f"{name}: the layer", columns, tuple(rows), f"{what}; percentiles.")]
     widths = [max(float(value), 1e-9) for value in facts["int8_widths"]]
     if len(widths) >= 5:
         title = "Interval widths of the int8 look"

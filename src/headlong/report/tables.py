@@ -48,7 +48,7 @@ class Summary(NamedTuple):
     read: float | None
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """Text cells, a heading for each column, and what has to be known to read them. The first column names the row."""
 
     title: str
@@ -136,7 +136,7 @@ def share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags) if flags else 1.0
 
 
-def comparison(record: Record, title: str = "", way: str = "") -> Table:
+def comparison(record: Record, title: str = "", way: str = "") -> ReportTable:
     """A row for each contestant, two columns for each batch size, then what its answers are worth; the first way by itself."""
     way = way or ways(record)[0]
     found = summaries(record, way)
@@ -150,10 +150,10 @@ def comparison(record: Record, title: str = "", way: str = "") -> Table:
         cells = [cell for batch in batches for cell in _timed_cells(mine.get(batch))]
         first = mine[min(mine)]
         rows.append((name, *cells, percent(first.agreement), nats(first.worst), percent(first.proved), percent(first.read)))
-    return Table(title or f"Calls {WAYS[way]}", columns, tuple(rows), caption(record, way=way))
+    return ReportTable(title or f"Calls {WAYS[way]}", columns, tuple(rows), caption(record, way=way))
 
 
-def comparisons(record: Record) -> list[Table]:
+def comparisons(record: Record) -> list[ReportTable]:
     """A table for each way in which calls were timed, cold first."""
     return [comparison(record, way=way) for way in ways(record)]
 
@@ -197,16 +197,16 @@ def _against(record: Record, way: str) -> str:
     return f"the fastest dense product ({', '.join(parts)})"
 
 
-def engines(record: Record) -> Table:
+def engines(record: Record) -> ReportTable:
     """What each contestant says of itself."""
     rows = []
     for entry in record["answers"]:
         about = entry["about"]
         rows.append((entry["contestant"], about.get("promise", "none"), about.get("engine", about.get("reads", ""))))
-    return Table("What each one promises", ("method", "promise", "what it is"), tuple(rows))
+    return ReportTable("What each one promises", ("method", "promise", "what it is"), tuple(rows))
 
 
-def markdown(table: Table) -> str:
+def markdown(table: ReportTable) -> str:
     """A Markdown table, numbers to the right, its caption below."""
     rule = "|---|" + "--:|" * (len(table.columns) - 1)
     lines = [_markdown_row(table.columns), rule, *(_markdown_row(row) for row in table.rows)]
@@ -269,7 +269,7 @@ def nats(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}"
 
 
-def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> Table:
+def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> ReportTable:
     """A row for each answered query: its best classes with their probabilities, its error and its proof."""
     cells = []
     for line in lines:
@@ -278,23 +278,23 @@ def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> Table:
         error = "open" if line["error"] is None else f"{line['error']:.1e}"
         cells.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
     more = f"{rows - len(lines):,} more rows; --json prints all of them." if rows > len(lines) else ""
-    return Table("", ("row", "class: probability", "error, nats", "ids"), tuple(cells), more)
+    return ReportTable("", ("row", "class: probability", "error, nats", "ids"), tuple(cells), more)
 
 
-def paper_list(entries: Sequence[tuple[str, str, str]]) -> Table:
+def paper_list(entries: Sequence[tuple[str, str, str]]) -> ReportTable:
     """Every table of every paper, and whether it can run here."""
-    return Table("Tables of papers", ("table", "claim", "here"), tuple(entries))
+    return ReportTable("Tables of papers", ("table", "claim", "here"), tuple(entries))
 
 
-def cell_counts(counts: Mapping[str, Mapping[str, int]]) -> Table:
+def cell_counts(counts: Mapping[str, Mapping[str, int]]) -> ReportTable:
     """What became of the printed figures: a row for each study, a column for each status."""
     statuses = list(next(iter(counts.values()), {}))
     rows = tuple(
         (paper, str(sum(mine.values())), *(str(mine[status]) for status in statuses)) for paper, mine in counts.items()
     )  # fmt: skip
-    return Table("Printed figures", ("study", "printed", *statuses), rows)
+    return ReportTable("Printed figures", ("study", "printed", *statuses), rows)
 
 
-def cell_list(title: str, cells: Sequence[Sequence[str]]) -> Table:
+def cell_list(title: str, cells: Sequence[Sequence[str]]) -> ReportTable:
     """Every printed figure of a study: what, as printed, ours, the status, what ours is or what it takes."""
-    return Table(title, ("printed of", "printed", "ours", "status", "what ours is"), tuple(tuple(cell) for cell in cells))
+    return ReportTable(title, ("printed of", "printed", "ours", "status", "what ours is"), tuple(tuple(cell) for cell in cells))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from headlong.report.tables import Table, duration, nats, percent
+from headlong.report.tables import ReportTable, duration, nats, percent
 
 
 class Trial(NamedTuple):
@@ -73,7 +73,7 @@ def reasons(report: Report) -> list[str]:
     return lines
 
 
-def table(report: Report) -> Table:
+def table(report: Report) -> ReportTable:
     """A row for each plan, the fastest first."""
     rows = []
     for trial in sorted(report.trials, key=lambda one: one.seconds):
@@ -84,10 +84,10 @@ def table(report: Report) -> Table:
             f"{trial.mib:.1f}", duration(trial.build),
         ))  # fmt: skip
     heads = ("plan", "1 query", "MiB read", "rows", "worst |Δlog p|", "ids proved", "wrong", "MiB kept", "build")
-    return Table("", heads, tuple(rows), f"Medians on {report.held} held-out vectors, {report.threads} threads.")
+    return ReportTable("", heads, tuple(rows), f"Medians on {report.held} held-out vectors, {report.threads} threads.")
 
 
-def crossing_table(report: Report) -> Table:
+def crossing_table(report: Report) -> ReportTable:
     """From which batch on a dense pass is faster."""
     rows = tuple((str(one.batch), duration(one.chosen), duration(one.dense)) for one in report.crossings)
-    return Table("", ("batch", f"{report.chosen}, each", "dense, each"), rows)
+    return ReportTable("", ("batch", f"{report.chosen}, each", "dense, each"), rows)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from headlong import native
-from headlong.engines.adaptive.columns import basis, published_arrays, race_arrays, turned
-from headlong.engines.adaptive.published import Rules, Search, order_of
+from headlong.engines.adaptive.columns import basis, hadamard_rotated, published_arrays, race_arrays
+from headlong.engines.adaptive.published import PublishedSearch, Rules, order_of
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader, keys_of
 from headlong.engines.adaptive.tuning import clopper_pearson, fitted
@@ -182,7 +182,7 @@ def test_the_order_is_one_per_query_and_leaves_out_what_weighs_nothing() -> None
 def test_each_class_stops_at_its_own_target(rng: np.random.Generator) -> None:
     columns = rng.standard_normal((64, 30)).astype(np.float32)
     x = rng.standard_normal(64)
-    search = Search(columns, np.zeros(30), x, order_of(x, np.ones(64), 0, 1))
+    search = PublishedSearch(columns, np.zeros(30), x, order_of(x, np.ones(64), 0, 1))
     targets = np.where(np.arange(30) % 2, 1e9, 0.0)
     search.each(np.arange(30), targets, 1.0)
     assert set(search.pulls[::2]) == {64} and set(search.pulls[1::2]) == {16}
@@ -205,7 +205,7 @@ def test_the_race_is_fitted_without_the_normaliser(layer: hl.Layer, rng: np.rand
 
 def test_hadamard_keeps_products(layer: hl.Layer, hidden: NDArray[np.float32], rng: np.random.Generator) -> None:
     signs = rng.choice([-1.0, 1.0], 128)
-    left, right = (turned(np.asarray(part, np.float64), signs) for part in (layer.weight, hidden))
+    left, right = (hadamard_rotated(np.asarray(part, np.float64), signs) for part in (layer.weight, hidden))
     np.testing.assert_allclose(left @ right.T, layer.weight.astype(np.float64) @ hidden.T, atol=1e-10)
     engine = published(layer, hadamard=True, warm=1.0, sum=1e6, arm=1e6)
     assert (engine.topk(hidden, 1).ids == hl.compile(layer, method="full").topk(hidden, 1).ids).all()

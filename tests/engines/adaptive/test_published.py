@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from headlong import native
-from headlong.engines.adaptive.published import Rules, Search, answer, order_of
+from headlong.engines.adaptive.published import PublishedSearch, Rules, answer, order_of
 from headlong.engines.adaptive.reader import PublishedReader, keys_of
 
 Doubles = NDArray[np.float64]
@@ -91,7 +91,7 @@ def authors(case: Case) -> Stated:
     return Stated(looks, winner, read, est, math.log(sum(math.exp(value) for value in est)))
 
 
-class Told(Search):
+class Recorded(PublishedSearch):
     """A search that says which looks it took, and when the last stage began."""
 
     def __init__(self, *parts: object) -> None:
@@ -131,7 +131,7 @@ def test_every_step_is_the_authors(seed: int, multipliers: tuple[float, float], 
     case = case_of(seed, rules)
     stated = authors(case)
     order = (np.array(case.ids), np.array(case.shares), np.array(case.keys))
-    search = Told(case.weight.T.astype(np.float32), np.zeros(len(case.weight)), case.x, order)
+    search = Recorded(case.weight.T.astype(np.float32), np.zeros(len(case.weight)), case.x, order)
     found = answer(search, rules, 1, case.weight @ case.x, np.arange(len(case.weight)), case.width)
     assert search.looks == stated.looks, "the same classes to the same prefixes, in the same order"
     assert found.ids.tolist() == [stated.winner]

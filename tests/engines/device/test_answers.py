@@ -15,7 +15,7 @@ import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
 from headlong.engines.device.full_fused import MOST
-from headlong.engines.device.memory import BLOCKS
+from headlong.engines.device.memory import TILE_SIZES
 from headlong.engines.device.reader import CAPACITY, unit
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
@@ -282,8 +282,10 @@ def test_the_unit_covers_the_arithmetic_of_a_gpu(product: bool, rng: np.random.G
         weight = np.abs(rng.standard_normal((40, dim))).astype(np.float16).astype(np.float64)  # nothing cancels
         hidden = np.exp(rng.uniform(-1, 1, dim)) * (1 + rng.uniform(0, 2.0**-24, dim))  # x is rounded on its way, too
         x, bias, total = hidden.astype(np.float32), rng.standard_normal(40).astype(np.float32), np.zeros(40)
-        for start in range(0, dim, BLOCKS.columns):
-            terms = np.sort(weight[:, start : start + BLOCKS.columns] * x[start : start + BLOCKS.columns], axis=1)[:, ::-1]
+        for start in range(0, dim, TILE_SIZES.columns):
+            terms = np.sort(weight[:, start : start + TILE_SIZES.columns] * x[start : start + TILE_SIZES.columns], axis=1)[
+                :, ::-1
+            ]
             part = np.zeros(40)
             for column in range(terms.shape[1]):
                 part = cut(part + (terms[:, column] if product else cut(terms[:, column])))
@@ -291,8 +293,8 @@ def test_the_unit_covers_the_arithmetic_of_a_gpu(product: bool, rng: np.random.G
         total = cut(total + bias)
         off = np.abs(total - (weight @ hidden + bias))
         size = np.linalg.norm(weight, axis=1) * np.linalg.norm(hidden) + np.abs(bias)
-        assert (off <= unit(dim, BLOCKS.columns, product) * size).all()
-        assert dim < 64 or (off > unit(dim, BLOCKS.columns, product) * size / 1000).any(), "a bound that could not fail"
+        assert (off <= unit(dim, TILE_SIZES.columns, product) * size).all()
+        assert dim < 64 or (off > unit(dim, TILE_SIZES.columns, product) * size / 1000).any(), "a bound that could not fail"
 
 
 @pytest.mark.parametrize("batch", [1, 5])

@@ -100,7 +100,7 @@ class HostLooks(TorchDispatchMode):
 def test_nothing_on_the_way_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, hidden = engine_of(name), torch.zeros(3, DIM)
     monkeypatch.setattr(type(engine), "_ids", lambda self, ids, batch: ids)  # ids that are there already
-    monkeypatch.setattr(device_reader.Reader, "tensor", lambda self, array: pytest.fail("copied from the host"))
+    monkeypatch.setattr(device_reader.DeviceReader, "tensor", lambda self, array: pytest.fail("copied from the host"))
     with recorded(run=False) as launches, HostLooks():
         for call in VERBS.values():
             call(engine, hidden)
@@ -125,7 +125,7 @@ def machine_code() -> list[dict[str, Any]]:
         pytest.skip("launches are recorded in the interpreter")
     variants: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_reader, "INTERPRETED", device_reader.BLOCKS)
+        patch.setattr(device_reader, "INTERPRETED", device_reader.TILE_SIZES)
         for name in ENGINES:
             with recorded(run=False) as launches:
                 engine = engine_of(name)

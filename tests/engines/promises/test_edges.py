@@ -104,9 +104,9 @@ def test_arrays_of_any_kind(kind: str) -> None:
     wide = np.zeros((12, 2 * DIM), np.float32)
     wide[::2, ::2] = HIDDEN
     backwards = np.ascontiguousarray(HIDDEN[::-1])[::-1]
-    turned = np.asfortranarray(HIDDEN.astype(">f4"))
+    column_major = np.asfortranarray(HIDDEN.astype(">f4"))
     expected = engine.topk(HIDDEN, 4)
-    for same in (wide[::2, ::2], backwards, turned, HIDDEN.astype(np.float64), HIDDEN.tolist()):
+    for same in (wide[::2, ::2], backwards, column_major, HIDDEN.astype(np.float64), HIDDEN.tolist()):
         assert (engine.topk(same, 4).ids == expected.ids).all()
     for dtype in (np.float16, ml_dtypes.bfloat16):
         narrow = HIDDEN.astype(dtype)

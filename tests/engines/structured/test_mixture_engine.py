@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 import headlong as hl
 from headlong.engines.mixture.engine import MixtureEngine
 from headlong.engines.mixture.normaliser_width import close_width
-from headlong.engines.mixture.parts import Tally
+from headlong.engines.mixture.parts import QueryCost
 from headlong.engines.mixture.ranking import ahead
-from headlong.engines.mixture.widths import turned_round
+from headlong.engines.mixture.widths import reordered_by
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.mixture import MixtureLayer
 from oracle import check_topk, check_within
@@ -120,7 +120,7 @@ def test_calibrated_normalisers_decide_most_rankings(rng: np.random.Generator, t
 
 
 def _first(engine: MixtureEngine, row: Doubles) -> tuple[Any, ...]:
-    return engine.parts.contexts(row)[0], 32, np.inf, 0.0, Tally()
+    return engine.parts.contexts(row)[0], 32, np.inf, 0.0, QueryCost()
 
 
 def test_calibration_serves_a_proof_and_says_what_it_is_too_small_for(rng: np.random.Generator) -> None:
@@ -164,9 +164,9 @@ def test_what_errors_turn_round_is_found_pair_by_pair(rng: np.random.Generator) 
             if (gap * np.exp(-errors)).sum() < 0:
                 worst = max(worst, gap.sum() / np.abs(gap).sum())
     assert worst > 0
-    found = turned_round(exponents, errors, np.zeros(3))
+    found = reordered_by(exponents, errors, np.zeros(3))
     assert abs(found - worst) < 1e-12
-    assert turned_round(exponents, np.full(3, 0.7), np.zeros(3)) == 0.0  # shared: nothing turns
+    assert reordered_by(exponents, np.full(3, 0.7), np.zeros(3)) == 0.0  # shared: nothing turns
 
 
 def test_a_prefix_is_as_wide_as_its_normalisers_have_to_be(rng: np.random.Generator) -> None:

@@ -87,8 +87,8 @@ def faiss_rabitq(layer: Layer, k: int, threads: int) -> Contestant:
     dim = layer.dim + 1
     codes = faiss.IndexRaBitQ(dim, faiss.METRIC_INNER_PRODUCT)
     codes.qb = 8
-    turned = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dim, dim), codes)
-    index = faiss.IndexRefineFlat(turned)
+    rotated = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dim, dim), codes)
+    index = faiss.IndexRefineFlat(rotated)
     index.k_factor = 40
     return _faiss("faiss RaBitQ+refine", index, layer, k, threads, "all rows in 1 bit, 40 k rows")
 

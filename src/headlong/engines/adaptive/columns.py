@@ -42,10 +42,10 @@ def race_arrays(layer: Layer, calibration: Doubles | None) -> Arrays | None:
         columns, squares = np.zeros((dim, padded(vocab)), np.float32), np.zeros((blocks, padded(vocab)))
         size = np.zeros(padded(vocab))
         for part, rows in pieces(layer):
-            turned = (rows - centre if forth is None else (rows - centre) @ forth).astype(np.float32)
-            columns[:, part] = turned.T
+            rotated = (rows - centre if forth is None else (rows - centre) @ forth).astype(np.float32)
+            columns[:, part] = rotated.T
             wide = np.zeros((len(rows), blocks * BLOCK))
-            wide[:, :dim] = turned
+            wide[:, :dim] = rotated
             each = (wide.reshape(len(rows), blocks, BLOCK) ** 2).sum(axis=2)
             squares[:, part] = each.T
             size[part] = np.sqrt(each.sum(axis=1)) * (1 + 1e-12)
@@ -80,14 +80,14 @@ def published_arrays(layer: Layer, hadamard: bool, seed: int) -> Arrays:
     columns = np.zeros((padded(layer.vocab) // GROUP, dim, GROUP), np.float32 if hadamard else layer.weight.dtype)
     heavy = np.zeros(dim)
     for part, rows in pieces(layer):
-        kept = (turned(rows, arrays["signs"]) if hadamard else rows).astype(columns.dtype)
+        kept = (hadamard_rotated(rows, arrays["signs"]) if hadamard else rows).astype(columns.dtype)
         ids = np.arange(part.start, part.stop)
         columns[ids // GROUP, :, ids % GROUP] = kept
         heavy += np.abs(kept.astype(np.float64)).sum(axis=0)
     shares = np.divide(heavy.sum(), heavy, out=np.zeros_like(heavy), where=heavy > 0)
     widest = 0.0
     for _, rows in pieces(layer):
-        kept = turned(rows, arrays["signs"]) if hadamard else rows
+        kept = hadamard_rotated(rows, arrays["signs"]) if hadamard else rows
         widest = max(widest, float((kept**2 @ shares).max()))
     return arrays | {"columns": columns, "column_weight": heavy, "spread": np.array([widest / dim**2])}
 
@@ -109,7 +109,7 @@ def by_coordinate(columns: NDArray[Any], vocab: int) -> NDArray[Any]:
     return np.ascontiguousarray(columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)[:, :vocab])
 
 
-def turned(rows: Doubles, signs: Doubles) -> Doubles:
+def hadamard_rotated(rows: Doubles, signs: Doubles) -> Doubles:
     """``rows`` times random signs and the Hadamard matrix over sqrt(n), padded with zeros: products of two are kept."""
     wide = np.zeros((len(rows), len(signs)))
     wide[:, : rows.shape[1]] = rows

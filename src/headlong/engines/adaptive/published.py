@@ -76,7 +76,7 @@ def order_of(x: Doubles, weights: Doubles, seed: int, row: int) -> tuple[Ids, Do
     return live[order], shares[order], keys[order]
 
 
-class Search:
+class PublishedSearch:
     """The state of one query: of every class the length of its prefix, its estimate and its variance.
 
     ``columns [dim, vocab]``; ``x [dim]`` holds the temperature already; ``base [vocab]`` joins every estimate.
@@ -129,7 +129,7 @@ def following(m: int, most: int) -> int:
     return min(most, max(FIRST_SAMPLES, math.ceil(GROWTH * m)))
 
 
-def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
+def answer(search: PublishedSearch, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
     """The four stages. ``exact [vocab]``: the logits the winners are scored from; ``width``: the first variance tried."""
     stage = rules.delta / (2 if rules.exact else 3)
     eps = rules.eps if rules.exact else rules.eps / 4
@@ -151,7 +151,7 @@ def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Id
     return Outcome(best, search.estimate[best], lse, pulls, len(live) * search.size, search.estimate)
 
 
-def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, stage: float) -> Ids:
+def best_arms(search: PublishedSearch, rules: Rules, k: int, live: Ids, width: float, stage: float) -> Ids:
     """Round-based elimination (Hillel et al., 2013) against the best class's lower end; ``k`` of the last survivors."""
     logs = math.log(6 * len(live) * max(math.log(max(search.size, 2)), 1.0) / stage)
     target = (rules.bound or width) / 4
@@ -169,7 +169,7 @@ def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, sta
     return live[np.argsort(-search.estimate[live], kind="stable")[:k]]
 
 
-def refine(search: Search, rules: Rules, live: Ids, log_classes: float, stage: float) -> None:
+def refine(search: PublishedSearch, rules: Rules, live: Ids, log_classes: float, stage: float) -> None:
     """Every class to ``min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i))``, weights from lower ends as they are now."""
     low = search.estimate[live] - np.sqrt(2 * log_classes * rules.sum * search.variance[live])
     low = low - low.max()

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.engines.adaptive import published
-from headlong.engines.adaptive.columns import Arrays, by_coordinate, check_arrays, coordinates, turned
+from headlong.engines.adaptive.columns import Arrays, by_coordinate, check_arrays, coordinates, hadamard_rotated
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
-from headlong.engines.allowed import Few, Filters, sample_of
+from headlong.engines.allowed import Filters, ListedClasses, sample_of
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query
@@ -169,7 +169,7 @@ class PublishedReader:
     ) -> Answer:
         """``values, ids [batch, k], lse, pulls, full, rows, bytes [batch], estimates [batch or 0, vocab]``."""
         rules = self.rules if rules is None else rules
-        x = turned(hidden, self.arrays["signs"]) if "signs" in self.arrays else hidden
+        x = hadamard_rotated(hidden, self.arrays["signs"]) if "signs" in self.arrays else hidden
         x = np.ascontiguousarray(x)
         widths = float(self.arrays["spread"][0]) * np.abs(x).sum(axis=1) ** 2 * self._affine()[0] ** 2
         if self._native is None:
@@ -209,7 +209,7 @@ class PublishedReader:
             ids = np.where(np.broadcast_to(mask, (batch, vocab)) != 0, ids, -1)
         exponents = np.where(ids < 0, -np.inf, found[7].astype(np.float64))
         filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
-        won, logits, score = sample_of(Few(np.ascontiguousarray(ids), exponents, exponents), filters)
+        won, logits, score = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)
         flags = np.zeros(batch, bool)
         return won, logits, score, np.zeros(won.shape, bool), found[5], found[6], flags
 
@@ -229,7 +229,7 @@ class PublishedReader:
         everything, matrix = np.arange(layer.vocab)[None], by_coordinate(arrays["columns"], layer.vocab)
         for b, key in enumerate(keys_of(hidden)):
             order = published.order_of(x[b] * slope, arrays["column_weight"], self.seed, int(key))
-            search = published.Search(matrix, base, x[b] * slope, order)
+            search = published.PublishedSearch(matrix, base, x[b] * slope, order)
             live = np.arange(layer.vocab) if mask is None else np.flatnonzero(mask[b % len(mask)])
             exact = slope * self.rows.logits(hidden[b : b + 1], everything, 1)[0] + shift
             found = published.answer(search, rules, k, exact, live, float(widths[b]))

@@ -19,7 +19,7 @@ from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_eps
 from headlong.engines.contract import Bounded
 from headlong.engines.device.memory import Tensor, tensor_of
-from headlong.engines.device.reader import Reader
+from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call
 from headlong.engines.masks import check_some_left, class_mask
 from headlong.errors import DtypeError, ShapeError
@@ -27,7 +27,7 @@ from headlong.errors import DtypeError, ShapeError
 WORD = 0xFFFFFFFF
 
 
-class Asked(NamedTuple):
+class DeviceAsked(NamedTuple):
     """``hidden [batch, dim]`` as it came, on the device; what is masked; of which kind the answer is to be."""
 
     hidden: Tensor
@@ -39,7 +39,15 @@ class DeviceCalls(Bounded):
     """What an engine on a device knows of itself, and how it takes its arguments."""
 
     def __init__(
-        self, layer: Any, reader: Reader, name: str, promise: Promise, *, place: str, seed: int = 0, reason: str = "asked for"
+        self,
+        layer: Any,
+        reader: DeviceReader,
+        name: str,
+        promise: Promise,
+        *,
+        place: str,
+        seed: int = 0,
+        reason: str = "asked for",
     ) -> None:
         self.layer, self.reader, self.name, self.promise, self.place = layer, reader, name, promise, place
         self.seed, self.reason = seed, reason
@@ -48,7 +56,7 @@ class DeviceCalls(Bounded):
     def path(self) -> str:
         return "triton"
 
-    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> Asked:
+    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> DeviceAsked:
         """The arguments, checked, on the device; nothing is launched but for a mask."""
         reader, torch = self.reader, self.reader.torch
         kind = kind_of(hidden)
@@ -63,13 +71,13 @@ class DeviceCalls(Bounded):
         mask = class_mask(allowed, exclude, len(tensor), self.layer.vocab)
         if wish is not None:
             check_some_left(mask)
-        return Asked(tensor, None if mask is None else reader.tensor(mask), kind)
+        return DeviceAsked(tensor, None if mask is None else reader.tensor(mask), kind)
 
     def _call(self, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None) -> tuple[Call, Kind]:
         asked = self._asked(hidden, allowed, exclude, wish)
         return self._call_of(asked, wish), asked.kind
 
-    def _call_of(self, asked: Asked, wish: Filters | None = None) -> Call:
+    def _call_of(self, asked: DeviceAsked, wish: Filters | None = None) -> Call:
         reader, torch, tensor = self.reader, self.reader.torch, asked.hidden
         narrow = tensor.float() if tensor.dtype == torch.float64 else tensor
         batch, wide = len(tensor), tensor.double()

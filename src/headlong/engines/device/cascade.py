@@ -17,7 +17,7 @@ import numpy as np
 
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import round_up, split_peaks, two_planes
-from headlong.engines.device.reader import EXP32, WARPS, Reader
+from headlong.engines.device.reader import EXP32, WARPS, DeviceReader
 from headlong.engines.device.records import Call, Finalists, Looked
 from headlong.links import lowering_error
 from headlong.plan import Level, Plan, deinterleave, row_bytes, slack_rows, unpack
@@ -28,7 +28,7 @@ SURVIVORS = 8192
 """Candidates of level 0 that level 1 has room for."""
 
 
-class Codes(NamedTuple):
+class DeviceLevel(NamedTuple):
     """One level on the device: signed codes ``[vocab, width]`` in the order of the segments, and what scales them."""
 
     codes: Tensor
@@ -38,7 +38,7 @@ class Codes(NamedTuple):
     level: Level
 
 
-class Words(NamedTuple):
+class PackedCodes(NamedTuple):
     """The same codes, four to a 32-bit word, and the edges of their segments in words."""
 
     codes: Tensor
@@ -62,8 +62,8 @@ class CodedQuery(NamedTuple):
     halves: Tensor
 
 
-class CodesReader(Reader):
-    """Looks at codes where :class:`Reader` looks at rows; the verbs and the way out are the same."""
+class CodesReader(DeviceReader):
+    """Looks at codes where :class:`DeviceReader` looks at rows; the verbs and the way out are the same."""
 
     always = False
 
@@ -76,9 +76,9 @@ class CodesReader(Reader):
         self.centre = None if plan.centre is None else self.tensor(plan.centre).double()
         self.base = self.tensor(plan.base)
         self.levels = [self._level(level, first) for first, level in zip((True, False), plan.levels, strict=False)]
-        self.words = [Words(one.codes.view(self.torch.int32), one.edges // 4) for one in self.levels]
+        self.words = [PackedCodes(one.codes.view(self.torch.int32), one.edges // 4) for one in self.levels]
 
-    def _level(self, level: Level, first: bool) -> Codes:
+    def _level(self, level: Level, first: bool) -> DeviceLevel:
         """Codes of any bits as int8, each segment padded with zeros to whole :data:`ALIGN` columns."""
         rows, column, parts = deinterleave(level.codes, self.vocab) if first else level.codes, 0, []
         for start, stop, bits in level.layout:
@@ -88,7 +88,7 @@ class CodesReader(Reader):
             column += -(-wide // 4) * 4 if first else wide  # level 0 pads each segment to whole quads
         edges = np.cumsum([0, *(part.shape[1] for part in parts)]).astype(np.int32)
         codes = self.tensor(np.concatenate(parts, axis=1))
-        return Codes(codes, self.tensor(level.scale), self.tensor(level.slack), self.tensor(edges), level)
+        return DeviceLevel(codes, self.tensor(level.scale), self.tensor(level.slack), self.tensor(edges), level)
 
     def query(self, call: Call) -> tuple[list[CodedQuery], Tensor]:
         """The queries' side of every level, and ``<centre, hidden>``."""

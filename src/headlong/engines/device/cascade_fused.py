@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.engines.device.cascade import ALIGN, CodedQuery, CodesReader
-from headlong.engines.device.full_fused import SETTLING, Room, Shape, Short, ShortAnswers
+from headlong.engines.device.full_fused import SETTLING, LaunchShape, Room, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.records import Looked
 from headlong.plan import Level, slack_rows
@@ -75,7 +75,7 @@ class ShortCodes(ShortAnswers):
         tensor = self.reader.tensor
         return Tables(tensor(np.array(segments, np.int32)), tensor(np.array(terms, np.int32)), tensor(factors))
 
-    def _look(self, hidden: Tensor, hides: Any, shape: Shape, room: Room, numbers: Any, kinds: Any) -> Prepared:
+    def _look(self, hidden: Tensor, hides: Any, shape: LaunchShape, room: Room, numbers: Any, kinds: Any) -> Prepared:
         reader, batch = self.codes, len(hidden)
         prepared = self._prepare(hidden, numbers, room.state)
         high = room.scratch.view(self.torch.float32).flatten()
@@ -119,7 +119,7 @@ class ShortCodes(ShortAnswers):
         return CodedQuery(planes, steps, halves)
 
     def _settle(
-        self, hidden: Tensor, shape: Shape, room: Room, found: Short, prepared: Prepared, numbers: Any, kinds: Any
+        self, hidden: Tensor, shape: LaunchShape, room: Room, found: Short, prepared: Prepared, numbers: Any, kinds: Any
     ) -> None:  # fmt: skip
         reader, blocks, bits = self.codes, self.codes.blocks, self.torch.int8
         codes, words, side = reader.levels[-1], reader.words[-1], prepared.sides[-1]

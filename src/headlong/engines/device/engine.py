@@ -24,7 +24,7 @@ from headlong.engines.device.cascade_fused import ShortCodes
 from headlong.engines.device.full_fused import MOST, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import nucleus_size
-from headlong.engines.device.reader import Reader
+from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call, Finalists, Looked
 
 NUCLEUS = 1024
@@ -36,7 +36,7 @@ class DeviceEngine(DeviceCalls):
 
     may_be_shard = True
 
-    def __init__(self, reader: Reader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
+    def __init__(self, reader: DeviceReader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
         super().__init__(reader.layer, reader, name, promise, **about)
         self.plan = plan
         self.short = ShortCodes(reader) if isinstance(reader, CodesReader) else ShortAnswers(reader)

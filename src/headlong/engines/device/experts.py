@@ -15,9 +15,9 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.engines.device.memory import Tensor
-from headlong.engines.device.reader import Reader
+from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call
-from headlong.engines.device.table import Candidates, Scored, TableEngine
+from headlong.engines.device.table import Candidates, DeviceScored, TableEngine
 from headlong.engines.reference.query import UNIT
 from headlong.layers.experts import ExpertsLayer
 
@@ -38,7 +38,7 @@ class ExpertsDevice(TableEngine):
 
     draws_tempered: ClassVar[bool] = True
 
-    def __init__(self, layer: ExpertsLayer, reader: Reader, norms: Any, promise: Promise, **about: Any) -> None:
+    def __init__(self, layer: ExpertsLayer, reader: DeviceReader, norms: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, reader, layer.kind, promise, **about)
         owner = np.repeat(np.arange(layer.experts), layer.sizes)
         self.gate = reader.tensor(layer.gate).double()
@@ -86,10 +86,10 @@ class ExpertsDevice(TableEngine):
         spent = self._spent(routed.count, row_bytes, float(self.layer.gate.nbytes))
         return Candidates(ids, logits, routed.error, routed.sure, spent)
 
-    def _score(self, call: Call, ids: Tensor, eps: float) -> Scored:
+    def _score(self, call: Call, ids: Tensor, eps: float) -> DeviceScored:
         torch, routed = self.reader.torch, self._route(call)
         best = self._best_of(self._read(routed), call, 1)
         wanted = routed.expert[:, None] * self.layer.vocab + ids
         row = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
         row = row.where(self.keys[row] == wanted, -1)
-        return Scored(self.reader.score(routed.call, row.int().contiguous())[0], best.lse, best.error, best.spent)
+        return DeviceScored(self.reader.score(routed.call, row.int().contiguous())[0], best.lse, best.error, best.spent)

@@ -14,7 +14,7 @@ from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.experts import ExpertsDevice
 from headlong.engines.device.mixture import MixtureDevice
-from headlong.engines.device.reader import Reader
+from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
 from headlong.engines.device.tree import TreeDevice
@@ -46,10 +46,10 @@ def on_device(engine: Engine, device: str) -> DeviceEngine | SvdDevice:
     about: dict[str, Any] = {"place": device, "seed": engine.seed, "reason": engine.reason}
     given = engine.layer, engine.norms, device, _there(engine.layer.resident, device)
     if engine.name == "svd":
-        return SvdDevice(Reader(*given), engine.plan, engine.promise, **about)
+        return SvdDevice(DeviceReader(*given), engine.plan, engine.promise, **about)
     if engine.name not in ("full", "cascade") or engine.promise.delta_ids > 0:
         raise OptionError(f"method is {engine.name!r}; on a device choose 'full', 'svd', or 'cascade' with ids proved")
-    reader = Reader(*given) if engine.name == "full" else CodesReader(*given, engine.plan)
+    reader = DeviceReader(*given) if engine.name == "full" else CodesReader(*given, engine.plan)
     promise = engine.promise._replace(delta=0.0, over=frozenset())
     return DeviceEngine(reader, engine.name, promise, plan=engine.plan, **about)
 
@@ -62,13 +62,13 @@ def structured_on_device(engine: StructuredEngine, device: str) -> TableEngine:
     weight = _there(layer.resident, device)
     if isinstance(layer, ExpertsLayer):
         norms = native.row_norms(layer.weight, 1)
-        return ExpertsDevice(layer, Reader(Layer(layer.weight), norms, device, weight), norms, promise, **about)
+        return ExpertsDevice(layer, DeviceReader(Layer(layer.weight), norms, device, weight), norms, promise, **about)
     if isinstance(engine, TreeEngine) and isinstance(layer, TreeLayer):
         rows = Layer(layer.weight, layer.bias)
-        reader = Reader(rows, native.row_norms(layer.weight, 1), device, weight)
+        reader = DeviceReader(rows, native.row_norms(layer.weight, 1), device, weight)
         return TreeDevice(layer, reader, engine.steps, engine.rounding, promise, **about)
     if isinstance(engine, MixtureEngine) and isinstance(layer, MixtureLayer):
-        return MixtureDevice(layer, Reader(layer.matrix, engine.part.norms, device, weight), promise, **about)
+        return MixtureDevice(layer, DeviceReader(layer.matrix, engine.part.norms, device, weight), promise, **about)
     raise OptionError(f"a {layer.kind} layer is read on the CPU; on a device: {', '.join(PLACED)}")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from headlong.engines.allowed import Filters
 from headlong.engines.device.memory import Tensor
-from headlong.engines.device.reader import WARPS, Reader, unit
+from headlong.engines.device.reader import WARPS, DeviceReader, unit
 from headlong.engines.reference.query import UNIT
 from headlong.links import lowering_error
 
@@ -44,7 +44,7 @@ class Short(NamedTuple):
     dense: Tensor
 
 
-class Shape(NamedTuple):
+class LaunchShape(NamedTuple):
     """What follows from the batch and k: queries and classes of a program that looks, tiles and the best of each, programs that
     settle a query and that read it densely, classes of one that settles, and room for candidates."""
 
@@ -77,7 +77,7 @@ class Room(NamedTuple):
 class ShortAnswers:
     """The three launches over one reader of rows."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: DeviceReader) -> None:
         self.reader, self.torch = reader, reader.torch
         self.kernels = importlib.import_module("headlong.engines.device.kernels.full_fused")
         link, layer = reader.layer.link, reader.layer
@@ -106,7 +106,7 @@ class ShortAnswers:
         self._dense(hidden, hides, shape, room, found, (*_numbers(wish), k), kinds | {"MASKED": mask is not None})
         return found
 
-    def _look(self, hidden: Tensor, hides: Any, shape: Shape, room: Room, numbers: Any, kinds: Any) -> Any:
+    def _look(self, hidden: Tensor, hides: Any, shape: LaunchShape, room: Room, numbers: Any, kinds: Any) -> Any:
         """All classes once; what comes back is handed on to :meth:`_settle`."""
         reader, product = self.reader, shape.block > 1
         self.kernels.look[(-(-len(hidden) // shape.block), shape.tiles)](
@@ -118,7 +118,7 @@ class ShortAnswers:
         )  # fmt: skip
 
     def _settle(
-        self, hidden: Tensor, shape: Shape, room: Room, found: Short, looked: Any, numbers: Any, kinds: Any
+        self, hidden: Tensor, shape: LaunchShape, room: Room, found: Short, looked: Any, numbers: Any, kinds: Any
     ) -> None:  # fmt: skip
         reader, blocks, bits = self.reader, self.reader.blocks, self.torch.int8
         self.kernels.settle[(len(hidden), shape.parts)](
@@ -130,7 +130,9 @@ class ShortAnswers:
             max(1, min(len(hidden), 32)), **kinds, LANES=blocks.select, BLOCK=blocks.select, ORDER=blocks.order,
         )  # fmt: skip
 
-    def _dense(self, hidden: Tensor, hides: Any, shape: Shape, room: Room, found: Short, numbers: Any, kinds: Any) -> None:
+    def _dense(
+        self, hidden: Tensor, hides: Any, shape: LaunchShape, room: Room, found: Short, numbers: Any, kinds: Any
+    ) -> None:
         reader, blocks = self.reader, self.reader.blocks
         self.kernels.dense[(len(hidden), shape.last)](
             reader.weight, self.bias, hidden, *hides, room.scratch, room.sums, room.state,
@@ -142,21 +144,21 @@ class ShortAnswers:
         """Bytes of the look at all classes, and of a closer look at one."""
         return [float(self.reader.vocab * row_bytes), 0.0]
 
-    def _shape(self, hidden: Tensor, k: int) -> Shape:
+    def _shape(self, hidden: Tensor, k: int) -> LaunchShape:
         reader, blocks, batch, queries = self.reader, self.reader.blocks, len(hidden), max(1, len(hidden))
         block = 1 if batch <= 4 else 16 if batch <= 16 else 32
         chunks, rows = -(-reader.vocab // blocks.select), -(-reader.vocab // blocks.rows)
         parts = max(1, min(chunks, blocks.programs // queries))
         last = min(rows, blocks.programs, max(16, 8 * blocks.programs // queries))
         classes = self._classes(block, hidden)
-        return Shape(
+        return LaunchShape(
             block, classes, *reader.tiles(classes, k), parts, last, -(-chunks // parts) * blocks.select, reader.capacity(k)
         )  # fmt: skip
 
     def _classes(self, block: int, hidden: Tensor) -> int:
         return self.reader.classes(block, hidden)
 
-    def _room(self, batch: int, shape: Shape, *, sample: bool) -> Room:
+    def _room(self, batch: int, shape: LaunchShape, *, sample: bool) -> Room:
         best, capacity = shape.tiles * shape.best, shape.capacity
         scores = self._empty(batch, capacity)
         return Room(

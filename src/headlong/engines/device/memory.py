@@ -17,7 +17,7 @@ INTERPRETER = "interpreter"
 Tensor = Any
 
 
-class Blocks(NamedTuple):
+class TileSizes(NamedTuple):
     """What one program takes: ``classes`` of a look at one query or at several (``wide``), ``columns`` of a row at a time,
     exact ``rows`` (``exact`` columns at a time), ``noise`` and ``order`` of the candidates, upper ends to ``select`` from.
     ``programs`` that settle at once: two for each multiprocessor. ``dp4a``: whether there is such an instruction."""
@@ -34,8 +34,8 @@ class Blocks(NamedTuple):
     dp4a: bool = True
 
 
-BLOCKS = Blocks()
-INTERPRETED = Blocks(classes=256, wide=256, rows=256, noise=1024, order=512, programs=2, dp4a=False)
+TILE_SIZES = TileSizes()
+INTERPRETED = TileSizes(classes=256, wide=256, rows=256, noise=1024, order=512, programs=2, dp4a=False)
 """The interpreter pays for each operation, not for its size."""
 
 

@@ -22,9 +22,9 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.engines.allowed import Filters
 from headlong.engines.device.memory import Tensor
-from headlong.engines.device.reader import Reader
+from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call
-from headlong.engines.device.table import Best, Candidates, Drawn, Scored, Spent, TableEngine
+from headlong.engines.device.table import Candidates, DeviceBest, DeviceDrawn, DeviceScored, DeviceSpent, TableEngine
 from headlong.engines.reference.query import UNIT
 from headlong.layers.mixture import MixtureLayer
 
@@ -51,7 +51,7 @@ class MixtureDevice(TableEngine):
 
     exact_at: ClassVar[float] = 1e-9
 
-    def __init__(self, layer: MixtureLayer, reader: Reader, promise: Promise, **about: Any) -> None:
+    def __init__(self, layer: MixtureLayer, reader: DeviceReader, promise: Promise, **about: Any) -> None:
         super().__init__(layer, reader, layer.kind, promise, **about)
         self.kernels = importlib.import_module("headlong.engines.device.kernels.mixing")
         self.project, self.offset, self.prior = (
@@ -79,7 +79,7 @@ class MixtureDevice(TableEngine):
             heat=self.reader.full((1,), 1.0), rows=numbers, draws=self.reader.full((len(rows),), 0, "int64"),
         )  # fmt: skip
 
-    def _best(self, call: Call, k: int, eps: float) -> Best:
+    def _best(self, call: Call, k: int, eps: float) -> DeviceBest:
         torch, reader, contexts = self.reader.torch, self.reader, self._contexts(call)
         looked = reader.look(contexts.call, 1)
         box = self._box(contexts, *reader.sums(looked))
@@ -101,7 +101,7 @@ class MixtureDevice(TableEngine):
         ids, best = ids.long().where(best > -math.inf, -1), best.clamp(max=0.0)
         error = self._error(call, contexts, flags, lse, error, best)
         yes = reader.full((call.batch,), True, "bool")
-        return Best(best, ids, yes, reader.full((call.batch,), 0.0), error, self._read(count, flags, call.batch))
+        return DeviceBest(best, ids, yes, reader.full((call.batch,), 0.0), error, self._read(count, flags, call.batch))
 
     def _box(self, contexts: Contexts, lse: Tensor, error: Tensor) -> Box:
         shape = contexts.prior.shape
@@ -181,7 +181,7 @@ class MixtureDevice(TableEngine):
                 )  # fmt: skip
             yield first, mixed
 
-    def _score(self, call: Call, ids: Tensor, eps: float) -> Scored:
+    def _score(self, call: Call, ids: Tensor, eps: float) -> DeviceScored:
         torch, contexts = self.reader.torch, self._contexts(call)
         box = self._box(contexts, *self.reader.sums(self.reader.look(contexts.call, 1)))
         z = self._logits(contexts, ids, self.reader.full((call.batch,), ids.shape[1], "int64"))
@@ -193,7 +193,7 @@ class MixtureDevice(TableEngine):
         values = torch.logsumexp(self._linked(contexts, z) + shift[:, :, None], dim=1)
         error = self._error(call, contexts, flags, lse, error, values)
         count = self.reader.full((call.batch,), ids.shape[1], "int64")
-        return Scored(values, nothing, error, self._read(count, flags, call.batch))
+        return DeviceScored(values, nothing, error, self._read(count, flags, call.batch))
 
     def _table(self, call: Call) -> Candidates:
         reader, contexts = self.reader, self._contexts(call)
@@ -208,12 +208,12 @@ class MixtureDevice(TableEngine):
         none = reader.full((call.batch,), 0, "int64")
         return Candidates(ids, logits, error, flags, self._read(none, flags, call.batch))
 
-    def _normalise(self, call: Call, eps: float) -> tuple[Tensor, Tensor, Spent]:
+    def _normalise(self, call: Call, eps: float) -> tuple[Tensor, Tensor, DeviceSpent]:
         """Mixtures of distributions are distributions: nothing is read."""
         nothing = self.reader.full((call.batch,), 0.0)
         return nothing, nothing, self._spent(nothing, 0.0)
 
-    def _draw(self, call: Call, wish: Filters) -> Drawn:
+    def _draw(self, call: Call, wish: Filters) -> DeviceDrawn:
         """A component by its prior, then a class of that component: an exact draw from the mixture."""
         torch, reader, contexts, shape = self.reader.torch, self.reader, self._contexts(call), (call.batch, wish.n)
         owners = self.layer.vocab + torch.arange(self.parts, device=reader.device)  # noise that no class has
@@ -227,7 +227,7 @@ class MixtureDevice(TableEngine):
         found, _ = reader.finish(chosen, found, found.over, sample=True)
         ids = found.ids.view(shape)
         scored = self._score(call, ids.clamp(min=0), self.promise.eps)
-        return Drawn(ids, scored.logits, found.keys.view(shape), ids >= 0, scored.spent)
+        return DeviceDrawn(ids, scored.logits, found.keys.view(shape), ids >= 0, scored.spent)
 
     def _error(
         self, call: Call, contexts: Contexts, flags: Tensor, lse: Tensor, error: Tensor, values: Tensor
@@ -245,7 +245,7 @@ class MixtureDevice(TableEngine):
         there = values.abs().where(values.isfinite(), 0.0).amax(dim=1)
         return (size + 8 * there + context * layer.components) * UNIT
 
-    def _read(self, count: Tensor, flags: Tensor, batch: int) -> Spent:
+    def _read(self, count: Tensor, flags: Tensor, batch: int) -> DeviceSpent:
         """One look that a block of contexts shares, exact rows, and all rows again for those that are flagged."""
         vocab = self.layer.vocab
         look = vocab * self.parts * self._row_bytes / max(1, min(batch * self.parts, 32))

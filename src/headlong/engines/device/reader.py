@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.engines.device.memory import BLOCKS, INTERPRETED, INTERPRETER, Tensor, place_of, tensor_of
+from headlong.engines.device.memory import INTERPRETED, INTERPRETER, TILE_SIZES, Tensor, place_of, tensor_of
 from headlong.engines.device.query import round_up
 from headlong.engines.device.records import Call, Finalists, Looked
 from headlong.engines.reference.query import UNIT
@@ -34,14 +34,14 @@ WARPS = {1: 4, 16: 8, 32: 8}
 KINDS = {"affine": 0, "softcap": 1, "table": 2}
 
 
-class Reader:
+class DeviceReader:
     """One matrix on a device: looks at all classes, keeps the candidates, finishes what is open."""
 
     def __init__(self, layer: Layer, norms: Any, device: str, weight: Tensor | None = None) -> None:
         self.torch, self.device = place_of(device)
         self.finish_kernels = importlib.import_module("headlong.engines.device.kernels.finish")
         self.scan_kernels = importlib.import_module("headlong.engines.device.kernels.scan")
-        self.blocks = INTERPRETED if device == INTERPRETER else BLOCKS
+        self.blocks = INTERPRETED if device == INTERPRETER else TILE_SIZES
         self.layer, self.vocab, self.dim = layer, layer.vocab, layer.dim
         self.weight = self.tensor(layer.weight) if weight is None else weight.contiguous()
         self.bias = None if layer.bias is None else self.tensor(layer.bias)

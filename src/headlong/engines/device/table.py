@@ -28,7 +28,7 @@ AT_ONCE = 1 << 24
 """Noise numbers that are held at once."""
 
 
-class Spent(NamedTuple):
+class DeviceSpent(NamedTuple):
     """``rows`` scored, ``bytes`` read, and whether everything was: ``[batch]`` each."""
 
     rows: Tensor
@@ -45,10 +45,10 @@ class Candidates(NamedTuple):
     logits: Tensor
     error: Tensor
     sure: Tensor
-    spent: Spent
+    spent: DeviceSpent
 
 
-class Best(NamedTuple):
+class DeviceBest(NamedTuple):
     """``logits, ids [batch, k]`` in their order; a log-probability is within ``error [batch]``."""
 
     logits: Tensor
@@ -56,26 +56,26 @@ class Best(NamedTuple):
     proved: Tensor
     lse: Tensor
     error: Tensor
-    spent: Spent
+    spent: DeviceSpent
 
 
-class Scored(NamedTuple):
+class DeviceScored(NamedTuple):
     """``logits [batch, m]`` of given classes and the normaliser; a log-probability is within ``error``."""
 
     logits: Tensor
     lse: Tensor
     error: Tensor
-    spent: Spent
+    spent: DeviceSpent
 
 
-class Drawn(NamedTuple):
+class DeviceDrawn(NamedTuple):
     """``ids, logits, score, proved [batch, n]``."""
 
     ids: Tensor
     logits: Tensor
     score: Tensor
     proved: Tensor
-    spent: Spent
+    spent: DeviceSpent
 
 
 class TableEngine(DeviceCalls, ABC):
@@ -95,17 +95,17 @@ class TableEngine(DeviceCalls, ABC):
         """Every class that can have a probability."""
 
     @abstractmethod
-    def _score(self, call: Call, ids: Tensor, eps: float) -> Scored:
+    def _score(self, call: Call, ids: Tensor, eps: float) -> DeviceScored:
         """``ids [batch, m]``, each in range."""
 
-    def _best(self, call: Call, k: int, eps: float) -> Best:
+    def _best(self, call: Call, k: int, eps: float) -> DeviceBest:
         return self._best_of(self._table(call), call, k)
 
-    def _draw(self, call: Call, wish: Filters) -> Drawn:
+    def _draw(self, call: Call, wish: Filters) -> DeviceDrawn:
         """Plain draws: no filter is on, and the temperature is 1 unless ``draws_tempered``."""
         return self._draws(self._table(call), call, wish)
 
-    def _normalise(self, call: Call, eps: float) -> tuple[Tensor, Tensor, Spent]:
+    def _normalise(self, call: Call, eps: float) -> tuple[Tensor, Tensor, DeviceSpent]:
         best = self._best(call, 1, eps)
         return best.lse, best.error, best.spent
 
@@ -181,7 +181,7 @@ class TableEngine(DeviceCalls, ABC):
         there = call.mask.expand(call.batch, -1).gather(1, table.ids.clamp(min=0)) != 0
         return table._replace(ids=table.ids.where(there, -1), logits=table.logits.where(there, -math.inf))
 
-    def _best_of(self, table: Candidates, call: Call, k: int) -> Best:
+    def _best_of(self, table: Candidates, call: Call, k: int) -> DeviceBest:
         """The ranking of a table and its normaliser; rows that end early are filled with -1 and -inf."""
         torch, (batch, width) = self.reader.torch, table.ids.shape
         logits, order = torch.sort(table.logits, dim=1, descending=True, stable=True)
@@ -192,14 +192,14 @@ class TableEngine(DeviceCalls, ABC):
             logits = torch.cat([logits, self.reader.full((batch, k - width), -math.inf)], dim=1)
         lse = torch.logsumexp(self._exponents(call, table.ids, table.logits)[0], dim=1)
         error = 2 * table.error + (width + 16 + 8 * lse.abs().nan_to_num(posinf=0.0)) * UNIT
-        return Best(logits, ids, table.sure, lse, error, table.spent)
+        return DeviceBest(logits, ids, table.sure, lse, error, table.spent)
 
-    def _table_of(self, best: Best) -> Candidates:
+    def _table_of(self, best: DeviceBest) -> Candidates:
         """A ranking in the order of its ids; those that are missing come first."""
         ids, order = self.reader.torch.sort(best.ids, dim=1)
         return Candidates(ids, best.logits.gather(1, order), best.error, best.proved, best.spent)
 
-    def _draws(self, table: Candidates, call: Call, wish: Filters) -> Drawn:
+    def _draws(self, table: Candidates, call: Call, wish: Filters) -> DeviceDrawn:
         """``argmax f(z) / T + gumbel`` over the classes of a table that the filters keep."""
         torch, (batch, width) = self.reader.torch, table.ids.shape
         ids, logits, kept = table.ids, table.logits, table.logits > -math.inf
@@ -215,7 +215,7 @@ class TableEngine(DeviceCalls, ABC):
             found.append(keys.max(dim=2))
         score, place = (torch.cat(part, dim=1) for part in zip(*found, strict=True))
         proved = table.sure[:, None].expand(batch, wish.n)
-        return Drawn(ids.gather(1, place), logits.gather(1, place), score, proved, table.spent)
+        return DeviceDrawn(ids.gather(1, place), logits.gather(1, place), score, proved, table.spent)
 
     def _kept(self, exponents: Tensor, wish: Filters) -> Tensor:
         """Which of ``exponents [batch, m]``, in descending order, pass top_k, then top_p among those, then min_p."""
@@ -238,11 +238,11 @@ class TableEngine(DeviceCalls, ABC):
         """``[batch, vocab]``: all of them, for every query."""
         return self.reader.torch.arange(self.layer.vocab, device=self.reader.device).expand(batch, -1).contiguous()
 
-    def _spent(self, rows: Tensor, row_bytes: float, more: float = 0.0, dense: Any = False) -> Spent:
+    def _spent(self, rows: Tensor, row_bytes: float, more: float = 0.0, dense: Any = False) -> DeviceSpent:
         flags = self.reader.full(tuple(rows.shape), dense, "bool") if isinstance(dense, bool) else dense
-        return Spent(rows.long(), rows.double() * row_bytes + more, flags)
+        return DeviceSpent(rows.long(), rows.double() * row_bytes + more, flags)
 
-    def _cost(self, spent: Spent) -> Cost:
+    def _cost(self, spent: DeviceSpent) -> Cost:
         return Cost(spent.rows, spent.bytes, spent.dense, f"{self.name}/{self.path}")
 
 

@@ -21,10 +21,10 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.engines.allowed import Filters
 from headlong.engines.device.memory import Tensor
-from headlong.engines.device.reader import SLOTS, Reader
+from headlong.engines.device.reader import SLOTS, DeviceReader
 from headlong.engines.device.records import Call
-from headlong.engines.device.table import Best, Candidates, Drawn, Scored, Spent, TableEngine
-from headlong.engines.reference.descent import Reference, Rounding, Steps
+from headlong.engines.device.table import Candidates, DeviceBest, DeviceDrawn, DeviceScored, DeviceSpent, TableEngine
+from headlong.engines.reference.descent import Rounding, Steps, TreeReference
 from headlong.layers.tree import TreeLayer
 
 BEAM = 128
@@ -37,11 +37,11 @@ class TreeDevice(TableEngine):
     """Reads a :class:`TreeLayer`; log-probabilities as logits, lse = 0, as on the CPU."""
 
     def __init__(
-        self, layer: TreeLayer, reader: Reader, steps: Steps, rounding: Rounding, promise: Promise, **about: Any
+        self, layer: TreeLayer, reader: DeviceReader, steps: Steps, rounding: Rounding, promise: Promise, **about: Any
     ) -> None:
         super().__init__(layer, reader, layer.kind, promise, **about)
         self.kernels = importlib.import_module("headlong.engines.device.kernels.tree")
-        tables, counts = Reference(steps), np.diff(steps.starts)
+        tables, counts = TreeReference(steps), np.diff(steps.starts)
         numbers = (steps.children, steps.starts, tables.owner, tables.above, tables.leaf, counts)
         self.children, self.starts, self.owner, self.above, self.leaf, self.counts = map(reader.tensor, numbers)
         self.two_way, self.depth, self.rounding = layer.two_way, steps.depth, rounding
@@ -63,7 +63,7 @@ class TreeDevice(TableEngine):
         shifted = z - z.amax(dim=2, keepdim=True)
         return (shifted - torch.log(torch.exp(shifted).sum(dim=2, keepdim=True))).clamp(max=0.0).where(there, -math.inf)
 
-    def _best(self, call: Call, k: int, eps: float) -> Best:
+    def _best(self, call: Call, k: int, eps: float) -> DeviceBest:
         """The descent, and the dense way out for those that it leaves open."""
         torch, batch = self.reader.torch, call.batch
         nodes, above = self.reader.full((batch, 1), 0, "int64"), self.reader.full((batch, 1), 0.0)
@@ -90,10 +90,10 @@ class TreeDevice(TableEngine):
         best, ids = self._finish(call, best, ids.gather(1, order), flags)
         return self._answer(call, best, ids, rows // (2 if self.two_way else 1), flags)
 
-    def _answer(self, call: Call, best: Tensor, ids: Tensor, rows: Tensor, flags: Tensor) -> Best:
+    def _answer(self, call: Call, best: Tensor, ids: Tensor, rows: Tensor, flags: Tensor) -> DeviceBest:
         nothing = self.reader.full((call.batch,), 0.0)
         spent = self._spent(rows + flags * len(self.reader.weight), self._row_bytes, dense=flags)
-        return Best(best, ids, self.reader.full((call.batch,), True, "bool"), nothing, self._error(call), spent)
+        return DeviceBest(best, ids, self.reader.full((call.batch,), True, "bool"), nothing, self._error(call), spent)
 
     def _children(self, nodes: Tensor) -> Tensor:
         """Where each branch leads, ``[batch, width, fan]``."""
@@ -164,7 +164,7 @@ class TreeDevice(TableEngine):
         spent = self._spent(rows, self._row_bytes, dense=True)
         return Candidates(self._classes(batch), logits, self._error(call), flags > 0, spent)
 
-    def _score(self, call: Call, ids: Tensor, eps: float) -> Scored:
+    def _score(self, call: Call, ids: Tensor, eps: float) -> DeviceScored:
         """The nodes on the paths of ``ids``, from the leaves up."""
         branch, values = self.leaf[ids], self.reader.full(tuple(ids.shape), 0.0)
         rows = self.reader.full((call.batch,), 0, "int64")
@@ -177,14 +177,14 @@ class TreeDevice(TableEngine):
             rows = rows + (self.counts[node] * there).sum(dim=1)
             branch = self.above[node].where(there, -1)
         spent = self._spent(rows // (2 if self.two_way else 1), self._row_bytes)
-        return Scored(values, self.reader.full((call.batch,), 0.0), self._error(call), spent)
+        return DeviceScored(values, self.reader.full((call.batch,), 0.0), self._error(call), spent)
 
-    def _normalise(self, call: Call, eps: float) -> tuple[Tensor, Tensor, Spent]:
+    def _normalise(self, call: Call, eps: float) -> tuple[Tensor, Tensor, DeviceSpent]:
         """A tree is a distribution: nothing is read."""
         nothing = self.reader.full((call.batch,), 0.0)
         return nothing, nothing, self._spent(nothing, 0.0)
 
-    def _draw(self, call: Call, wish: Filters) -> Drawn:
+    def _draw(self, call: Call, wish: Filters) -> DeviceDrawn:
         """All draws walk down from the root together; at each node one uniform picks a branch."""
         torch, shape, levels = self.reader.torch, (call.batch, wish.n), self.depth + 1
         key = self._words(int.from_bytes(hashlib.sha256(f"walk {wish.seed}".encode()).digest()[:8], "little"))
@@ -206,7 +206,7 @@ class TreeDevice(TableEngine):
             at = self.children[self.starts[some] + branch].where(going, at)
         score = -torch.log(-torch.log(uniform[:, :, 0]))
         spent = self._spent(rows // (2 if self.two_way else 1), self._row_bytes)
-        return Drawn(~at, log_probs, score, at < 0, spent)
+        return DeviceDrawn(~at, log_probs, score, at < 0, spent)
 
     def _error(self, call: Call) -> Tensor:
         return self.rounding.slope * call.length + self.rounding.shift

@@ -18,7 +18,7 @@ import numpy as np
 
 from headlong import native
 from headlong.arrays import Array
-from headlong.engines.reference.blocks import Search
+from headlong.engines.reference.blocks import BlockSearch
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks
@@ -71,7 +71,7 @@ def learned_blocks(
 def typical(blocks: Blocks, vectors: Doubles) -> Blocks:
     """``‖x_s‖ = c_s ‖x[:width]‖`` for the segments behind the head, ``c_s`` as it is on average of the squares.
 
-    Nothing has to be turned for them then, and turning is half of what a search reads. What a length lacks, the factor has.
+    Nothing has to be rotated for them then, and rotating is half of what a search reads. What a length lacks, the factor has.
     """
     if blocks.back is None or blocks.rest is None or blocks.rest_scale is None:
         return blocks
@@ -129,7 +129,7 @@ def _finder(layer: Layer, blocks: Blocks, share: float, threads: int) -> Find:
     def find(hidden: Doubles, k: int, factor: float) -> tuple[Array, Array]:
         narrow = blocks._replace(factor=factor)
         search: Any = (
-            Search(layer.weight, layer.bias, narrow, share)
+            BlockSearch(layer.weight, layer.bias, narrow, share)
             if level == native.REFERENCE
             else native.blocks(layer.weight, layer.bias, narrow, share, level)
         )

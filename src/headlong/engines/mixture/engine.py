@@ -24,9 +24,9 @@ from headlong.answers import Promise
 from headlong.checks import whole
 from headlong.engines.allowed import Filters, gumbels
 from headlong.engines.base import MOST_DELTA
-from headlong.engines.mixture.parts import MixtureParts, Tally
+from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
-from headlong.engines.mixture.widths import LARGEST_K, Rates, Widths, learned_widths
+from headlong.engines.mixture.widths import LARGEST_K, LearnedWidths, Rates, learned_widths
 from headlong.engines.reference.query import UNIT
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -89,7 +89,7 @@ class MixtureEngine(StructuredEngine):
         contexts = None if given is None else self.parts.made_of(given)
         self.parts.look_by(options.parts, contexts, options.width, min(promise.eps, CLOSE_ENOUGH))
         self.part = self.parts.part
-        self.widths: Widths | None = None
+        self.widths: LearnedWidths | None = None
         """What was learned of normalisers, where ids may fail and calibration vectors came."""
         self._reach = 0.0, np.inf
         self._dense_first = False
@@ -104,8 +104,8 @@ class MixtureEngine(StructuredEngine):
         open_ones = 0
         for row in vectors:
             (contexts, prior), k = self.parts.contexts(row), min(TEN, self.layer.vocab)
-            ids, cut, sure = self.parts.rankings(contexts, self._listed(k, None), np.inf, 0.0, Tally())
-            _, left = self._judged(self.parts.logits(contexts, ids, Tally()), prior, sure, cut, ids, k, None)
+            ids, cut, sure = self.parts.rankings(contexts, self._listed(k, None), np.inf, 0.0, QueryCost())
+            _, left = self._judged(self.parts.logits(contexts, ids, QueryCost()), prior, sure, cut, ids, k, None)
             open_ones += left.pairs or left.unseen
         return 2 * open_ones <= len(vectors)
 
@@ -130,9 +130,9 @@ class MixtureEngine(StructuredEngine):
             np.zeros(len(hidden)), errors, np.zeros(len(hidden)), _spent(tallies),
         )  # fmt: skip
 
-    def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, bool, float, Tally]:
+    def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, bool, float, QueryCost]:
         contexts, prior = self.parts.contexts(row)
-        tally, chance, step, count = Tally(), self.promise.delta_ids, 0, self._listed(k, self._learned(row))
+        tally, chance, step, count = QueryCost(), self.promise.delta_ids, 0, self._listed(k, self._learned(row))
         ids, cut, box, widths = self._first_look(contexts, k, count, self._learned(row), tally)
         values = box if widths is None else widths.around(box)
         z, margin = self.parts.logits(contexts, ids, tally), None if widths is None else widths.margin
@@ -173,19 +173,19 @@ class MixtureEngine(StructuredEngine):
             return values
         return Normalisers(np.where(better, box.lse, values.lse), np.where(better, box.radius, values.radius))
 
-    def _learned(self, row: Doubles) -> Widths | None:
+    def _learned(self, row: Doubles) -> LearnedWidths | None:
         """What was learned of normalisers, unless ``row`` is of another size than all vectors that it was learned from."""
         shortest, longest = self._reach
         return self.widths if shortest <= float(np.linalg.norm(row)) <= longest else None
 
-    def _listed(self, k: int, widths: Widths | None) -> int:
+    def _listed(self, k: int, widths: LearnedWidths | None) -> int:
         """How long each component's own ranking is at first."""
         long = k if self.mixture.pooled or self.mixture.components == 1 else k + self.options.extra
         return min(self.layer.vocab, LISTED if widths is not None and k <= LARGEST_K and long <= LISTED else long)
 
     def _first_look(
-        self, contexts: Doubles, k: int, count: int, widths: Widths | None, tally: Tally
-    ) -> tuple[Ids, Doubles, Normalisers, Widths | None]:
+        self, contexts: Doubles, k: int, count: int, widths: LearnedWidths | None, tally: QueryCost
+    ) -> tuple[Ids, Doubles, Normalisers, LearnedWidths | None]:
         """The lists, the last logit of each, the normalisers, and how much better they are known than they say."""
         chance = self.promise.delta_ids
         if len(contexts) == 1 or chance == 0:
@@ -209,7 +209,7 @@ class MixtureEngine(StructuredEngine):
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         logits, error, tallies = np.empty(ids.shape), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
-            tally, (contexts, prior) = Tally(), self.parts.contexts(row)
+            tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
             chance = self._share(self.promise.delta, len(prior), 0)
             nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
             wanted = self._aim(row, eps)
@@ -227,13 +227,13 @@ class MixtureEngine(StructuredEngine):
     def _normalise(self, hidden: Doubles, eps: float) -> Scored:
         """Mixtures of distributions are distributions: ``lse`` is 0, and nothing is read."""
         nothing = np.zeros(len(hidden))
-        return Scored(np.zeros((len(hidden), 0)), nothing, nothing, nothing, _spent([Tally() for _ in hidden]))
+        return Scored(np.zeros((len(hidden), 0)), nothing, nothing, nothing, _spent([QueryCost() for _ in hidden]))
 
     def _everything(self, hidden: Doubles) -> Scored:
         vocab = self.layer.vocab
         logits, error, tallies = np.empty((len(hidden), vocab)), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
-            tally, (contexts, prior) = Tally(dense=True), self.parts.contexts(row)
+            tally, (contexts, prior) = QueryCost(dense=True), self.parts.contexts(row)
             pieces = [np.arange(first, min(first + PIECE, vocab)) for first in range(0, vocab, PIECE)]
             z = [self.parts.logits(contexts, ids, tally) for ids in pieces]
             f = self.parts.link(np.concatenate(z, axis=1))
@@ -249,7 +249,7 @@ class MixtureEngine(StructuredEngine):
         shape = (len(hidden), filters.n)
         ids, score, tallies = np.zeros(shape, np.int64), np.zeros(shape), []
         for b, row in enumerate(hidden):
-            tally, (contexts, prior) = Tally(), self.parts.contexts(row)
+            tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
             number = (filters.row0 + b) % 2**64
             owners = self.layer.vocab + np.arange(len(prior))  # noise that no class has
             keys = [prior + gumbels(filters.seed, number, draw, owners) for draw in range(filters.n)]

@@ -39,7 +39,7 @@ BASIS = 1024
 
 
 @dataclass
-class Tally:
+class QueryCost:
     """What one query cost so far."""
 
     rows: int = 0
@@ -100,7 +100,7 @@ class MixtureParts:
         return np.asarray(self.link(z) + (prior - box.lse)[:, None])
 
     def rankings(
-        self, contexts: Doubles, count: int, eps: float, chance: float, tally: Tally, dense: bool = False
+        self, contexts: Doubles, count: int, eps: float, chance: float, tally: QueryCost, dense: bool = False
     ) -> tuple[Ids, Doubles, Normalisers]:
         """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
         logits, found, _, lse, error, _, *cost = self.part.executor.topk(
@@ -117,7 +117,7 @@ class MixtureParts:
         return Normalisers(lse, error)
 
     def narrower(
-        self, contexts: Doubles, box: Normalisers, eps: float, chance: float, tally: Tally, idle: Flags | None = None
+        self, contexts: Doubles, box: Normalisers, eps: float, chance: float, tally: QueryCost, idle: Flags | None = None
     ) -> Normalisers:
         """The same normalisers within ``eps``; what is that narrow already, or ``idle``, stays."""
         wide = np.flatnonzero(box.radius > eps if idle is None else (box.radius > eps) & ~idle)
@@ -132,7 +132,7 @@ class MixtureParts:
         values[wide], radius[wide] = lse, error
         return Normalisers(values, radius)
 
-    def logits(self, contexts: Doubles, ids: Ids, tally: Tally) -> Doubles:
+    def logits(self, contexts: Doubles, ids: Ids, tally: QueryCost) -> Doubles:
         """``[components, m]``, exact."""
         tally.rows += len(ids)
         tally.bytes += len(ids) * self._row_bytes

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headlong.engines.mixture.parts import MixtureParts, Tally
+from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Normalisers, added
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import PLENTY, conformal, enough
@@ -39,7 +39,7 @@ SMALLEST = 1e-6
 """A scale below which a component's errors are all alike."""
 
 
-class Widths(NamedTuple):
+class LearnedWidths(NamedTuple):
     """``shift``, ``radius [components]``, ``margin``, and the length of the lists that they were learned with."""
 
     shift: Doubles
@@ -69,10 +69,10 @@ class Rates(NamedTuple):
         return PLENTY * max(enough(self.ids), enough(self.values)) + TRIED
 
 
-def learned_widths(parts: MixtureParts, held: Doubles, rates: Rates, count: int) -> Widths:
+def learned_widths(parts: MixtureParts, held: Doubles, rates: Rates, count: int) -> LearnedWidths:
     """From looks at ``held [n, dim]``, whose lists are of ``count`` classes, beside exact normalisers."""
     made = [parts.contexts(row) for row in held]
-    lists = [parts.rankings(contexts, count, np.inf, 0.0, Tally()) for contexts, _ in made]
+    lists = [parts.rankings(contexts, count, np.inf, 0.0, QueryCost()) for contexts, _ in made]
     exact = parts.densely(np.concatenate([contexts for contexts, _ in made]), CLOSE)
     errors = exact.lse.reshape(len(made), -1) - np.stack([look.lse for _, _, look in lists])
     unsure = exact.radius.reshape(errors.shape)
@@ -80,17 +80,17 @@ def learned_widths(parts: MixtureParts, held: Doubles, rates: Rates, count: int)
     errors -= shift
     scale = np.maximum(np.quantile(np.abs(errors[:TRIED]), 0.9, axis=0), SMALLEST)
     far = ((np.abs(errors) + unsure) / scale).max(axis=1)[TRIED:]
-    turned = []
+    reordered = []
     for n in range(TRIED, len(made)):
         (contexts, prior), (ids, cut, look) = made[n], lists[n]
         box = Normalisers(look.lse + shift, look.radius)
-        exponents = parts.exponents(parts.logits(contexts, ids, Tally()), prior, box)
+        exponents = parts.exponents(parts.logits(contexts, ids, QueryCost()), prior, box)
         order, edge = np.argsort(-added(exponents), kind="stable"), parts.exponents(cut[:, None], prior, box)
-        turned.append(turned_round(np.concatenate([exponents[:, order], edge], axis=1), errors[n], unsure[n]))
-    return Widths(shift, conformal(far, rates.values) * scale, SPARE * conformal(np.array(turned), rates.ids), count)
+        reordered.append(reordered_by(np.concatenate([exponents[:, order], edge], axis=1), errors[n], unsure[n]))
+    return LearnedWidths(shift, conformal(far, rates.values) * scale, SPARE * conformal(np.array(reordered), rates.ids), count)
 
 
-def turned_round(exponents: Doubles, errors: Doubles, unsure: Doubles) -> float:
+def reordered_by(exponents: Doubles, errors: Doubles, unsure: Doubles) -> float:
     """The largest relative margin of a pair that normalisers off by ``errors``, give or take ``unsure``, turn round.
 
     ``exponents [components, m]``  of classes in the order that the look has them in, the edge of its lists last

@@ -51,7 +51,7 @@ class BlockAnswer(NamedTuple):
     done: bool
 
 
-class Search:
+class BlockSearch:
     """The verbs of ``headlong._native.Blocks``."""
 
     isa = "numpy"
@@ -121,7 +121,7 @@ class Search:
 class _State:
     """Rows scored so far, best first, and the classes that may yet join them."""
 
-    def __init__(self, search: Search, hidden: Doubles, k: int) -> None:
+    def __init__(self, search: BlockSearch, hidden: Doubles, k: int) -> None:
         self.search, self.hidden, self.k = search, hidden, k
         self.ids, self.logits = np.empty(0, np.int64), np.empty(0)
         self.open, self.upper = np.empty(0, np.int64), np.empty(0)

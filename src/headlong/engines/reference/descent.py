@@ -24,7 +24,7 @@ from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 ROWS = 4096
-"""Rows turned into float64 at a time."""
+"""Rows made float64 at a time."""
 
 
 class Part(NamedTuple):
@@ -51,7 +51,7 @@ class Steps(NamedTuple):
     depth: int
 
 
-class Reference:
+class TreeReference:
     """Answers from :class:`Steps`, one query at a time."""
 
     isa = "numpy"
@@ -200,10 +200,10 @@ def rounding(steps: Steps) -> Rounding:
     slope, shift, rows = 0.0, 0.0, 1
     for part in steps.parts:
         norm = float(np.max([np.linalg.norm(piece, axis=1).max() for piece in _wide(part.weight)]))  # NaN stays
-        turned = 1.0 if part.projection is None else float(np.linalg.norm(part.projection.astype(np.float64)))
+        stretch = 1.0 if part.projection is None else float(np.linalg.norm(part.projection.astype(np.float64)))
         bias = 0.0 if part.bias is None else float(np.abs(part.bias).max())
         terms = 2 * part.weight.shape[1] + (0 if part.projection is None else 2 * part.projection.shape[1]) + 24
-        slope, shift = float(np.maximum(slope, terms * norm * turned)), max(shift, terms * bias)
+        slope, shift = float(np.maximum(slope, terms * norm * stretch)), max(shift, terms * bias)
         rows = max(rows, len(part.weight))
     size = steps.depth * UNIT
     return Rounding(size * slope, size * (shift + (0 if steps.two_way else rows) + 32))

@@ -17,7 +17,7 @@ NAME = "plan.blocks."
 ARRAYS = ("mean", "centre", "head", "back", "rest", "rest_scale", "rest_lost", "order", "closer")
 
 
-class Reader(Protocol):
+class TensorReader(Protocol):
     """What reads one tensor: its name, type and shape; None where it is absent and may be."""
 
     def __call__(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any: ...
@@ -49,7 +49,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
     }
 
 
-def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -> Blocks:
+def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: int) -> Blocks:
     """What :func:`tensors_of` and :func:`record_of` said. ``half``: whether the rotation is float16. Else a ValueError."""
     look, edges = _count(record["look"], dim), tuple(_count(edge, dim) for edge in record["edges"])
     if not 1 <= len(edges) <= MOST_EDGES or edges[0] != look or edges[-1] != dim or list(edges) != sorted(set(edges)):
@@ -96,7 +96,9 @@ def read_blocks(record: Any, tensor: Reader, half: bool, vocab: int, dim: int) -
     )  # fmt: skip
 
 
-def _read_rays(record: Any, tensor: Reader, vocab: int, dim: int, lengths: int) -> tuple[Array, tuple[BoxLevel, ...], Rays]:
+def _read_rays(
+    record: Any, tensor: TensorReader, vocab: int, dim: int, lengths: int
+) -> tuple[Array, tuple[BoxLevel, ...], Rays]:
     """Order, nodes and classes, and directions."""
     count = _count(record["rays"], 2**16)
     if record["levels"] != [[0, lengths], [2, lengths]] or count % SIDE:
@@ -133,7 +135,7 @@ def _answers(entries: Any, vocab: int) -> tuple[tuple[int, float], ...]:
     return answers
 
 
-def _levels(entries: Any, tensor: Reader, groups: int) -> tuple[BoxLevel, ...]:
+def _levels(entries: Any, tensor: TensorReader, groups: int) -> tuple[BoxLevel, ...]:
     if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_LEVELS:
         raise ValueError(f"blocks have from 1 to {MOST_LEVELS} levels")
     levels: list[BoxLevel] = []

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.engines.saved.blocks import Reader
+from headlong.engines.saved.blocks import TensorReader
 from headlong.layers.matrix import Layer
 
 NAME = "changes."
@@ -29,7 +29,7 @@ def tensors_of(changes: Changes) -> dict[str, Array | None]:
     return {f"{NAME}there": changes.there, f"{NAME}ids": changes.ids, f"{NAME}weight": weight, f"{NAME}bias": bias}
 
 
-def read_changes(vocab: Any, tensor: Reader, layer: Layer) -> Changes:
+def read_changes(vocab: Any, tensor: TensorReader, layer: Layer) -> Changes:
     """What :func:`tensors_of` said, over the settled ``layer``. Else a ValueError."""
     there = tensor(f"{NAME}there", np.uint8, (layer.vocab,))
     ids = tensor(f"{NAME}ids", np.int64, (None,))

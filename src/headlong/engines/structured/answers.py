@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.engines.allowed import Few, Filters, lse_of, sample_of, topk_of
+from headlong.engines.allowed import Filters, ListedClasses, lse_of, sample_of, topk_of
 from headlong.engines.reference.query import UNIT
 from headlong.native import Doubles
 
@@ -56,20 +56,20 @@ class Drawn(NamedTuple):
     spent: Spent
 
 
-def present(ids: Ids, logits: Doubles) -> Few:
+def present(ids: Ids, logits: Doubles) -> ListedClasses:
     """A class of no probability is not there."""
     ids = np.where(np.isneginf(logits), -1, ids)
     logits = np.where(ids < 0, -np.inf, logits)
-    return Few(ids, logits, logits)
+    return ListedClasses(ids, logits, logits)
 
 
-def present_of(best: Best) -> tuple[Few, Spent]:
+def present_of(best: Best) -> tuple[ListedClasses, Spent]:
     order = np.argsort(best.ids, axis=1, kind="stable")
     logits = np.take_along_axis(best.logits, order, 1)
-    return Few(np.take_along_axis(best.ids, order, 1), logits, logits), best.spent
+    return ListedClasses(np.take_along_axis(best.ids, order, 1), logits, logits), best.spent
 
 
-def best_of(answer: Few, scored: Scored, k: int) -> Best:
+def best_of(answer: ListedClasses, scored: Scored, k: int) -> Best:
     """The ranking and the normaliser of the classes that are left."""
     logits, ids, _ = topk_of(answer, k)
     lse = lse_of(answer.logits)
@@ -78,7 +78,7 @@ def best_of(answer: Few, scored: Scored, k: int) -> Best:
     return Best(logits, ids, np.ones(len(ids), bool), lse, scored.logit_error, rounding, scored.spent)
 
 
-def drawn_of(answer: Few, spent: Spent, filters: Filters) -> Drawn:
+def drawn_of(answer: ListedClasses, spent: Spent, filters: Filters) -> Drawn:
     ids, logits, score = sample_of(answer, filters)
     return Drawn(ids, logits, score, np.ones(ids.shape, bool), spent)
 

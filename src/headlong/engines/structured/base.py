@@ -24,7 +24,7 @@ import numpy as np
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import answer_as, ids64
-from headlong.engines.allowed import Few, Filters, kept_count, listed
+from headlong.engines.allowed import Filters, ListedClasses, kept_count, listed
 from headlong.engines.arguments import Asked, asked, checked_eps, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.masks import check_some_left
@@ -183,13 +183,13 @@ class StructuredEngine(Bounded, ABC):
         return native.threads(self._threads)
 
     def _cost(self, spent: Spent, call: Asked) -> Cost:
-        path = "rows" if call.few else self.kind
+        path = "rows" if call.few_classes else self.kind
         return Cost(spent.rows, spent.bytes, spent.dense, f"{path}/{self.isa}")
 
-    def _restricted(self, call: Asked) -> Iterator[tuple[Few, Scored]]:
+    def _restricted(self, call: Asked) -> Iterator[tuple[ListedClasses, Scored]]:
         """The classes that the mask leaves, some rows at a time."""
         assert call.mask is not None
-        if call.few:
+        if call.few_classes:
             ids = listed(call.mask, len(call.hidden))
             scored = self._score(call.hidden, np.maximum(ids, 0), self.exact_at)
             yield present(ids, scored.logits), scored
@@ -204,7 +204,7 @@ class StructuredEngine(Bounded, ABC):
         step = max(1, AT_ONCE // self.layer.vocab)
         return [slice(start, start + step) for start in range(0, batch, step)] or [slice(0, 0)]
 
-    def _present(self, call: Asked) -> Iterator[tuple[Few, Spent]]:
+    def _present(self, call: Asked) -> Iterator[tuple[ListedClasses, Spent]]:
         """The classes that each row may draw, some rows at a time: without a mask, those of the layer's own distribution."""
         whole = np.ones((1, self.layer.vocab), np.uint8)
         for answer, scored in self._restricted(call if call.mask is not None else call._replace(mask=whole)):
@@ -229,7 +229,7 @@ class StructuredEngine(Bounded, ABC):
             parts.append(drawn._replace(proved=drawn.proved & sure))
         return joined(parts, Drawn) if parts else self._draw(hidden, filters)
 
-    def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[Few, Spent, bool]:
+    def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[ListedClasses, Spent, bool]:
         """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
         k, done = min(FIRST_PREFIX, self.layer.vocab), False
         while not done:
@@ -249,7 +249,7 @@ class StructuredEngine(Bounded, ABC):
         sure = bool((np.abs(before - filters.top_p) > error).all()) if filters.top_p < 1 else True
         order = np.argsort(best.ids[0, :count])
         kept = best.ids[:, :count][:, order], best.logits[:, :count][:, order]
-        return Few(kept[0], kept[1], kept[1]), best.spent, sure
+        return ListedClasses(kept[0], kept[1], kept[1]), best.spent, sure
 
 
 ENGINES: dict[str, type[StructuredEngine]] = {}

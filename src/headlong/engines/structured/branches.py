@@ -19,7 +19,7 @@ import numpy as np
 from headlong import native
 from headlong.answers import Promise
 from headlong.engines.allowed import Filters
-from headlong.engines.reference.descent import Reading, Reference, Steps, rounding
+from headlong.engines.reference.descent import Reading, Steps, TreeReference, rounding
 from headlong.engines.reference.gumbel import philox
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine
@@ -28,7 +28,7 @@ from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 
 
-class Walks(Protocol):
+class NativeTree(Protocol):
     """What both executors do."""
 
     def topk(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]: ...
@@ -36,14 +36,14 @@ class Walks(Protocol):
     def log_probs(self, hidden: Doubles, ids: Ids, threads: int) -> tuple[Doubles, Ids, Doubles]: ...
 
 
-def native_walks(reference: Reference, dim: int, level: str) -> Walks:
+def native_tree(reference: TreeReference, dim: int, level: str) -> NativeTree:
     """The native twin of the NumPy executor."""
     steps = reference.steps
     nodes = (steps.part, steps.first, steps.starts, steps.children, steps.two_way)
     tables = (np.ascontiguousarray(table, np.int64) for table in (reference.owner, reference.above, reference.leaf))
     arrays = [part if isinstance(part, bool) else np.ascontiguousarray(part, np.int64) for part in nodes]
     parts = [(part.weight, part.bias, part.projection) for part in steps.parts]
-    walks: Walks = native.descent(dim, parts, [*arrays, *tables], level)
+    walks: NativeTree = native.descent(dim, parts, [*arrays, *tables], level)
     return walks
 
 
@@ -58,9 +58,9 @@ class WalkingEngine(StructuredEngine):
         self.rounding = rounding(self.steps)
         if not np.isfinite(self.rounding.slope):
             raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
-        self._reference = Reference(self.steps)
+        self._reference = TreeReference(self.steps)
         slow = self.isa == native.REFERENCE
-        self._executor: Walks = self._reference if slow else native_walks(self._reference, layer.dim, self.isa)
+        self._executor: NativeTree = self._reference if slow else native_tree(self._reference, layer.dim, self.isa)
 
     @abstractmethod
     def _steps(self) -> Steps:

@@ -43,8 +43,8 @@ class ExpertsOptions:
             raise OptionError(f"parts is {self.parts!r}; expected one of {', '.join(READERS)}")
 
 
-class Reader(Protocol):
-    """What answers for whole batches: native code, or :class:`Reference` in NumPy."""
+class ExpertsReader(Protocol):
+    """What answers for whole batches: native code, or :class:`ExpertsReference` in NumPy."""
 
     def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> tuple[Array, ...]:
         """``logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]``"""
@@ -87,8 +87,8 @@ class ExpertsEngine(StructuredEngine):
         self._sizes = layer.sizes
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)
-        self._reader: Reader = (
-            Reference(layer)
+        self._reader: ExpertsReader = (
+            ExpertsReference(layer)
             if self.isa == native.REFERENCE
             else native.experts(
                 layer.gate, layer.ids, layer.starts, [engine.executor for engine in self.parts], layer.constant, layer.scaled
@@ -146,7 +146,7 @@ class Chosen(NamedTuple):
     sure: bool
 
 
-class Reference:
+class ExpertsReference:
     """The same verbs in NumPy and float64, one query at a time: for reading, and for checking the native module."""
 
     def __init__(self, layer: ExpertsLayer) -> None:

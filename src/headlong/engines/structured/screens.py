@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong.answers import Promise
-from headlong.engines.allowed import Few, Filters, lse_of, sample_of, topk_of
+from headlong.engines.allowed import Filters, ListedClasses, lse_of, sample_of, topk_of
 from headlong.engines.arguments import Asked
 from headlong.engines.factory import part
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
@@ -79,10 +79,10 @@ class ScreensEngine(StructuredEngine):
             row[: len(one)] = one
         return ids
 
-    def _read(self, hidden: Doubles) -> tuple[Few, Spent]:
+    def _read(self, hidden: Doubles) -> tuple[ListedClasses, Spent]:
         ids = self.candidates(hidden)
         logits = np.where(ids < 0, -np.inf, self._rows.executor.logits(hidden, np.maximum(ids, 0), self._count))
-        return Few(ids, logits, logits), self._spent((ids >= 0).sum(axis=1))
+        return ListedClasses(ids, logits, logits), self._spent((ids >= 0).sum(axis=1))
 
     def _spent(self, rows: Ids) -> Spent:
         read = np.asarray(rows * self._row_bytes + float(self._screen.centroids.nbytes), np.float64)
@@ -107,7 +107,7 @@ class ScreensEngine(StructuredEngine):
         spent = self._spent(np.full(len(hidden), self.layer.vocab))._replace(dense=np.ones(len(hidden), bool))
         return Scored(logits, lse_of(logits), np.zeros(len(hidden)), np.zeros(len(hidden)), spent)
 
-    def _present(self, call: Asked) -> Iterator[tuple[Few, Spent]]:
+    def _present(self, call: Asked) -> Iterator[tuple[ListedClasses, Spent]]:
         """Without a mask the screen has its say in every draw, whatever temperature and filters."""
         if call.mask is not None:
             yield from super()._present(call)

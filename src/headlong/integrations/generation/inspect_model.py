@@ -79,7 +79,7 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Any]:
     return {"decoder_input_ids": ids, "encoder_outputs": BaseModelOutput(last_hidden_state=nothing)}
 
 
-class Seen(NamedTuple):
+class AfterLayer(NamedTuple):
     """What a model does after its output layer: a ``link``, or a ``bias`` of its own that ``beside`` holds."""
 
     link: headlong.Affine | headlong.SoftCap
@@ -87,7 +87,7 @@ class Seen(NamedTuple):
     beside: tuple[Tensor, ...] = ()
 
 
-def post_head(model: Any, linear: nn.Linear) -> Seen:
+def post_head(model: Any, linear: nn.Linear) -> AfterLayer:
     ids = torch.zeros(1, 2, dtype=torch.int64)
     ramp, out = _run(model, linear, ids)
     named = [getattr(model.config, name, None) for name in sorted(vars(model.config)) if "logit" in name]
@@ -96,14 +96,14 @@ def post_head(model: Any, linear: nn.Linear) -> Seen:
     known = [float(value) for value in named if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0]
     given, found = ramp.scores.double().numpy(), out.logits[0, -1].double().numpy()
     try:
-        return Seen(link_between(given, found, known, str(linear.weight.dtype)))
+        return AfterLayer(link_between(given, found, known, str(linear.weight.dtype)))
     except InputError:
         bias = _run(model, linear, ids, torch.zeros_like(ramp.scores))[1].logits[0, -1]
         beside = _holding(model, bias)
         if beside is None:  # no numbers of the model's own: nobody could tell when they change
             raise
         link = link_between(given, found - bias.double().numpy(), (), str(linear.weight.dtype))
-        return Seen(link, bias.float(), (beside,))
+        return AfterLayer(link, bias.float(), (beside,))
 
 
 def _holding(model: Any, bias: Tensor) -> Tensor | None:

@@ -24,12 +24,12 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Ranked, Sieve, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import FastHead
-from headlong.integrations.generation.processors import Edits, Ids, Recipe, edited
+from headlong.integrations.generation.processors import Edits, Ids, ProcessorRecipe, edited
 
 Doubles = NDArray[np.float64]
 
 
-def pick(head: FastHead, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: int | None, row0: int) -> Ids:
+def pick(head: FastHead, hidden: Tensor, recipe: ProcessorRecipe, input_ids: Tensor, seed: int | None, row0: int) -> Ids:
     """The next class of each row; ``seed`` None: the likeliest. Counted in ``head.paths``."""
     ids, path = _picked(head.engine, hidden, recipe, input_ids, seed, row0)
     if (ids < 0).any():
@@ -39,7 +39,9 @@ def pick(head: FastHead, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed
     return ids
 
 
-def _picked(engine: Any, hidden: Tensor, recipe: Recipe, input_ids: Tensor, seed: int | None, row0: int) -> tuple[Ids, str]:
+def _picked(
+    engine: Any, hidden: Tensor, recipe: ProcessorRecipe, input_ids: Tensor, seed: int | None, row0: int
+) -> tuple[Ids, str]:
     def scores(ids: list[Ids]) -> list[Doubles]:
         return [exponents(engine, hidden[row : row + 1], part) for row, part in enumerate(ids)]
 

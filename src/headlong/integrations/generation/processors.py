@@ -63,14 +63,14 @@ class Edits(NamedTuple):
     scores: list[NDArray[np.float64]]
 
 
-class Recipe(NamedTuple):
+class ProcessorRecipe(NamedTuple):
     """``edits`` in their order, and the arguments of ``Engine.sample``."""
 
     edits: tuple[Any, ...]
     filters: dict[str, Any]
 
 
-def recipe(processors: Sequence[Any], vocab: int) -> Recipe | str:
+def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
     """How to answer ``processors`` from candidates, or the name of the first one that needs every score."""
     edits, filters, place = [], {}, 0
     for processor in processors:
@@ -94,7 +94,7 @@ def recipe(processors: Sequence[Any], vocab: int) -> Recipe | str:
         filters["top_k"] = min(int(filters["top_k"]), vocab)
     if "top_p" in filters:
         filters["top_p"] = max(float(filters["top_p"]), LITTLE)
-    return Recipe(tuple(edits), filters)
+    return ProcessorRecipe(tuple(edits), filters)
 
 
 def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores) -> Edits:

@@ -20,7 +20,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from headlong.integrations.generation.fast_head import FastHead, Taking
 from headlong.integrations.generation.picking import pick
-from headlong.integrations.generation.processors import Recipe, recipe
+from headlong.integrations.generation.processors import ProcessorRecipe, recipe
 
 LEAST = 1e-12
 """The share of all other tokens where rounding left none."""
@@ -29,7 +29,9 @@ LEAST = 1e-12
 class Verifier(LogitsProcessorList):  # type: ignore[misc]
     """The target's processors, and in their place, while the positions of a call last, its picks."""
 
-    def __init__(self, processors: Any, head: FastHead, taken: Taking, recipe: Recipe, seed: int | None, first: int) -> None:
+    def __init__(
+        self, processors: Any, head: FastHead, taken: Taking, recipe: ProcessorRecipe, seed: int | None, first: int
+    ) -> None:
         super().__init__(processors)
         self.head, self.taken, self.recipe, self.seed, self.first = head, taken, recipe, seed, first
         self.call: Tensor | None = None
@@ -82,7 +84,7 @@ def _drafted(
 class _Marks(LogitsProcessor):  # type: ignore[misc]
     """The draft's pick with its own probability, by which transformers decides how long a draft is worth its while."""
 
-    def __init__(self, head: FastHead, taken: Taking, recipe: Recipe, seed: int | None, first: int) -> None:
+    def __init__(self, head: FastHead, taken: Taking, recipe: ProcessorRecipe, seed: int | None, first: int) -> None:
         self.head, self.taken, self.recipe, self.seed, self.first = head, taken, recipe, seed, first
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

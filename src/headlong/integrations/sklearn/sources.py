@@ -27,7 +27,7 @@ from headlong.errors import InputError, ShapeError
 Doubles = NDArray[np.float64]
 
 
-class Linear(NamedTuple):
+class LinearModel(NamedTuple):
     """``weight [vocab, dim]``, ``offset [vocab]`` (one row for two classes: those of the second), ``classes [vocab]``.
 
     ``sigmoids``  probabilities are ``sigmoid(score) / sum of all sigmoids``, not the softmax of scores
@@ -41,7 +41,7 @@ class Linear(NamedTuple):
     above: float | None = None
 
 
-def linear(fitted: Any) -> Linear:
+def linear(fitted: Any) -> LinearModel:
     """The matrix in a fitted classifier; InputError where there is none."""
     for kind, reader in _READERS.items():
         if isinstance(fitted, kind):
@@ -57,7 +57,7 @@ def linear(fitted: Any) -> Linear:
     return _checked(_of_coefficients(fitted), fitted)
 
 
-def _checked(found: Linear, fitted: Any) -> Linear:
+def _checked(found: LinearModel, fitted: Any) -> LinearModel:
     targets = getattr(getattr(fitted, "_label_binarizer", None), "y_type_", "")
     if targets.startswith("multilabel") or getattr(fitted, "multilabel_", False):
         raise InputError(
@@ -75,11 +75,11 @@ def _checked(found: Linear, fitted: Any) -> Linear:
     return found
 
 
-def _of_coefficients(fitted: Any) -> Linear:
+def _of_coefficients(fitted: Any) -> LinearModel:
     coefficients = fitted.coef_.toarray() if issparse(fitted.coef_) else fitted.coef_  # after sparsify()
     weight = np.atleast_2d(np.asarray(coefficients, np.float64))
     offset = np.broadcast_to(np.asarray(fitted.intercept_, np.float64).reshape(-1), len(weight)).copy()
-    return Linear(weight, offset, np.asarray(fitted.classes_), _has_sigmoids(fitted) and len(weight) > 1)
+    return LinearModel(weight, offset, np.asarray(fitted.classes_), _has_sigmoids(fitted) and len(weight) > 1)
 
 
 def _has_sigmoids(fitted: Any) -> bool:
@@ -87,7 +87,7 @@ def _has_sigmoids(fitted: Any) -> bool:
     return getattr(fitted, "loss", None) == "log_loss" and hasattr(fitted, "predict_proba")
 
 
-def _of_one_vs_rest(fitted: OneVsRestClassifier) -> Linear:
+def _of_one_vs_rest(fitted: OneVsRestClassifier) -> LinearModel:
     rows: list[Doubles | None] = []
     offsets, sigmoids = [], True
     for part in fitted.estimators_:
@@ -108,38 +108,38 @@ def _of_one_vs_rest(fitted: OneVsRestClassifier) -> Linear:
     if not dim:
         raise InputError("OneVsRestClassifier has learned constants only; expected two or more classes in its rows")
     weight = np.stack([np.zeros(dim) if row is None else row for row in rows])
-    return Linear(weight, np.array(offsets), np.asarray(fitted.classes_), sigmoids and len(weight) > 1)
+    return LinearModel(weight, np.array(offsets), np.asarray(fitted.classes_), sigmoids and len(weight) > 1)
 
 
-def _of_counts(fitted: MultinomialNB) -> Linear:
-    return Linear(np.asarray(fitted.feature_log_prob_), np.asarray(fitted.class_log_prior_), np.asarray(fitted.classes_))
+def _of_counts(fitted: MultinomialNB) -> LinearModel:
+    return LinearModel(np.asarray(fitted.feature_log_prob_), np.asarray(fitted.class_log_prior_), np.asarray(fitted.classes_))
 
 
-def _of_complements(fitted: ComplementNB) -> Linear:
+def _of_complements(fitted: ComplementNB) -> LinearModel:
     alone = len(fitted.classes_) == 1
     offset = np.asarray(fitted.class_log_prior_) if alone else np.zeros(len(fitted.classes_))
-    return Linear(np.asarray(fitted.feature_log_prob_), offset, np.asarray(fitted.classes_))
+    return LinearModel(np.asarray(fitted.feature_log_prob_), offset, np.asarray(fitted.classes_))
 
 
-def _of_bernoulli(fitted: BernoulliNB) -> Linear:
+def _of_bernoulli(fitted: BernoulliNB) -> LinearModel:
     with np.errstate(divide="ignore", invalid="ignore"):  # refused below where it is infinite
         absent = np.log1p(-np.exp(fitted.feature_log_prob_))
         weight = fitted.feature_log_prob_ - absent
-    return Linear(weight, fitted.class_log_prior_ + absent.sum(axis=1), np.asarray(fitted.classes_), above=fitted.binarize)
+    return LinearModel(weight, fitted.class_log_prior_ + absent.sum(axis=1), np.asarray(fitted.classes_), above=fitted.binarize)
 
 
-def _of_centroids(fitted: NearestCentroid) -> Linear:
+def _of_centroids(fitted: NearestCentroid) -> LinearModel:
     if fitted.metric != "euclidean":
         raise InputError(f"NearestCentroid has metric={fitted.metric!r}; only 'euclidean' is a product of rows")
     centroids, prior = np.asarray(fitted.centroids_, np.float64), np.asarray(fitted.class_prior_, np.float64)
     if np.isclose(prior, 1 / len(prior)).all():  # then its predict takes the nearest one as they are
-        return Linear(2 * centroids, -(centroids**2).sum(axis=1), np.asarray(fitted.classes_))
+        return LinearModel(2 * centroids, -(centroids**2).sum(axis=1), np.asarray(fitted.classes_))
     spread = np.where(fitted.within_class_std_dev_ != 0, fitted.within_class_std_dev_, 1.0)
     offset = 2 * np.log(prior) - ((centroids / spread) ** 2).sum(axis=1)
-    return Linear(2 * centroids / spread**2, offset, np.asarray(fitted.classes_))
+    return LinearModel(2 * centroids / spread**2, offset, np.asarray(fitted.classes_))
 
 
-_READERS: dict[type, Callable[[Any], Linear]] = {
+_READERS: dict[type, Callable[[Any], LinearModel]] = {
     OneVsRestClassifier: _of_one_vs_rest,
     MultinomialNB: _of_counts,
     ComplementNB: _of_complements,

@@ -119,7 +119,7 @@ class HeadClassifier(Ranking):
 
     def _begin(self, X: Any, classes: NDArray[Any], weight: Any) -> None:  # noqa: N803
         try:
-            from headlong.integrations.sklearn.training import Training
+            from headlong.integrations.sklearn.training import HeadTraining
         except ImportError as error:
             raise MissingPackageError(f"HeadClassifier trains with PyTorch ({error}): pip install 'headlong[torch]'") from error
 
@@ -136,7 +136,7 @@ class HeadClassifier(Ranking):
         if not np.isfinite(variance).all():
             raise NonFiniteError(f"X reaches {abs(X).max():.3g}, whose squares overflow; rescale the features")
         self.scale_ = np.where(variance > 0, np.sqrt(variance), 1.0)
-        self.training_ = Training(X.shape[1], len(classes), X.dtype, self.get_params())
+        self.training_ = HeadTraining(X.shape[1], len(classes), X.dtype, self.get_params())
 
     def _train(self, count: int, X: Any, y: Any, weight: Any) -> None:  # noqa: N803
         if weight is not None:  # a row of weight 0 is no row

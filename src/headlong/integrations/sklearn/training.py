@@ -15,7 +15,7 @@ from headlong.heads import build_head
 from headlong.heads.base import Head
 
 
-class Training:
+class HeadTraining:
     """A head and its Adam; ``layer()`` is what it has learned so far.
 
     ``kind``      float32 or float64: what is computed in

@@ -149,12 +149,12 @@ class ImageFeed:
         moved = padded.permute(0, 2, 3, 1)[torch.arange(count)[:, None, None], rows, columns].permute(0, 3, 1, 2)
         if self._bend == "shift":
             return moved
-        turned = moved.clone()
+        transposed = moved.clone()
         for turns in range(8):  # the eight ways to lay a square
             chosen = torch.arange(turns, count, 8)
             laid = torch.rot90(moved[chosen], turns % 4, (2, 3))
-            turned[chosen] = laid.flip(3) if turns >= 4 else laid
-        return turned
+            transposed[chosen] = laid.flip(3) if turns >= 4 else laid
+        return transposed
 
 
 class PairFeed:

@@ -23,7 +23,7 @@ from headlong.heads import build_head
 from headlong.store import replacing
 from headlong.studies.models.costs import DIM, ROWS, VOCAB, Step, fresh_memory_rise, in_turn, ratio
 
-HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+TIMED_HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),
     "PLIF": ("plif", {}),
     "PLIF, 1e5 knots": ("plif", {"knots": 100_000, "start": "random", "gain": 1.0}),
@@ -43,7 +43,7 @@ TIMED = ("dense", "PLIF", "PLIF, 1e5 knots", "SigSoftmax", "MoS, K = 5")
 def head_step(name: str, vocab: int = VOCAB, rows: int = ROWS, dim: int = DIM, eager: bool = False) -> Step:
     """Forward and backward of one head; ``eager`` takes PyTorch's own operations in place of the native kernels."""
     torch.manual_seed(0)
-    kind, options = HEADS[name]
+    kind, options = TIMED_HEADS[name]
     head = build_head(kind, dim, vocab, **options)
     hidden, target = torch.randn(rows, dim, requires_grad=True), torch.randint(vocab, (rows,))
 
@@ -76,7 +76,7 @@ def steps(rounds: int = 3) -> dict[str, Any]:
 
 def memory() -> dict[str, Any]:
     """Raw bytes, and the ratios to the dense head's."""
-    rises = {name: fresh_memory_rise(head_step, name) for name in HEADS}
+    rises = {name: fresh_memory_rise(head_step, name) for name in TIMED_HEADS}
     return {"shape": SHAPE, "memory_rise": rises, "memory_ratio": {name: rise / rises["dense"] for name, rise in rises.items()}}
 
 

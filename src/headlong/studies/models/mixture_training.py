@@ -60,8 +60,8 @@ def harvested(folder: str) -> Data:
     mixed = np.random.default_rng(7).permutation(len(valid))
     valid, valid_target = valid[mixed], valid_target[mixed]
     layer = Layer.load(f"{folder}/layer.safetensors", weight="lm_head.weight", bias="lm_head.bias")
-    told = [side.astype(np.int64) for side in (target, valid_target)]
-    return Data(layer, hidden.astype(np.float64), told[0], valid.astype(np.float64), told[1])
+    targets = [side.astype(np.int64) for side in (target, valid_target)]
+    return Data(layer, hidden.astype(np.float64), targets[0], valid.astype(np.float64), targets[1])
 
 
 def started(layer: Layer, size: float, seed: int = 1) -> MixtureHead:

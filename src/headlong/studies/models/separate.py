@@ -35,7 +35,7 @@ FALL, MORE = 2, 2
 FORGET = (0.9, 0.999)
 
 
-class Plan(NamedTuple):
+class AdamSettings(NamedTuple):
     """``passes`` over the rows; Adam's ``rate``; at most ``batch`` rows a step, fewer where a pass had no ``steps`` then."""
 
     passes: int = 6
@@ -52,7 +52,7 @@ class Rows(NamedTuple):
     target: Tensor
 
 
-def solved(weights: Tensors, gradient: Gradient, count: int, plan: Plan) -> tuple[Tensors, Tensors]:
+def solved(weights: Tensors, gradient: Gradient, count: int, plan: AdamSettings) -> tuple[Tensors, Tensors]:
     """The weights after ``plan.passes`` and after ``MORE`` passes more."""
     adam = _Adam([weight.clone() for weight in weights], gradient, count, plan)
     adam.run(max(0, plan.passes - FALL))
@@ -66,7 +66,7 @@ def solved(weights: Tensors, gradient: Gradient, count: int, plan: Plan) -> tupl
 class _Adam:
     """Adam over the rows of one problem, shuffled anew in every pass."""
 
-    def __init__(self, weights: Tensors, gradient: Gradient, count: int, plan: Plan) -> None:
+    def __init__(self, weights: Tensors, gradient: Gradient, count: int, plan: AdamSettings) -> None:
         self.weights, self.gradient, self.count, self.plan = weights, gradient, count, plan
         self.first, self.second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
         self.at, self.passed = 0, 0
@@ -99,7 +99,7 @@ class _Adam:
             weight.addcdiv_(first, scale, value=-rate / (1 - low**self.at))
 
 
-def softmax_problem(hidden: Tensor, target: Tensor, classes: int, plan: Plan) -> tuple[Tensors, Tensors]:
+def softmax_problem(hidden: Tensor, target: Tensor, classes: int, plan: AdamSettings) -> tuple[Tensors, Tensors]:
     """``[weight, bias]`` of one softmax; the bias starts at the classes' frequencies, the weight at 0."""
     start = [hidden.new_zeros(classes, hidden.shape[1], dtype=torch.float32), _frequencies(target, classes)]
     return solved(
@@ -115,7 +115,7 @@ def _softmax_gradient(weights: Tensors, x: Tensor, y: Tensor) -> Tensors:
     return [error.T @ x, error.sum(0)]
 
 
-def band_problem(hidden: Tensor, target: Tensor, classes: int, width: int, plan: Plan) -> tuple[Tensors, Tensors]:
+def band_problem(hidden: Tensor, target: Tensor, classes: int, width: int, plan: AdamSettings) -> tuple[Tensors, Tensors]:
     """``[weight, bias, projection]`` of a softmax behind a projection."""
     dim, seed = hidden.shape[1], torch.Generator().manual_seed(0)
     start = [
@@ -135,7 +135,7 @@ def band_problem(hidden: Tensor, target: Tensor, classes: int, width: int, plan:
     return solved(start, gradient, len(target), plan)
 
 
-def sign_problem(hidden: Tensor, way: Tensor, signs: Tensor, plan: Plan) -> tuple[Tensors, Tensors]:
+def sign_problem(hidden: Tensor, way: Tensor, signs: Tensor, plan: AdamSettings) -> tuple[Tensors, Tensors]:
     """``[weight, bias]`` of some binary decisions: ``signs [ways, decisions]`` are 1, -1, or 0 where the way has none."""
     taken = torch.bincount(way, minlength=len(signs)).float()
     left, right = (taken @ (signs == side).float() + 0.5 for side in (1, -1))
@@ -158,7 +158,7 @@ def _frequencies(target: Tensor, classes: int) -> Tensor:
 Both = tuple[Any, Any]
 
 
-def fit(head: Head, rows: Rows, plan: Plan) -> Iterator[int]:
+def fit(head: Head, rows: Rows, plan: AdamSettings) -> Iterator[int]:
     """Trains ``head`` in place to ``plan.passes``; yields 1, then, the head holding the weights of ``MORE`` passes, 2."""
     turn = turn_of(rows.hidden)
     found = _FITS[type(head)](head, Rows(turn.of(rows.hidden), rows.target), plan)
@@ -170,7 +170,7 @@ def fit(head: Head, rows: Rows, plan: Plan) -> Iterator[int]:
         yield number + 1
 
 
-def tuned(head: DenseHead, rows: Rows, plan: Plan) -> None:
+def tuned(head: DenseHead, rows: Rows, plan: AdamSettings) -> None:
     """``MORE`` passes of a full softmax that is trained already, at a falling rate; its products run in bfloat16."""
 
     def gradient(weights: Tensors, part: Tensor) -> Tensors:
@@ -186,12 +186,12 @@ def tuned(head: DenseHead, rows: Rows, plan: Plan) -> None:
         adam.run(MORE, falls=True)
 
 
-def _full(head: DenseHead, rows: Rows, plan: Plan) -> list[tuple[Tensor, Both]]:
+def _full(head: DenseHead, rows: Rows, plan: AdamSettings) -> list[tuple[Tensor, Both]]:
     short, long = softmax_problem(rows.hidden, rows.target, head.vocab, plan)
     return list(zip([head.weight, head.bias], zip(short, long, strict=True), strict=True))  # type: ignore[list-item]
 
 
-def _two_level(head: TwoLevelHead, rows: Rows, plan: Plan) -> list[tuple[Tensor, Both]]:
+def _two_level(head: TwoLevelHead, rows: Rows, plan: AdamSettings) -> list[tuple[Tensor, Both]]:
     group = head.group[rows.target]
     short, long = softmax_problem(rows.hidden, group, len(head.class_weight), plan)
     words = [[head.word_weight.detach().clone(), head.word_bias.detach().clone()] for _ in range(2)]
@@ -208,7 +208,7 @@ def _two_level(head: TwoLevelHead, rows: Rows, plan: Plan) -> list[tuple[Tensor,
     return list(zip([head.class_weight, head.class_bias, head.word_weight, head.word_bias], pairs, strict=True))
 
 
-def _bands(head: BandsHead, rows: Rows, plan: Plan) -> list[tuple[Tensor, Both]]:
+def _bands(head: BandsHead, rows: Rows, plan: AdamSettings) -> list[tuple[Tensor, Both]]:
     band, within = head.band[rows.target], head.within[rows.target]
     entry = torch.where(band < 0, within, head.short + band)
     short, long = softmax_problem(rows.hidden, entry, len(head.head_weight), plan)
@@ -220,7 +220,7 @@ def _bands(head: BandsHead, rows: Rows, plan: Plan) -> list[tuple[Tensor, Both]]
     return found
 
 
-def _tree(head: TreeHead, rows: Rows, plan: Plan) -> list[tuple[Tensor, Both]]:
+def _tree(head: TreeHead, rows: Rows, plan: AdamSettings) -> list[tuple[Tensor, Both]]:
     into = [[head.weight.detach().clone(), head.bias.detach().clone()] for _ in range(2)]
     for nodes, signs, mine, way in subtrees(head.branches.numpy(), rows.target.numpy()):
         solutions = sign_problem(rows.hidden[torch.from_numpy(mine)], torch.from_numpy(way), torch.from_numpy(signs), plan)

@@ -43,7 +43,7 @@ def turn_of(hidden: Tensor) -> Turn:
 
 @torch.no_grad()
 def turned_back(head: Head, turn: Turn) -> None:
-    """``head``, trained on turned vectors, becomes the one that says the same of vectors as they are."""
+    """``head``, trained on rotated vectors, becomes the one that says the same of vectors as they are."""
     for weight, bias in _readers(head):
         weight.copy_(weight @ turn.matrix.T)
         bias.sub_(weight @ turn.mean)

@@ -35,7 +35,7 @@ def counts(found: Sequence[Cell]) -> dict[str, int]:
     return {status: number[status] for status in STATUSES}
 
 
-def told(found: Sequence[Cell]) -> str:
+def summary(found: Sequence[Cell]) -> str:
     """``14 cells: 5 matched, 9 not run``, statuses that no cell has left out."""
     return f"{len(found)} cells: " + ", ".join(f"{number} {status}" for status, number in counts(found).items() if number)
 

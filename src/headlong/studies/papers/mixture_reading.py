@@ -36,9 +36,9 @@ K, PROVED = 10, 512
 
 Way = tuple[str, bool, bool]
 WAYS: dict[str, Way] = {
-    f"dense {name}{', rows first' * turned}{', probabilities' * plain}": (kind, turned, plain)
+    f"dense {name}{', rows first' * rows_first}{', probabilities' * plain}": (kind, rows_first, plain)
     for name, kind in {"fp32": "float32", "bf16": "bfloat16"}.items()
-    for turned in (False, True)
+    for rows_first in (False, True)
     for plain in (False, True)
 }
 """The type of the rows; rows times contexts, or the other way round; a mean of probabilities, or of their logarithms."""
@@ -48,7 +48,7 @@ def dense(layer: MixtureLayer, way: Way) -> Callable[[Tensor], tuple[Tensor, Ten
     """The mixture as PyTorch computes it, its rows read once for all components: the best that is dense."""
     import torch
 
-    kind, turned, plain = getattr(torch, way[0]), *way[1:]
+    kind, rows_first, plain = getattr(torch, way[0]), *way[1:]
     parts = (layer.project, layer.offset, layer.prior, layer.matrix.weight, layer.matrix.bias)
     project, offset, prior, weight, bias = (torch.from_numpy(np.array(part, np.float32)) for part in parts)
     rows = weight.to(kind)
@@ -56,7 +56,7 @@ def dense(layer: MixtureLayer, way: Way) -> Callable[[Tensor], tuple[Tensor, Ten
     @torch.no_grad()
     def answer(hidden: Tensor) -> tuple[Tensor, Tensor]:
         contexts = torch.tanh(torch.nn.functional.linear(hidden, project, offset)).view(-1, layer.latent).to(kind)
-        z = (rows @ contexts.T).T if turned else torch.nn.functional.linear(contexts, rows)
+        z = (rows @ contexts.T).T if rows_first else torch.nn.functional.linear(contexts, rows)
         shift = torch.nn.functional.linear(hidden, prior).log_softmax(-1)
         if plain:
             best = (shift.exp() @ (z.float() + bias).softmax(-1))[0].topk(K)

@@ -47,8 +47,8 @@ def rotate(
             if MEAN:
                 v -= tl.load(mean + d, mask=d < dim, other=0.0)
             there = (d < dim)[:, None] & (c < width)[None, :]
-            turned = tl.load(rotation + d.to(tl.int64)[:, None] * width + c[None, :], mask=there, other=0.0).to(tl.float64)
-            total += v[:, None] * turned
+            rotated = tl.load(rotation + d.to(tl.int64)[:, None] * width + c[None, :], mask=there, other=0.0).to(tl.float64)
+            total += v[:, None] * rotated
         x = tl.sum(total, 0)
     else:
         x = tl.load(hidden + b * dim + c, mask=c < dim, other=0.0).to(tl.float64)

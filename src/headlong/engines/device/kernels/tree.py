@@ -75,7 +75,7 @@ def path_sums(
 
 @triton.jit
 def uniforms(key, rows, out, draws, levels, BLOCK: tl.constexpr):
-    """``out [batch, draws, levels]``, ``walks.py``: 53 bits and a half of the Philox words of (draw, level, row)."""
+    """``out [batch, draws, levels]``, ``branches.py``: 53 bits and a half of the Philox words of (draw, level, row)."""
     b = tl.program_id(0).to(tl.int64)
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(rows + b)

@@ -32,7 +32,7 @@ from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
 from headlong.heads.growing import mitosis, prune, revive
 from headlong.store import open_file, replacing, write_file
 from headlong.studies.models.experts.mitosis import SAMPLE, Vectors, changed
-from headlong.studies.models.experts.plan import Plan
+from headlong.studies.models.experts.plan import TrainingPlan
 from headlong.studies.models.experts.proximal import Proximal, optimiser_of, strengthen
 from headlong.studies.models.experts.screening import screened
 
@@ -40,7 +40,7 @@ TOPS = (1, 5, 10)
 PIECE = 4096
 
 
-class Look(NamedTuple):
+class Evaluation(NamedTuple):
     """What a head is worth on a set of vectors: accuracies, the FLOPs ratio by its load there, share of targets it holds."""
 
     top: tuple[float, ...]
@@ -77,7 +77,7 @@ class LearningHead(ExpertsHead):
         return torch.zeros_like(found).index_put((torch.cat(route.rows),), found), places == ABSENT
 
 
-def started(data: Set, plan: Plan) -> LearningHead:
+def started(data: Set, plan: TrainingPlan) -> LearningHead:
     """One expert that is the layer, less what a softmax does not see."""
     vocab, dim = data.weight.shape
     options: dict[str, Any] = {"load": plan.load, "gamma": plan.gamma, "units": plan.units}
@@ -118,7 +118,7 @@ def divided(head: ExpertsHead, x: Tensor, noise: float, generator: torch.Generat
 
 
 def train(
-    head: ExpertsHead, data: Set, plan: Plan, optimiser: torch.optim.Optimizer, steps: int, generator: torch.Generator,
+    head: ExpertsHead, data: Set, plan: TrainingPlan, optimiser: torch.optim.Optimizer, steps: int, generator: torch.Generator,
     pruned: bool = True,
 ) -> None:  # fmt: skip
     """``steps`` of the head's own loss, with a pruning after every ``plan.prune`` of them."""
@@ -141,12 +141,12 @@ def train(
                 optimiser.weigh(head, data.train)
 
 
-def _optimiser(head: ExpertsHead, plan: Plan, lasso: float, data: Set) -> torch.optim.Optimizer:
+def _optimiser(head: ExpertsHead, plan: TrainingPlan, lasso: float, data: Set) -> torch.optim.Optimizer:
     return optimiser_of(head, lasso, data.train, plan.proximal, plan.rate, plan.gate_rate)
 
 
 @torch.no_grad()
-def look(head: ExpertsHead, vectors: Vectors) -> Look:
+def look(head: ExpertsHead, vectors: Vectors) -> Evaluation:
     """In pieces, in float32, on every vector that is given."""
     head.eval()
     hits, used, held = torch.zeros(len(TOPS)), torch.zeros(head.experts), 0
@@ -160,7 +160,7 @@ def look(head: ExpertsHead, vectors: Vectors) -> Look:
         held += int(member[best, target].sum())
     count = len(vectors.target)
     reads = head.experts + float((used / count * head.sizes.cpu()).sum())
-    return Look(tuple((hits / count).tolist()), head.vocab / reads, held / count, len(head.ids))
+    return Evaluation(tuple((hits / count).tolist()), head.vocab / reads, held / count, len(head.ids))
 
 
 class Stage(NamedTuple):
@@ -171,7 +171,7 @@ class Stage(NamedTuple):
     rungs: list[dict[str, float]]
 
 
-def learn(data: Set, plan: Plan, seed: int, folder: Path, tell: Callable[[str], None]) -> Iterator[Stage]:
+def learn(data: Set, plan: TrainingPlan, seed: int, folder: Path, tell: Callable[[str], None]) -> Iterator[Stage]:
     """All stages; one that ``folder`` holds is read and not trained again."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -196,7 +196,13 @@ def learn(data: Set, plan: Plan, seed: int, folder: Path, tell: Callable[[str], 
 
 
 def ramp(
-    head: LearningHead, data: Set, plan: Plan, lasso: float, generator: torch.Generator, tell: Callable[[str], None], half: Path
+    head: LearningHead,
+    data: Set,
+    plan: TrainingPlan,
+    lasso: float,
+    generator: torch.Generator,
+    tell: Callable[[str], None],
+    half: Path,
 ) -> list[dict[str, float]]:
     """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was.
 
@@ -220,7 +226,7 @@ def ramp(
 
 
 def _raised(
-    head: LearningHead, data: Set, plan: Plan, lasso: float, generator: torch.Generator, tell: Callable[[str], None]
+    head: LearningHead, data: Set, plan: TrainingPlan, lasso: float, generator: torch.Generator, tell: Callable[[str], None]
 ) -> list[dict[str, float]]:
     """The rungs; ``head`` is left at the last one before validation dropped."""
     rungs: list[dict[str, float]] = []
@@ -241,7 +247,7 @@ def _raised(
     return rungs
 
 
-def _line(head: ExpertsHead, seen: Look, lasso: float, full: float) -> dict[str, float]:
+def _line(head: ExpertsHead, seen: Evaluation, lasso: float, full: float) -> dict[str, float]:
     found = {f"top{top}": round(value, 4) for top, value in zip(TOPS, seen.top, strict=True)}
     sizes = head.sizes
     found |= {"experts": head.experts, "lasso": lasso, "flops": round(seen.flops, 3), "hit": round(seen.hit, 4)}

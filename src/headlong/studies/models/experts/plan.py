@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """``experts``  of each stage, every one twice the one before; the first starts from the whole layer
     ``lasso``    of the first rung, of both lassos; ``factor``  between rungs; ``rungs``  of a stage, ``last`` of the last one
     ``rung``     steps of a rung, and of settling at the end of a stage; ``first``  in the first stage, which has most to prune

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.adaptive.published import Rules, Search, answer
+from headlong.engines.adaptive.published import PublishedSearch, Rules, answer
 from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
 
 Ids = NDArray[np.int64]
@@ -30,7 +30,7 @@ SCALE = {"a": math.sqrt(0.1), "b": 1.0}
 """Standard deviation of D W_ij h_j."""
 
 
-class Drawn(Search):
+class Drawn(PublishedSearch):
     """A search over rows that come into being as they are read: prefix sums of each class's summands."""
 
     def __init__(self, panel: str, dim: int, rng: np.random.Generator) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headlong.heads.dense import DenseHead
     from headlong.heads.differentiated import DifferentiatedHead
-    from headlong.studies.models.experts.plan import Plan
+    from headlong.studies.models.experts.plan import TrainingPlan
 
 PIECE = 1024
 TUNED = 600
@@ -66,7 +66,7 @@ def frequent(data: study.Data, ratio: float) -> dict[str, float]:
     return {**found, "flops": round(vocab / len(kept), 2), "hit": round(float((place[data.target] >= 0).mean()), 4)}
 
 
-def tuned(data: study.Data, plan: Plan, method: str, seed: int, progress: Progress) -> dict[str, float]:
+def tuned(data: study.Data, plan: TrainingPlan, method: str, seed: int, progress: Progress) -> dict[str, float]:
     """The layer, or its blocks of falling width, trained on at the frozen backbone with the experts' batches and dropout."""
     import torch
     from torch.nn import functional

@@ -33,7 +33,7 @@ from headlong.studies.papers.doubly_sparse.printed import REAL, WORDS
 
 if TYPE_CHECKING:
     from headlong.studies.models.experts.learned import Set, Stage
-    from headlong.studies.models.experts.plan import Plan
+    from headlong.studies.models.experts.plan import TrainingPlan
 
 SEEDS = ("0", "1", "2")
 EXPERTS = (8, 16, 32, 64)
@@ -65,10 +65,10 @@ FREQUENT = {"ptb": 15.99, "wikitext2": 23.86}
 """Times fewer rows: what 64 experts are printed to save."""
 
 
-def plan_of(kind: str, task: str) -> Plan:
-    from headlong.studies.models.experts.plan import Plan
+def plan_of(kind: str, task: str) -> TrainingPlan:
+    from headlong.studies.models.experts.plan import TrainingPlan
 
-    return Plan(**{**PLANS[kind], **OTHERS.get((kind, task), {})})
+    return TrainingPlan(**{**PLANS[kind], **OTHERS.get((kind, task), {})})
 
 
 def planned() -> list[Setting]:

@@ -138,11 +138,11 @@ def main(folder: str, work: str, name: str, *tasks: str) -> None:
 
 def _lines(label: str) -> Progress:
     """A line on stderr for every tenth of a stage."""
-    told = [-1]
+    printed = [-1]
 
     def progress(done: int, total: int) -> None:
-        if 10 * done // total > told[0]:
-            told[0] = 10 * done // total
+        if 10 * done // total > printed[0]:
+            printed[0] = 10 * done // total
             sys.stderr.write(f"{label} {done}/{total}\n")
 
     return progress

@@ -126,9 +126,9 @@ def d_softmax(data: Data) -> tuple[dict[str, float], Any]:
     for part, width in ((order[quarter : 2 * quarter], dim // 2), (order[2 * quarter :], dim // 4)):
         # w h = (w T) (h - mean) R + w mean; the leading columns of R carry most of it
         basis, weight = whiten(layer.weight[part], calibration), np.asarray(layer.weight[part], np.float64)
-        turned, leading = (weight @ basis.back)[:, :width], basis.rotation[:, :width].astype(np.float64)
-        constant = weight @ basis.mean - turned @ (basis.mean @ leading) + bias[part]
-        rows = Layer(turned.astype(np.float32), constant.astype(np.float32))
+        rotated, leading = (weight @ basis.back)[:, :width], basis.rotation[:, :width].astype(np.float64)
+        constant = weight @ basis.mean - rotated @ (basis.mean @ leading) + bias[part]
+        rows = Layer(rotated.astype(np.float32), constant.astype(np.float32))
         blocks.append(Block(rows, 0, np.ascontiguousarray(leading.T, np.float32)))
     banded = BlocksLayer(blocks, dim, order)
     cost = sum(block.layer.vocab * block.layer.dim for block in blocks)

@@ -33,7 +33,7 @@ SGD_RATE = 20.0
 PUBLISHED = {"knots": 100_000, "start": "random", "gain": math.sqrt(PUBLISHED_RATE / SGD_RATE)}
 MILLION = PUBLISHED | {"knots": 1_000_000}
 
-HEADS: dict[str, dict[str, Any]] = {
+TRAINED_HEADS: dict[str, dict[str, Any]] = {
     "softmax": {"kind": "dense"},
     "PLIF, ours": {"kind": "plif"},
     "MoS, K = 15": {"kind": "mos", "components": 15},
@@ -57,7 +57,7 @@ EARLY = (
     "softmax", "PLIF, ours", "SigSoftmax", "MoS, K = 3", "PLIF, frozen random", "temperature", f"softmax, {WIDER} wide",
     "MoC, K = 3", "MoS, K = 3, PLIF", "PLIF, published", "GSS(-1.5, 2.5)", "monotone network",
 )  # fmt: skip
-LONG = tuple(head for head in HEADS if not head.endswith("wide") and head not in ("MoC, K = 3", "MoS, K = 3, PLIF"))
+LONG = tuple(head for head in TRAINED_HEADS if not head.endswith("wide") and head not in ("MoC, K = 3", "MoS, K = 3, PLIF"))
 PRINTED = ("softmax", "PLIF, published", "PLIF, ours", "MoS, K = 15", "MoS, K = 15, PLIF, published")
 """The rows of the talk's table, and our PLIF."""
 
@@ -145,7 +145,7 @@ def recipe_of(name: str, head: str, seed: int) -> Any:
         model = {"kind": "lstm", "dim": dim, "layers": 2, "dropout": 0.2}
         training = {"window": 35, "optimiser": "sgd", "rate": SGD_RATE}
     training |= {"epochs": study.epochs, "epoch_steps": study.steps, "batch": 20, "bf16": True, "seed": seed, "save_steps": 200}
-    tables = {"data": study.corpus, "model": model, "head": HEADS[head], "training": training}
+    tables = {"data": study.corpus, "model": model, "head": TRAINED_HEADS[head], "training": training}
     return from_dict(tables, f"{name}-{slug(head)}-{seed}")
 
 
@@ -158,7 +158,7 @@ def width_of(head: str, vocab: int) -> int:
 
 def parameters(head: str, dim: int, vocab: int) -> int:
     """Of two LSTM layers, the tied rows with their biases, and a mixture's projections and prior."""
-    components: int = HEADS[head].get("components", 0)
+    components: int = TRAINED_HEADS[head].get("components", 0)
     return 16 * (dim * dim + dim) + vocab * (dim + 1) + components * (dim * dim + 2 * dim)
 
 

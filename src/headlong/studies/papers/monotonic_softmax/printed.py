@@ -71,10 +71,10 @@ def _counted(what: str, corpus: str, head: str, printed: float) -> Cell:
 
 
 def awd_parameters(vocab: int, head: str) -> int:
-    """Of the published AWD-LSTM (400, 1150, 1150, 400, tied) with one of ``models.HEADS``."""
-    from headlong.studies.papers.monotonic_softmax.models import HEADS
+    """Of the published AWD-LSTM (400, 1150, 1150, 400, tied) with one of ``models.TRAINED_HEADS``."""
+    from headlong.studies.papers.monotonic_softmax.models import TRAINED_HEADS
 
-    sizes, options = (400, 1150, 1150, 400), HEADS[head]
+    sizes, options = (400, 1150, 1150, 400), TRAINED_HEADS[head]
     components: int = options.get("components", 0)
     knots: int = options.get("knots", 0)
     layers = sum(4 * after * (size + after + 2) for size, after in pairwise(sizes))

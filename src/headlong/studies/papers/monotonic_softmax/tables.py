@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SIZE, STEPS, RATE = 300, 1000, 0.03
 ALPHAS, DIMS, SEEDS = (0.01, 0.1), (4, 8, 2, 16, 32), (1, 2, 3)
 COMPONENTS = 4
-HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+FITTED_HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("identity", {}),
     "PLIF, 256 knots": ("plif", {"knots": 256, "gain": 1.0}),
     "SigSoftmax": ("sigsoftmax", {}),
@@ -47,7 +47,7 @@ def setting(alpha: float, dim: int, head: str, seed: int) -> Setting:
 
 def planned() -> list[Setting]:
     """Every row, the claim's first."""
-    return [setting(alpha, dim, head, seed) for alpha in ALPHAS for dim in DIMS for seed in SEEDS for head in HEADS]
+    return [setting(alpha, dim, head, seed) for alpha in ALPHAS for dim in DIMS for seed in SEEDS for head in FITTED_HEADS]
 
 
 def run(context: Context) -> Iterator[Row]:
@@ -79,7 +79,7 @@ def fit(alpha: float, dim: int, head: str, seed: int, steps: int = STEPS) -> dic
     torch.manual_seed(seed)
     wanted = torch.from_numpy(targets(alpha, seed)).float()
     size, own = len(wanted), COMPONENTS if head.startswith("mixture") else 1
-    name, options = HEADS[head]
+    name, options = FITTED_HEADS[head]
     contexts, rows = (0.3 * torch.randn(size, own, dim)).requires_grad_(), (0.3 * torch.randn(size, dim)).requires_grad_()
     bias, prior = torch.zeros(size, requires_grad=True), torch.zeros(size, own, requires_grad=True)
     curve = build_curve(name, **options)

@@ -24,7 +24,7 @@ from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import IDENTITY, Gss, Link, Table
 from headlong.store import replacing
-from headlong.studies.papers.monotonic_softmax.models import HEADS, slug
+from headlong.studies.papers.monotonic_softmax.models import TRAINED_HEADS, slug
 
 QUERIES = 2048
 SIZE, DIM, COMPONENTS = 300, 8, 3
@@ -56,7 +56,7 @@ def trained(runs: Path) -> Iterator[dict[str, Any]]:
     from headlong.studies.models.harvest import vectors
     from headlong.studies.models.jobs import harvested_feed
 
-    for head in HEADS:
+    for head in TRAINED_HEADS:
         folder = runs / slug(f"{head}-1")
         if not (folder / "best.safetensors").is_file():
             continue

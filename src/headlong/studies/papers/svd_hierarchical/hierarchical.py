@@ -138,11 +138,11 @@ def run(folder: str, context: Context) -> Iterator[Row]:
 
 def of_head(head: Head, data: Data, truth: Vectors) -> dict[str, float]:
     """One head, trained to the end."""
-    from headlong.studies.models.separate import Plan, fit
+    from headlong.studies.models.separate import AdamSettings, fit
 
     found: list[float] = []
     got: dict[str, float] = {}
-    for _ in fit(head, rows_of(data), Plan(PASSES, RATE)):
+    for _ in fit(head, rows_of(data), AdamSettings(PASSES, RATE)):
         found.append(perplexity(head, data))
         got = got or agreement(head.to_layer(), data, truth)
     return settled(*found) | got
@@ -153,7 +153,7 @@ def of_full(layer: Layer, data: Data, truth: Vectors, longer: bool) -> dict[str,
     import torch
 
     from headlong.heads import DenseHead
-    from headlong.studies.models.separate import Plan, tuned
+    from headlong.studies.models.separate import AdamSettings, tuned
 
     head = DenseHead(layer.dim, layer.vocab)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def of_full(layer: Layer, data: Data, truth: Vectors, longer: bool) -> dict[str,
         if layer.bias is not None and head.bias is not None:
             head.bias.copy_(torch.from_numpy(np.array(layer.bias, np.float32)))
     if longer:
-        tuned(head, rows_of(data), Plan(rate=RATE_AT_THE_END))
+        tuned(head, rows_of(data), AdamSettings(rate=RATE_AT_THE_END))
     return {"perplexity": perplexity(head, data)} | agreement(head.to_layer(), data, truth)
 
 

@@ -89,10 +89,10 @@ def evaluate(layer: Layer, hidden: Doubles, calibration: Doubles, context: Conte
         part = slice(start, start + QUERIES_AT_ONCE)
         exact = Exact.of(weight, layer.bias, hidden[part])
         wanted = None if target is None else target[part]
-        for name, (columns, turned) in looks.items():
+        for name, (columns, rotated) in looks.items():
             for width in WIDTHS:
                 keep = max(1, layer.dim // width)
-                preview = turned[part, :keep] @ columns[:, :keep].T
+                preview = rotated[part, :keep] @ columns[:, :keep].T
                 if layer.bias is not None:
                     preview += layer.bias
                 for rows, values in compare(exact, preview, wanted):

@@ -49,8 +49,8 @@ def found(root: Path, name: str) -> tuple[Layer, Doubles] | None:
 
 def weighted(singular: Doubles, directions: Doubles, hidden: Doubles) -> Doubles:
     """Singular values of ``W C^(1/2)``, falling: with ``W = U S Q^T`` the roots of the eigenvalues of ``S Q^T C Q S``."""
-    turned = (hidden @ directions) * singular
-    energies = np.linalg.eigvalsh(turned.T @ turned / len(hidden))[::-1]
+    rotated = (hidden @ directions) * singular
+    energies = np.linalg.eigvalsh(rotated.T @ rotated / len(hidden))[::-1]
     return np.asarray(np.sqrt(np.maximum(energies, 0.0)), np.float64)
 
 
