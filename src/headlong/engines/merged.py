@@ -100,7 +100,7 @@ class Merged(Bounded, ABC):
 
 
 class _Query:
-    """One query as a :class:`headlong.engines.sampling_filters.CandidateSource`; keeps the logits that it saw and their cost."""
+    """One query as a :class:`~headlong.engines.sampling_filters.CandidateSource`; keeps its logits and their cost."""
 
     def __init__(self, whole: Merged, call: Asked, cost: list[Array], row: int, about: Any) -> None:
         self.whole, self.call, self.cost, self.row, self.about = whole, call, cost, row, about
