@@ -9,6 +9,7 @@
 namespace headlong {
 namespace {
 
+constexpr double kClearly = 1.3;  // more than a dense pass, by the first piece alone
 constexpr int64_t kJudged = 4, kLeastJudged = 4;  // of the sample's pieces one in so many is weighed before the others, and no fewer
 
 float first_point(float theta, uint64_t& noise) {
@@ -113,15 +114,15 @@ void read_pieces(const Executor& e, BatchState& batch, const std::vector<int64_t
     });
 }
 
-// Whether the whole of the batch would cost less read densely, by what some of its pieces reported.
-bool cheaper_densely(const Executor& e, const BatchState& batch, int64_t some) {
+// Whether the whole of the batch would cost `times` as much as read densely, by what some of its pieces reported.
+bool cheaper_densely(const Executor& e, const BatchState& batch, size_t some, double times) {
     const double every = static_cast<double>(batch.pieces) / static_cast<double>(some);
     double hits = 0;
     for (int q = 0; q < batch.n; ++q) hits += static_cast<double>(std::min(batch.reported[q].load(), batch.most_reported));
     const double closer = static_cast<double>(batch.closer.load()) * static_cast<double>(batch.lanes);
     const double looks = static_cast<double>(e.vocab) * static_cast<double>(batch.lanes) * lane_cost(e.preview.bytes / static_cast<double>(e.padded));
     const double rest = every * (closer * lane_cost(static_cast<double>(e.deeper[0].bytes)) + hits * hit_cost(static_cast<double>(e.deeper[0].bytes)));
-    return looks + rest > static_cast<double>(e.vocab) * static_cast<double>(batch.n) * dense_cost(e, static_cast<double>(batch.n));
+    return looks + rest > times * static_cast<double>(e.vocab) * static_cast<double>(batch.n) * dense_cost(e, static_cast<double>(batch.n));
 }
 
 }  // namespace
@@ -134,9 +135,14 @@ bool pass_over(const Executor& e, BatchState& batch) {
     const int64_t stride = kEvery * std::clamp<int64_t>(batch.sample / kLeastJudged, 1, kJudged);
     std::vector<int64_t> some, others;
     for (int64_t p = 0; p < batch.pieces; ++p) (p % stride == 0 ? some : others).push_back(p);
-    read_pieces(e, batch, some, 0);
+    read_pieces(e, batch, {some[0]}, 0);
+    bool stop = cheaper_densely(e, batch, 1, kClearly);
+    if (!stop) {
+        read_pieces(e, batch, {some.begin() + 1, some.end()}, 0);
+        stop = cheaper_densely(e, batch, some.size(), 1);
+    }
     mark("batch: judgement");
-    if (cheaper_densely(e, batch, static_cast<int64_t>(some.size()))) return false;
+    if (stop) return false;
     read_pieces(e, batch, others, batch.threads);
     mark("batch: all classes");
     return true;

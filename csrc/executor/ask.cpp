@@ -18,6 +18,7 @@ constexpr size_t kMostScouts = 4;        // queries that speak for a block of fo
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
 constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
 constexpr size_t kQueriesPerScout = 16, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
+constexpr size_t kLeastWeighed = 5;  // queries of a batch whose first ones' costs count: of fewer, one is too much of all
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
 // others taken to be, and not even a sample is paid for them.
@@ -33,8 +34,8 @@ bool all_finish_densely(const Executor& e, const double* hidden, const std::vect
     return std::all_of(look.finish_densely.begin(), look.finish_densely.end(), [](const std::atomic<int>& finish_densely) { return finish_densely.load() != 0; });
 }
 
-// One block of queries: the look, and what became of each.
-void look_and_resolve(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows,
+// One block of queries: the look, and what became of each. Returns the bytes of the look.
+double look_and_resolve(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows,
                       const Question& question, bool keep, size_t together, int threads, const Resolve& resolve,
                       std::vector<Status>& status, std::vector<Answer>& answers) {
     Look look = start_look(e, source, hidden, rows, threads);
@@ -48,11 +49,27 @@ void look_and_resolve(const Executor& e, const Source& source, const double* hid
         answer.bytes += look.bytes[q];
         if (look.finish_densely[q].load() == 0) status[q] = resolve(look, q, threads, answer);
     };
-    if (n == 1) return resolve_one(0, threads);
+    const double bytes = std::accumulate(look.bytes.begin(), look.bytes.end(), 0.0);
+    if (n == 1) return resolve_one(0, threads), bytes;
     Turns<int> next;
     run_parallel(std::min(threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) resolve_one(q, 1);
     });
+    return bytes;
+}
+
+double beside_looks(const Executor& e, const std::vector<int64_t>& rows, const std::vector<Answer>& answers) {
+    double cost = 0;
+    for (int64_t row : rows) cost += cost_beside_look(e, answers[row], 0);
+    return cost;
+}
+
+// Whether some queries of a batch, by what was counted, cost more than their part of a dense pass: their look, which was so many
+// bytes, what they took beside it, and that pass for those that it served nothing. Where a look alone costs more, it was asked for.
+bool costs_more_than_rows(const Executor& e, double queries, double in_vain, double look_bytes, double beside, double together) {
+    const double dense = dense_cost(e, together), look = look_cost(e), classes = static_cast<double>(e.vocab);
+    const double looks = queries * look * look_bytes / e.preview.bytes;
+    return look < dense && (looks + in_vain * dense) * classes + beside - closer_cost(e, look_bytes) > queries * dense * classes;
 }
 
 }  // namespace
@@ -65,19 +82,27 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));
     const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || e.keeping.load() > 0;
     const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
+    // Some of a batch are answered first, with all that they take: the others are read as was cheaper for these.
+    const size_t first = use_preview && rows.size() >= kLeastScouted ? rows.size() / kQueriesPerScout + 1 : rows.size();
+    const bool scouted = first < rows.size() && rows.size() >= kLeastWeighed && e.budget == 0 && !question.keep && static_cast<int64_t>(first) <= affordable;
+    bool densely = false;
     std::vector<int64_t> kept_later, finish_densely;
-    const size_t first = use_preview ? rows.size() / kQueriesPerScout + 1 : rows.size();
     for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
-        stop = std::min({rows.size(), start + static_cast<size_t>(step), start == 0 && rows.size() >= kLeastScouted ? first : rows.size()});
+        stop = std::min({rows.size(), start + static_cast<size_t>(step), start == 0 ? first : rows.size()});
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + stop);
         // What was looked at in vain cannot be taken back: where it was for most so far, the others are read densely at once.
-        if (use_preview && (2 * finish_densely.size() > start || all_finish_densely(e, hidden, some, question, threads, answers))) {
+        if (use_preview && (densely || 2 * finish_densely.size() > start || all_finish_densely(e, hidden, some, question, threads, answers))) {
             finish_densely.insert(finish_densely.end(), some.begin(), some.end());
             continue;
         }
         std::vector<Status> status(some.size(), Status::finish_densely);
-        look_and_resolve(e, source, hidden, some, question, keep, rows.size(), threads, resolve, status, answers);
+        const bool scouts = scouted && start == 0, kept = keep || scouts;
+        const double before = scouts ? beside_looks(e, some, answers) : 0;
+        const double look_bytes = look_and_resolve(e, source, hidden, some, question, kept, rows.size(), threads, resolve, status, answers);
         const int n = static_cast<int>(some.size());
+        if (scouts)
+            densely = costs_more_than_rows(e, n, static_cast<double>(std::count(status.begin(), status.end(), Status::finish_densely)), look_bytes,
+                                    beside_looks(e, some, answers) - before, static_cast<double>(rows.size()));
         int came_back = 0;
         for (int q = 0; q < n; ++q) {
             if (status[q] == Status::keep) kept_later.push_back(some[q]), ++came_back;
@@ -85,7 +110,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
             answers[some[q]].dense = !use_preview;
         }
         // Remember for the next calls whether most queries want their estimates kept.
-        if (!keep && 2 * came_back > n) e.keeping.store(16);
+        if (!kept && 2 * came_back > n) e.keeping.store(16);
         else if (keep && e.keeping.load() > 0) e.keeping.fetch_sub(1);
     }
     if (!kept_later.empty()) {
@@ -98,7 +123,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
         // Each was judged by its part of a pass that all share. Few of many would pay for all of it: they are looked at once more, as
         // the smaller batch that they are, or alone.
         const auto part = [&](size_t n) { return dense_cost(e, static_cast<double>(n)); };
-        const bool few = part(finish_densely.size()) > kDearer * part(rows.size());
+        const bool few = part(finish_densely.size()) > kDearer * part(rows.size()) + look_cost(e);
         if (few && finish_densely.size() <= kMostAlone)
             for (int64_t row : finish_densely) over_blocks(e, hidden, {row}, question, false, resolve, finish, answers);
         else

@@ -2,12 +2,17 @@
 // for ratios alone, by which a query of a batch is looked at or read densely. No id and no logit goes by them.
 #pragma once
 
-#include "executor/matrix.h"
+#include "executor/executor.h"
 
 namespace headlong {
 
-// A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes.
-inline double dense_cost(const Matrix& m, double n) { return 1.5 + 0.018 * static_cast<double>(m.dim) + 0.1 * m.row_bytes() / n; }
+// A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes, which
+// small layers leave in a cache.
+inline double dense_cost(const Matrix& m, double n) {
+    constexpr double kCached = 8 << 20;
+    const double byte = m.row_bytes() * static_cast<double>(m.vocab) <= kCached ? 0.01 : 0.1;
+    return 2.1 + 0.021 * static_cast<double>(m.dim) + byte * m.row_bytes() / n;
+}
 
 // A class that is looked at for one lane of many by so many bytes of codes.
 inline double lane_cost(double bytes) { return 0.7 + 0.006 * bytes; }
@@ -17,5 +22,23 @@ inline double hit_cost(double bytes) { return 25 + 0.1 * bytes; }
 
 // A class of a look at all of them for one query, beside its codes: its interval, and what that adds to the sums.
 constexpr double kInterval = 2.5;
+inline double look_cost(const Executor& e) { return kInterval + lane_cost(e.preview.bytes / static_cast<double>(e.padded)); }
+
+// A class of one more pass over the intervals of a query, for its normaliser.
+constexpr double kPass = 2;
+
+// Classes that a query looked at more closely, by the bytes of their codes.
+inline double closer_cost(const Executor& e, double bytes) {
+    if (e.deeper.empty()) return 0;
+    const double each = static_cast<double>(e.deeper[0].bytes);
+    return bytes / each * hit_cost(each);
+}
+
+// What an answer took beside its look at all classes, of which there were so many bytes: rows, closer looks, passes.
+inline double cost_beside_look(const Executor& e, const Answer& answer, double look_bytes) {
+    const double rows = static_cast<double>(answer.rows);
+    return rows * hit_cost(e.row_bytes()) + closer_cost(e, answer.bytes - look_bytes - rows * e.row_bytes()) +
+           kPass * answer.passes * static_cast<double>(e.vocab);
+}
 
 }  // namespace headlong

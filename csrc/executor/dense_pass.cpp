@@ -29,6 +29,28 @@ void keep_best(std::vector<Scored>& best, int64_t k, const Scored& s) {
     std::push_heap(best.begin(), best.end(), better);
 }
 
+// Adds the exponentials of some classes, `equal` where they all have one logit; returns the largest logit, or -inf where none is there.
+double add_exps(const Executor& e, const Question& question, const double* z, int64_t count, bool equal, Own& own) {
+    if (equal) {
+        own.shift = e.linked(z[0]) * question.beta;
+        own.sum += static_cast<double>(count);
+        return z[0];
+    }
+    double f[kBlock], top = -kInf, most = -kInf;
+    for (int64_t i = 0; i < count; ++i) {
+        f[i] = z[i] == -kInf ? z[i] : e.linked(z[i]) * question.beta;
+        top = std::max(top, f[i]);
+        most = std::max(most, z[i]);
+    }
+    if (top == -kInf) return top;
+    if (top > own.shift) {
+        own.sum *= own.shift == -kInf ? 0 : std::exp(own.shift - top);
+        own.shift = top;
+    }
+    own.sum += e.kernels->sum_exps(f, count, own.shift);
+    return most;
+}
+
 }  // namespace
 
 // Runs of rows whose sums are joined in order: the same whatever the threads.
@@ -80,20 +102,12 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
     const int64_t all = pieces(e), k = question.k;
     const size_t n = rows.size();
     std::vector<Own> each(all * n);
+    const bool equal = e.bias == nullptr && question.mask == nullptr &&
+                       std::all_of(rows.begin(), rows.end(), [&](int64_t row) { return all_zero(e, hidden + row * e.dim); });
     every_logit(e, hidden, rows, question, [&](int64_t piece, int q, int64_t first, int64_t count, const double* z) {
         Own& own = each[piece * n + q];
-        double f[kBlock], top = -kInf, most = -kInf;
-        for (int64_t i = 0; i < count; ++i) {
-            f[i] = z[i] == -kInf ? z[i] : e.linked(z[i]) * question.beta;
-            top = std::max(top, f[i]);
-            most = std::max(most, z[i]);
-        }
-        if (top == -kInf) return;
-        if (top > own.shift) {
-            own.sum *= own.shift == -kInf ? 0 : std::exp(own.shift - top);
-            own.shift = top;
-        }
-        own.sum += e.kernels->sum_exps(f, count, own.shift);
+        const double most = add_exps(e, question, z, count, equal, own);
+        if (most == -kInf) return;
         // Ids rise within a piece: who only equals the worst of the best comes too late.
         if (k == 0 || (static_cast<int64_t>(own.best.size()) == k && most <= own.best.front().z)) return;
         for (int64_t i = 0; i < count; ++i)

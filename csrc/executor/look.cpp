@@ -290,12 +290,12 @@ double worth_scoring(const Executor& e, const Look& look) { return e.share * par
 // Rows that an estimate of the normaliser may take, if it turns out to need more than it was thought to.
 double most_rows(const Executor& e, const Look& look) { return part_of_dense(e, look) * (e.share * static_cast<double>(e.vocab) + 4096); }
 
-// Classes that a query of several may look at more closely, one by one, before its part of a dense pass is cheaper: what that spares
+// Classes of which a query of several may read so many bytes each, one by one, before its part of a dense pass is cheaper: what that spares
 // beside the look at all classes, or a part of it where the look is most of it.
-double bearable_hits(const Executor& e, const Look& look, size_t level) {
+double bearable_hits(const Executor& e, const Look& look, double bytes) {
     if (look.together < 2 || look.source != &e.preview) return kInf;
-    const double dense = dense_cost(e, look.together), spared = dense - kInterval - lane_cost(e.preview.bytes / static_cast<double>(e.padded));
-    return std::max(0.3 * dense, 0.7 * spared) * static_cast<double>(e.vocab) / hit_cost(static_cast<double>(e.deeper[level].bytes));
+    const double dense = dense_cost(e, look.together), spared = dense - look_cost(e);
+    return std::max(0.3 * dense, 0.7 * spared) * static_cast<double>(e.vocab) / hit_cost(bytes);
 }
 
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {

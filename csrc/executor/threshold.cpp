@@ -37,7 +37,7 @@ double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k) {
     const bool sorted_out = look.source == &e.preview && !e.deeper.empty();
     const double most = (sorted_out ? std::max(e.share, 0.7) : e.share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
     if (!sorted_out) return most;
-    const double hits = bearable_hits(e, look, 0) * static_cast<double>(seen) / static_cast<double>(e.vocab);
+    const double hits = bearable_hits(e, look, static_cast<double>(e.deeper[0].bytes)) * static_cast<double>(seen) / static_cast<double>(e.vocab);
     return std::min(most, hits + 3 * std::sqrt(hits) + 2.0 * static_cast<double>(k) + 8);
 }
 

@@ -48,7 +48,7 @@ void look_at_all(const Executor& e, Look& look, const Question& question, bool s
 double part_of_dense(const Executor& e, const Look& look);
 double worth_scoring(const Executor& e, const Look& look);
 double most_rows(const Executor& e, const Look& look);
-double bearable_hits(const Executor& e, const Look& look, size_t level);
+double bearable_hits(const Executor& e, const Look& look, double bytes);
 
 // executor/prepare.cpp: a query as the levels want it
 void prepare(const Executor& e, const Source& source, Look& look);

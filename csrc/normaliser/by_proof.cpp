@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "executor/costs.h"
 #include "normaliser/histogram.h"
 
 namespace headlong {
@@ -86,7 +87,8 @@ Histogram histogram_of(const Executor& e, const Refined& r, int64_t stride, int 
 }
 
 // Where to cut is guessed from an eighth of the classes; what comes of the cut is counted.
-Histogram guessed(const Executor& e, const Refined& r, int threads) { return histogram_of(e, r, e.padded < 32 * kChunk ? 1 : 8, threads); }
+int64_t stride_of(const Executor& e) { return e.padded < 32 * kChunk ? 1 : 8; }
+Histogram guessed(const Executor& e, const Refined& r, int threads) { return histogram_of(e, r, stride_of(e), threads); }
 
 // The classes with gaps from `edge` on and the sum of their lower ends, and the sums of both ends of all others.
 struct Split {
@@ -214,15 +216,19 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
     const double exact = take_out(e, look, q, scored, question.beta, &shift);
     const double fixed = float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
     const double aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
-    if (aim <= 0) return Status::finish_densely;
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
+    // A guess and a split for each level and for the rows: that may be more than a query's part of a dense pass.
+    const double passes = (1 + levels) * (1 + 1.0 / static_cast<double>(stride_of(e))), dense = dense_cost(e, look.together);
+    const bool densely = look.source == &e.preview && look.together > 1 && look_cost(e) < dense && kPass * passes > dense;
+    if (aim <= 0 || densely) return Status::finish_densely;
+    answer.passes += passes;
     Refined r{look.est.data() + q * e.padded, radii(e, look, q, threads), question.beta, static_cast<float>(question.beta), shift, exact,
               static_cast<float>(aim * exact / (64 * static_cast<double>(e.padded)))};
-    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     for (int level = 0; level < levels; ++level) {
         // Looked at more closely until the rest takes half of what may stay open.
         const Cut cut = widest(guessed(e, r, threads), exact, aim, 0.5);
         if (cut.rows > 0.8 * static_cast<double>(e.vocab) || cut.bearable <= 0 || cut.rows == 0) continue;
-        if (cut.rows > bearable_hits(e, look, level)) return Status::finish_densely;
+        if (cut.rows > bearable_hits(e, look, static_cast<double>(e.deeper[level].bytes))) return Status::finish_densely;
         read_deeper(e, look, q, level, split_at(e, r, edge_of(cut.bin), threads).ids, threads, r.rad, answer);
     }
     // Rows at their last codes are scored until the rest is narrow enough.

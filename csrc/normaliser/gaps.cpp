@@ -200,6 +200,7 @@ double left_by(const Executor& e, const Look& look, int q, const Rule& rule, siz
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer) {
     Outline outline(e, w, aim * (exact + w.sum));
+    answer.passes += 0.75 + 0.75 * static_cast<double>(outline.first) / kChunk;  // their weights and what is widest; the outline
     Wager wager = cheapest(outline, w, exact, aim, rule, 1, 0);
     const double most = 0.8 * part_of_dense(e, look) * static_cast<double>(e.vocab);
     for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {

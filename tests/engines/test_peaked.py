@@ -200,3 +200,23 @@ def test_a_batch_that_would_look_at_much_one_by_one_is_read_densely(way: str) ->
     together, full = engine.topk(hidden, K), dense.topk(hidden, K)
     assert together.cost.dense.all() and (together.ids == full.ids).all()
     assert together.cost.rows.max() <= full.cost.rows.max() + 4 * K
+
+
+@pytest.mark.parametrize("way", ["as it turns out", "as is known beforehand"])
+def test_a_batch_whose_proofs_cost_more_than_rows_is_read_densely(way: str) -> None:
+    """Looks that succeed may cost more than a dense pass: a query shares no pass over its intervals with another."""
+    rng = np.random.default_rng(9)
+    weight = (rng.normal(size=(12_000, 256)) * np.exp(0.4 * rng.normal(size=(12_000, 1)))).astype(np.float16)
+    hidden = rng.normal(size=(64, 256))
+    hidden /= np.std(hidden @ weight[:500].T.astype(np.float64), axis=1, keepdims=True)
+    bits = 8 if way == "as it turns out" else 6  # then another level follows, which takes as many passes again
+    engine = hl.compile(hl.Layer(weight), "cascade", bits=bits, eps=0.1, delta=0.0, threads=2)
+    peaked, flat = engine.topk(40 * hidden, K), engine.topk(1e-3 * hidden, K)
+    assert peaked.cost.dense.sum() == (64 - (64 // 16 + 1) if way == "as it turns out" else 64)
+    assert peaked.cost.rows.max() < 0.01 * len(weight)
+    # Known from the look at all classes, or not asked for.
+    assert not flat.cost.dense.any() and not engine.topk(40 * hidden, K, eps=np.inf).cost.dense.any()
+    full = hl.compile(hl.Layer(weight), "full", eps=0.1).topk(40 * hidden, K)
+    assert (peaked.ids == full.ids).all() and peaked.proved.all()
+    again = engine.topk(40 * hidden, K)
+    assert again.lse.tobytes() == peaked.lse.tobytes() and (again.ids == peaked.ids).all()
