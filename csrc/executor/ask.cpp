@@ -17,7 +17,7 @@ constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay i
 constexpr size_t kMostScouts = 4;        // queries that speak for a block of four times as many or more
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
 constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
-constexpr size_t kQueriesPerScout = 16, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
+constexpr size_t kQueriesPerScout = 32, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
 constexpr size_t kLeastWeighed = 5;  // queries of a batch whose first ones' costs count: of fewer, one is too much of all
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
