@@ -109,7 +109,11 @@ void read_pieces(const Executor& e, BatchState& batch, const std::vector<int64_t
     Turns<int64_t> next;
     run_parallel(static_cast<int>(std::min<int64_t>(batch.threads, count)), [&](int thread) {
         Worker worker(e, batch, lists + thread);
-        for (int64_t at = next++; at < count; at = next++) worker.read(pieces[at]);
+        for (auto run = next.run(count, batch.threads); run.first < count; run = next.run(count, batch.threads))
+            for (int64_t at = run.first; at < run.stop; ++at) {
+                check_in();
+                worker.read(pieces[at]);
+            }
         batch.closer += worker.closer;
     });
 }

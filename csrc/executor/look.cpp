@@ -179,10 +179,13 @@ struct Pass {
             Scratch<float> own(keep ? 0 : look.prepared.n * kChunk), work(2 * kChunk);
             int64_t own_read = 0;  // a counter that threads share would cost each of them as much as a span does
             Scratch<float> scratch(tiled ? kBlock * (look.source->width + kTileQueries) : 0);
-            for (int64_t piece = next++; piece < stop && wanted(); piece = next++)
-                for (int64_t s = piece * length; s < std::min(spans, (piece + 1) * length); ++s) {
-                    take(thread, piece, static_cast<size_t>(s), own.data(), work.data(), scratch.data());
-                    own_read += look.spans[s].count;
+            for (auto run = next.run(stop, threads); run.first < stop; run = next.run(stop, threads))
+                for (int64_t piece = run.first; piece < run.stop && wanted(); ++piece) {
+                    check_in();
+                    for (int64_t s = piece * length; s < std::min(spans, (piece + 1) * length); ++s) {
+                        take(thread, piece, static_cast<size_t>(s), own.data(), work.data(), scratch.data());
+                        own_read += look.spans[s].count;
+                    }
                 }
             read += own_read;
         });
