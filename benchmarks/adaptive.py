@@ -2,7 +2,7 @@
 
     python benchmarks/adaptive.py time LAYER HIDDEN:SPLIT OUT.json        one run, all contestants interleaved, batch 1
     python benchmarks/adaptive.py coverage LAYER HIDDEN:SPLIT OUT.json    do intervals hold? spiky rows included
-    python benchmarks/adaptive.py lowdim LAYER HIDDEN:SPLIT OUT.json      the layer cut to 8, 16, 32 and 64 dimensions
+    python benchmarks/adaptive.py lowdim LAYER HIDDEN:SPLIT OUT.json [DIM ...]    the layer cut to 8, 16, 32 and 64 dimensions
     python benchmarks/adaptive.py questions LAYER HIDDEN:SPLIT OUT.json   top-k and nuclei: right ones, entries read
 """
 
@@ -74,7 +74,7 @@ def run_time(layer_file: str, source: str, out: str) -> None:
     _write(out, {"vocab": layer.vocab, "dim": layer.dim, "eps": EPS, "delta": DELTA}, rows)
 
 
-def timed(layer: Any, hidden: Any, rounds: int, seconds: float, more: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def timed(layer: Any, hidden: Any, rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Every contestant on the same queries, interleaved: medians, failures, what was read."""
     import numpy as np
 
@@ -82,7 +82,7 @@ def timed(layer: Any, hidden: Any, rounds: int, seconds: float, more: dict[str, 
     from headlong.bench.rivals import contestant
 
     tuning, queries, learning = _parts(hidden)
-    found = engines(layer, tuning, learning) | (more or {})
+    found = engines(layer, tuning, learning)
     exact = found["full"].topk(queries, 1)
     with pinned(THREADS):
         rivals = [contestant(name, layer, 1, THREADS) for name in ("torch fp32", "torch bf16")]
@@ -128,8 +128,9 @@ def entries(engine: Any, queries: Any, cost: Any, k: int = 1) -> float:
     return float(np.mean(scored + np.where(cost.dense, 0, first))) / whole
 
 
-def run_lowdim(layer_file: str, source: str, out: str) -> None:
-    """The leading principal coordinates of a trained layer: how few dimensions change who is fastest."""
+def run_lowdim(layer_file: str, source: str, out: str, *dims: str) -> None:
+    """The leading principal coordinates of a trained layer: how few dimensions change who is fastest. Rows of other dimensions
+    than those asked for stay in the file."""
     import numpy as np
 
     from headlong import Layer
@@ -138,12 +139,14 @@ def run_lowdim(layer_file: str, source: str, out: str) -> None:
     weight = np.asarray(layer.weight, np.float64)
     values, turn = np.linalg.eigh(np.cov(hidden.T.astype(np.float64)))
     turn = turn[:, np.argsort(-values)]
-    rows = []
-    for dim in (8, 16, 32, 64):
+    asked = [int(dim) for dim in dims] or [8, 16, 32, 64]
+    known = json.loads(Path(out).read_text(encoding="utf-8"))["rows"] if dims and Path(out).exists() else []
+    rows = [row for row in known if row["dim"] not in asked]
+    for dim in asked:
         part = Layer(np.ascontiguousarray(weight @ turn[:, :dim], np.float32), layer.bias)
         vectors = np.ascontiguousarray(hidden @ turn[:, :dim], np.float32)
-        rows += [{"dim": dim, **row} for row in timed(part, vectors, 7, 25, {})]
-    _write(out, {"vocab": layer.vocab, "eps": EPS, "delta": DELTA}, rows)
+        rows += [{"dim": dim, **row} for row in timed(part, vectors, 7, 25)]
+    _write(out, {"vocab": layer.vocab, "eps": EPS, "delta": DELTA}, sorted(rows, key=lambda row: int(row["dim"])))
 
 
 def run_questions(layer_file: str, source: str, out: str) -> None:

@@ -9,9 +9,9 @@
     loop, cold  median microseconds of one query at a time: the same query just before, or 96 MB of other numbers
     batch       median microseconds a query where all are asked at once
 
-The indexes are those of ``recall_curves.py``, at each value of their knob; ``faiss Flat`` and ``torch`` read all rows, and are
+The indexes are those of ``indexes.py``, at each value of their knob; ``faiss Flat`` and ``torch`` read all rows, and are
 asked fewer times. ``build`` takes the kinds that are named, or all; ``time`` takes those that were built, or of
-them those that are named.
+them those that are named, and leaves the others' rows in the file as they are.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 import torch
+from indexes import KINDS
 from phrases import QUERIES, K, compiled, read
-from recall_curves import KINDS
 
 import headlong as hl
 from headlong.bench import measure
@@ -65,13 +65,13 @@ def home(folder: Path, vocab: int) -> Path:
 
 def build(folder: Path, vocab: int, kinds: list[str]) -> None:
     layer, calibration, _ = read(folder, vocab)
-    here, rows = home(folder, vocab), with_bias(layer)
+    here = home(folder, vocab)
     for kind in kinds or ["headlong", FLAT, *KINDS]:
         start = time.process_time()
         if kind == "headlong":
             compiled(layer, calibration, "blocks").save(here / "blocks.safetensors")
         elif kind != FLAT:
-            KINDS[kind].build(rows, here / kind.replace(" ", "-"))
+            KINDS[kind].keep(layer, here / kind.replace(" ", "-"))
         (here / f"{kind}.txt").write_text(str(time.process_time() - start), encoding="utf-8")
         sys.stdout.write(f"{vocab} {kind}: {time.process_time() - start:.0f} CPU s\n")
         sys.stdout.flush()
@@ -80,7 +80,7 @@ def build(folder: Path, vocab: int, kinds: list[str]) -> None:
 def contestants(folder: Path, vocab: int, only: list[str]) -> Iterator[Asked]:
     """What was built. Ours, and torch, read the rows in one mapped file."""
     here = home(folder, vocab)
-    blocks: Any = hl.load(here / "blocks.safetensors", threads=THREADS)
+    blocks: Any = hl.load(here / "blocks.safetensors", threads=THREADS, verify=False)  # as `build` left it
     layer = blocks.layer
     yield Asked("headlong, blocks", 0, lambda x: x, lambda x: blocks.topk(x, K).ids)
     if not only or "headlong, plain" in only:
@@ -97,14 +97,14 @@ def contestants(folder: Path, vocab: int, only: list[str]) -> Iterator[Asked]:
     for name, kind in KINDS.items():
         if not (here / f"{name}.txt").exists() or (only and name not in only):
             continue
-        index = kind.load(here / name.replace(" ", "-"), layer.dim + 1, THREADS)
+        index = kind.open(here / name.replace(" ", "-"), layer.dim, THREADS)
         for knob in kind.knob:
 
             def ids(x: Any, kind: Any = kind, index: Any = index, knob: int = knob) -> Any:
                 kind.turn(index, knob)
                 return np.asarray(kind.ask(index, x)).reshape(len(x), -1)
 
-            yield Asked(name, knob, with_one, ids)
+            yield Asked(name, knob, kind.prepare, ids)
 
 
 def best_of(layer: hl.Layer, queries: Any) -> Any:
@@ -181,7 +181,9 @@ def main() -> None:
     else:
         vocab, out = int(sys.argv[3]), Path(sys.argv[4])
         rows = json.loads(out.read_text(encoding="utf-8"))["rows"] if out.exists() else []
-        rows = [row for row in rows if row["classes"] != vocab] + timed(folder, vocab, sys.argv[5:])
+        new = timed(folder, vocab, sys.argv[5:])
+        again = {(row["classes"], row["contestant"]) for row in new}
+        rows = [row for row in rows if (row["classes"], row["contestant"]) not in again] + new
         record = {"environment": measure.environment(THREADS), "k": K, "queries": QUERIES, "rows": rows}
         out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

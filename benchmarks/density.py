@@ -1,6 +1,6 @@
 """Kernel density beside scikit-learn's tree: a million points in 16 dimensions, narrow to wide bandwidths, one run.
 
-    python benchmarks/density.py OUT.json
+    python benchmarks/density.py OUT.json [BANDWIDTH ...]       rows of other bandwidths stay in the file
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headlong.bench.measure import claim_threads, environment
 from headlong.layers.density import log_density, storage_error
 
 THREADS, COUNT, EPS, DELTA = 2, 1_000_000, 0.05, 0.01
-BANDWIDTHS = {16: (0.25, 0.5, 1.0, 2.0, 4.0)}
+DIM, BANDWIDTHS = 16, (0.25, 0.5, 1.0, 2.0, 4.0)
 QUERIES, CALIBRATION, SECONDS = 40, 4096, 1.5
 
 
@@ -69,8 +69,8 @@ def ours(name: str, layer: Layer, bandwidth: float, queries: Any, exact: Any, **
     return row(name, bandwidth, built, found, exact, error)
 
 
-def compared(dim: int) -> list[dict[str, Any]]:
-    """Every contestant at every bandwidth, on a mixture of 64 Gaussians."""
+def compared(bandwidths: tuple[float, ...], dim: int = DIM) -> list[dict[str, Any]]:
+    """Every contestant at each bandwidth, on a mixture of 64 Gaussians."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((64, dim)) * 3
 
@@ -84,7 +84,7 @@ def compared(dim: int) -> list[dict[str, Any]]:
         start = time.perf_counter()
         trees[leaf] = KDTree(points, leaf_size=leaf), time.perf_counter() - start
     rows: list[dict[str, Any]] = []
-    for h in BANDWIDTHS[dim]:
+    for h in bandwidths:
         power = squares / (-2 * h * h)
         peak = power.max(axis=1)
         volume = math.log(COUNT) + dim / 2 * math.log(2 * math.pi * h * h)
@@ -102,16 +102,18 @@ def compared(dim: int) -> list[dict[str, Any]]:
     return [{"dim": dim, **one} for one in rows]
 
 
-def main(out: str) -> None:
-    rows = [one for dim in BANDWIDTHS for one in compared(dim)]
+def main(out: Path, *asked: float) -> None:
+    known = json.loads(out.read_text(encoding="utf-8"))["rows"] if asked and out.exists() else []
+    rows = [row for row in known if row["bandwidth"] not in asked] + compared(asked or BANDWIDTHS)
+    rows.sort(key=lambda row: float(row["bandwidth"]))
     facts = {"points": COUNT, "eps": EPS, "delta": DELTA}
     lines = ",\n".join(json.dumps(one) for one in rows)
     text = f'{{"facts": {json.dumps(facts)},\n"environment": {json.dumps(environment(THREADS))},\n"rows": [\n{lines}\n]}}\n'
-    Path(out).write_text(text, encoding="utf-8")
+    out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     claim_threads(THREADS)
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         raise SystemExit(__doc__)
-    main(sys.argv[1])
+    main(Path(sys.argv[1]), *map(float, sys.argv[2:]))

@@ -1,6 +1,6 @@
 """A class for every phrase of WikiText-2: what proved ids read and take as classes grow to a million, and what changes cost.
 
-    python benchmarks/phrases.py make FOLDER                     rows and hidden vectors from real text (HEADLONG_DATA)
+    python benchmarks/phrases.py make FOLDER [DIM]               rows and hidden vectors from real text (HEADLONG_DATA)
     python benchmarks/phrases.py make-characters FOLDER          the same of ten million runs of twenty characters (7 GB)
     python benchmarks/phrases.py count FOLDER OUT.json [CLASSES ...]   bytes, rows, memory of building, what changes cost
     python benchmarks/phrases.py time FOLDER OUT.json CLASSES        the same engines in turns, batch 1 (cold, too) and 64
@@ -41,14 +41,14 @@ def make_characters(folder: Path) -> None:
     keep(folder, characters(train, (valid, test), RUNS))
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, dim: int = 64) -> None:
     """Trigrams of the training text, hidden vectors of the validation text (calibration) and of the test text (queries)."""
     from headlong.studies.data.files import data_root
     from headlong.studies.data.text import load_plain
     from headlong.studies.models.phrases import phrases
 
     corpus = load_plain(data_root() / "wikitext-2")
-    keep(folder, phrases(corpus.train, (corpus.valid, corpus.test), len(corpus.vocabulary), MOST))
+    keep(folder, phrases(corpus.train, (corpus.valid, corpus.test), len(corpus.vocabulary), MOST, dim=dim))
 
 
 def keep(folder: Path, found: Any) -> None:
@@ -198,8 +198,11 @@ def main() -> None:
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     what, folder = sys.argv[1], Path(sys.argv[2])
-    if what.startswith("make"):
-        (make if what == "make" else make_characters)(folder)
+    if what == "make":
+        make(folder, *map(int, sys.argv[3:]))
+        return
+    if what == "make-characters":
+        make_characters(folder)
         return
     if what == "one":
         sys.stdout.write(json.dumps(counted(folder, int(sys.argv[3]), sys.argv[4])) + "\n")

@@ -20,134 +20,32 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import faiss
-import hnswlib
 import numpy as np
-import scann
 import torch
 from blocks import recommender, recurrent
+from indexes import KINDS, Floats, K, Kind
 from numpy.typing import NDArray
 from promises import exact
-from usearch.index import Index
 
 import headlong as hl
 from headlong.bench import cold, measure
 from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import with_bias, with_one
 from headlong.cli import inputs
 from headlong.layers.matrix import Layer
 from headlong.report.page import STYLE
 from headlong.report.plots import Series, lines, standalone
 
-K, CALIBRATION, ASKED, TIMED = 10, 6000, 1000, 64
+CALIBRATION, ASKED, TIMED = 6000, 1000, 64
 LOOPS, ROUNDS = 3, 24
 TIE, LEAST = 1e-9, 1e-4
-VIEWS = (10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
-"""Neighbours in view of a graph's search."""
-LISTS = (1, 2, 4, 8, 16, 32, 64)
-"""Lists, or leaves, that are searched."""
 OURS: dict[str, dict[str, Any]] = {
     "headlong, ids proved": {},
     "headlong, ids but for 0.01": {"delta_ids": 0.01, "over": ("query", "calibration")},
     "headlong, ids but for 0.05": {"delta_ids": 0.05, "over": ("query", "calibration")},
-}
-Floats = NDArray[np.float32]
-
-
-class Kind(NamedTuple):
-    """An index that is built once, kept in a file, and asked at each value of its knob."""
-
-    build: Callable[[Floats, Path], None]
-    load: Callable[[Path, int, int], Any]
-    turn: Callable[[Any, int], None]
-    ask: Callable[[Any, Floats], Any]
-    knob: tuple[int, ...]
-
-
-def _hnswlib(rows: Floats, path: Path) -> None:
-    index = hnswlib.Index(space="ip", dim=rows.shape[1])
-    index.init_index(max_elements=len(rows), M=32, ef_construction=200, random_seed=0)
-    index.add_items(rows)
-    index.save_index(str(path))
-
-
-def _load_hnswlib(path: Path, dim: int, threads: int) -> Any:
-    index = hnswlib.Index(space="ip", dim=dim)
-    index.load_index(str(path))
-    index.set_num_threads(threads)
-    return index
-
-
-def _faiss_hnsw(rows: Floats, path: Path) -> None:
-    index = faiss.IndexHNSWFlat(rows.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = 200
-    index.add(rows)
-    faiss.write_index(index, str(path))
-
-
-def _faiss_ivf(rows: Floats, path: Path) -> None:
-    dim = rows.shape[1]
-    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, round(math.sqrt(len(rows))), faiss.METRIC_INNER_PRODUCT)
-    index.train(rows)
-    index.add(rows)
-    faiss.write_index(index, str(path))
-
-
-def _load_faiss(path: Path, dim: int, threads: int) -> Any:
-    faiss.omp_set_num_threads(threads)
-    return faiss.read_index(str(path))
-
-
-def _usearch(rows: Floats, path: Path) -> None:
-    index = Index(ndim=rows.shape[1], metric="ip", dtype="f32", connectivity=32, expansion_add=200)
-    index.add(np.arange(len(rows)), rows)
-    index.save(str(path))
-
-
-def _load_usearch(path: Path, dim: int, threads: int) -> Any:
-    index = Index(ndim=dim, metric="ip", dtype="f32", connectivity=32, expansion_add=200)
-    index.load(str(path))
-    return index
-
-
-def _scann(rows: Floats, path: Path) -> None:
-    leaves = round(math.sqrt(len(rows)))
-    builder = scann.scann_ops_pybind.builder(rows, K, "dot_product").tree(leaves, leaves, training_sample_size=len(rows))
-    index = builder.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(20 * K).build()
-    path.mkdir(exist_ok=True)
-    index.serialize(str(path))
-
-
-class Scann:
-    """Leaves are an argument of its search."""
-
-    def __init__(self, path: Path) -> None:
-        self.index, self.leaves = scann.scann_ops_pybind.load_searcher(str(path)), 1
-
-    def search(self, hidden: Floats) -> Any:
-        return self.index.search(hidden[0], final_num_neighbors=K, leaves_to_search=self.leaves)[0][None]
-
-
-def _attribute(name: str) -> Callable[[Any, int], None]:
-    return lambda index, n: setattr(index, name, n)
-
-
-def _faiss_ids(index: Any, x: Floats) -> Any:
-    return index.search(x, K)[1]
-
-
-KINDS = {
-    "hnswlib": Kind(
-        _hnswlib, _load_hnswlib, lambda index, n: index.set_ef(n), lambda index, x: index.knn_query(x, K)[0], VIEWS
-    ),
-    "faiss HNSW": Kind(_faiss_hnsw, _load_faiss, lambda index, n: setattr(index.hnsw, "efSearch", n), _faiss_ids, VIEWS),
-    "faiss IVF": Kind(_faiss_ivf, _load_faiss, _attribute("nprobe"), _faiss_ids, LISTS),
-    "usearch": Kind(_usearch, _load_usearch, _attribute("expansion_search"), lambda index, x: index.search(x, K).keys, VIEWS),
-    "scann": Kind(_scann, lambda path, *_: Scann(path), _attribute("leaves"), lambda index, x: index.search(x), LISTS),
 }
 
 
@@ -157,14 +55,14 @@ def contestants(folder: Path, dim: int, threads: int) -> Iterator[tuple[str, int
         engine = hl.load(folder / f"{name}.safetensors", threads=threads)
         yield name, 0, Contestant(name, lambda x, engine=engine: engine.topk(x, K).ids)  # type: ignore[misc]
     for name, kind in KINDS.items():
-        index = kind.load(folder / name.replace(" ", "-"), dim + 1, threads)
+        index = kind.open(folder / name.replace(" ", "-"), dim, threads)
         for knob in kind.knob:
 
             def call(x: Floats, kind: Kind = kind, index: Any = index, knob: int = knob) -> Any:
                 kind.turn(index, knob)
                 return kind.ask(index, x)
 
-            yield name, knob, Contestant(f"{name} {knob}", call, with_one)
+            yield name, knob, Contestant(f"{name} {knob}", call, kind.prepare)
 
 
 def build(name: str, layer: Layer, vectors: NDArray[Any], root: Path, threads: int) -> list[dict[str, Any]]:
@@ -177,7 +75,7 @@ def build(name: str, layer: Layer, vectors: NDArray[Any], root: Path, threads: i
         engine = hl.compile(layer, "cascade", calibration=calibration, eps=math.inf, threads=threads, **options)
         engine.save(folder / f"{ours}.safetensors")
     for index, kind in KINDS.items():
-        kind.build(with_bias(layer), folder / index.replace(" ", "-"))
+        kind.keep(layer, folder / index.replace(" ", "-"))
     np.save(folder / "hidden.npy", hidden[:TIMED])
     (folder / "name.txt").write_text(name, encoding="utf-8")
     return judged(name, layer, hidden, folder, threads)
