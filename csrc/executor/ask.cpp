@@ -13,6 +13,7 @@ namespace headlong {
 namespace {
 
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
+constexpr double kCachedBytes = 4 << 20;  // of codes that are cheap to read a second time
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
 constexpr size_t kMostScouts = 4;        // queries that speak for a block of four times as many or more
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
@@ -83,7 +84,9 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || e.keeping.load() > 0;
     const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
     // Some of a batch are answered first, with all that they take: the others are read as was cheaper for these.
-    const size_t first = use_preview && rows.size() >= kLeastScouted ? rows.size() / kQueriesPerScout + 1 : rows.size();
+    // That reads the codes twice, which few queries do not make up for where no cache holds these.
+    const bool apart = use_preview && rows.size() >= (e.preview.bytes <= kCachedBytes ? kLeastScouted : kQueriesPerScout);
+    const size_t first = apart ? rows.size() / kQueriesPerScout + 1 : rows.size();
     const bool scouted = first < rows.size() && rows.size() >= kLeastWeighed && e.budget == 0 && !question.keep && static_cast<int64_t>(first) <= affordable;
     bool densely = false;
     std::vector<int64_t> kept_later, finish_densely;

@@ -123,3 +123,15 @@ def test_one_query_of_a_batch_does_not_pay_for_a_pass_that_none_shares() -> None
     assert not any(engine.topk(row[None], 10).cost.dense[0] for row in asked[:40])
     dense = [int(engine.topk(asked[first : first + 8], 10).cost.dense.sum()) for first in range(0, 200, 8)]
     assert all(count == 0 or count > 2 for count in dense), dense
+
+
+@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy answers one query after the other")
+def test_a_batch_reads_codes_that_no_cache_holds_once() -> None:
+    """One query that is answered before the others would read all of them a second time."""
+    rng = np.random.default_rng(3)
+    layer = hl.Layer(rng.normal(size=(20_000, 256)).astype(np.float32))
+    hidden = 0.3 * rng.normal(size=(8, 256))
+    engine = hl.compile(layer, "cascade", width=0, eps=math.inf, threads=2)
+    alone, together = engine.topk(hidden[:1], 10), engine.topk(hidden, 10)
+    assert not together.cost.dense.any()
+    assert together.cost.bytes.sum() < 1.5 * alone.cost.bytes.sum()
