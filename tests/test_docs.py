@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import headlong
+from devices import PLACE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -105,13 +107,13 @@ pathlib.Path(os.environ["RANK"] + ".json").write_text(json.dumps(found))
     assert [field["name"] for field in asked[1]["schema"]["fields"]] == ["ids", "log_probs", "error", "proved"]
 
 
-def _texts() -> dict[str, Any]:
+def _texts(vocab: int = 400, dim: int = 16) -> dict[str, Any]:
     """Sizes, vectors and targets for the pages that speak of "your" layer: as large as their own numbers ask for."""
     rng = np.random.default_rng(0)
-    vocab, dim = 400, 16
     layer = headlong.Layer(rng.standard_normal((vocab, dim)).astype(np.float32))
     hidden = rng.standard_normal((300, dim)).astype(np.float32)
-    return {"hl": headlong, "np": np, "vocab": vocab, "dim": dim, "layer": layer, "hidden": hidden, "queries": hidden[:5]}
+    names = {"hl": headlong, "np": np, "math": math, "vocab": vocab, "dim": dim}
+    return names | {"layer": layer, "hidden": hidden, "queries": hidden[:5], "vectors": hidden[5:]}
 
 
 def _training(dim: int = 16, vocab: int = 400) -> dict[str, Any]:
@@ -149,13 +151,47 @@ def _step() -> dict[str, Any]:
     return {"self": _Model, **names}
 
 
+def _embedding() -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    names = _texts()
+    return names | {"embedding": SimpleNamespace(weight=torch.tensor(names["layer"].weight))}
+
+
+def _on_a_device() -> dict[str, Any]:
+    """A model whose weights are where the tests' kernels run, and a tree."""
+    torch = pytest.importorskip("torch")
+    from headlong.heads import TreeHead
+
+    head = TreeHead(16, 50, counts=np.arange(1, 51))
+    hidden = torch.randn(1, 16, device="cuda" if PLACE == "cuda" else "cpu")
+    model = SimpleNamespace(lm_head=SimpleNamespace(weight=torch.randn(50, 16, device=hidden.device)))
+    return {"hl": headlong, "model": model, "hidden": hidden, "tree_layer": head.to_layer(), "ids": torch.arange(3)[None]}
+
+
+def _clusters() -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    names = _texts() | _training()
+    weight = names["hidden"].new_tensor(names["contexts"].repeat(2, axis=1))
+    return names | {"weight": weight, "bias": weight.new_zeros(400), "hidden": weight, "target": torch.arange(400)}
+
+
 SETTINGS: dict[str, Any] = {
     "adaptive.md": _texts,
     "bands.md": lambda: _texts() | _training(vocab=10_500),
+    "bits.md": _texts,
+    "blocks.md": _texts,
+    "capacity.md": _texts,
+    "cascade.md": _texts,
+    "device.md": _on_a_device,
     "differentiated.md": lambda: _texts() | _training(896, 33_278),
+    "experts.md": _clusters,
     "hierarchical.md": lambda: _texts() | _training(vocab=2000),
     "index.md": _texts,
     "kernel-density.md": lambda: {"points": _texts()["hidden"], "bandwidth": 1.5, "queries": _texts()["queries"]},
+    "links.md": _embedding,
+    "mixtures.md": _embedding,
+    "promises.md": _texts,
+    "svd.md": lambda: _texts(2500, 64),
     "training.md": _step,
 }
 """What the examples of a page take for granted."""
@@ -174,8 +210,33 @@ def test_examples_run_as_they_are_written(page: str, tmp_path: Path, monkeypatch
     names = SETTINGS[page]()
     _texts()["layer"].save("model.safetensors")
     for number, block in enumerate(_blocks(page)):
-        exec(compile(block, f"{page}, block {number + 1}", "exec"), names)  # noqa: S102
-    assert names.get("engine", names.get("loss", names.get("out"))) is not None
+        here = block.replace('device="cuda"', f'device="{PLACE}"').replace("steps=500", "steps=20")  # seconds, not a minute
+        exec(compile(here, f"{page}, block {number + 1}", "exec"), names)  # noqa: S102
+    assert any(names.get(name) is not None for name in ("engine", "loss", "out", "won"))
+
+
+def test_code_stands_in_fences() -> None:
+    """What is indented instead, and so is not run, is a command line or a formula."""
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for line in re.findall(r"^    .*", text, re.MULTILINE):
+            assert not re.search(r"\bhl\.|\bimport \w|\bengine\b|\bheadlong\.\w+\(", line), f"{page.name}: {line.strip()}"
+
+
+def test_commands_in_the_pages_are_commands() -> None:
+    """Every ``headlong COMMAND --option`` in a page has a command and options that ``--help`` knows."""
+    known = (DOCS / "cli.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", known, re.DOTALL | re.MULTILINE))
+    assert {"compile", "topk", "bench"} <= set(sections)
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
+        text = page.read_text(encoding="utf-8")
+        fences = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+        lines = re.findall(r"^headlong (.*)", fences, re.MULTILINE) + re.findall(r"^    headlong (.*)", text, re.MULTILINE)
+        for line in lines:
+            command, *words = line.split("#")[0].split()
+            assert command in sections, f"{page.name}: headlong {line}"
+            for option in (word for word in words if re.fullmatch(r"--?[a-z][\w-]*", word)):
+                assert re.search(rf"(?<![\w-]){option}(?![\w-])", sections[command]), f"{page.name}: headlong {line}"
 
 
 def test_the_page_on_data_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
