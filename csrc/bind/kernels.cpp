@@ -39,14 +39,18 @@ nb::object row_norms(AnyArray weight, const std::string& name, int threads, cons
     return owned(std::move(out), {static_cast<size_t>(vocab)});
 }
 
-nb::tuple encode_int8(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
+using CodesOut = nb::ndarray<uint8_t, nb::ndim<4>, nb::numpy, nb::c_contig, nb::device::cpu>;
+
+// `codes`, [blocks, quads, 64, 4], is filled.
+nb::tuple encode_int8(AnyArray weight, const std::string& name, CodesOut codes, int threads, const std::string& isa) {
     const Kind kind = kind_of(name);
     const char* data = static_cast<const char*>(weight_of(weight, kind));
     const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
     const int64_t blocks = (vocab + kBlock - 1) / kBlock, padded = blocks * kBlock, quads = (dim + 3) / 4;
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
-    std::vector<uint8_t> codes(blocks * quads * 256, 128);
+    check(static_cast<int64_t>(codes.size()) == blocks * quads * 256, "codes must be [blocks, quads, 64, 4]");
+    if (blocks > 0) std::fill_n(codes.data() + (blocks - 1) * quads * 256, quads * 256, uint8_t{128});  // classes that only pad
     std::vector<float> scale(padded), error(padded), peak(padded), size(padded);
     unlocked([&] {
         over_rows(vocab, thread_count(threads), [&](int64_t r) {
@@ -58,9 +62,7 @@ nb::tuple encode_int8(AnyArray weight, const std::string& name, int threads, con
         });
     });
     const size_t P = padded;
-    return nb::make_tuple(owned(std::move(codes), {static_cast<size_t>(blocks), static_cast<size_t>(quads), 64, 4}),
-                          owned(std::move(scale), {1, P}), owned(std::move(error), {P}), owned(std::move(peak), {P}),
-                          owned(std::move(size), {P}));
+    return nb::make_tuple(owned(std::move(scale), {1, P}), owned(std::move(error), {P}), owned(std::move(peak), {P}), owned(std::move(size), {P}));
 }
 
 nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
@@ -120,7 +122,7 @@ double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa
 
 void bind_kernels(nb::module_& m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
-    m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
+    m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("codes"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
     m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");

@@ -170,7 +170,7 @@ def test_a_bound_that_is_too_small_would_be_found_out(level: str, known: str) ->
 def test_fewer_rows_than_class_by_class(level: str, known: str) -> None:
     layer, hidden = decaying(2000 if level == native.REFERENCE else 20000, 64, power=2.0)
     plan = plans_of(layer, hidden[100:].astype(np.float64))[known]
-    for batch in (hidden[:1], hidden[:6]):
+    for batch in (hidden[:1], hidden[:2]):  # of more, rows are cheaper for all
         costs = [engine_of(layer, one).lse(batch, eps=0.01 if known == "int8" else 0.03).cost for one in (plan, without(plan))]
         together, alone = (cost.rows.sum() + layer.vocab * cost.dense.sum() for cost in costs)
         assert together < alone or (together == alone and level == native.REFERENCE)  # which reads by halves

@@ -47,7 +47,9 @@ def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
     """Symmetric absmax int8: ``code = round(w / scale)``, ``scale = max|w| / 127``."""
     if isa() == REFERENCE:
         return encode_rows(weight)
-    codes, scale, *lost = loaded().encode_int8(bits(weight), weight.dtype.name, thread_count, isa())
+    # Made here: NumPy asks the system for large pages, with which a look at all classes takes a fifth less time.
+    codes = _place(weight)
+    scale, *lost = loaded().encode_int8(bits(weight), weight.dtype.name, codes, thread_count, isa())
     return Codes(codes, scale.reshape(-1), *lost)
 
 
@@ -77,10 +79,14 @@ def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
     return out
 
 
+def _place(weight: Array) -> NDArray[np.uint8]:
+    """For the codes of all rows."""
+    return np.empty((padded(len(weight)) // CLASS_BLOCK, -(-weight.shape[1] // 4), CLASS_BLOCK, 4), np.uint8)
+
+
 def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given."""
-    count = padded(len(weight))
-    codes = np.empty((count // CLASS_BLOCK, -(-weight.shape[1] // 4), CLASS_BLOCK, 4), np.uint8)
+    count, codes = padded(len(weight)), _place(weight)
     scale, error, peak, size = (np.zeros(count, np.float32) for _ in range(4))
     for part, rows in _pieces(weight):
         values = rows if centre is None else rows - centre
