@@ -1,4 +1,4 @@
-"""The tables of docs/processors.md: counted instructions, emulated tests, what AVX-512 leaves unused, two builds."""
+"""The tables of docs/processors.md: instructions, emulated tests, other systems, what AVX-512 leaves unused, two builds."""
 
 from __future__ import annotations
 
@@ -71,6 +71,17 @@ def _ended(row: dict[str, Any] | None, usual: str) -> str:
     return ", ".join([f"{row['passed']} passed", *more])
 
 
+def targets() -> str:
+    """A row for each system that this machine is not: what compiled, and which levels' kernels ran against the reference."""
+
+    def made(record: dict[str, Any]) -> ReportTable:
+        ran = {row["target"]: ", ".join(row["ran"]) or "none" for row in record["rows"]}
+        rows = [(row["target"], str(row["files"]), str(row["warnings"]), ran[row["target"]]) for row in record["rows"]]
+        return ReportTable("", ("system", "files", "warnings", "kernels that ran"), tuple(rows), f"Zig {record['zig']}.")
+
+    return _of("targets", made)
+
+
 def extras() -> str:
     """Nanoseconds a class, in a cache and from memory."""
 
@@ -104,10 +115,28 @@ def speeds() -> str:
     return _of("x86-speeds", made)
 
 
+SLOWER = 1.03  # what a call may take of what it took, before it is named
+AFTER = {"nothing": "in a loop", "cold caches": "cold", "torch on all cores": "after torch", "a pause of 5 ms": "after a pause"}
+
+
+def whole_calls() -> str:
+    """Calls of whole engines by a newer build: how many take at most 3 % more than they did, and which take more."""
+    if text := missing("two-builds"):
+        return text
+    found = record("two-builds")
+    rows = found["rows"]
+    slower = [row for row in rows if row["ratio"] > SLOWER]
+    named = [f"{row['promise']}, {AFTER[row['before']]}, {row['batch']} at once: {row['ratio']:.3f}" for row in slower]
+    within = f"{len(rows) - len(slower)} of {len(rows)} calls by {found['this']} take at most {SLOWER} times what they took by"
+    return f"{within} {found['other']}. " + ("More: " + "; ".join(named) if named else "None takes more") + "."
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "instructions": lambda: instructions(8),
     "instructions-few-bits": few_bits,
     "emulated": emulated,
+    "targets": targets,
     "avx512-extras": extras,
     "x86-speeds": speeds,
+    "whole-calls": whole_calls,
 }
