@@ -46,7 +46,7 @@ void start_query(const Executor& e, BatchState& batch, const Question& question,
         const float below = static_cast<float>(z[question.k - 1]);
         batch.tau[q] = below > z[question.k - 1] ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below;
     }
-    batch.key[q] = key_of(e, batch.look, q, question);
+    batch.key[q] = key_of(&batch.look.hidden[q * e.dim], e.dim, question.seed);
 }
 
 // About how large the sum is, and so what a row is worth: a gap adds gap * price to the draws. Words are often in the order of their

@@ -30,7 +30,7 @@ class BoundBlocks {
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
                 nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double factor, double most,
-                const std::string& isa, std::optional<nb::tuple> rays) {
+                const std::string& isa, std::optional<nb::tuple> rays, std::optional<nb::tuple> draws) {
         b_.kernels = kernels_for(isa.c_str());
         check(b_.kernels != nullptr, "this CPU does not have that instruction set");
         b_.looks = looks_for(b_.kernels->isa);
@@ -69,6 +69,7 @@ class BoundBlocks {
         if (closer) take_closer(*closer);
         take_shared(shared[0], b_.shared);
         take_shared(shared[1], b_.closer_shared);
+        if (draws) take_draws(*draws);
         keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer, rays);
     }
 
@@ -302,6 +303,15 @@ class BoundBlocks {
         check(b_.closer_from >= 0 && b_.closer_from <= segments && b_.closer_shape.tails == segments - b_.closer_from + 1, "lengths of a closer look");
     }
 
+    // eps, spend, and what is typical of the radii of classes and of closer looks.
+    void take_draws(const nb::tuple& draws) {
+        b_.draws.eps = nb::cast<double>(draws[0]);
+        b_.draws.spend = nb::cast<double>(draws[1]);
+        const auto narrow = nb::cast<nb::tuple>(draws[2]);
+        check(narrow.size() == 2 && b_.draws.eps > 0 && b_.draws.spend >= 0, "draws: eps, spend, and two shares of radii");
+        for (int i = 0; i < 2; ++i) b_.draws.narrow[i] = nb::cast<double>(narrow[i]);
+    }
+
     static void take_shared(nb::handle list, double* to) {
         const auto numbers = nb::cast<nb::tuple>(list);
         check(numbers.size() == 4, "four factors");
@@ -328,10 +338,10 @@ void bind_blocks(nb::module_& m) {
     nb::class_<BoundBlocks>(m, "Blocks")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
                       nb::sequence, nb::ndarray<const int32_t, nb::numpy, nb::c_contig>, nb::sequence, std::optional<nb::tuple>,
-                      nb::tuple, double, double, const std::string&, std::optional<nb::tuple>>(),
+                      nb::tuple, double, double, const std::string&, std::optional<nb::tuple>, std::optional<nb::tuple>>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
-             nb::arg("factor"), nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none())
+             nb::arg("factor"), nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("draws").none() = nb::none())
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))

@@ -9,6 +9,7 @@
 namespace headlong {
 
 constexpr int kNeighbours = 16;  // classes of a block, blocks of a larger one, ...
+constexpr int64_t kMostLook = 64;  // coordinates of a box, where classes are drawn from blocks
 constexpr int kMostTails = 16;   // lengths of a record
 
 // Sixteen neighbours, all of one record's bytes together:

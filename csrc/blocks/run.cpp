@@ -31,6 +31,27 @@ float top_of(const float* x, int64_t n) {
 
 }  // namespace
 
+void Trail::begin(const Blocks& blocks, const LookQuery& own_look, const LookQuery& closer_look) {
+    own = own_look;
+    closer = closer_look;
+    const auto leaves = static_cast<size_t>(blocks.levels.back().groups), most = (leaves + kMore + 4) * kNeighbours;
+    if (at.size() < leaves) at.resize(leaves);
+    if (est.size() < most) est.resize(most);
+    if (upper.size() < most) upper.resize(most);
+    groups.clear();
+    places.clear();
+    z.clear();
+    // A box has its upper ends and its lower ones: half of x with each.
+    const BlockLevel& root = blocks.levels.front();
+    const auto nodes = static_cast<size_t>(root.groups * kNeighbours);
+    if (boxes.size() < nodes) boxes.resize(nodes);
+    float half[2 * kMostLook], top[kNeighbours];
+    for (int64_t j = 0; j < blocks.look; ++j) half[j] = half[blocks.look + j] = 0.5f * own.x[j];
+    const LookQuery middle{half, own.lengths, own.add, own.slack};
+    for (int64_t g = 0; g < root.groups; ++g)
+        blocks.looks->sixteen(root.records + g * root.shape.group_bytes(), root.shape, middle, 0, &boxes[g * kNeighbours], top);
+}
+
 bool Run::begin(int sharing) {
     mark("set-up");
     const bool held = w_.rotated.take(*b_, hidden_);
@@ -46,6 +67,7 @@ bool Run::begin(int sharing) {
     w_.ids.clear();
     if (!held) return false;
     roots(sharing);
+    if (trail_ != nullptr) trail_->begin(*b_, own_, closer_);
     seed();
     if (!reaches() || b_->levels.size() == 1) return true;
     const auto wanted = std::count_if(w_.bounds.begin(), w_.bounds.end(), [&](float bound) { return bound >= tau_; });
@@ -223,7 +245,13 @@ uint32_t Run::open(const uint8_t* record, const RecordShape& shape, double bytes
 
 void Run::leaf(int32_t group, double bytes) {
     const BlockLevel& here = b_->levels.back();
-    float est[kNeighbours], upper[kNeighbours];
+    float own_est[kNeighbours], own_upper[kNeighbours], *est = own_est, *upper = own_upper;
+    if (trail_ != nullptr) {
+        const size_t at = trail_->groups.size() * kNeighbours;
+        est = &trail_->est[at], upper = &trail_->upper[at];
+        trail_->at[group] = static_cast<int32_t>(trail_->groups.size());
+        trail_->groups.push_back(group);
+    }
     if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
     const uint8_t* record = here.records + group * here.shape.group_bytes();
     uint32_t open = b_->rays == nullptr ? b_->looks->sixteen(record, here.shape, own_, tau_, est, upper)
@@ -267,6 +295,7 @@ void Run::ask(const Candidate& of) {
     const int64_t id = b_->order[of.place];
     if (id < 0) return;  // a file may say that there is a record where there is no class
     w_.ids.push_back(id);
+    if (trail_ != nullptr) trail_->places.push_back(of.place);
     const int64_t bytes = b_->dim * (b_->kind == Kind::f32 ? 4 : 2);
     prefetch(static_cast<const uint8_t*>(b_->weight) + id * bytes, bytes);
 }
@@ -279,6 +308,7 @@ void Run::settle() {
     b_->kernels->dot_rows(b_->weight, b_->kind, b_->dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
     for (size_t i = 0; i < w_.ids.size(); ++i) {
         const double z = b_->bias == nullptr ? w_.z[i] : w_.z[i] + b_->bias[w_.ids[i]];
+        if (trail_ != nullptr) trail_->z.push_back(z);
         keep({b_->names == nullptr ? w_.ids[i] : b_->names[w_.ids[i]], std::isfinite(z) ? z : kNone});
     }
     answer_.rows += static_cast<int64_t>(w_.ids.size());

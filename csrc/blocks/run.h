@@ -50,6 +50,8 @@ class Run {
     bool enter(const Blocks& blocks, int sharing);
     // Goes on with a search that another run began, whose threshold every run of it raises.
     void join(const Run& first, std::atomic<float>& threshold);
+    // Writes down what it sees.
+    void leave(Trail* trail) { trail_ = trail; }
     // With a threshold that every run of the search raises, or (null) alone.
     void share(std::atomic<float>* threshold) { shared_ = threshold; }
 
@@ -99,6 +101,7 @@ class Run {
     const float *bounds_ = nullptr, *ends_ = nullptr;
     const uint64_t* seeded_ = nullptr;
     std::atomic<float>* shared_ = nullptr;
+    Trail* trail_ = nullptr;
     float tau_ = kLowest;
     int64_t closer_bytes_ = b_->closer_shape.class_bytes();
     bool sieved_ = mask_ != nullptr || b_->holes;  // not every class of a block may be answered

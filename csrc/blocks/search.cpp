@@ -90,8 +90,8 @@ class Sweep {
 // Some queries of a call, and how many threads may help them.
 class Group {
   public:
-    Group(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, int threads)
-        : b_(blocks), hidden_(hidden), k_(k), reach_(reach), threads_(threads) {}
+    Group(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, int threads, Trail* trail = nullptr)
+        : b_(blocks), hidden_(hidden), k_(k), reach_(reach), threads_(threads), trail_(trail) {}
 
     // `masks[q]` [vocab] or null, of `count` queries.
     void go(const uint8_t* const* masks, SearchResult* answers, int count) {
@@ -103,6 +103,7 @@ class Group {
         all.reserve(count);
         for (int q = 0; q < count; ++q) {
             all.emplace_back(b_, hidden_ + q * b_.dim, k_, reach_, masks[q], *kept[q], answers[q]);
+            all[q].leave(trail_);
             answers[q].done = all[q].begin(count);
         }
         for (const Blocks* tree = &b_; tree != nullptr; tree = tree->beside) {
@@ -195,9 +196,17 @@ class Group {
     int64_t k_;
     Reach reach_;
     int threads_;
+    Trail* trail_;
 };
 
 }  // namespace
+
+SearchResult search_leaving(const Blocks& blocks, const double* hidden, int64_t k, Trail& trail) {
+    const uint8_t* mask = nullptr;
+    SearchResult answer;
+    Group(blocks, hidden, k, {}, 1, &trail).go(&mask, &answer, 1);
+    return answer;
+}
 
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads, const Reach& reach) {

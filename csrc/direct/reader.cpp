@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "direct/answers.h"
+#include "direct/draws.h"
 #include "executor/verbs.h"
 #include "runtime/scratch.h"
 
@@ -64,8 +65,14 @@ const Reader::Choice* Reader::search_for(int64_t count, int64_t k) const {
     return here == searches.end() ? nullptr : &*here;
 }
 
+// Whether a normaliser goes by rows that are drawn from blocks.
+bool Reader::by_draws(int64_t count, const Question& question) const {
+    return every && !(question.eps >= least) && !searches.empty() && learned_by_blocks(*searches.front().second, question, count);
+}
+
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
     const bool dense_only = densely(rows, count);
+    if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
     const Choice* here = dense_only || !(question.eps >= least) ? nullptr : search_for(count, question.k);
     if (here == nullptr) return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
     const int64_t dim = executor->dim, vocab = executor->vocab, wanted = std::max(question.k, here->first);
@@ -96,6 +103,7 @@ std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question ques
         question.k = 1;
         return topk(rows, count, question);
     }
+    if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
     return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
 }
 

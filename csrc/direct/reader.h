@@ -33,6 +33,7 @@ struct Reader {
   private:
     using Choice = std::pair<int64_t, const Blocks*>;
 
+    bool by_draws(int64_t count, const Question& question) const;
     bool densely(const double* rows, int64_t count) const;
     const Choice* search_for(int64_t count, int64_t k) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,

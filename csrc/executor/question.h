@@ -24,6 +24,7 @@ struct Question {
     uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false, keep = false;
+    bool learned = true;  // whether what queries taught of those rows may be used
     int threads = 1;
 };
 

@@ -84,8 +84,8 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
                         Interval& lse, Answer& answer);
 
 // normaliser/gaps.cpp: what is scored and what is drawn from
-double allow_float32(const Executor& e, const Look& look, int q, const Question& question, Weighed& w);
-void score_near(const Executor& e, const Look& look, int q, const Weighed& w, std::vector<Scored>& rows, int threads);
+double allow_float32(const Executor& e, const double* hidden, const Question& question, Weighed& w);
+void score_near(const Executor& e, const double* hidden, const Weighed& w, std::vector<Scored>& rows, int threads);
 void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double beta, int threads, Weighed& w);
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer);
@@ -93,6 +93,7 @@ bool score_widest(const Executor& e, Look& look, int q, float edge, double most,
                   Scratch<double>& before, double* exact, std::vector<Scored>& scored);
 
 // normaliser/by_draws.cpp: the normaliser from as many rows as queries taught
+bool may_draw(const Executor& e, const Source& source, const Question& question);
 bool learned(const Executor& e, const Look& look, int q, const Question& question);
 Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
             Answer& answer);
@@ -100,7 +101,7 @@ Status draw(const Executor& e, Look& look, int q, const Question& question, int 
 // normaliser/by_bet.cpp: the normaliser from a sample
 Status bet(const Executor& e, Look& look, int q, const Question& question, double used, int threads, std::vector<Scored>& scored,
            Interval& lse, Answer& answer);
-uint64_t key_of(const Executor& e, const Look& look, int q, const Question& question);
+uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed);
 std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before,
                                  const std::vector<double>& points, int threads, const TermOf& term, Answer& answer);
 

@@ -38,7 +38,7 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
            Interval& lse, Answer& answer) {
     Weighed w;
     double exact = take_out(e, look, q, scored, question.beta, &w.shift);
-    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) + allow_float32(e, look, q, question, w);
+    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) + allow_float32(e, &look.hidden[q * e.dim], question, w);
     const double aim = question.eps - fixed, odds = 2 / question.delta, most = most_rows(e, look);
     if (aim <= 0) return refine(e, look, q, question, threads, scored, lse, answer);
     w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
@@ -57,7 +57,7 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
         lse = {w.shift + std::log(known), fixed};
         return Status::done;
     }
-    const uint64_t key = key_of(e, look, q, question);
+    const uint64_t key = key_of(&look.hidden[q * e.dim], e.dim, question.seed);
     const auto term = [&](const Scored& s) { return std::exp(e.linked(s.z) * question.beta - w.shift); };
     Bet bet{known, total, aim, odds};
     double draws = kFirst * rule.draws(aim * known / total);
@@ -75,13 +75,13 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
     return Status::finish_densely;
 }
 
-// Draws are made from the question's seed and the query's content: the same query has the same answer.
-uint64_t key_of(const Executor& e, const Look& look, int q, const Question& question) {
+// Draws are made from a seed and the query's content: the same query has the same answer.
+uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed) {
     uint64_t part[4];  // side by side: each waits for its last
-    for (uint64_t i = 0; i < 4; ++i) part[i] = question.seed + i;
-    for (int64_t j = 0; j < e.dim; ++j) {
+    for (uint64_t i = 0; i < 4; ++i) part[i] = seed + i;
+    for (int64_t j = 0; j < dim; ++j) {
         uint64_t word;
-        std::memcpy(&word, &look.hidden[q * e.dim + j], 8);
+        std::memcpy(&word, hidden + j, 8);
         part[j % 4] = mix(part[j % 4] ^ word) + 0x9E3779B97F4A7C15u;
     }
     return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
@@ -131,7 +131,7 @@ std::vector<double> sample_terms(const Executor& e, const Look& look, int q, con
         std::vector<int32_t> times;
         distinct.reserve(kGroup), times.reserve(kGroup);
         find_drawn(e, w, before, &points[g * kGroup], std::min(kGroup, count - g * kGroup), distinct, times);
-        score_near(e, look, q, w, distinct, 1);
+        score_near(e, &look.hidden[q * e.dim], w, distinct, 1);
         rows[g] = static_cast<int64_t>(distinct.size());
         double* to = &drawn[g * kGroup];
         for (size_t d = 0; d < distinct.size(); ++d) to = std::fill_n(to, times[d], (term(distinct[d]) - w.middle[distinct[d].id]) / w.gap[distinct[d].id]);

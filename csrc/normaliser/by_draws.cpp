@@ -26,7 +26,7 @@ Line start_line(const Executor& e, Look& look, int q, const Question& question, 
     Line line;
     Weighed& w = line.w;
     line.exact = take_out(e, look, q, scored, question.beta, &w.shift);
-    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) + allow_float32(e, look, q, question, w);
+    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) + allow_float32(e, &look.hidden[q * e.dim], question, w);
     line.aim = question.eps - fixed;
     w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
     weigh(e, look, q, rule, question.beta, threads, w);
@@ -98,10 +98,15 @@ int64_t count_of(const Executor& e, const Look& look, const Line& line, const Ru
 
 }  // namespace
 
-// Whether queries taught what this one asks: all classes, and the eps that they were asked with.
+// Whether queries taught what is asked: of all classes, and with the eps that they were asked with.
+bool may_draw(const Executor& e, const Source& source, const Question& question) {
+    if (!(e.draws.spend > 0) || !question.learned || &source != &e.preview || question.delta <= 0) return false;
+    return question.eps == e.draws.eps && question.mask == nullptr && question.beta == 1;
+}
+
+// And whether float32 is close enough for this query.
 bool learned(const Executor& e, const Look& look, int q, const Question& question) {
-    if (!(e.draws.spend > 0) || look.source != &e.preview || question.delta <= 0) return false;
-    if (question.eps != e.draws.eps || question.mask != nullptr || question.beta != 1) return false;
+    if (!may_draw(e, *look.source, question)) return false;
     const double shift = look.masses[q].shift;
     return float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) < 0.5 * question.eps;
 }
@@ -113,7 +118,7 @@ Status draw(const Executor& e, Look& look, int q, const Question& question, int 
     const Status status = lay_out(e, look, q, question, rule, threads, scored, line, answer);
     const int64_t count = status == Status::done ? count_of(e, look, line, rule) : -1;
     if (count < 0) return Status::finish_densely;
-    lse = {estimate(e, look, q, question, line, count, key_of(e, look, q, question), threads, answer), question.eps};
+    lse = {estimate(e, look, q, question, line, count, key_of(&look.hidden[q * e.dim], e.dim, question.seed), threads, answer), question.eps};
     return Status::done;
 }
 
@@ -135,7 +140,7 @@ void try_one(const Executor& e, const double* hidden, int64_t row, const Questio
     const Line start = start_line(e, look, 0, question, {0, &e.draws}, 1, scored);
     const std::vector<float> before(look.est.data(), look.est.data() + e.padded);
     Draws draws = e.draws;
-    const uint64_t key = key_of(e, look, 0, question);
+    const uint64_t key = key_of(look.hidden.data(), e.dim, question.seed);
     for (size_t s = 0; s < spends.size(); ++s) {
         draws.spend = spends[s];
         const Rule rule{0, &draws};

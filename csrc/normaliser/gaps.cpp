@@ -18,18 +18,10 @@ std::vector<T> joined(const std::vector<std::vector<T>>& each) {
     return all;
 }
 
-// A radius, or what is typical of it.
-Radius times(Radius radius, double part) {
-    for (int t = 0; t < radius.terms; ++t) radius.term[t] *= static_cast<float>(part);
-    radius.constant *= static_cast<float>(part);
-    return radius;
-}
-
 }  // namespace
 
 // Rows of the normaliser in float32, where what that loses is little of eps; returns it, and 0 where they are scored in float64.
-double allow_float32(const Executor& e, const Look& look, int q, const Question& question, Weighed& w) {
-    const double* hidden = &look.hidden[q * e.dim];
+double allow_float32(const Executor& e, const double* hidden, const Question& question, Weighed& w) {
     double square = 0;
     for (int64_t j = 0; j < e.dim; ++j) square += hidden[j] * hidden[j];
     const double steepest = std::max(e.link.form == LinkForm::softcap ? 1.0 : static_cast<double>(e.link_a), 1.0) * question.beta;
@@ -40,8 +32,8 @@ double allow_float32(const Executor& e, const Look& look, int q, const Question&
 }
 
 // As score, in float32 where that was allowed.
-void score_near(const Executor& e, const Look& look, int q, const Weighed& w, std::vector<Scored>& rows, int threads) {
-    if (w.floats.empty()) return score(e, &look.hidden[q * e.dim], rows, threads);
+void score_near(const Executor& e, const double* hidden, const Weighed& w, std::vector<Scored>& rows, int threads) {
+    if (w.floats.empty()) return score(e, hidden, rows, threads);
     constexpr int64_t kGrain = 32;
     const int64_t n = static_cast<int64_t>(rows.size());
     Turns<int64_t> next;
@@ -57,9 +49,12 @@ void score_near(const Executor& e, const Look& look, int q, const Weighed& w, st
     });
 }
 
-// The middles and gaps of all classes, and the sums of the middles chunk by chunk.
+// The middles and gaps of all classes, and the sums of the middles chunk by chunk. What was learned is a share of radii, which the look
+// may have kept.
 void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double beta, int threads, Weighed& w) {
-    const Radius radius = rule.learned == nullptr ? look.prepared.likely[q] : times(look.prepared.radius[q], rule.learned->narrow[0]);
+    const bool learned = rule.learned != nullptr, kept = learned && !look.rad.empty();
+    const Radius& radius = learned ? look.prepared.radius[q] : look.prepared.likely[q];
+    const float narrow = learned ? static_cast<float>(rule.learned->narrow[0]) : 1.f;
     const float* est = look.est.data() + q * e.padded;
     const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
     w.middle.resize(e.padded);
@@ -68,7 +63,9 @@ void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double 
     over_chunks(chunks, threads, [&](int, int64_t c) {
         float rad[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        e.kernels->radius(radius, first, n, rad);
+        if (kept) std::copy_n(&look.rad[first], n, rad);
+        else e.kernels->radius(radius, first, n, rad);
+        for (int64_t i = 0; i < n && learned; ++i) rad[i] *= narrow;
         sums[c] = e.kernels->gaps(est + first, rad, n, e.link, static_cast<float>(beta), w.shift, w.slop, &w.middle[first],
                                 &w.gap[first]);
     });
@@ -225,7 +222,7 @@ bool score_widest(const Executor& e, Look& look, int q, float edge, double most,
     });
     std::vector<Scored> wide = joined(wide_ids);
     if (static_cast<double>(wide.size()) > most) return false;
-    score_near(e, look, q, w, wide, threads);
+    score_near(e, &look.hidden[q * e.dim], w, wide, threads);
     for (const Scored& s : wide) {
         *exact += std::exp(e.linked(s.z) * beta - w.shift);
         w.sum -= w.middle[s.id];

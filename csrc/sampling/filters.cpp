@@ -55,7 +55,7 @@ Status draw_filtered(const Executor& e, Look& look, int q, const Question& quest
     const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
     // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
     const bool may_bet = question.delta > 0 && look.source == &e.preview && !by_budget(e, look);
-    const uint64_t key = may_bet ? key_of(e, look, q, question) : 0;
+    const uint64_t key = may_bet ? key_of(&look.hidden[q * e.dim], e.dim, question.seed) : 0;
     Scored within = best[0], beyond{-1, -kInf};
     double decided = 0;
     bool proved = true, within_proved = true, beyond_proved = true;

@@ -120,6 +120,20 @@ class Rays(NamedTuple):
     owner: NDArray[np.uint16]
 
 
+class Draws(NamedTuple):
+    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/draws.py``.
+
+    ``eps``     the promise that they were taught for: calls that ask for another one do without
+    ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms
+    ``narrow``  what is typical of each level's radius, as a share of it; of blocks: of an open block's classes, and of closer
+                looks
+    """
+
+    eps: float
+    spend: float
+    narrow: tuple[float, ...]
+
+
 class Blocks(NamedTuple):
     """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``previews/blocks.py``.
 
@@ -145,6 +159,7 @@ class Blocks(NamedTuple):
     ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
+    ``draws``         what queries taught about a normaliser's sample of open blocks; None: normalisers do not go by blocks
     """
 
     mean: Array
@@ -167,19 +182,7 @@ class Blocks(NamedTuple):
     answers: tuple[tuple[int, float], ...] = ()
     least: float = math.inf
     rays: Rays | None = None
-
-
-class Draws(NamedTuple):
-    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/draws.py``.
-
-    ``eps``     the promise that they were taught for: calls that ask for another one do without
-    ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms
-    ``narrow``  what is typical of each level's radius, as a share of it
-    """
-
-    eps: float
-    spend: float
-    narrow: tuple[float, ...]
+    draws: Draws | None = None
 
 
 class Plan(NamedTuple):

@@ -3,6 +3,8 @@
     topk(eps=inf), sample(top_k=...), sample(min_p=...)      need no normaliser: blocks first
     topk, lse within eps      where few classes have all the mass: those that reach ``lse - log V + log(e^(2 eps) - 1)`` are
                               scored, and the others together are within eps: proved
+    topk, lse within an eps that calibration vectors taught, one or two at once      from rows drawn from open blocks and a few
+                              others (csrc/direct/draws.cpp)
     sample(top_p=...)         there, too: where that little mass leaves no doubt of the nucleus
     everything else, large batches, and queries that would open nearly everything      the executor beneath
 
@@ -58,6 +60,7 @@ class BlockReader:
         kind, *numbers = self.link.lowered()
         self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" and level != native.REFERENCE else None
         self.least = math.inf if self.affine is None or not self.sure or self.learned else blocks.least
+        self.drawn = blocks.draws is not None and native.is_native(beneath)
         self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
@@ -69,6 +72,11 @@ class BlockReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+        if self.drawn and eps < self.least and not dense and mask is None and delta > 0:
+            search = self.searches[0][1].capsule
+            drawn = native.topk_by_block_draws(self.capsule, search, hidden, k, eps, threads, delta, seed)
+            if drawn is not None:
+                return drawn
         if eps < self.least or dense or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         if not math.isinf(eps):
@@ -97,6 +105,11 @@ class BlockReader:
         if self.least <= eps < math.inf and not dense and self.takes(len(hidden), 1, mask):
             _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, dense, threads, delta, seed)
             return (lse, error, *cost)
+        if self.drawn and eps < self.least and not dense and mask is None and delta > 0:
+            search = self.searches[0][1].capsule
+            drawn = native.topk_by_block_draws(self.capsule, search, hidden, 1, eps, threads, delta, seed)
+            if drawn is not None:
+                return drawn[3], drawn[4], *drawn[6:]
         return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
 
     def _finished(

@@ -19,6 +19,8 @@ from headlong.native.executors import (
     experts,
     is_native,
     neighbours,
+    topk_by_block_draws,
+    try_block_draws,
 )
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, gumbels, products, round_up, row_norms
@@ -58,5 +60,7 @@ __all__ = [
     "round_up",
     "row_norms",
     "threads",
+    "topk_by_block_draws",
+    "try_block_draws",
     "widened",
 ]  # fmt: skip

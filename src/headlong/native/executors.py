@@ -111,8 +111,25 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
         closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
     return loaded().Blocks(
         bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
-        closer, (plan.shared, plan.closer_shared), plan.factor, share, level, rays,
+        closer, (plan.shared, plan.closer_shared), plan.factor, share, level, rays, plan.draws,
     )  # fmt: skip
+
+
+def topk_by_block_draws(
+    executor: Any, search: Any, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int
+) -> tuple[Array, ...] | None:
+    """As :meth:`Executor.topk`, normalisers by rows drawn from blocks; None where nothing was learned for what is asked.
+    ``executor`` and ``search`` are capsules."""
+    found: tuple[Array, ...] | None = loaded().topk_by_block_draws(executor, search, hidden, k, eps, threads, delta, seed)
+    return found
+
+
+def try_block_draws(
+    executor: Any, search: Any, hidden: Doubles, eps: float, spends: list[float], tries: int, threads: int, seed: int
+) -> Doubles:
+    """As :meth:`Teacher.try_draws`, of blocks."""
+    found: Doubles = loaded().try_block_draws(executor, search, hidden, eps, spends, tries, threads, seed)
+    return found
 
 
 def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:

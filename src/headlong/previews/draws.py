@@ -34,13 +34,16 @@ def first_spend(delta: float) -> float:
     return 1.5 * math.log(2 / delta)
 
 
-def learned_spend(trial: Trial, chosen_by: Doubles, bounded_by: Doubles, eps: float, delta: float) -> float | None:
-    """The spend that keeps ``eps`` but for ``delta``; None where no spend that was tried does."""
+def learned_spend(
+    trial: Trial, chosen_by: Doubles, bounded_by: Doubles, eps: float, delta: float, otherwise: float = 0.0
+) -> float | None:
+    """The spend that keeps ``eps`` but for ``delta``; None where no spend that was tried does. ``otherwise``: how often a query
+    fails for which nothing is drawn."""
     start = first_spend(delta)
     queries = bounded_by[-max(LEAST, PLENTY * enough(delta)) :]
     likely = _likely(trial(chosen_by, [start], 2 * TRIES)[:, 0], start, eps, allowed(len(queries), delta))
     spends = [likely * part for part in AROUND]
-    found = controlled(missed(trial, queries, spends, eps), delta)
+    found = controlled(missed(trial, queries, spends, eps, otherwise), delta)
     return None if found is None else spends[found]
 
 
@@ -58,7 +61,8 @@ def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:
     return math.exp(high)
 
 
-def missed(trial: Trial, queries: Doubles, spends: list[float], eps: float) -> Doubles:
-    """How often each query's tries failed ``[n, spends]``; what was not drawn is exact or proved."""
+def missed(trial: Trial, queries: Doubles, spends: list[float], eps: float, otherwise: float = 0.0) -> Doubles:
+    """How often each query's tries failed ``[n, spends]``; what was not drawn fails at the rate ``otherwise``."""
+    errors = trial(queries, spends, TRIES)
     with np.errstate(invalid="ignore"):
-        return np.asarray((trial(queries, spends, TRIES) > eps).mean(axis=2))
+        return np.asarray(np.where(np.isnan(errors), otherwise, errors > eps).mean(axis=2))

@@ -27,6 +27,7 @@ from headlong.checks import flag, real, whole
 from headlong.engines.method import SHARED, Method, crossover, register, sure
 from headlong.engines.methods.answers import ASKED, learned_blocks
 from headlong.engines.methods.taught import taught
+from headlong.engines.methods.taught_blocks import taught_by_blocks
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -145,6 +146,10 @@ class Cascade(Method):
         if most <= 1 and not self.blocks:
             return plan
         most = layer.vocab if self.blocks else most
+        if calibration is not None and queries is None and plan.draws is not None and math.isinf(blocks.least):
+            half = len(calibration) // 2
+            halves = calibration[:half], calibration[half:]
+            blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, halves, DENSE_SHARE, threads)
         return plan._replace(blocks=blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch))
 
     def _levels(

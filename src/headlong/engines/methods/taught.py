@@ -7,12 +7,14 @@ before anything is drawn. The rate is that of a call that is as likely one as th
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Promise
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix, Query
 from headlong.layers.matrix import Layer
+from headlong.links import Link
 from headlong.native import Doubles
 from headlong.plan import Draws, Plan
 from headlong.previews.draws import Trial, first_spend, learned_spend
@@ -76,11 +78,22 @@ def typical(matrix: Matrix, logits: Doubles, vectors: Doubles) -> tuple[float, .
             some, estimate, radius = some[usable], estimate[usable], radius[usable]
             if not len(some):
                 break
-            f, g = matrix.link(z[some]), matrix.link(estimate)
-            gap = np.exp(np.minimum(g - f.max(), 50.0)) * np.expm1(np.minimum(START * radius, 50.0))
-            order = np.argsort(-gap)
-            tail = order[min(len(order) // 8, 4 * BEST) :]  # the widest are scored, not drawn
-            share = gap[tail] / max(float(gap[tail].sum()), 1e-300)
-            squares[depth].append(float((share * ((z[some] - estimate)[tail] / radius[tail]) ** 2).sum()))
+            square, order = used(matrix.link, z[some], estimate, radius)
+            squares[depth].append(square)
             some = some[order[:CLOSER]]
+    return as_shares(squares)
+
+
+def used(link: Link, z: Doubles, estimate: Doubles, radius: Doubles) -> tuple[float, NDArray[np.int64]]:
+    """``mean ((z - estimate) / radius)^2`` of classes drawn in proportion to their gaps, and all of them by falling gaps."""
+    f, g = link(z), link(estimate)
+    gap = np.exp(np.minimum(g - f.max(), 50.0)) * np.expm1(np.minimum(START * radius, 50.0))
+    order = np.argsort(-gap)
+    tail = order[min(len(order) // 8, 4 * BEST) :]  # the widest are scored, not drawn
+    share = gap[tail] / max(float(gap[tail].sum()), 1e-300)
+    return float((share * ((z - estimate)[tail] / radius[tail]) ** 2).sum()), order
+
+
+def as_shares(squares: list[list[float]]) -> tuple[float, ...]:
+    """The root of the mean of each list, where there is anything in it."""
     return tuple(float(np.clip(np.sqrt(np.mean(each or [START**2])), LEAST, 1.0)) for each in squares)

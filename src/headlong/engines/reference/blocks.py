@@ -118,6 +118,18 @@ class BlockSearch:
         state.keep(blocks.order[places[rest]].astype(np.int64), upper[rest])
 
 
+def looks(search: BlockSearch, hidden: Doubles) -> tuple[tuple[Doubles, Doubles], tuple[Doubles, Doubles]]:
+    """``(estimate, radius) [places]`` of every class by its block's coordinates, and by a closer look."""
+    blocks, state = search.blocks, _State(search, hidden, 1)
+    query, groups = halves_of(blocks, hidden), np.arange(len(blocks.levels[-1].records))
+    est, upper = (side.ravel() for side in bounds(blocks.levels[-1], False, query, groups, state))
+    if blocks.closer is None:
+        return (est, upper - est), (est, upper - est)
+    near, top = closer(blocks, query, np.arange(len(est)), est)
+    with np.errstate(invalid="ignore"):  # places without a class
+        return (est, upper - est), (near, top - near)
+
+
 class _State:
     """Rows scored so far, best first, and the classes that may yet join them."""
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.plan import Blocks, BoxLevel, Rays
+from headlong.plan import Blocks, BoxLevel, Draws, Rays
 
 SIDE = 16
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
@@ -45,6 +45,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "answers": [list(pair) for pair in blocks.answers],
         "least": blocks.least if math.isfinite(blocks.least) else 0.0,
         **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
+        **({} if blocks.draws is None else {"draws": blocks.draws}),
         **({"typical": True} if blocks.rest is None and blocks.rest_lost is not None else {}),
     }
 
@@ -92,7 +93,7 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
         answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf,
-        rays=rays, **more,
+        rays=rays, draws=_draws(record.get("draws")), **more,
     )  # fmt: skip
 
 
@@ -133,6 +134,17 @@ def _answers(entries: Any, vocab: int) -> tuple[tuple[int, float], ...]:
     if any(a >= b for (a, _), (b, _) in itertools.pairwise(answers)) or any(not (k and 0 < f <= 1) for k, f in answers):
         raise ValueError(f"blocks have learned {answers}")
     return answers
+
+
+def _draws(record: Any) -> Draws | None:
+    """Files from before there were any have no word of them."""
+    if record is None:
+        return None
+    eps, spend, narrow = record
+    draws = Draws(_size(eps), _size(spend), tuple(_size(part) for part in narrow))
+    if not (draws.eps > 0 and draws.spend > 0 and len(draws.narrow) == 2 and all(0 < part <= 1 for part in draws.narrow)):
+        raise ValueError(f"blocks have learned {draws}")
+    return draws
 
 
 def _levels(entries: Any, tensor: TensorReader, groups: int) -> tuple[BoxLevel, ...]:

@@ -1,0 +1,84 @@
+// Normalisers by rows that are drawn from blocks, for Python; capsules belong to the objects that gave them.
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+
+#include "bind/arguments.h"
+#include "bind/without_gil.h"
+#include "direct/draws.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+struct Parts {
+    const Executor& executor;
+    const Blocks& blocks;
+    int64_t count;
+};
+
+Parts parts_of(const nb::capsule& executor, const nb::capsule& blocks, const Doubles& hidden) {
+    const auto* e = static_cast<const Executor*>(executor.data(kExecutorCapsule));
+    const auto* b = static_cast<const Blocks*>(blocks.data(kBlocksCapsule));
+    check(e != nullptr && b != nullptr && e->dim == b->dim && e->vocab == b->vocab, "executor and blocks of one layer");
+    check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == e->dim, "hidden [batch, dim]");
+    return {*e, *b, static_cast<int64_t>(hidden.shape(0))};
+}
+
+Question question_of(int64_t k, double eps, int threads, double delta, uint64_t seed) {
+    Question question;
+    question.k = k;
+    question.eps = eps;
+    question.threads = thread_count(threads);
+    question.delta = delta;
+    question.seed = seed;
+    return question;
+}
+
+// logits, ids, log_probs [count][k], lse, error, proved, rows, bytes, dense [count]; None where nothing was learned for this.
+nb::object drawn(nb::capsule executor, nb::capsule blocks, Doubles hidden, int64_t k, double eps, int threads, double delta, uint64_t seed) {
+    const Parts p = parts_of(executor, blocks, hidden);
+    const Question question = question_of(k, eps, threads, delta, seed);
+    if (!learned_by_blocks(p.blocks, question, p.count)) return nb::none();
+    std::vector<Answer> answers;
+    unlocked([&] { answers = ask_by_blocks(p.executor, p.blocks, hidden.data(), p.count, question); });
+    const size_t n = answers.size(), wide = static_cast<size_t>(k);
+    std::vector<double> logits(n * wide, -kInf), log_probs(n * wide, -kInf), lse(n), error(n), bytes(n);
+    std::vector<int64_t> ids(n * wide, -1), rows(n);
+    std::vector<uint8_t> proved(n), dense(n);
+    for (size_t q = 0; q < n; ++q) {
+        const Answer& a = answers[q];
+        for (size_t i = 0; i < a.best.size(); ++i) {
+            ids[q * wide + i] = a.best[i].id;
+            logits[q * wide + i] = a.best[i].z;
+            log_probs[q * wide + i] = p.executor.linked(a.best[i].z) - a.lse;
+        }
+        lse[q] = a.lse, error[q] = a.error, bytes[q] = a.bytes, rows[q] = a.rows, proved[q] = a.proved, dense[q] = a.dense;
+    }
+    return nb::make_tuple(owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
+                          owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(proved), {n}), owned(std::move(rows), {n}),
+                          owned(std::move(bytes), {n}), owned_flags(std::move(dense), {n}));
+}
+
+// Estimates [count][spends][tries], NaN where blocks do not answer.
+nb::object try_drawn(nb::capsule executor, nb::capsule blocks, Doubles hidden, double eps, const std::vector<double>& spends, int tries, int threads,
+                     uint64_t seed) {
+    const Parts p = parts_of(executor, blocks, hidden);
+    check(tries >= 1 && tries <= 4096 && spends.size() <= 4096, "1..4096 tries");
+    for (double spend : spends) check(spend > 0 && std::isfinite(spend), "what is spent is above 0");
+    const Question question = question_of(0, eps, threads, 0.5, seed);  // that it may fail matters, not how often
+    std::vector<double> found;
+    unlocked([&] { found = try_block_draws(p.executor, p.blocks, hidden.data(), p.count, question, spends, tries); });
+    return owned(std::move(found), {static_cast<size_t>(p.count), spends.size(), static_cast<size_t>(tries)});
+}
+
+}  // namespace
+
+void bind_block_draws(nb::module_& m) {
+    m.def("topk_by_block_draws", &drawn, nb::arg("executor"), nb::arg("blocks"), nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("threads"),
+          nb::arg("delta"), nb::arg("seed"));
+    m.def("try_block_draws", &try_drawn, nb::arg("executor"), nb::arg("blocks"), nb::arg("hidden"), nb::arg("eps"), nb::arg("spends"), nb::arg("tries"),
+          nb::arg("threads"), nb::arg("seed"));
+}
+
+}  // namespace headlong

@@ -1,0 +1,88 @@
+"""What calibration vectors teach of a normaliser that is drawn from blocks: their ``draws``, tried on what will draw.
+
+A query that blocks do not answer is bet on (``csrc/direct/draws.cpp``); it counts as one that fails as often as it may.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headlong import native
+from headlong.answers import Promise
+from headlong.engines.methods.taught import CHOOSERS, CLOSE, CLOSER, JUDGES, as_shares, used
+from headlong.engines.reference.blocks import BlockSearch, looks
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles
+from headlong.plan import Blocks, Draws, Plan
+from headlong.previews.block_choice import LESS, look_bytes
+from headlong.previews.draws import first_spend, learned_spend
+from headlong.previews.int8 import logits_of
+
+LEVELS, BEST = 2, 10
+"""Levels of a tree that is drawn from, and the classes that its search looks for."""
+
+
+def taught_by_blocks(
+    layer: Layer, plan: Plan, blocks: Blocks, promise: Promise, halves: tuple[Doubles, Doubles], share: float, threads: int
+) -> Blocks:
+    """``blocks`` with what the vectors teach, one half choosing, one bounding; as they are where they cannot be drawn from,
+    or would read too much."""
+    chosen_by, bounded_by = halves
+    plain = len(blocks.levels) == LEVELS and blocks.rays is None and blocks.factor == 1.0 and blocks.most >= BEST
+    if not plain or plan.draws is None or native.isa() == native.REFERENCE or layer.link.lowered()[0] != "affine":
+        return blocks
+    narrow = typical(layer, blocks, share, chosen_by[:JUDGES], threads)
+    blocks = blocks._replace(draws=Draws(promise.eps, first_spend(promise.delta), narrow))
+    norms, level = native.row_norms(layer.weight, threads), native.isa()
+    teacher = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
+    few = chosen_by[:: -(-len(chosen_by) // CHOOSERS)]
+    if _read(layer, teacher, blocks, promise, few[:JUDGES], share) > LESS * look_bytes(plan):  # before thousands are tried
+        return blocks._replace(draws=None)
+    trial = _Trial(teacher, native.blocks(layer.weight, layer.bias, blocks, share, level), promise, threads)
+    spend = learned_spend(trial, few, bounded_by, promise.eps, promise.delta, promise.delta)
+    if spend is None or blocks.draws is None:
+        return blocks._replace(draws=None)
+    found = blocks._replace(draws=blocks.draws._replace(spend=spend))
+    worth = _read(layer, teacher, found, promise, few[:JUDGES], share) <= LESS * look_bytes(plan)
+    return found if worth else blocks._replace(draws=None)
+
+
+class _Trial:
+    """How far estimates are off: ``(hidden, spends, tries) -> [n, spends, tries]``, NaN where blocks do not answer."""
+
+    def __init__(self, teacher: Any, search: Any, promise: Promise, threads: int) -> None:
+        self.teacher, self.search, self.promise, self.threads = teacher, search, promise, threads
+
+    def __call__(self, hidden: Doubles, spends: list[float], tries: int) -> Doubles:
+        hidden, eps = np.ascontiguousarray(hidden), self.promise.eps
+        exact, error = (part[:, None, None] for part in self.teacher.lse(hidden, eps / CLOSE, None, True, self.threads)[:2])
+        parts = self.teacher.capsule, self.search.capsule
+        return np.asarray(error + np.abs(native.try_block_draws(*parts, hidden, eps, spends, tries, self.threads, 0) - exact))
+
+
+def _read(layer: Layer, teacher: Any, blocks: Blocks, promise: Promise, vectors: Doubles, share: float) -> float:
+    """Bytes of an answer, on average of some vectors."""
+    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    delta, k = promise.delta, min(BEST, layer.vocab)
+    alone = [
+        native.topk_by_block_draws(teacher.capsule, search.capsule, row[None], k, promise.eps, 1, delta, 0)
+        for row in np.ascontiguousarray(vectors)
+    ]
+    return float(np.mean([np.inf if answer is None else answer[7] for answer in alone]))
+
+
+def typical(layer: Layer, blocks: Blocks, share: float, vectors: Doubles, threads: int) -> tuple[float, ...]:
+    """The share of the radii of an open block's classes, and of closer looks, for which ``X`` has a mean square of one."""
+    search = BlockSearch(layer.weight, layer.bias, blocks, share)
+    there = blocks.order >= 0
+    squares: list[list[float]] = [[], []]
+    for logits, hidden in zip(logits_of(layer, vectors, threads), vectors, strict=True):
+        z, some = logits[blocks.order[there]], np.arange(int(there.sum()))
+        for depth, (estimate, radius) in enumerate(looks(search, hidden)):
+            estimate, radius = estimate[there][some], radius[there][some]
+            square, order = used(layer.link, z[some], estimate, np.maximum(radius, 1e-30))
+            squares[depth].append(square)
+            some = some[order[:CLOSER]]
+    return as_shares(squares)
