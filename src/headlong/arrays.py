@@ -56,7 +56,8 @@ def large_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> Array:
     if size < LEAST_LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.empty(shape, dtype)
     whole = np.frombuffer(memory(size + LARGE_PAGE), np.uint8)
-    return whole[-whole.ctypes.data % LARGE_PAGE :][:size].view(dtype).reshape(shape)
+    found: Array = whole[-whole.ctypes.data % LARGE_PAGE :][:size].view(dtype).reshape(shape)
+    return found
 
 
 def kind_of(value: object) -> Kind:
