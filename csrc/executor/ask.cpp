@@ -87,7 +87,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     // That reads the codes twice, which few queries do not make up for where no cache holds these.
     const bool apart = use_preview && rows.size() >= (e.preview.bytes <= kCachedBytes ? kLeastScouted : kQueriesPerScout);
     const size_t first = apart ? rows.size() / kQueriesPerScout + 1 : rows.size();
-    const bool scouted = first < rows.size() && rows.size() >= kLeastWeighed && e.budget == 0 && !question.keep && static_cast<int64_t>(first) <= affordable;
+    const bool scouted = question.weighs_first && !question.keep && rows.size() >= kLeastWeighed && first < rows.size() && static_cast<int64_t>(first) <= affordable;
     bool densely = false;
     std::vector<int64_t> kept_later, finish_densely;
     for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
@@ -204,6 +204,7 @@ std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, 
     if (e.has_preview && e.budget == 0 && !asked_densely) rows = answer_zeros(e, hidden, rows, question, answers);
     if (rows.empty()) return answers;
     Question asked = question;
+    asked.weighs_first = e.budget == 0;
     asked.keep = question.keep || (e.budget > 0 && e.has_preview && !dense_only);
     over_blocks(e, 
         hidden, rows, asked, dense_only,

@@ -98,7 +98,8 @@ bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::
         open = std::partition(all.begin() + sure, open, [&](const Candidate& c) { return c.closer >= best.back().z; });
     }
     const int64_t left = open - (all.begin() + sure);
-    const double most = std::min(e.share * static_cast<double>(e.vocab), bearable_hits(e, look, e.row_bytes()));
+    // Of a draw, what is scored here is what is drawn from.
+    const double share = e.share * static_cast<double>(e.vocab), most = known == nullptr ? std::min(share, bearable_hits(e, look, e.row_bytes())) : share;
     if (left > std::max<int64_t>(static_cast<int64_t>(most), 2 * k)) return false;
     std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) {
         return a.closer > b.closer || (a.closer == b.closer && a.id < b.id);
