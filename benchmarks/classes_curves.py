@@ -88,7 +88,9 @@ def contestants(folder: Path, vocab: int, only: list[str]) -> Iterator[Asked]:
         yield Asked("headlong, plain", 0, lambda x: x, lambda x: plain.topk(x, K).ids)
     if not only or FLAT in only:
         flat = faiss.IndexFlatIP(layer.dim + 1)
-        flat.add(with_bias(layer))
+        for start in range(0, vocab, AT_ONCE):  # so that the rows are there once
+            part = slice(start, start + AT_ONCE)
+            flat.add(with_bias(hl.Layer(layer.weight[part], layer.bias[part])))
         yield Asked(FLAT, 0, with_one, lambda x: flat.search(x, K)[1])
     if not only or TORCH in only:
         weight, bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)

@@ -60,7 +60,7 @@ def keep(folder: Path, found: Any) -> None:
 def read(folder: Path, vocab: int) -> tuple[hl.Layer, Any, Any]:
     """The layer of the first classes, calibration vectors and queries."""
     weight, bias = (np.load(folder / f"{name}.npy", mmap_mode="r")[:vocab] for name in ("weight", "bias"))
-    calibration, queries = (np.load(folder / f"{name}.npy") for name in ("calibration", "queries"))
+    calibration, queries = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("calibration", "queries"))
     rng = np.random.default_rng(0)
     some = calibration[rng.choice(len(calibration), CALIBRATION, replace=False)]
     return hl.Layer(weight, np.array(bias)), some, queries[rng.choice(len(queries), QUERIES, replace=False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from headlong import arrays
+from headlong.arrays import LARGE_PAGE, LEAST_LARGE, large_empty
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError
 
 FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
@@ -205,3 +207,19 @@ def test_tensors_that_are_negated_or_conjugated_in_name_only_are_read() -> None:
     pairs = torch.complex(torch.arange(6.0).reshape(2, 3), torch.ones(2, 3))
     assert (arrays.hidden64(torch._neg_view(torch.ones(2, 3)), 3) == -1).all()
     assert (arrays.hidden64(pairs.conj().imag, 3) == -1).all()
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 5), (1 << 20, 3), (1 << 10, 1 << 11, 4)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_large_arrays_are_arrays(shape: tuple[int, ...], dtype: type) -> None:
+    array = large_empty(shape, dtype)
+    assert array.shape == shape and array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable
+    array[...] = 1
+    assert array.sum(dtype=np.int64) == np.prod(shape)
+    if array.nbytes >= LEAST_LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        assert array.ctypes.data % LARGE_PAGE == 0
+
+
+def test_memory_that_is_not_there_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError):
+        large_empty((1 << 60,))

@@ -7,6 +7,8 @@ not read here: they are refused with advice, as are hidden vectors on a GPU by e
 
 from __future__ import annotations
 
+import math
+import mmap
 import sys
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +28,36 @@ STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)
 """The types a layer's weights are read in."""
 HIDDEN = (*STORED, np.dtype(np.float64))
 """The types hidden vectors come in."""
+
+
+LARGE_PAGE, LEAST_LARGE = 1 << 21, 1 << 22
+"""Bytes of a large page, and of an array that is worth some."""
+
+
+def memory(size: int) -> mmap.mmap:
+    """``size`` bytes of this process's own, zero, in large pages if the system has them. MemoryError if it has no more."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, size)
+    try:
+        found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes of memory were not to be had: {error}") from error
+    if size >= LEAST_LARGE:
+        found.madvise(mmap.MADV_HUGEPAGE)
+    return found
+
+
+def large_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> Array:
+    """``np.empty`` for what is read from end to end at every call: in large pages that takes up to a fifth less time.
+
+    Memory of its own, from the border of such a page: what another array left behind keeps its small pages.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < LEAST_LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.empty(shape, dtype)
+    whole = np.frombuffer(memory(size + LARGE_PAGE), np.uint8)
+    found: Array = whole[-whole.ctypes.data % LARGE_PAGE :][:size].view(dtype).reshape(shape)
+    return found
 
 
 def kind_of(value: object) -> Kind:

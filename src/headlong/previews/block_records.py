@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array
+from headlong.arrays import Array, large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import BoxLevel, Term, deinterleave
@@ -75,7 +75,7 @@ class ArrayInPieces:
         if piece is None:
             return
         if self.array is None:
-            self.array = np.empty((self.rows, *piece.shape[1:]), piece.dtype)
+            self.array = large_empty((self.rows, *piece.shape[1:]), piece.dtype)
         self.array[self.at : self.at + len(piece)] = piece
         self.at += len(piece)
 

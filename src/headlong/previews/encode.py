@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.arrays import Array
+from headlong.arrays import Array, large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import CLASS_BLOCK, interleave, pack, padded, row_bytes
@@ -131,11 +131,11 @@ def sum_up(a: Floats, b: Floats) -> Floats:
 def _places(layer: Layer, groups: Groups) -> Encoded:
     vocab, count = layer.vocab, padded(layer.vocab)
     coarse, fine = ([row_bytes(stop, bits, start) for one in side for start, stop, bits in one.layout] for side in groups)
-    codes = np.empty((count // CLASS_BLOCK, sum(-(-size // 4) for size in coarse), CLASS_BLOCK, 4), np.uint8)
+    codes = large_empty((count // CLASS_BLOCK, sum(-(-size // 4) for size in coarse), CLASS_BLOCK, 4))
     scale, rest_scale = (np.zeros((len(side), count), np.float32) for side in (coarse, fine))
     lost, rounded, rest_lost = np.zeros((3, len(groups.coarse), count), np.float32)
     size, rest_size, base, length = np.zeros((4, count), np.float32)
-    rest, uncoded = np.empty((vocab, sum(fine)), np.uint8), np.zeros(count, bool)
+    rest, uncoded = large_empty((vocab, sum(fine))), np.zeros(count, bool)
     return Encoded(codes, rest, scale, rest_scale, lost, rounded, rest_lost, size, rest_size, base, length, uncoded)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Array
+from headlong.arrays import Array, memory
 from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, StoreError, VersionError, cause
 from headlong.store.checksum import KEY, checksum
 from headlong.store.dtypes import DTYPES, FOREIGN_BITS
@@ -102,7 +102,7 @@ def open_file(path: str | os.PathLike[str], mapped: bool = True) -> TensorFile:
             if mapped:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             else:  # on a page's border, as a mapped file is
-                data = mmap.mmap(-1, size)
+                data = memory(size)
                 if file.readinto(data) != size:
                     raise MalformedFileError(f"{name} was cut off while it was read; read it again")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
