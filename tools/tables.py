@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
 import tables_bench as bench  # noqa: E402
+import tables_choice as first_screen  # noqa: E402
 import tables_commands as commands  # noqa: E402
 import tables_curves as curves  # noqa: E402
 import tables_device as device  # noqa: E402
@@ -24,7 +25,6 @@ import tables_heads as heads  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
 import tables_measured as measured  # noqa: E402
 import tables_processors as processors  # noqa: E402
-import tables_readme as first_screen  # noqa: E402
 import tables_studies as evidence  # noqa: E402
 import tables_training as training  # noqa: E402
 

@@ -24,6 +24,8 @@ Array = NDArray[Any]
 
 CLASS_BLOCK = 64
 """Classes of one interleaved block, and what every per-class array is padded to."""
+NEIGHBOURS = 16
+"""Classes that are bounded together, and nodes under one node above: ``kNeighbours`` of ``csrc/blocks/looks.h``."""
 
 ESTIMATE_ROUNDING = 2.0**-20
 """An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""

@@ -10,9 +10,9 @@ import numpy as np
 import headlong as hl
 from adversarial import build
 from headlong import native
-from headlong.engines.reference.blocks import SIDE, BlockSearch, _State, bounds, closer, halves_of
+from headlong.engines.reference.blocks import BlockSearch, _State, bounds, closer, halves_of
 from headlong.layers.matrix import Layer
-from headlong.plan import Blocks
+from headlong.plan import NEIGHBOURS, Blocks
 from oracle import check_topk, truth
 
 LEVELS = native.levels()
@@ -74,5 +74,5 @@ def check_bounds(layer: Layer, blocks: Blocks, hidden: np.ndarray) -> int:
                 places = np.arange(len(there))
                 _, narrow = closer(blocks, query, places, estimate)
                 assert (logits[: len(there)] <= narrow + exact.rounding[0]).all()
-            logits = np.concatenate([logits, np.full(-len(logits) % SIDE, -np.inf)]).reshape(-1, SIDE).max(axis=1)
+            logits = np.concatenate([logits, np.full(-len(logits) % NEIGHBOURS, -np.inf)]).reshape(-1, NEIGHBOURS).max(axis=1)
     return checked

@@ -23,8 +23,8 @@ from headlong.engines.masks import Marked
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.plan import NEIGHBOURS
 from headlong.previews.again import blocks_beside
-from headlong.previews.block_records import SIDE
 
 Ids = NDArray[np.int64]
 Places = NDArray[Any]
@@ -92,7 +92,7 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
     share, order = plan.dense.share, plan.blocks.order
     search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, share, level)
     if not there.all():
-        places = (there[np.maximum(order, 0)] != 0).reshape(-1, SIDE)
+        places = (there[np.maximum(order, 0)] != 0).reshape(-1, NEIGHBOURS)
         search.keep_there(np.packbits(places, axis=1, bitorder="little").view("<u2").ravel())
     if rows is not None:
         more = blocks_beside(plan, rows, native.threads(settled.threads))

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from headlong.arrays import Array, large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import BoxLevel, Term, deinterleave
+from headlong.plan import NEIGHBOURS, BoxLevel, Term, deinterleave
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.prefix import EIGHT, ROUNDING, Summands, joined, roundings, typical_of
 from headlong.previews.whitening import Basis
 
 LONGEST = 1e30
 """A class whose rounding is a longer length is as good as not coded."""
-SIDE = 16
-"""Neighbours in a record."""
 PER_CLASS = {"codes": 0, "more": 0, "scale": 1, "lengths": 1, "last": 0, "closer_last": 0, "base": 0, "uncoded": 0}
 """The arrays of :class:`Classes`, and which of their axes counts the classes."""
 
@@ -225,9 +223,9 @@ def boxes(below: Tops, own: float) -> tuple[BoxLevel, Tops]:
     """Boxes around sixteen nodes each, and these as the nodes of the next level."""
 
     def gather(values: Array, fill: float, least: bool = False) -> Array:
-        pad = -values.shape[-1] % SIDE
+        pad = -values.shape[-1] % NEIGHBOURS
         wide = np.concatenate([values, np.full((*values.shape[:-1], pad), fill, values.dtype)], axis=-1)
-        wide = wide.reshape(*values.shape[:-1], wide.shape[-1] // SIDE, SIDE)
+        wide = wide.reshape(*values.shape[:-1], wide.shape[-1] // NEIGHBOURS, NEIGHBOURS)
         return np.asarray(wide.min(axis=-1) if least else wide.max(axis=-1))
 
     low, high = gather(below.low.T, np.inf, least=True).T, gather(below.high.T, -np.inf).T
@@ -260,7 +258,7 @@ def joined_tops(pieces: list[Tops]) -> Tops:
 
 def padded_rows(rows: Array, fill: float) -> Array:
     """To whole sixteens."""
-    return np.concatenate([rows, np.full((-len(rows) % SIDE, *rows.shape[1:]), fill, rows.dtype)])
+    return np.concatenate([rows, np.full((-len(rows) % NEIGHBOURS, *rows.shape[1:]), fill, rows.dtype)])
 
 
 def lengths_up(lengths: Floats) -> tuple[Bytes, Floats]:
@@ -272,11 +270,11 @@ def lengths_up(lengths: Floats) -> tuple[Bytes, Floats]:
 
 def pack_records(codes: NDArray[np.int8], lengths: Floats, scale: Floats, base: Floats) -> Bytes:
     """``[groups, bytes]``: for sixteen neighbours each, codes ``[count][16]``, lengths ``[tails][16]``, scale, unit, base."""
-    groups = len(codes) // SIDE
+    groups = len(codes) // NEIGHBOURS
     coded, unit = lengths_up(lengths)
     parts = [
-        codes.view(np.uint8).reshape(groups, SIDE, -1).transpose(0, 2, 1).reshape(groups, -1),
-        coded.reshape(len(coded), groups, SIDE).transpose(1, 0, 2).reshape(groups, -1),
-        *(np.ascontiguousarray(row, np.float32).reshape(groups, SIDE).view(np.uint8) for row in (scale, unit, base)),
+        codes.view(np.uint8).reshape(groups, NEIGHBOURS, -1).transpose(0, 2, 1).reshape(groups, -1),
+        coded.reshape(len(coded), groups, NEIGHBOURS).transpose(1, 0, 2).reshape(groups, -1),
+        *(np.ascontiguousarray(row, np.float32).reshape(groups, NEIGHBOURS).view(np.uint8) for row in (scale, unit, base)),
     ]
     return np.ascontiguousarray(np.concatenate(parts, axis=1))

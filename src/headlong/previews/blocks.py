@@ -24,8 +24,8 @@ from headlong import native
 from headlong.arrays import evenly
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import Blocks, BoxLevel
-from headlong.previews.block_records import SIDE, ArrayInPieces, BlockShape, Bytes, Classes, boxes, joined_tops
+from headlong.plan import NEIGHBOURS, Blocks, BoxLevel
+from headlong.previews.block_records import ArrayInPieces, BlockShape, Bytes, Classes, boxes, joined_tops
 from headlong.previews.encode import Encoded, part_of
 from headlong.previews.whitening import Basis
 
@@ -37,7 +37,7 @@ SEGMENTS = 5
 """Lengths of what is behind LOOK, at most; their segments double, the last takes the rest."""
 ROOT = 2560
 """Nodes that are looked at for every query, at most: with more of them there is one more level of boxes."""
-AT_ONCE = 4 * SIDE**3
+AT_ONCE = 4 * NEIGHBOURS**3
 """Classes that are coded and packed at once."""
 GAUGED = 2048
 """Classes, evenly spread, whose medians set the units of the rounding."""
@@ -94,8 +94,8 @@ def _levels(
     layer: Layer, coded: Coder, whole: Classes | None, order: NDArray[np.int32]
 ) -> tuple[tuple[BoxLevel, ...], Bytes | None, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Records of classes and of the boxes above them, the closer look, and the factors that all of them share."""
-    leaves, closer = ArrayInPieces(len(order) // SIDE), ArrayInPieces(len(order))
-    boxed, tops = [ArrayInPieces(-(-len(order) // SIDE**2)), ArrayInPieces(-(-len(order) // SIDE**3))], []
+    leaves, closer = ArrayInPieces(len(order) // NEIGHBOURS), ArrayInPieces(len(order))
+    boxed, tops = [ArrayInPieces(-(-len(order) // NEIGHBOURS**2)), ArrayInPieces(-(-len(order) // NEIGHBOURS**3))], []
     for start in range(0, len(order), AT_ONCE):
         here = order[start : start + AT_ONCE]
         if whole is None:
@@ -111,7 +111,7 @@ def _levels(
             kept.take(box.records)
         tops.append(nodes)
     levels, nodes = [BoxLevel(leaves.whole(), level.codes, level.lengths)], joined_tops(tops)
-    while len(levels[0].records) > 1 and (len(levels) == 1 or len(levels[0].records) * SIDE > ROOT):
+    while len(levels[0].records) > 1 and (len(levels) == 1 or len(levels[0].records) * NEIGHBOURS > ROOT):
         if boxed:
             box = BoxLevel(boxed.pop(0).whole(), box.codes, box.lengths)
         else:
@@ -150,7 +150,7 @@ def _turns(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, Any]:
             spectral(part - seen) + unit * float(np.linalg.norm(seen)), float32,
             spectral(wide @ part) + float32 * float(np.linalg.norm(wide)),
         ])  # fmt: skip
-    pad = -coded.shape[1] % SIDE
+    pad = -coded.shape[1] % NEIGHBOURS
     rest = np.pad(coded.astype(np.int8), ((0, 0), (0, pad)))
     wide_scale, losses = np.pad(scale, (0, pad)), np.array(lost) * (1 + 1e-6)
     return {"head": head, "back": back, "rest": rest, "rest_scale": wide_scale, "rest_lost": losses}
@@ -186,14 +186,14 @@ def _neighbours(features: Floats, threads: int) -> NDArray[np.int32]:
     pieces = [(0, len(features))]
     while pieces:
         start, stop = pieces.pop()
-        if stop - start <= SIDE:
+        if stop - start <= NEIGHBOURS:
             continue
         rows = features[order[start:stop]].astype(np.float64)
         rows -= rows.mean(axis=0)
         along = rows @ np.linalg.eigh(rows.T @ rows)[1][:, -1]
-        unit = SIDE
-        while unit * SIDE < stop - start:
-            unit *= SIDE
+        unit = NEIGHBOURS
+        while unit * NEIGHBOURS < stop - start:
+            unit *= NEIGHBOURS
         half = max(unit, ((stop - start) // unit + 1) // 2 * unit)
         order[start:stop] = order[start:stop][np.argsort(along, kind="stable")]
         pieces += [(start, start + half), (start + half, stop)]
@@ -202,4 +202,4 @@ def _neighbours(features: Floats, threads: int) -> NDArray[np.int32]:
 
 def _places(order: NDArray[np.int32]) -> NDArray[np.int32]:
     """``order``, padded with -1 to whole blocks."""
-    return np.concatenate([order, np.full(-len(order) % SIDE, -1, np.int32)])
+    return np.concatenate([order, np.full(-len(order) % NEIGHBOURS, -1, np.int32)])

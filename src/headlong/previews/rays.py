@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from headlong.arrays import evenly
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import Blocks, BoxLevel, Rays
-from headlong.previews.block_records import SIDE, BlockShape, Bytes, Classes, lengths_up, padded_rows
+from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
+from headlong.previews.block_records import BlockShape, Bytes, Classes, lengths_up, padded_rows
 from headlong.previews.prefix import ROUNDING
 from headlong.previews.whitening import Basis
 
@@ -60,9 +60,9 @@ def rays_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks | None:
     levels, closer, last = _records(classes, shape, rows, directions, near, along, order)
     turn: Any = np.ascontiguousarray(basis.rotation.T)
     shared = tuple(factor / last for factor in classes.closer_shared)
-    owned = np.concatenate([owner, np.zeros(-len(owner) % SIDE, np.int64)]).astype(np.uint16)
+    owned = np.concatenate([owner, np.zeros(-len(owner) % NEIGHBOURS, np.int64)]).astype(np.uint16)
     codes = np.rint(directions / scale.astype(np.float64)[:, None]).astype(np.int8)
-    width = -(-len(scale) // SIDE) * SIDE
+    width = -(-len(scale) // NEIGHBOURS) * NEIGHBOURS
     rays = Rays(
         np.ascontiguousarray(np.pad(codes.T, ((0, 0), (0, width - len(scale))))),
         np.pad(scale, (0, width - len(scale))), owned,
@@ -131,11 +131,11 @@ def _pieces(near: Ids, reach: Doubles) -> tuple[NDArray[np.int32], Ids]:
     """The class at each place, and the direction of every sixteen of them; -1 where a direction has no more classes."""
     by_ray = np.lexsort((-reach, near))
     sizes = np.bincount(near)
-    pieces = -(-sizes // SIDE)
+    pieces = -(-sizes // NEIGHBOURS)
     first, before = np.cumsum(pieces) - pieces, np.cumsum(sizes) - sizes
     sorted_near = near[by_ray]
-    order = np.full(int(pieces.sum()) * SIDE, -1, np.int32)
-    order[first[sorted_near] * SIDE + np.arange(len(near)) - before[sorted_near]] = by_ray
+    order = np.full(int(pieces.sum()) * NEIGHBOURS, -1, np.int32)
+    order[first[sorted_near] * NEIGHBOURS + np.arange(len(near)) - before[sorted_near]] = by_ray
     return order, np.repeat(np.arange(len(sizes)), pieces)
 
 
@@ -144,10 +144,10 @@ def _records(
 ) -> tuple[tuple[BoxLevel, BoxLevel], Bytes, float]:
     """Nodes, classes, the closer looks, and in which unit their last length is."""
     ids, there = np.maximum(order, 0), order >= 0
-    pieces = there.reshape(-1, SIDE)
+    pieces = there.reshape(-1, NEIGHBOURS)
 
     def by_piece(values: Doubles, fill: float) -> Doubles:
-        return np.where(there, values[ids], fill).reshape(-1, SIDE)
+        return np.where(there, values[ids], fill).reshape(-1, NEIGHBOURS)
 
     unit = np.maximum(round_up(np.abs(by_piece(along, 0.0)).max(axis=1) / 127), LEAST)
     codes = np.clip(np.rint(by_piece(along, 0.0) / unit.astype(np.float64)[:, None]), -127, 127)
@@ -160,7 +160,7 @@ def _records(
     beside = np.array([np.linalg.norm(left[:, a:b], axis=1) * (1 + 1e-9) + float32 for a, b in spans])
     last = _unit(classes.closer_last, beside.max(axis=0))
     lengths = np.concatenate([beside, classes.closer_last[None].astype(np.float64) * last * (1 + 1e-9)])
-    reach = np.where(pieces, lengths[:, ids].reshape(len(lengths), -1, SIDE), 0.0)
+    reach = np.where(pieces, lengths[:, ids].reshape(len(lengths), -1, NEIGHBOURS), 0.0)
     bases = by_piece(classes.base.astype(np.float64), 0.0)
     bases = np.where(pieces, bases + ROUNDING * np.abs(bases).max(axis=1)[:, None], np.nan)
     leaves = _leaves(codes, unit, bases, round_up(reach))
@@ -182,7 +182,7 @@ def _leaves(codes: Doubles, unit: Floats, bases: Doubles, lengths: Floats) -> By
     coded = np.ceil((np.nan_to_num(bases, nan=-np.inf) - least[:, None]) / step.astype(np.float64)[:, None])
     coded = np.clip(coded, 0, 255)
     groups, tails = len(codes), len(lengths)
-    sizes, own = lengths_up(lengths.transpose(0, 2, 1).reshape(tails * SIDE, groups))
+    sizes, own = lengths_up(lengths.transpose(0, 2, 1).reshape(tails * NEIGHBOURS, groups))
     numbers = np.stack([unit, step, least, own], axis=1).astype(np.float32)
     parts = [codes.astype(np.int8).view(np.uint8), coded.astype(np.uint8), sizes.T, numbers.view(np.uint8)]
     return np.ascontiguousarray(np.concatenate(parts, axis=1))
@@ -194,9 +194,9 @@ def _nodes(times: Doubles, bases: Doubles, lengths: Floats) -> Bytes:
     sizes, unit = lengths_up(lengths)
     base = round_up(np.nanmax(bases, axis=1))
     numbers = [padded_rows(row, fill) for row, fill in ((high, 0.0), (low, 0.0), (base, -np.inf), (unit, 0.0))]
-    groups = len(numbers[0]) // SIDE
-    coded = padded_rows(sizes.T, 0).reshape(groups, SIDE, -1).transpose(0, 2, 1).reshape(groups, -1)
-    floats = [np.ascontiguousarray(row, np.float32).reshape(groups, SIDE).view(np.uint8) for row in numbers]
+    groups = len(numbers[0]) // NEIGHBOURS
+    coded = padded_rows(sizes.T, 0).reshape(groups, NEIGHBOURS, -1).transpose(0, 2, 1).reshape(groups, -1)
+    floats = [np.ascontiguousarray(row, np.float32).reshape(groups, NEIGHBOURS).view(np.uint8) for row in numbers]
     return np.ascontiguousarray(np.concatenate([coded, *floats], axis=1))
 
 

@@ -18,10 +18,10 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
 from headlong.engines.methods.answers import answer_factors, typical
-from headlong.engines.reference.blocks import SIDE, BlockSearch
+from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.plan import Blocks
+from headlong.plan import NEIGHBOURS, Blocks
 from headlong.previews.block_records import lengths_up
 from headlong.previews.blocks import blocks_of, shape_of, spectral
 from headlong.previews.whitening import Basis, whiten
@@ -108,7 +108,7 @@ def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyP
 
 def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headlong.previews.blocks.ROOT", 16)
-    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", SIDE**3)  # in three pieces
+    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", NEIGHBOURS**3)  # in three pieces
     layer, hidden = clustered(9001, 24)
     blocks, _ = made(layer, hidden)
     assert len(blocks.levels) == 4
@@ -121,9 +121,9 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
 
 
-@pytest.mark.parametrize("vocab", [1000, 2 * SIDE**3 + 5])
+@pytest.mark.parametrize("vocab", [1000, 2 * NEIGHBOURS**3 + 5])
 def test_classes_coded_twice_are_those_that_were_kept(monkeypatch: pytest.MonkeyPatch, vocab: int) -> None:
-    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", SIDE**3)
+    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", NEIGHBOURS**3)
     layer, hidden = clustered(vocab, 150)
     weight = layer.weight.copy()
     weight[7] *= np.float32(1e32)  # out of float32's reach, so not coded

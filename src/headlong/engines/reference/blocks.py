@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.native import Mask
-from headlong.plan import Blocks, BoxLevel, Rays
+from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-SIDE = 16
 SEEDS = 16
 STEP = 8
 """Rows scored before the threshold is looked at again."""
@@ -83,7 +82,7 @@ class BlockSearch:
         root = bounds(levels[0], True, query, groups, state)[1].ravel()
         nodes, bound = children(groups), root
         for level in range(1, last + 1):  # down to the best blocks
-            best = np.argsort(-bound, kind="stable")[: max(SEEDS, 2 * -(-k // SIDE))]
+            best = np.argsort(-bound, kind="stable")[: max(SEEDS, 2 * -(-k // NEIGHBOURS))]
             seeds = np.sort(nodes[best[bound[best] > -np.inf]])
             if level < last:
                 nodes, bound = children(seeds), bounds(levels[level], True, query, seeds, state)[1].ravel()
@@ -172,7 +171,7 @@ class _State:
 
 def children(nodes: Ids) -> Ids:
     """Those of every node, in order."""
-    return (nodes[:, None] * SIDE + np.arange(SIDE)).ravel()
+    return (nodes[:, None] * NEIGHBOURS + np.arange(NEIGHBOURS)).ravel()
 
 
 def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
@@ -217,15 +216,15 @@ def bounds(level: BoxLevel, box: bool, query: BoxQuery, groups: Ids, state: _Sta
         rays = state.search.blocks.rays
         assert rays is not None
         return node_ends(rays, level, query, groups, records) if box else ray_ends(rays, level, query, groups, records)
-    count, codes = len(records), level.codes * SIDE
-    numbers = codes + level.lengths * SIDE
+    count, codes = len(records), level.codes * NEIGHBOURS
+    numbers = codes + level.lengths * NEIGHBOURS
     x = query.x[: level.codes // 2 if box else level.codes]
     x = np.concatenate([np.maximum(x, 0), np.minimum(x, 0)]) if box else x
-    coded = records[:, :codes].view(np.int8).reshape(count, level.codes, SIDE).astype(np.float64)
-    sizes = records[:, codes:numbers].reshape(count, level.lengths, SIDE).astype(np.float64)
+    coded = records[:, :codes].view(np.int8).reshape(count, level.codes, NEIGHBOURS).astype(np.float64)
+    sizes = records[:, codes:numbers].reshape(count, level.lengths, NEIGHBOURS).astype(np.float64)
     product, lengths = np.einsum("gcs,c->gs", coded, x), np.einsum("gts,t->gs", sizes, query.lengths)
     scale, unit, base = np.moveaxis(
-        np.ascontiguousarray(records[:, numbers:]).view(np.float32).reshape(count, 3, SIDE).astype(np.float64), 1, 0
+        np.ascontiguousarray(records[:, numbers:]).view(np.float32).reshape(count, 3, NEIGHBOURS).astype(np.float64), 1, 0
     )
     est = base + scale * product + query.add
     return est, est + unit * lengths + query.slack
@@ -234,11 +233,11 @@ def bounds(level: BoxLevel, box: bool, query: BoxQuery, groups: Ids, state: _Sta
 def node_ends(rays: Rays, level: BoxLevel, query: BoxQuery, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
     """``estimate, upper end [groups, 16]`` of pieces of rays: at one of the ends of their scales."""
     assert query.ends is not None
-    numbers = level.lengths * SIDE
-    sizes = records[:, :numbers].reshape(-1, level.lengths, SIDE).astype(np.float64)
-    floats = np.ascontiguousarray(records[:, numbers:]).view(np.float32).reshape(-1, 4, SIDE).astype(np.float64)
+    numbers = level.lengths * NEIGHBOURS
+    sizes = records[:, :numbers].reshape(-1, level.lengths, NEIGHBOURS).astype(np.float64)
+    floats = np.ascontiguousarray(records[:, numbers:]).view(np.float32).reshape(-1, 4, NEIGHBOURS).astype(np.float64)
     high, low, base, unit = np.moveaxis(floats, 1, 0)
-    end = query.ends[rays.owner[children(groups)]].reshape(-1, SIDE)
+    end = query.ends[rays.owner[children(groups)]].reshape(-1, NEIGHBOURS)
     est = base + query.add + np.maximum(high * end, low * end)
     return est, est + unit * np.einsum("gts,t->gs", sizes, query.lengths) + query.slack
 
@@ -246,9 +245,10 @@ def node_ends(rays: Rays, level: BoxLevel, query: BoxQuery, groups: Ids, records
 def ray_ends(rays: Rays, level: BoxLevel, query: BoxQuery, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
     """The same of their classes."""
     assert query.ends is not None
-    numbers = (2 + level.lengths) * SIDE
-    scales, bases = records[:, :SIDE].view(np.int8).astype(np.float64), records[:, SIDE : 2 * SIDE].astype(np.float64)
-    sizes = records[:, 2 * SIDE : numbers].reshape(-1, level.lengths, SIDE).astype(np.float64)
+    numbers = (2 + level.lengths) * NEIGHBOURS
+    scales = records[:, :NEIGHBOURS].view(np.int8).astype(np.float64)
+    bases = records[:, NEIGHBOURS : 2 * NEIGHBOURS].astype(np.float64)
+    sizes = records[:, 2 * NEIGHBOURS : numbers].reshape(-1, level.lengths, NEIGHBOURS).astype(np.float64)
     unit, step, least, own = np.ascontiguousarray(records[:, numbers:]).view(np.float32).astype(np.float64).T[:, :, None]
     end = query.ends[rays.owner[groups]][:, None]
     est = least + step * bases + query.add + unit * scales * end

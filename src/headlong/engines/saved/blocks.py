@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.plan import Blocks, BoxLevel, Draws, Rays
+from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Draws, Rays
 
-SIDE = 16
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
 NAME = "plan.blocks."
 ARRAYS = ("mean", "centre", "head", "back", "rest", "rest_scale", "rest_lost", "order", "closer")
@@ -59,7 +58,7 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
     head = _sound(tensor(NAME + "head", turn, (None, dim)), "head")
     width = len(head)
     behind = sum(edge >= width for edge in edges[:-1])
-    rest = -(-(dim - width) // SIDE) * SIDE
+    rest = -(-(dim - width) // NEIGHBOURS) * NEIGHBOURS
     more: dict[str, Any] = dict.fromkeys(("back", "rest", "rest_scale", "rest_lost"))
     if width < dim and record.get("typical", False):
         if not record.get("answers"):
@@ -78,8 +77,8 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         order, levels, rays = _read_rays(record, tensor, vocab, dim, len(edges) + 1)
         lengths, first = 2, 0
     else:
-        groups, rays, first = -(-vocab // SIDE), None, look
-        order = tensor(NAME + "order", np.int32, (groups * SIDE,))
+        groups, rays, first = -(-vocab // NEIGHBOURS), None, look
+        order = tensor(NAME + "order", np.int32, (groups * NEIGHBOURS,))
         _check_order(order, vocab)
         levels = _levels(record["levels"], tensor, groups)
         lengths = 0 if width == look else sum(edge >= width for edge in edges)
@@ -102,26 +101,26 @@ def _read_rays(
 ) -> tuple[Array, tuple[BoxLevel, ...], Rays]:
     """Order, nodes and classes, and directions."""
     count = _count(record["rays"], 2**16)
-    if record["levels"] != [[0, lengths], [2, lengths]] or count % SIDE:
+    if record["levels"] != [[0, lengths], [2, lengths]] or count % NEIGHBOURS:
         raise ValueError("blocks of rays have nodes and classes, and sixteens of directions")
     order = tensor(NAME + "order", np.int32, (None,))
-    if len(order) % SIDE or not np.array_equal(np.sort(order[order != -1]), np.arange(vocab)):
+    if len(order) % NEIGHBOURS or not np.array_equal(np.sort(order[order != -1]), np.arange(vocab)):
         raise ValueError("the order of blocks leaves a class out, or holds ids that are none")
-    pieces = len(order) // SIDE
-    nodes = -(-pieces // SIDE)
+    pieces = len(order) // NEIGHBOURS
+    nodes = -(-pieces // NEIGHBOURS)
     levels = (
-        BoxLevel(tensor(f"{NAME}levels.0", np.uint8, (nodes, (lengths + 16) * SIDE)), 0, lengths),
-        BoxLevel(tensor(f"{NAME}levels.1", np.uint8, (pieces, (lengths + 3) * SIDE)), 2, lengths),
+        BoxLevel(tensor(f"{NAME}levels.0", np.uint8, (nodes, (lengths + 16) * NEIGHBOURS)), 0, lengths),
+        BoxLevel(tensor(f"{NAME}levels.1", np.uint8, (pieces, (lengths + 3) * NEIGHBOURS)), 2, lengths),
     )
-    _sound(np.ascontiguousarray(levels[0].records[:, lengths * SIDE : -8 * SIDE]).view(np.float32), "nodes")
-    _check_numbers(levels[0].records[:, -4 * SIDE :], "nodes")
-    numbers = np.ascontiguousarray(levels[1].records[:, -SIDE:]).view(np.float32)
+    _sound(np.ascontiguousarray(levels[0].records[:, lengths * NEIGHBOURS : -8 * NEIGHBOURS]).view(np.float32), "nodes")
+    _check_numbers(levels[0].records[:, -4 * NEIGHBOURS :], "nodes")
+    numbers = np.ascontiguousarray(levels[1].records[:, -NEIGHBOURS:]).view(np.float32)
     _sound(numbers, "classes")
     _check_numbers(np.ascontiguousarray(numbers[:, [0, 1, 3]]).view(np.uint8), "classes")
     rays = Rays(
         tensor(NAME + "rays.directions", np.int8, (dim, count)),
         _sound(tensor(NAME + "rays.scale", np.float32, (count,)), "rays.scale", least=0.0),
-        tensor(NAME + "rays.owner", np.uint16, (nodes * SIDE,)),
+        tensor(NAME + "rays.owner", np.uint16, (nodes * NEIGHBOURS,)),
     )
     if rays.owner.max(initial=0) >= count:
         raise ValueError("a node lies on no ray")
@@ -153,10 +152,10 @@ def _levels(entries: Any, tensor: TensorReader, groups: int) -> tuple[BoxLevel, 
     levels: list[BoxLevel] = []
     for depth in reversed(range(len(entries))):
         count, lengths = (_count(value, 2**16) for value in entries[depth])
-        records = tensor(f"{NAME}levels.{depth}", np.uint8, (groups, (count + lengths + 12) * SIDE))
-        _check_numbers(records[:, -12 * SIDE : -4 * SIDE], f"level {depth}")
+        records = tensor(f"{NAME}levels.{depth}", np.uint8, (groups, (count + lengths + 12) * NEIGHBOURS))
+        _check_numbers(records[:, -12 * NEIGHBOURS : -4 * NEIGHBOURS], f"level {depth}")
         levels.insert(0, BoxLevel(records, count, lengths))
-        groups = -(-groups // SIDE)
+        groups = -(-groups // NEIGHBOURS)
     return tuple(levels)
 
 

@@ -1,4 +1,4 @@
-"""README's first screen and the page that helps to choose: every factor from a committed run."""
+"""Which one? A row for each situation, and the runs that ``report/readme.py`` makes README's first screen of."""
 
 from __future__ import annotations
 

@@ -1,0 +1,98 @@
+"""What compiling costs in two builds of the library, in processor seconds of one thread, in turns.
+
+    python benchmarks/two_compiles.py OTHER_TREE LAYER HIDDEN results/two-compiles.json
+
+OTHER_TREE is a checkout of another commit whose native module is built. Processor seconds say what is computed, so a busy
+machine changes them little; the least of ``ROUNDS`` is kept. Costs of the machine are the built-in ones in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CALIBRATION, ROUNDS = 4096, 6
+CASES: dict[str, tuple[bool, dict[str, Any]]] = {
+    "default promise": (True, {}),
+    "ids only": (True, {"eps": math.inf}),
+    "eps 0.2 proved": (True, {"eps": 0.2, "delta": 0.0}),
+    "no calibration, default promise": (False, {}),
+    "no calibration, ids only": (False, {"eps": math.inf}),
+}
+
+
+def compiled(layer_path: str, hidden_path: str) -> None:
+    """The child: one case and one set of options a line, answered with processor seconds."""
+    import headlong as hl
+    from headlong.store import open_file
+
+    layer = hl.Layer.load(layer_path, weight="weight", bias="bias")
+    hidden = np.asarray(open_file(hidden_path).read("train_hidden")[:CALIBRATION], np.float32)
+    for line in sys.stdin:
+        name, more = json.loads(line)
+        given, options = CASES[name]
+        start = time.process_time()
+        hl.compile(layer, "cascade", calibration=hidden if given else None, threads=1, **options, **more)
+        sys.stdout.write(f"{time.process_time() - start}\n")
+        sys.stdout.flush()
+
+
+def child(tree: Path, layer: str, hidden: str) -> subprocess.Popen[str]:
+    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    own = {**os.environ, **single, "PYTHONPATH": str(tree / "src"), "HEADLONG_COSTS": "default"}
+    orders = [sys.executable, __file__, "--child", layer, hidden]
+    return subprocess.Popen(orders, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own)
+
+
+def asked(process: subprocess.Popen[str], *order: Any) -> float:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(order) + "\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def commit(tree: Path) -> str:
+    found = subprocess.run(["git", "-C", str(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        compiled(*sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path)
+    for name in ("layer", "hidden"):
+        parser.add_argument(name)
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args()
+    from headlong.bench import measure
+
+    trees = [options.other.resolve(), Path(__file__).resolve().parents[1]]
+    other, this = (child(tree, options.layer, options.hidden) for tree in trees)
+    rows = []
+    for name in CASES:
+        seconds: dict[str, list[float]] = {"other": [], "this": [], "this without blocks": []}
+        for _ in range(ROUNDS):
+            seconds["other"].append(asked(other, name, {}))
+            seconds["this"].append(asked(this, name, {}))
+            seconds["this without blocks"].append(asked(this, name, {"blocks": False}))
+        row = {"case": name, "rounds": ROUNDS, **{who: min(taken) for who, taken in seconds.items()}}
+        sys.stderr.write(f"{row}\n")
+        rows.append(row)
+        record = {"environment": measure.environment(1), "other": commit(trees[0]), "this": commit(trees[1]), "rows": rows}
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
