@@ -221,3 +221,12 @@ def test_vectors_that_say_nothing_teach_no_radii(kind: str) -> None:
     ):
         assert "calibration" not in engine.promise.over
         np.testing.assert_allclose(engine.topk(hidden, k).logits, expected, rtol=1e-9)
+
+
+def test_one_vector_teaches_no_rows_of_a_normaliser() -> None:
+    """It can be halved no further: the normaliser is drawn as without calibration."""
+    rng = np.random.default_rng(4)
+    weight, hidden = rng.normal(size=(63, 64)).astype(np.float32), rng.normal(size=(8, 64)).astype(np.float32)
+    engine = hl.compile(hl.Layer(weight), "cascade", calibration=hidden[:1], over={"calibration", "query"})
+    exact = np.log(np.exp(hidden.astype(np.float64) @ weight.T.astype(np.float64)).sum(axis=1))
+    assert (np.abs(engine.lse(hidden).lse - exact) <= 0.01).all()

@@ -31,7 +31,9 @@ START, LEAST = 0.1, 1e-4
 
 
 def taught(layer: Layer, plan: Plan, promise: Promise, chosen_by: Doubles, bounded_by: Doubles, threads: int) -> Plan:
-    """``plan`` with what the vectors teach about its normaliser; as it is where nothing that was tried would hold."""
+    """``plan`` with what the vectors teach about its normaliser; as it is where nothing tried would hold, or one came."""
+    if not len(chosen_by):
+        return plan
     norms = native.row_norms(layer.weight, threads)
     matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)
     narrow = typical(matrix, logits_of(layer, chosen_by[:JUDGES], threads), chosen_by[:JUDGES])
