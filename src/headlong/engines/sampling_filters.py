@@ -77,6 +77,8 @@ def _decided(source: CandidateSource, sieve: Sieve, found: Ranked) -> int | None
     if sieve.top_p < 1:
         mass = weights[:size]
         size = nucleus_size(mass, sieve.top_p) if whole else _nucleus(source, sieve, mass, float(scaled[0]))
+        if not whole and size >= seen:  # it may end anywhere among these, so min_p alone decides nothing
+            return None
     if sieve.min_p > 0:
         size = min(size, int((weights >= sieve.min_p).sum()))
     return size if whole or size < seen else None
