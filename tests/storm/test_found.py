@@ -19,7 +19,6 @@ FOUND = {
     648: "a table's error counts more below temperature 1",
     1947: "one calibration vector, whose half has none to choose by, was to teach a number of rows",
     2074: "shards under a link without temperatures passed top_p by where min_p kept few classes",
-    2100: "the same in a layer of blocks",
 }
 
 
