@@ -48,7 +48,7 @@ def memory(size: int) -> mmap.mmap:
 
 
 def large_empty(shape: tuple[int, ...], dtype: Any = np.uint8) -> Array:
-    """``np.empty`` for what is read from end to end at every call: in large pages that takes up to a fifth less time.
+    """``np.empty`` for what is read from end to end at every call: in large pages, which are looked up less often.
 
     Memory of its own, from the border of such a page: what another array left behind keeps its small pages.
     """

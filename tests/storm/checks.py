@@ -265,6 +265,11 @@ def _chi_square(found: Found, engine: Any, hidden: Any, facts: Truth, cut: Any, 
         masks = {name: ids[:1] for name, ids in masks.items()}
     draws = np.concatenate([engine.sample(hidden, 500, seed=seed, **named, **masks).ids[0] for seed in range(6)])
     ids = kept(facts.logits[0], facts.exponents[0], *cut)
+    top_k, top_p, min_p = cut
+    for part in (1 - 1e-9, 1 + 1e-9):  # where the boundary is a matter of rounding, either set of classes is right
+        beside = kept(facts.logits[0], facts.exponents[0], top_k, top_p * part if top_p < 1 else top_p, min_p * part)
+        if len(beside) != len(ids):
+            return
     mass = np.exp(facts.exponents[0][ids] - facts.exponents[0][ids].max())
     expected = len(draws) * mass / mass.sum()
     counts = np.array([(draws == one).sum() for one in ids])
