@@ -163,7 +163,7 @@ def main() -> None:
         rows = []
         for name in options.only:
             for state in options.states:
-                for batch in (1, *BATCHES) if state in BEFORE[:2] else (1,):
+                for batch in (1, *BATCHES) if state in ("nothing", "cold caches") else (1,):
                     row = compared(builds, name, state, batch, options.rounds if batch < 64 else options.rounds // 4)
                     row["floor_us"] = row["this_bytes"] / (bandwidth * 1e3)
                     rows.append(row)

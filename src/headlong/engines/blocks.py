@@ -72,11 +72,9 @@ class BlockReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        if self.drawn and eps < self.least and not dense and mask is None and delta > 0:
-            search = self.searches[0][1].capsule
-            drawn = native.topk_by_block_draws(self.capsule, search, hidden, k, eps, threads, delta, seed)
-            if drawn is not None:
-                return drawn
+        drawn = self._drawn(hidden, k, eps, mask, dense, threads, delta, seed)
+        if drawn is not None:
+            return drawn
         if eps < self.least or dense or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         if not math.isinf(eps):
@@ -105,12 +103,18 @@ class BlockReader:
         if self.least <= eps < math.inf and not dense and self.takes(len(hidden), 1, mask):
             _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, dense, threads, delta, seed)
             return (lse, error, *cost)
-        if self.drawn and eps < self.least and not dense and mask is None and delta > 0:
-            search = self.searches[0][1].capsule
-            drawn = native.topk_by_block_draws(self.capsule, search, hidden, 1, eps, threads, delta, seed)
-            if drawn is not None:
-                return drawn[3], drawn[4], *drawn[6:]
+        drawn = self._drawn(hidden, 1, eps, mask, dense, threads, delta, seed)
+        if drawn is not None:
+            return drawn[3], drawn[4], *drawn[6:]
         return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
+
+    def _drawn(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float, seed: int
+    ) -> Answer | None:
+        """As :meth:`topk`, the normaliser from rows drawn from blocks; None where nothing was learned for what is asked."""
+        if not self.drawn or eps >= self.least or dense or mask is not None or delta <= 0:
+            return None
+        return native.topk_by_block_draws(self.capsule, self.searches[0][1].capsule, hidden, k, eps, threads, delta, seed)
 
     def _finished(
         self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int
