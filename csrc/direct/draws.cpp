@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
@@ -53,33 +54,27 @@ struct Taken {
 
 int64_t in_blocks(int64_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
 
-double total_of(const std::vector<double>& sums) {
-    double total = 0;
-    for (double one : sums) total += one;
-    return total;
-}
+double total_of(const std::vector<double>& sums) { return std::accumulate(sums.begin(), sums.end(), 0.0); }
 
 // Points of a line, one in each of `count` equal parts of it.
 class Points {
   public:
     Points(const Kernels& kernels, uint64_t key, uint32_t stage, double total, int64_t count)
-        : noise_(in_blocks(count + 1)), step_(total / static_cast<double>(count)), count_(count) {
-        kernels.noise(key, mix(key), 0x10000000u | stage, 0, static_cast<int64_t>(noise_.size()), noise_.data());
-    }
+        : at_(spread_points(kernels, key, 0x10000000u | stage, count, total)), step_(total / static_cast<double>(count)) {}
     // How many come before `sum`; they are gone then.
     int before(double sum) {
         int times = 0;
         for (; left() && at() < sum; ++drawn_) ++times;
         return times;
     }
-    bool left() const { return drawn_ < count_; }
-    double at() const { return step_ * (static_cast<double>(drawn_) + (noise_[drawn_] + 0.5) * 0x1p-32); }
+    bool left() const { return drawn_ < at_.size(); }
+    double at() const { return at_[drawn_]; }
     double step() const { return step_; }
 
   private:
-    Scratch<uint32_t> noise_;
+    std::vector<double> at_;
     double step_;
-    int64_t count_, drawn_ = 0;
+    size_t drawn_ = 0;
 };
 
 // Draws along runs of sixteen, whose sums are known and whose parts u(run) are looked up where points are; take(position, points on it).

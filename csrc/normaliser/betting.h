@@ -1,4 +1,4 @@
-// Bets against the mean of numbers in [-1, 1], and points to draw by: what the normaliser and the nucleus share.
+// Bets against the mean of numbers in [-1, 1], and points to draw by: what normalisers and the nucleus share.
 #pragma once
 
 #include <algorithm>
@@ -92,6 +92,17 @@ inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, u
     }
     at.pop_back();
     for (double& point : at) point *= total / sum;
+    return at;
+}
+
+// One point in each of `count` equal parts of (0, total), in ascending order; `draw` names the noise.
+inline std::vector<double> spread_points(const Kernels& kernels, uint64_t key, uint32_t draw, int64_t count, double total) {
+    const int64_t words = (count + kBlock - 1) / kBlock * kBlock;
+    Scratch<uint32_t> noise(words);
+    kernels.noise(key, mix(key), draw, 0, words, noise.data());
+    std::vector<double> at(count);
+    const double step = total / static_cast<double>(count);
+    for (int64_t i = 0; i < count; ++i) at[i] = step * (static_cast<double>(i) + (noise[i] + 0.5) * 0x1p-32);
     return at;
 }
 

@@ -66,24 +66,13 @@ Status lay_out(const Executor& e, Look& look, int q, const Question& question, c
     return out_of_range(line.exact, line.known) || !(line.known > 0) ? Status::finish_densely : Status::done;
 }
 
-// One point in each of `count` equal parts of the line.
-std::vector<double> spread_points(const Kernels& kernels, uint64_t key, int64_t count, double total) {
-    const int64_t words = (count + kBlock - 1) / kBlock * kBlock;
-    Scratch<uint32_t> noise(words);
-    kernels.noise(key, mix(key), 0x20000000u, 0, words, noise.data());
-    std::vector<double> at(count);
-    const double step = total / static_cast<double>(count);
-    for (int64_t i = 0; i < count; ++i) at[i] = step * (static_cast<double>(i) + (noise[i] + 0.5) * 0x1p-32);
-    return at;
-}
-
 // The normaliser as `count` rows say, drawn by `key`.
 double estimate(const Executor& e, const Look& look, int q, const Question& question, const Line& line, int64_t count, uint64_t key, int threads,
                 Answer& answer) {
     double mean = 0;
     if (line.total > 0 && count > 0) {
         const auto term = [&](const Scored& s) { return std::exp(e.linked(s.z) * question.beta - line.w.shift); };
-        const std::vector<double> points = spread_points(*e.kernels, key, count, line.total);
+        const std::vector<double> points = spread_points(*e.kernels, key, 0x20000000u, count, line.total);
         for (double x : sample_terms(e, look, q, line.w, line.before, points, threads, term, answer)) mean += x;
         mean /= static_cast<double>(count);
     }
