@@ -85,11 +85,17 @@ def _child(number: int, writer: int) -> None:
             "ended": "well", "rows": found.rows, "faults": found.faults, "refused": found.refused, "chances": found.chances,
             "trials": found.trials, "failures": found.failures, "ratio": found.ratio, "rays": found.rays,
         }  # fmt: skip
-    except BaseException:
-        said = {"ended": "raised", "by": traceback.format_exc()[-1500:]}
+    except BaseException as error:
+        said = {"ended": "raised", "by": _where(error)}
     with os.fdopen(writer, "w") as pipe:
         json.dump(said, pipe)
     os._exit(0)
+
+
+def _where(error: BaseException) -> str:
+    """The error and the calls that led to it, files without their folders: a record names no machine."""
+    calls = [f"{Path(call.filename).name}:{call.lineno} {call.name}" for call in traceback.extract_tb(error.__traceback__)]
+    return f"{type(error).__name__}: {error} ({' > '.join(calls)})"[:1500]
 
 
 def in_turn(numbers: Iterable[int], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
