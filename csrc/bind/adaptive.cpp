@@ -35,7 +35,7 @@ class Columns {
         r.vocab = static_cast<int64_t>(weight.shape(0));
         r.dim = static_cast<int64_t>(weight.shape(1));
         check(r.vocab > 0 && r.dim > 0 && r.vocab < (int64_t{1} << 31) - kBlock, "a layer has 1 to 2^31 - 65 classes");
-        r.padded = (r.vocab + kBlock - 1) / kBlock * kBlock;
+        r.padded = in_blocks(r.vocab);
         keep(weight);
         if (bias) {
             check(static_cast<int64_t>(bias->size()) == r.vocab, "bias must be [vocab]");

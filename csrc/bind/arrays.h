@@ -10,6 +10,9 @@
 
 namespace headlong {
 
+struct Answer;
+struct Executor;
+
 // The names of the capsules in which one bound class hands what it holds to another.
 constexpr const char* kExecutorCapsule = "headlong.Executor";
 constexpr const char* kBlocksCapsule = "headlong.Blocks";
@@ -34,6 +37,9 @@ nanobind::object owned(std::vector<T> values, std::initializer_list<size_t> shap
 inline nanobind::object owned_flags(std::vector<uint8_t> values, std::initializer_list<size_t> shape) {
     return owned_as<bool>(std::move(values), shape);
 }
+
+// logits, ids, log_probs [count][k], lse, error, proved, rows, bytes, dense [count]: the best of each answer, then id -1 of logit -inf.
+nanobind::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k);  // bind/executor.cpp
 
 }  // namespace headlong
 

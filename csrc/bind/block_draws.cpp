@@ -35,29 +35,14 @@ Question question_of(int64_t k, double eps, int threads, double delta, uint64_t 
     return question;
 }
 
-// logits, ids, log_probs [count][k], lse, error, proved, rows, bytes, dense [count]; None where nothing was learned for this.
+// topk_arrays; None where nothing was learned for this.
 nb::object drawn(nb::capsule executor, nb::capsule blocks, Doubles hidden, int64_t k, double eps, int threads, double delta, uint64_t seed) {
     const Parts p = parts_of(executor, blocks, hidden);
     const Question question = question_of(k, eps, threads, delta, seed);
     if (!learned_by_blocks(p.blocks, question, p.count)) return nb::none();
     std::vector<Answer> answers;
     unlocked([&] { answers = ask_by_blocks(p.executor, p.blocks, hidden.data(), p.count, question); });
-    const size_t n = answers.size(), wide = static_cast<size_t>(k);
-    std::vector<double> logits(n * wide, -kInf), log_probs(n * wide, -kInf), lse(n), error(n), bytes(n);
-    std::vector<int64_t> ids(n * wide, -1), rows(n);
-    std::vector<uint8_t> proved(n), dense(n);
-    for (size_t q = 0; q < n; ++q) {
-        const Answer& a = answers[q];
-        for (size_t i = 0; i < a.best.size(); ++i) {
-            ids[q * wide + i] = a.best[i].id;
-            logits[q * wide + i] = a.best[i].z;
-            log_probs[q * wide + i] = p.executor.linked(a.best[i].z) - a.lse;
-        }
-        lse[q] = a.lse, error[q] = a.error, bytes[q] = a.bytes, rows[q] = a.rows, proved[q] = a.proved, dense[q] = a.dense;
-    }
-    return nb::make_tuple(owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
-                          owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(proved), {n}), owned(std::move(rows), {n}),
-                          owned(std::move(bytes), {n}), owned_flags(std::move(dense), {n}));
+    return topk_arrays(p.executor, answers, k);
 }
 
 // Estimates [count][spends][tries], NaN where blocks do not answer.

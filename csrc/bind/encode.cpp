@@ -69,7 +69,7 @@ EncodeView view_of(const nb::tuple& asked, int64_t vocab, int64_t dim) {
             group.cover = static_cast<int>(f);
         }
     const auto result = nb::cast<nb::tuple>(asked[2]);
-    const int64_t padded = (vocab + kBlock - 1) / kBlock * kBlock, each = padded * static_cast<int64_t>(view.coarse.size());
+    const int64_t padded = in_blocks(vocab), each = padded * static_cast<int64_t>(view.coarse.size());
     view.to = {place_of<uint8_t>(result[0], view.words * 4 * padded), place_of<uint8_t>(result[1], view.bytes * vocab),
                place_of<float>(result[2], coarse * padded), place_of<float>(result[3], fine * padded),
                place_of<float>(result[4], each), place_of<float>(result[5], each), place_of<float>(result[6], each),

@@ -21,6 +21,19 @@ namespace {
 
 using Learned = std::optional<std::tuple<double, double, std::vector<double>>>;  // plan.Draws: eps, spend, narrow
 
+template <typename T>
+nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
+    std::vector<T> values;
+    for (const Answer& a : answers) values.push_back(a.*member);
+    return owned(std::move(values), {answers.size()});
+}
+
+nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
+    std::vector<uint8_t> values;
+    for (const Answer& a : answers) values.push_back(a.*member);
+    return owned_flags(std::move(values), {answers.size()});
+}
+
 class BoundExecutor {
   public:
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
@@ -36,7 +49,7 @@ class BoundExecutor {
         e.dim = static_cast<int64_t>(weight.shape(1));
         check(e.vocab > 0 && e.dim > 0, "a layer has at least one class and one coordinate");
         check(e.vocab < (int64_t{1} << 31) - kBlock, "a layer has fewer than 2^31 classes");
-        e.padded = (e.vocab + kBlock - 1) / kBlock * kBlock;
+        e.padded = in_blocks(e.vocab);
         e.budget = budget;
         e.share = share;
         keep(weight);
@@ -84,22 +97,7 @@ class BoundExecutor {
         question.k = k;
         std::vector<Answer> answers;
         unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question, dense); });
-        const double nan = std::nan("");
-        std::vector<double> logits(batch * k, -kInf), log_probs(batch * k, -kInf);
-        std::vector<int64_t> ids(batch * k, -1);
-        for (int64_t b = 0; b < batch; ++b)
-            for (size_t i = 0; i < answers[b].best.size(); ++i) {
-                const Scored& s = answers[b].best[i];
-                ids[b * k + i] = s.id;
-                logits[b * k + i] = s.z;
-                log_probs[b * k + i] = std::isnan(answers[b].lse) ? nan : executor_.linked(s.z) - answers[b].lse;
-            }
-        const size_t B = batch, K = k;
-        return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}),
-                              owned(std::move(log_probs), {B, K}), column<double>(answers, &Answer::lse),
-                              column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
-                              column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
-                              flags(answers, &Answer::dense));
+        return topk_arrays(executor_, answers, k);
     }
 
     nb::tuple lse(Doubles hidden, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
@@ -340,25 +338,29 @@ class BoundExecutor {
         return question;
     }
 
-    template <typename T>
-    static nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
-        std::vector<T> values;
-        for (const Answer& a : answers) values.push_back(a.*member);
-        return owned(std::move(values), {answers.size()});
-    }
-
-    static nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
-        std::vector<uint8_t> values;
-        for (const Answer& a : answers) values.push_back(a.*member);
-        return owned_flags(std::move(values), {answers.size()});
-    }
-
     Executor executor_;
     std::vector<nb::object> kept_;
     std::vector<std::vector<float>> arrays_;
 };
 
 }  // namespace
+
+nb::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k) {
+    const size_t n = answers.size(), wide = static_cast<size_t>(k);
+    std::vector<double> logits(n * wide, -kInf), log_probs(n * wide, -kInf);
+    std::vector<int64_t> ids(n * wide, -1);
+    for (size_t q = 0; q < n; ++q) {
+        const Answer& a = answers[q];
+        for (size_t i = 0; i < a.best.size(); ++i) {
+            ids[q * wide + i] = a.best[i].id;
+            logits[q * wide + i] = a.best[i].z;
+            log_probs[q * wide + i] = std::isnan(a.lse) ? a.lse : executor.linked(a.best[i].z) - a.lse;
+        }
+    }
+    return nb::make_tuple(owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
+                          column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
+                          column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+}
 
 void bind_executor(nb::module_& m) {
     nb::class_<BoundExecutor>(m, "Executor")

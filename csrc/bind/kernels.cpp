@@ -46,7 +46,7 @@ nb::tuple encode_int8(AnyArray weight, const std::string& name, CodesOut codes, 
     const Kind kind = kind_of(name);
     const char* data = static_cast<const char*>(weight_of(weight, kind));
     const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
-    const int64_t blocks = (vocab + kBlock - 1) / kBlock, padded = blocks * kBlock, quads = (dim + 3) / 4;
+    const int64_t padded = in_blocks(vocab), blocks = padded / kBlock, quads = (dim + 3) / 4;
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
     check(static_cast<int64_t>(codes.size()) == blocks * quads * 256, "codes must be [blocks, quads, 64, 4]");
@@ -79,7 +79,7 @@ using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::numpy, nb::c_contig, 
 nb::object most_keys(const std::string& isa, Words words) {
     const Kernels* kernels = kernels_for(isa.c_str());
     if (kernels == nullptr) throw nb::value_error("no such level here");
-    const size_t n = words.size(), whole = (n + kBlock - 1) / kBlock * kBlock;
+    const size_t n = words.size(), whole = in_blocks(n);
     std::vector<uint32_t> padded(whole);
     std::copy_n(words.data(), n, padded.data());
     std::vector<float> zero(whole), upper(whole);

@@ -59,7 +59,7 @@ nb::tuple gaps_of(const std::string& isa, Floats est, Floats rad, nb::tuple link
     check(est.size() == rad.size(), "a radius for each estimate");
     std::vector<float> table;
     const Link rule = training_link(link, table);
-    const size_t n = est.size(), whole = (n + kBlock - 1) / kBlock * kBlock;
+    const size_t n = est.size(), whole = in_blocks(n);
     std::vector<float> at(whole, -std::numeric_limits<float>::infinity()), wide(whole), middle(whole), gap(whole);
     std::copy_n(est.data(), n, at.data());
     std::copy_n(rad.data(), n, wide.data());

@@ -52,8 +52,6 @@ struct Taken {
     double weight, middle;
 };
 
-int64_t in_blocks(int64_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
-
 double total_of(const std::vector<double>& sums) { return std::accumulate(sums.begin(), sums.end(), 0.0); }
 
 // Points of a line, one in each of `count` equal parts of it.

@@ -28,7 +28,7 @@ constexpr double kArithmetic = 0.1;   // of a dense pass for one query: what no 
 std::vector<Span> spread(int64_t padded, int64_t n, int64_t least) {
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
     const bool cut = chunks > 1 && chunks <= 64 && n == kSample;
-    const int64_t size = cut ? std::min(kChunk, std::max((least + kBlock - 1) / kBlock * kBlock, padded / 64 / kBlock * kBlock)) : kChunk;
+    const int64_t size = cut ? std::min(kChunk, std::max(in_blocks(least), padded / 64 / kBlock * kBlock)) : kChunk;
     std::vector<Span> spans, rest;
     for (int64_t c = 0; c < chunks; ++c) {
         const Span all{c * kChunk, std::min<int64_t>(kChunk, padded - c * kChunk)};

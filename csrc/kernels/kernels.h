@@ -20,6 +20,9 @@ constexpr int64_t kRun = 16;       // classes of one sum of split
 constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
 constexpr int kTileChunk = 128;    // coordinates accumulated in a register before they join the sum
 
+// ceil(n / kBlock) * kBlock: classes, made up to whole blocks.
+constexpr int64_t in_blocks(int64_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
+
 // A product with a row in 32 sums at the least, their sum, and the rounding of x.
 constexpr double float_unit(int64_t dim) { return (static_cast<double>(dim) / 32 + 40) * 0x1p-24; }
 

@@ -80,7 +80,7 @@ struct Bet {
 
 // `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
 inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {
-    const int64_t words = (2 * (count + 1) + kBlock - 1) / kBlock * kBlock;
+    const int64_t words = in_blocks(2 * (count + 1));
     Scratch<uint32_t> noise(words);
     kernels.noise(key, mix(key), 0x40000000u | round, 0, words, noise.data());
     std::vector<double> at(count + 1);
@@ -97,7 +97,7 @@ inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, u
 
 // One point in each of `count` equal parts of (0, total), in ascending order; `draw` names the noise.
 inline std::vector<double> spread_points(const Kernels& kernels, uint64_t key, uint32_t draw, int64_t count, double total) {
-    const int64_t words = (count + kBlock - 1) / kBlock * kBlock;
+    const int64_t words = in_blocks(count);
     Scratch<uint32_t> noise(words);
     kernels.noise(key, mix(key), draw, 0, words, noise.data());
     std::vector<double> at(count);

@@ -153,7 +153,7 @@ void look_closer(const Executor& e, Look& look, int q, int level, float edge, co
     std::vector<float> before(ids.size());
     over_chunks(groups, threads, [&](int, int64_t g) {
         const int32_t* some = &ids[g * kGrain];
-        const int64_t n = std::min(kGrain, count - g * kGrain), whole = (n + kBlock - 1) / kBlock * kBlock;
+        const int64_t n = std::min(kGrain, count - g * kGrain), whole = in_blocks(n);
         float closer[kGrain], rad[kGrain], middle[kGrain], gap[kGrain];
         std::fill(closer, closer + whole, -std::numeric_limits<float>::infinity());
         std::fill(rad, rad + whole, 0.f);

@@ -108,7 +108,7 @@ void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const
     const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
     std::vector<double> moved(groups, 0.0);
     over_chunks(groups, threads, [&](int, int64_t g) {
-        const int64_t first = g * kGrain, n = std::min(count - first, kGrain), whole = (n + kBlock - 1) / kBlock * kBlock;
+        const int64_t first = g * kGrain, n = std::min(count - first, kGrain), whole = in_blocks(n);
         float some[kGrain], rad[kGrain], middle[kGrain], gap[kGrain];
         std::fill(some, some + whole, -std::numeric_limits<float>::infinity());
         std::fill(rad, rad + whole, 0.f);
