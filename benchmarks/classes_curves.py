@@ -28,17 +28,19 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 import torch
-from indexes import KINDS
+from indexes import KINDS, SMALL_GRAPHS
 from phrases import QUERIES, K, compiled, read
 
 import headlong as hl
 from headlong.bench import measure
 from headlong.bench.rivals.registry import with_bias, with_one
+from headlong.engines.base import Engine
 from headlong.report.page import STYLE
 from headlong.report.plots import Series, lines, standalone
 
 THREADS, ROUNDS, FLAT, TORCH = 2, 32, "faiss Flat", "torch"
 WHOLE = (FLAT, TORCH)
+EVERY = KINDS | SMALL_GRAPHS
 SECONDS = 1.0
 """For all rounds of one contestant, in each way of being asked; one round at least."""
 AT_ONCE, MOST_LOGITS = 1 << 17, 1 << 28
@@ -70,11 +72,22 @@ def build(folder: Path, vocab: int, kinds: list[str]) -> None:
         start = time.process_time()
         if kind == "headlong":
             compiled(layer, calibration, "blocks").save(here / "blocks.safetensors")
-        elif kind != FLAT:
-            KINDS[kind].keep(layer, here / kind.replace(" ", "-"))
+        elif kind == FLAT:
+            keep_flat(layer, here / FLAT.replace(" ", "-"))
+        else:
+            EVERY[kind].keep(layer, here / kind.replace(" ", "-"))
         (here / f"{kind}.txt").write_text(str(time.process_time() - start), encoding="utf-8")
         sys.stdout.write(f"{vocab} {kind}: {time.process_time() - start:.0f} CPU s\n")
         sys.stdout.flush()
+
+
+def keep_flat(layer: hl.Layer, path: Path) -> None:
+    """Some rows at a time, so that they are there once."""
+    flat = faiss.IndexFlatIP(layer.dim + 1)
+    for start in range(0, layer.vocab, AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        flat.add(with_bias(hl.Layer(layer.weight[part], layer.bias[part])))  # type: ignore[index]
+    faiss.write_index(flat, str(path))
 
 
 def contestants(folder: Path, vocab: int, only: list[str]) -> Iterator[Asked]:
@@ -84,19 +97,17 @@ def contestants(folder: Path, vocab: int, only: list[str]) -> Iterator[Asked]:
     layer = blocks.layer
     yield Asked("headlong, blocks", 0, lambda x: x, lambda x: blocks.topk(x, K).ids)
     if not only or "headlong, plain" in only:
-        plain = compiled(layer, read(folder, vocab)[1], "plain")
+        plan = blocks.plan._replace(blocks=None)
+        plain: Any = Engine(layer, blocks.method, plan, blocks.norms, blocks.promise, threads=THREADS)
         yield Asked("headlong, plain", 0, lambda x: x, lambda x: plain.topk(x, K).ids)
-    if not only or FLAT in only:
-        flat = faiss.IndexFlatIP(layer.dim + 1)
-        for start in range(0, vocab, AT_ONCE):  # so that the rows are there once
-            part = slice(start, start + AT_ONCE)
-            flat.add(with_bias(hl.Layer(layer.weight[part], layer.bias[part])))
+    if (here / f"{FLAT}.txt").exists() and (not only or FLAT in only):
+        flat = faiss.read_index(str(here / FLAT.replace(" ", "-")))
         yield Asked(FLAT, 0, with_one, lambda x: flat.search(x, K)[1])
     if not only or TORCH in only:
         weight, bias = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
         linear = torch.nn.functional.linear
         yield Asked(TORCH, 0, torch.from_numpy, lambda x: torch.topk(linear(x, weight, bias), K).indices.numpy())
-    for name, kind in KINDS.items():
+    for name, kind in EVERY.items():
         if not (here / f"{name}.txt").exists() or (only and name not in only):
             continue
         index = kind.open(here / name.replace(" ", "-"), layer.dim, THREADS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Plan
-from headlong.previews.rays import MOST_CLASSES, MOST_DIM, rays_of
+from headlong.previews.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
 from headlong.previews.whitening import Basis
 
 JUDGES = 16
@@ -30,19 +31,32 @@ WITHIN = (1e-3, 1e-2, 5e-2)
 MOST_OF = 0.75
 """The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
 FEW, EVERY = 2, 2**31 - 1
+Narrower = Callable[[Blocks], Blocks]
 STAND_INS, NOISE = 4096, 0.7
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
 
 
-def tighter(layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int) -> Blocks:
-    """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes."""
-    may_be = RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM and native.isa() != native.REFERENCE
-    read = read_by(layer, boxes, vectors, share, min(ASKED[1], layer.vocab)) if may_be else 0.0
-    if read * TOGETHER <= look_bytes(plan):
+def tighter(
+    layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int,
+    learned: Narrower | None = None,
+) -> Blocks:  # fmt: skip
+    """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes:
+    ``learned`` says which bounds of either a search will go by; None: those that prove."""
+    if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM) or native.isa() == native.REFERENCE:
         return boxes
-    rays = rays_of(layer, basis, threads)
-    better = rays is not None and read_by(layer, rays, vectors, share, min(ASKED[1], layer.vocab)) < read
-    return rays if rays is not None and better else boxes
+
+    def read(blocks: Blocks) -> float:
+        return read_by(layer, blocks if learned is None else learned(blocks), vectors, share, min(ASKED[1], layer.vocab))
+
+    best, least = boxes, read(boxes)
+    if least * TOGETHER <= look_bytes(plan):
+        return boxes
+    for each in A_RAY[: 1 if learned is None else None]:
+        rays = rays_of(layer, basis, threads, each)
+        bytes_ = math.inf if rays is None else read(rays)
+        if rays is not None and bytes_ < least:
+            best, least = rays, bytes_
+    return best
 
 
 def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> float:

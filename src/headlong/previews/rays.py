@@ -32,8 +32,9 @@ Ids = NDArray[np.int64]
 
 MOST_CLASSES, MOST_DIM = 1 << 15, 128
 """Every query reads all directions and every coordinate of the rotation: beyond, that is too much."""
-A_RAY = 24
-"""Classes to a direction, on average."""
+A_RAY = (24, 48)
+"""Classes to a direction, on average: more of them make fewer directions to read, and wider bounds, which bear it better where
+factors below 1 were learned for them."""
 ROUNDS, TAUGHT_BY, SEED = 6, 16, 0
 """Of k-means on the sphere, and how many rows a direction is learned from, on average."""
 FIRST_SEGMENT = 8
@@ -47,14 +48,14 @@ LEAST = np.float32(1e-30)
 AT_ONCE = 4096
 
 
-def rays_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks | None:
-    """Blocks whose bounds go by rays; None where a row is out of reach."""
+def rays_of(layer: Layer, basis: Basis, threads: int = 1, each: int = A_RAY[0]) -> Blocks | None:
+    """Blocks whose bounds go by rays, one for ``each`` classes; None where a row is out of reach."""
     shape = shape_of(layer.dim)
     classes = Classes(layer, basis, shape, threads)
     rows = _decoded(classes)
     if classes.uncoded.any() or np.abs(rows).max(initial=0.0) > WIDEST or np.abs(classes.base).max(initial=0.0) > WIDEST:
         return None
-    directions, scale, near = _coded(*_directions(rows, -(-layer.vocab // A_RAY)), rows)
+    directions, scale, near = _coded(*_directions(rows, -(-layer.vocab // each)), rows)
     along = _along(rows, directions, near)
     order, owner = _pieces(near, classes.base + FAR * basis.scale * np.linalg.norm(directions, axis=1)[near] * along)
     levels, closer, last = _records(classes, shape, rows, directions, near, along, order)

@@ -22,6 +22,8 @@ from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
+from headlong.previews import block_choice
+from headlong.previews.blocks import blocks_of
 from headlong.previews.rays import rays_of
 from headlong.previews.whitening import whiten
 from headlong.store import open_file, write_file
@@ -47,7 +49,7 @@ def made(layer: Layer, hidden: np.ndarray) -> Blocks:
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rays wherever they can be made."""
 
-    def rays(layer: Layer, plan: Any, boxes: Blocks, basis: Any, vectors: Any, share: float, threads: int) -> Blocks:
+    def rays(layer: Layer, plan: Any, boxes: Blocks, basis: Any, vectors: Any, share: float, threads: int, *_: Any) -> Blocks:
         return rays_of(layer, basis, threads) or boxes
 
     monkeypatch.setattr(cascade, "tighter", rays)
@@ -185,6 +187,19 @@ def test_they_are_chosen_where_they_read_less_and_only_there(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("forced")
+def test_they_are_chosen_by_the_bounds_that_a_search_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = around_tastes(block_choice.RAYS_FROM, 12)
+    vectors = hidden.astype(np.float64)
+    basis = whiten(layer.weight, vectors)
+    boxes, plan = blocks_of(layer, basis), hl.compile(layer, "full").plan
+    read = {(False, 1.0): 10.0, (True, 1.0): 20.0, (False, 0.5): 8.0, (True, 0.5): 4.0}
+    monkeypatch.setattr(block_choice, "read_by", lambda layer, blocks, *_: read[blocks.rays is not None, blocks.factor])
+    asked = layer, plan, boxes, basis, vectors, 0.25, 1
+    assert block_choice.tighter(*asked) is boxes
+    narrow = block_choice.tighter(*asked, lambda blocks: blocks._replace(factor=0.5))
+    assert narrow.rays is not None and narrow.factor == 1.0
+
+
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:
     layer, hidden = around_tastes(3000, 50)
     engine = hl.compile(layer, calibration=hidden, **IDS)

@@ -68,6 +68,15 @@ def learned_blocks(
     return blocks._replace(answers=answers, factor=widest)
 
 
+def guessed(layer: Layer, blocks: Blocks, share: float, vectors: Doubles, delta: float, threads: int) -> Blocks:
+    """``blocks`` with about the factor that they will have, as the vectors that choose see it: for the choice among bounds."""
+    some = typical(blocks, vectors)
+    find = _finder(layer, some, share, threads)
+    few = np.ascontiguousarray(vectors[:: -(-len(vectors) // CHOOSERS)])
+    k = min(ASKED[1], layer.vocab)
+    return some._replace(factor=_likely(find, few, best(layer, find, few, k, threads)[:, -1], k, delta))
+
+
 def typical(blocks: Blocks, vectors: Doubles) -> Blocks:
     """``‖x_s‖ = c_s ‖x[:width]‖`` for the segments behind the head, ``c_s`` as it is on average of the squares.
 

@@ -25,13 +25,13 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import SHARED, Method, crossover, register, sure
-from headlong.engines.methods.answers import ASKED, learned_blocks
+from headlong.engines.methods.answers import ASKED, guessed, learned_blocks
 from headlong.engines.methods.taught import taught
 from headlong.engines.methods.taught_blocks import taught_by_blocks
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.plan import Dense, Plan
+from headlong.plan import Blocks, Dense, Plan
 from headlong.previews.again import plan_again
 from headlong.previews.block_choice import least_eps, stand_ins, tighter, worth
 from headlong.previews.blocks import KEPT, blocks_of, shape_of
@@ -136,7 +136,12 @@ class Cascade(Method):
             vectors, queries = split(calibration, rate_of(promise))
         if basis is None or calibration is None:
             basis = whiten(layer.weight, vectors)
-        blocks = tighter(layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads)
+
+        def narrowed(blocks: Blocks) -> Blocks:
+            return guessed(layer, blocks, DENSE_SHARE, vectors, promise.delta_ids, threads)
+
+        boxes = blocks_of(layer, basis, threads, found=coded)
+        blocks = tighter(layer, plan, boxes, basis, vectors, DENSE_SHARE, threads, narrowed if queries is not None else None)
         if queries is not None:
             half = len(vectors)
             assert calibration is not None
