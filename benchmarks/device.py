@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from headlong.bench import device as bench_device
 from headlong.bench import measure
-from headlong.bench.field import names
+from headlong.bench.device_contestants import names
 from headlong.bench.gpu_clock import no_gpu, place
 from headlong.bench.run import Stage
 from headlong.bench.settings import Settings

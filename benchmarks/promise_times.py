@@ -25,7 +25,7 @@ import torch
 import headlong as hl
 from headlong.arrays import evenly
 from headlong.bench import cold, measure
-from headlong.bench.neighbours import Neighbours, load_average
+from headlong.bench.machine_load import Neighbours, load_average
 from headlong.cli import inputs
 from headlong.engines.base import Engine
 from headlong.report.tables import percentile

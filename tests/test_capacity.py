@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import headlong as hl
 from headlong.capacity import capacity, effective_rank, link_plot, log_probs, press_rank, ranks, winners
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.errors import MissingPackageError, ShapeError
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import Gss, Table

@@ -16,7 +16,7 @@ import headlong
 HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
-LEFTWARD = ("errors", "once", "arrays", "links", "answers", "plan", "store", "layers")
+LEFTWARD = ("errors", "cached_attribute", "dtypes", "arrays", "links", "answers", "plan", "store", "layers")
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
@@ -34,7 +34,7 @@ LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
     "checks": {"errors"},
-    "native": {"errors", "arrays", "plan", "numpy", "_native"},
+    "native": {"errors", "dtypes", "arrays", "plan", "numpy", "_native"},
     "costs": {"errors", "plan", "native", "numpy", DOOR},
     "previews": CORE | {"native", "costs"},
     "engines/reference": {*CORE, "native"},
@@ -71,7 +71,8 @@ LAW: dict[str, set[str]] = {
     "studies/papers": STUDYING,
     **{f"studies/papers/{paper}": STUDYING | {"studies/papers/svd_hierarchical", "studies/papers/doubly_sparse"}
        for paper in ("adaptive_softmax", "doubly_sparse", "monotonic_softmax", "svd_hierarchical")},
-    "cli": {*STUDYING, "loading", "tune", "typer", "rich"},
+    "cli": {*STUDYING, "cli/commands", "loading", "tune", "typer", "rich"},
+    "cli/commands": {*STUDYING, "cli", "loading", "tune", "typer"},
     "__init__": {*LEFTWARD, "compile", "loading", "tune", "engines"},
     "__main__": {"cli"},
 }
@@ -153,7 +154,8 @@ def breaches(path: str, source: str) -> list[str]:
         if target not in allowed:
             found.append(f"{path}:{line}: {room} may not import {name}")
         lazy = OPTIONAL - AT_THE_TOP.get(room, set())
-        before = room == "cli" and path not in LOADED and package == "headlong" and target not in {"errors", "cli"}
+        commands = room in {"cli", "cli/commands"}
+        before = commands and path not in LOADED and package == "headlong" and target not in {"errors", "cli", "cli/commands"}
         if at_top and (target in lazy or before):
             found.append(f"{path}:{line}: {name} may be imported inside functions only")
     return found
@@ -183,7 +185,7 @@ def test_who_may_import_whom() -> None:
         ("engines/methods/full.py", "import headlong"),
         ("engines/methods/full.py", "from headlong import Layer"),
         ("bench/rivals/vector_search.py", "import faiss"),
-        ("cli/layers.py", "import headlong.compile"),
+        ("cli/commands/compile.py", "import headlong.compile"),
         ("engines/methods/full.py", "import importlib\nimportlib.import_module('headlong._native')"),
         ("engines/methods/full.py", "from headlong.engines.structured.base import StructuredEngine"),
         ("engines/structured/tree.py", "from headlong.engines.mixture.engine import MixtureEngine"),

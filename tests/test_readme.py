@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from tiny_model import tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import headlong as hl
 from headlong.bench.measure import Schedule, read_run
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.errors import OptionError, ShapeError
 from headlong.report.tuning import Crossing, crossover
 from oracle import truth

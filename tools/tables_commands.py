@@ -9,7 +9,7 @@ from typing import Any, cast
 import typer
 from tables_records import left
 
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.engines.method import METHODS
 from headlong.report.tables import ReportTable
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tables_records import RESULTS, record
 
-from headlong.bench.field import STEPS
+from headlong.bench.device_contestants import STEPS
 from headlong.bench.measure import read_run
 from headlong.report.device import NOT_RUN, ledger_table
 from headlong.report.records import field

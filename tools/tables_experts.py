@@ -8,7 +8,7 @@ from typing import Any
 
 from tables_records import lines
 
-from headlong.report import where
+from headlong.report import measured_on
 from headlong.report.papers import joined
 from headlong.report.tables import ReportTable, markdown
 
@@ -35,7 +35,7 @@ def learned() -> str:
         (group[0]["setting"]["task"], group[0]["setting"]["method"], str(len(group)), *(_cell(group, name) for name in METRICS))
         for group in sorted(joined(found), key=_place)
     ]
-    said = f"Test split. Rows are of {where.ran(line['environment'] for line in found)}."
+    said = f"Test split. Rows are of {measured_on.ran(line['environment'] for line in found)}."
     return markdown(ReportTable("", ("task", "method", "seeds", *METRICS.values()), tuple(rows), said))
 
 

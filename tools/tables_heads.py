@@ -8,8 +8,8 @@ from functools import partial
 
 from tables_records import left, lines, missing, record
 
+from headlong.report.measured_on import measured_where, ran
 from headlong.report.tables import ReportTable, markdown
-from headlong.report.where import measured_where, ran
 from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from tables_records import missing, record
 
+from headlong.report.measured_on import measured_where
 from headlong.report.records import field
 from headlong.report.tables import ReportTable, markdown
-from headlong.report.where import measured_where
 
 MODELS = {
     "gpt2": "GPT-2 (50,257 x 768)", "llama": "small Llama (128,256 x 512)", "gemma": "Gemma 3 270m (262,144 x 640)",

@@ -7,9 +7,9 @@ from typing import Any
 
 from tables_records import missing, plain, record
 
+from headlong.report.measured_on import measured_where
 from headlong.report.records import field
 from headlong.report.tables import ReportTable, markdown
-from headlong.report.where import measured_where
 
 ADAPTIVE_TIME = {
     "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",

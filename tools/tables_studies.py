@@ -8,7 +8,7 @@ from typing import Any
 
 from tables_records import RESULTS, left, lines
 
-from headlong.report import where
+from headlong.report import measured_on
 from headlong.report.papers import paper_table
 from headlong.report.tables import ReportTable, cell_counts, markdown
 from headlong.studies import papers
@@ -50,7 +50,7 @@ def rows(paper: str) -> str:
     for table in papers.tables(paper):
         found = lines_of(table)
         if found:
-            source = f"{table.source}. Rows are of {where.ran(line['environment'] for line in found)}"
+            source = f"{table.source}. Rows are of {measured_on.ran(line['environment'] for line in found)}"
             void = {line["void"] for line in found if "void" in line}
             said = "".join(f" **Void:** {reason}." for reason in sorted(void))
             shown = markdown(paper_table(found, "", source))

@@ -54,7 +54,7 @@ double bearable_hits(const Executor& e, const Look& look, double bytes);
 void prepare(const Executor& e, const Source& source, Look& look);
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look);
 
-// executor/best.cpp: ids and exact rows; executor/budget.cpp
+// executor/best.cpp: ids and exact rows; executor/svd_softmax.cpp
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
 Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
@@ -74,7 +74,7 @@ Interval normaliser(const Executor& e, const Look& look, int q, const Question& 
 Scratch<float> radii(const Executor& e, const Look& look, int q, int threads, bool likely = false);
 void read_deeper(const Executor& e, Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
                            Scratch<float>& rad, Answer& answer);
-// normaliser/together.cpp
+// normaliser/joint_error.cpp
 double rows_together(const Executor& e, const Look& look, int q, const Question& question);
 std::optional<Status> close_together(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
                                      Interval& lse, Answer& answer);

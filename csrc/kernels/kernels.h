@@ -189,7 +189,7 @@ struct Kernels {
     double (*gaps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
                    float* middle, float* gap);
 
-    // Adds up what bounds the classes with high < edge together (normaliser/together.cpp), in float32 lanes: masses q, q², q b, b² and
+    // Adds up what bounds the classes with high < edge together (normaliser/joint_error.cpp), in float32 lanes: masses q, q², q b, b² and
     // the largest q φ(r), which is (high - q - q r) / r², or no more than q (1/2 + r/6 + r²/24) + high r³/120. A class with q < kLeastMass adds its upper end to q b, and
     // nothing else. n a multiple of 64.
     struct Below {

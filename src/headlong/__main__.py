@@ -1,5 +1,5 @@
 """``python -m headlong``: the command line, where no script was installed or torchrun starts one in each process."""
 
-from headlong.cli.commands import app
+from headlong.cli.main import app
 
 app()

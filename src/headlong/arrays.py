@@ -12,23 +12,16 @@ import mmap
 import sys
 from typing import Any, Literal, TypeVar
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import BFLOAT16, HIDDEN, STORED
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 
 Array = NDArray[Any]
 Kind = Literal["numpy", "torch"]
 Answer = TypeVar("Answer", bound=tuple[Any, ...])
 Scalar = TypeVar("Scalar", bound=np.generic)
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)
-"""The types a layer's weights are read in."""
-HIDDEN = (*STORED, np.dtype(np.float64))
-"""The types hidden vectors come in."""
-
 
 LARGE_PAGE, LEAST_LARGE = 1 << 21, 1 << 22
 """Bytes of a large page, and of an array that is worth some."""

@@ -38,7 +38,7 @@ class Term(NamedTuple):
     estimated from sampled rows may count on that.
 
     ``together`` times ‖x[start:stop]‖ is no less than the length of the errors of all classes as one vector, as far as this
-    row of the slack bounds them (``rest``: this one and that of the ``peaks``); 0: not known. See ``previews/together.py``.
+    row of the slack bounds them (``rest``: this one and that of the ``peaks``); 0: not known. See ``previews/joint_error.py``.
 
     ``kind`` names a number computed from ``x[start:stop]``:
 

@@ -16,7 +16,7 @@ import pytest
 
 import headlong as hl
 from headlong.bench import device as bench_device
-from headlong.bench import field, gpu_clock
+from headlong.bench import device_contestants, gpu_clock
 from headlong.bench import run as bench
 from headlong.bench.measure import Contestant, Progress, read_run
 from headlong.bench.oracle import TrueDraws, Truth, true_log_probs
@@ -126,9 +126,9 @@ def test_places_that_are_not_there() -> None:
 def test_true_draws_are_those_of_the_cpu_engine(rng: np.random.Generator) -> None:
     weight, bias = rng.standard_normal((300, 24), np.float32), rng.standard_normal(300).astype(np.float32)
     layer, hidden = hl.Layer(weight, bias, hl.SoftCap(6.0)), rng.standard_normal((20, 24), np.float32)
-    truth = TrueDraws(layer, hidden, 0.8, 5, field.STEPS, lambda done, total: None)
+    truth = TrueDraws(layer, hidden, 0.8, 5, device_contestants.STEPS, lambda done, total: None)
     engine = hl.compile(layer, "full")
-    for step, filters in field.STEPS.items():
+    for step, filters in device_contestants.STEPS.items():
         whole = engine.sample(hidden, temperature=0.8, seed=5, **filters).ids[:, 0].tolist()
         assert truth.at(step, 20).tolist() == whole
         apart = [engine.sample(rows, temperature=0.8, seed=5, **filters).ids[:, 0].tolist() for rows in np.split(hidden, 5)]
@@ -193,7 +193,7 @@ def test_what_cannot_run_is_said(rng: np.random.Generator) -> None:
 
     failed: list[dict[str, Any]] = []
     fine, lame = Contestant("fine", lambda rows: rows), Contestant("lame", broken)
-    assert field.willing([fine, lame], np.zeros((4, 2)), failed) == [fine]
+    assert device_contestants.willing([fine, lame], np.zeros((4, 2)), failed) == [fine]
     assert failed == [{"contestant": "lame", "batch": 4, "error": "ValueError: no such kernel"}]
 
 
@@ -202,7 +202,7 @@ def test_a_recording_that_is_killed_goes_on(interpreter: str, tmp_path: Path, mo
     run, ledger = tool(), tmp_path / "device.json"
     monkeypatch.setattr(run, "SUBJECTS", [run.Subject("tiny", 70, 8, 1.0)])
     monkeypatch.setattr(run, "SETTINGS", TINY)
-    for module in (bench_device, field):
+    for module in (bench_device, device_contestants):
         monkeypatch.setattr(module, "STEPS", {"top-p 0.95": {"top_p": 0.95}})
         monkeypatch.setattr(module, "names", lambda: ["full, graph", "torch bf16, compiled, graph"])
     monkeypatch.setattr(run, "names", bench_device.names)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import headlong as hl
 from headlong import inspection
 from headlong.bench.measure import read_run
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.demo import model as nextword
 from headlong.engines.method import METHODS
 from headlong.store import write_file
@@ -227,7 +227,7 @@ def test_bad_input_is_one_line_and_status_two(files: Path, args: tuple[str, ...]
 
 def process(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """The program itself, as the installed script starts it."""
-    code = "from headlong.cli.commands import app; app()"
+    code = "from headlong.cli.main import app; app()"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, args)],
         capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
@@ -250,13 +250,13 @@ def test_help_is_quick_and_names_every_command() -> None:
     for name in ("demo", "inspect", "compile", "topk", "bench", "reproduce"):
         assert name in shown.stdout
     heavy = "{'torch', 'numpy', 'headlong.compile', 'headlong._native'}"
-    code = f"import sys, headlong.cli.commands; print(*({heavy} & set(sys.modules)))"
+    code = f"import sys, headlong.cli.main; print(*({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert loaded.stdout.strip() == ""
 
 
 def test_a_closed_pipe_is_no_traceback(files: Path) -> None:
-    code = "from headlong.cli.commands import app; app()"
+    code = "from headlong.cli.main import app; app()"
     command = [sys.executable, "-c", code, "topk", str(files / "layer.safetensors"), str(files / "h.npy"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

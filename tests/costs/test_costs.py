@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from headlong import native
-from headlong.costs import BUILT_IN, TERMS, Costs, here, kept, settled
+from headlong.costs import BUILT_IN, TERMS, Costs, here, settled
+from headlong.costs import cache as costs_cache
 from headlong.engines.factory import FEW, choose
 from headlong.errors import OptionError
 from headlong.previews.few_bits import energy_of, filled
@@ -32,18 +33,18 @@ compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="the
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """Each test finds the costs for itself."""
-    kept._found.cache_clear()
+    costs_cache._found.cache_clear()
     yield
-    kept._found.cache_clear()
+    costs_cache._found.cache_clear()
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's cache folder, and measurements that are planted and counted."""
     monkeypatch.delenv("HEADLONG_COSTS")
-    monkeypatch.setattr(kept, "folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(kept, "trials", lambda threads: dict(MEASURED))
-    return tmp_path / "cache" / kept.FILE
+    monkeypatch.setattr(costs_cache, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(costs_cache, "trials", lambda threads: dict(MEASURED))
+    return tmp_path / "cache" / costs_cache.FILE
 
 
 def looked_at(costs: Costs, promise: hl.Promise = IDS, power: float = 2.0) -> int:
@@ -131,9 +132,10 @@ def test_measured_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     first = here()
     assert first == settled(MEASURED, "measured on this machine") and first != BUILT_IN
     (key,) = json.loads(cache.read_text())
-    assert native.isa() in key and hl.__version__ in key and [file.name for file in cache.parent.iterdir()] == [kept.FILE]
-    kept._found.cache_clear()
-    monkeypatch.setattr(kept, "trials", lambda threads: pytest.fail("measured again"))
+    assert native.isa() in key and hl.__version__ in key
+    assert [file.name for file in cache.parent.iterdir()] == [costs_cache.FILE]
+    costs_cache._found.cache_clear()
+    monkeypatch.setattr(costs_cache, "trials", lambda threads: pytest.fail("measured again"))
     assert here() == first
 
 
@@ -161,7 +163,7 @@ def test_entries_of_the_cache_that_are_no_numbers(cache: Path) -> None:
     here()
     (key,) = json.loads(cache.read_text())
     cache.write_text(json.dumps({key: {**dict.fromkeys(TERMS, "x"), "row": 80.0}}))
-    kept._found.cache_clear()
+    costs_cache._found.cache_clear()
     found = here()
     assert found.row != BUILT_IN.row and found.memory == BUILT_IN.memory and "memory" in found.source
 
@@ -181,7 +183,7 @@ def test_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here() == BUILT_IN._replace(row=99, source="from mine.json")
     for text in ("{", "[]", '{"rows": 3}', '{"row": -1}', '{"row": true}', '{"row": NaN}'):
         file.write_text(text)
-        kept._found.cache_clear()
+        costs_cache._found.cache_clear()
         with pytest.raises(OptionError, match=r"HEADLONG_COSTS is .*mine\.json.*expected 'default', or a JSON file"):
             here()
 
@@ -189,22 +191,22 @@ def test_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @compiled_code
 def test_trials_measure_every_term() -> None:
     """They run and give numbers; which ones is the machine's business, and not tested."""
-    found = kept.trials(1)
+    found = costs_cache.trials(1)
     assert set(found) == set(TERMS) and all(isinstance(value, float) for value in found.values())
     assert found["call"] > 0 and found["memory"] > 0
 
 
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kept.sys, "platform", "linux")
+    monkeypatch.setattr(costs_cache.sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert kept.folder() == tmp_path / "headlong"
+    assert costs_cache.folder() == tmp_path / "headlong"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert kept.folder() == Path.home() / ".cache" / "headlong"
-    monkeypatch.setattr(kept.sys, "platform", "darwin")
-    assert kept.folder() == Path.home() / "Library" / "Caches" / "headlong"
-    monkeypatch.setattr(kept.sys, "platform", "win32")
+    assert costs_cache.folder() == Path.home() / ".cache" / "headlong"
+    monkeypatch.setattr(costs_cache.sys, "platform", "darwin")
+    assert costs_cache.folder() == Path.home() / "Library" / "Caches" / "headlong"
+    monkeypatch.setattr(costs_cache.sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
-    assert kept.folder() == tmp_path / "headlong"
+    assert costs_cache.folder() == tmp_path / "headlong"
 
 
 def test_a_saved_plan_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

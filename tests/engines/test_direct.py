@@ -11,7 +11,7 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.answers import LogProb
-from headlong.arrays import BFLOAT16
+from headlong.dtypes import BFLOAT16
 from headlong.engines.base import Engine
 from headlong.errors import HeadlongError, OptionError
 from headlong.previews.block_choice import EVERY

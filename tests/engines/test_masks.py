@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import headlong as hl
 from adversarial import CASES, build
 from headlong import native
-from headlong.engines.masks import check_some_left, class_mask, classes_of, restricted
+from headlong.engines.class_masks import check_some_left, class_mask, classes_of, restricted
 from headlong.errors import DtypeError, IdError, InputError, ShapeError
 from headlong.native import arguments
 from oracle import check_topk, check_within, truth

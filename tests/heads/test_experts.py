@@ -13,9 +13,9 @@ from torch import nn
 import headlong as hl
 from headlong.engines.structured.experts import ExpertsReference
 from headlong.errors import DtypeError, IdError, OptionError, ShapeError
+from headlong.heads.expert_pruning import follow, mitosis, prune, revive, seeded
 from headlong.heads.experts import ExpertsHead
 from headlong.heads.gates import sharpness, spherical_means
-from headlong.heads.growing import follow, mitosis, prune, revive, seeded
 from headlong.layers.experts import ExpertsLayer
 from headlong.studies.models.experts.mitosis import Growth, Vectors, grow
 from oracle import check_topk

@@ -1,4 +1,4 @@
-"""Curves, the lean loss and mixtures: by the formula in float64, by finite differences, and as frozen layers in engines."""
+"""Curves, the loss in pieces, mixtures: by the formula in float64, by finite differences, and as frozen layers in engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 import headlong as hl
 from headlong import native
 from headlong.errors import OptionError, ShapeError
-from headlong.heads import LINK_HEADS, LinkHead, build_head, lean
+from headlong.heads import LINK_HEADS, LinkHead, build_head, chunked_loss
 from headlong.heads.curve_names import CURVES, build_curve
 from headlong.heads.curves import Monotone
 from headlong.heads.plif import PiecewiseLinear, Plif
@@ -247,6 +247,6 @@ def test_every_link_head_is_a_dense_head_with_a_curve() -> None:
 def test_a_loss_that_is_only_looked_at_makes_no_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     head, (hidden, target) = shaken(kind, {}), asked()
     expected = head(hidden, target).loss.detach()
-    monkeypatch.setattr(lean, "_zeros", lambda problem: pytest.fail("gradients were made"))
+    monkeypatch.setattr(chunked_loss, "_zeros", lambda problem: pytest.fail("gradients were made"))
     with torch.no_grad():
         torch.testing.assert_close(head(hidden, target).loss, expected)

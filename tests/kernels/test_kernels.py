@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from adversarial import CASES, DTYPES, build
 from headlong import native
-from headlong.arrays import HIDDEN
+from headlong.dtypes import HIDDEN
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
 from headlong.links import Table

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError, StoreError
 from headlong.links import Affine, SoftCap
 from headlong.native import encode_int8

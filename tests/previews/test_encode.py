@@ -14,7 +14,7 @@ from headlong.plan import deinterleave, padded, row_bytes, unpack
 from headlong.previews.encode import Encoded, Group, Groups, encode, encode_all, part_of
 from headlong.previews.few_bits import DEEPER, Planes, groups_of, lost_by
 from headlong.previews.int8 import mean_row
-from headlong.previews.sphere import random_basis
+from headlong.previews.random_rotations import random_basis
 from headlong.previews.whitening import Basis, whiten
 
 EIGHT = (8, "absmax")

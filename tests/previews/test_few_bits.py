@@ -21,7 +21,7 @@ from headlong.plan import Dense, pack, row_bytes, unpack
 from headlong.previews.encode import few_bits
 from headlong.previews.few_bits import Planes, energy_of, filled, planes_of, planes_plan
 from headlong.previews.int8 import mean_row
-from headlong.previews.sphere import quantile, random_basis, tail
+from headlong.previews.random_rotations import quantile, random_basis, tail
 from headlong.previews.whitening import whiten
 from oracle import truth
 from plans import check_radii, decaying, state, strangers

@@ -15,8 +15,8 @@ from bench_record import RECORD
 from chromium import CHROMIUM, DARK, photograph
 from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
-from headlong.report.answer import answer
 from headlong.report.page import Paragraph
+from headlong.report.run_summary import answer
 from headlong.report.sections import ResultFile, bench_page, report
 from thinned import left_out
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from headlong.report.measured_on import measured_where, ran
 from headlong.report.records import field, record_tables
 from headlong.report.sections import ResultFile, report
-from headlong.report.where import measured_where, ran
 
 RECORD = {
     "facts": {"classes": 10_000, "killed": {"rank 0": {"said": "gone"}}, "tests": [{"p": 0.25}, {"p": 0.5}], "gaps": []},

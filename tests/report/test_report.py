@@ -11,6 +11,7 @@ import pytest
 from bench_record import COLD, RECORD
 from headlong.report import readme
 from headlong.report.axes import Axis
+from headlong.report.measured_on import machine
 from headlong.report.page import page, speed_and_misses
 from headlong.report.papers import paper_table, verdicts
 from headlong.report.plots import Point, Row, curve, dot_plot, scatter
@@ -34,7 +35,6 @@ from headlong.report.tables import (
     ways,
     worst_gap,
 )
-from headlong.report.where import machine
 
 
 def test_a_summary_is_what_the_definitions_say() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from headlong.cached_attribute import once
 from headlong.engines.adapting import Queries
-from headlong.once import once
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),

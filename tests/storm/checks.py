@@ -14,7 +14,7 @@ import numpy as np
 from cases import Case, build, compiled, facts_of
 from numpy.typing import NDArray
 
-from headlong.engines.masks import class_mask
+from headlong.engines.class_masks import class_mask
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError
 from headlong.links import lowering_error

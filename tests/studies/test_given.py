@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.studies import papers
 from headlong.studies.data import Loaded, load
 from headlong.studies.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.errors import DataError, MalformedFileError, OptionError, StoreError
 from headlong.store import open_file, write_file
 from headlong.studies.data import Loaded, load

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from headlong.heads.expert_pruning import prune
 from headlong.heads.experts import ExpertsHead
-from headlong.heads.growing import prune
 from headlong.studies.models.experts.learned import (
     LearningHead,
     Set,

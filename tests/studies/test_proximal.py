@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from headlong.heads.expert_pruning import prune
 from headlong.heads.experts import ExpertsHead
-from headlong.heads.growing import prune
 from headlong.studies.models.experts.learned import Set, learn, started
 from headlong.studies.models.experts.mitosis import Vectors, changed
 from headlong.studies.models.experts.plan import TrainingPlan

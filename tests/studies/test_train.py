@@ -20,7 +20,7 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.errors import DataError, MalformedFileError, NonFiniteError, OptionError, StoreError
 from headlong.layers.matrix import Layer
 from headlong.store import open_file, write_file
@@ -298,7 +298,7 @@ def test_a_model_larger_than_memory_is_refused(text: Path, monkeypatch: pytest.M
 
 
 def test_the_list_of_recipes_needs_no_torch() -> None:
-    code = "import sys\nfrom headlong.cli.commands import app\n"
+    code = "import sys\nfrom headlong.cli.main import app\n"
     code += "app(['train', '--list'], standalone_mode=False)\nprint('torch' in sys.modules)"
     known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=known, capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from headlong.bench import measure
 from headlong.bench import run as bench
-from headlong.bench.field import PLAIN, RIVAL, STEPS, TEMPERATURE, Contestants, Field, names, planned, willing
+from headlong.bench.device_contestants import PLAIN, RIVAL, STEPS, TEMPERATURE, Contestants, Field, names, planned, willing
 from headlong.bench.gpu_clock import Place
 from headlong.bench.measure import Contestant, Schedule
 from headlong.bench.oracle import TrueDraws, Truth

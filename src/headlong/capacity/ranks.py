@@ -20,7 +20,7 @@ import numpy as np
 from headlong.arrays import evenly, hidden64
 from headlong.bench.measure import Progress, silent
 from headlong.bench.oracle import exponents
-from headlong.engines.allowed import lse_of
+from headlong.engines.few_allowed_classes import lse_of
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer

@@ -1,4 +1,4 @@
-"""The program itself: what a wrong command line says, the options that commands share, threads settled before NumPy loads.
+"""The program itself: its name, what it says without a command, and what it says of a wrong command line.
 
 Every fault is one line on stderr and exit status 2. Nothing of headlong but its errors is imported before a command runs,
 so ``--help`` is quick and the number of threads is settled before NumPy wakes its own. Progress and faults go to stderr,
@@ -7,17 +7,15 @@ answers to stdout.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from headlong.errors import HeadlongError, OptionError, cause
+from headlong.errors import HeadlongError, cause
 
 UsageFault: Any = typer.BadParameter.__mro__[1]
 """What a wrong command line raises; the releases of Typer keep it in different places."""
@@ -40,7 +38,6 @@ class OneLine(TyperGroup):
             options = self._options(args[0] if args else extra.get("args"))
             status = refused(as_spelt(str(fault), options) or type(fault).__name__)
         sys.exit(status)
-
 
     def _options(self, args: Any) -> dict[str, str]:
         """``{"delta_ids": "--delta-ids"}`` of the command that was asked for."""
@@ -71,27 +68,6 @@ def _asked(context: Any) -> str:
 
 app = typer.Typer(name="headlong", cls=OneLine, add_completion=False, pretty_exceptions_enable=False)
 
-LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
-CalibrationFile = Annotated[
-    str | None, typer.Option("--calibration", help="Hidden vectors as the engine will see them: as --hidden.")
-]
-HiddenFile = Annotated[str | None, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")]
-Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
-Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
-Method = Annotated[str, typer.Option(help="auto, full, cascade, svd or adaptive; of a layer.")]
-MethodOption = Annotated[
-    list[str] | None, typer.Option("--option", help="name=value, of the method: docs/cli.md lists each method's.")
-]
-K = Annotated[int, typer.Option("-k", help="How many classes.")]
-Eps = Annotated[float, typer.Option(help="How far log-probabilities may be off, in nats.")]
-Delta = Annotated[float, typer.Option(help="How often they may be off by more; 0: proved.")]
-Threads = Annotated[int | None, typer.Option(help="Threads of everyone; default: all processors.")]
-Seed = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the raw run there.")]
-HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML page there.")]
-
-
 
 @app.callback(invoke_without_command=True)
 def headlong(
@@ -106,28 +82,3 @@ def headlong(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
-
-
-def settled(threads: int | None) -> int:
-    """The number of threads; every library is set to it before it is imported."""
-    from headlong.bench.measure import claim_threads, processors
-
-    if threads is not None and threads < 1:
-        raise OptionError(f"--threads is {threads}; expected 1 or more, or leave it out for all processors")
-    count = threads or processors()
-    claim_threads(count)
-    return count
-
-
-def choices(pairs: Sequence[str]) -> dict[str, Any]:
-    """``["width=64"] -> {"width": 64}``: JSON where it is JSON, text elsewhere."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise OptionError(f"--option {pair!r}; expected name=value, such as width=64")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found

@@ -1,11 +1,11 @@
 """What reading costs on this machine, in nanoseconds: measured once, kept, and what the choice of a plan is made with.
 
-    terms      the numbers, those of the machine that the library was written on, and how measured ones are taken over
+    built_in      the numbers, those of the machine that the library was written on, and how measured ones are taken over
     measured   a few short trials of the native kernels
-    kept       one small file per user: what was measured before, or what ``HEADLONG_COSTS`` names
+    cache      one small file per user: what was measured before, or what ``HEADLONG_COSTS`` names
 """
 
-from headlong.costs.kept import here
-from headlong.costs.terms import BUILT_IN, TERMS, Costs, settled
+from headlong.costs.built_in import BUILT_IN, TERMS, Costs, settled
+from headlong.costs.cache import here
 
 __all__ = ["BUILT_IN", "TERMS", "Costs", "here", "settled"]

@@ -14,8 +14,9 @@ import numpy as np
 
 from headlong.arrays import Kind, hidden64, hidden_rows, kind_of
 from headlong.checks import real, whole
-from headlong.engines.allowed import Filters, few_enough
-from headlong.engines.masks import restricted
+from headlong.engines.class_masks import restricted
+from headlong.engines.few_allowed_classes import few_enough
+from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, ShapeError
 from headlong.native import Doubles, Mask, widened
 

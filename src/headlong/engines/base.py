@@ -26,17 +26,18 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
-from headlong.engines.allowed import Filters, ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k
 from headlong.engines.blocks import BlockReader
 from headlong.engines.checking import normalised
+from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
-from headlong.engines.direct import direct
+from headlong.engines.direct_call import direct
+from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.hand_off import EngineParts
-from headlong.engines.masks import check_some_left
 from headlong.engines.method import Method
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import UNIT, Matrix
+from headlong.engines.sampling_filters import Filters
 from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer

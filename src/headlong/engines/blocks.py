@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.engines.allowed import Filters, listed_classes, lse_of, sample_of
+from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.nucleus import nucleus_size
+from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
 from headlong.links import Link
 from headlong.native import Doubles, Mask

@@ -25,20 +25,20 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
-from headlong.engines.allowed import Filters
+from headlong.cached_attribute import once
 from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
-from headlong.engines.beside import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
-from headlong.engines.direct import Direct
+from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
+from headlong.engines.class_masks import Marked
+from headlong.engines.direct_call import Direct
 from headlong.engines.factory import checked_norms, reading
-from headlong.engines.masks import Marked
 from headlong.engines.merged import Merged, best_of, blank, log_probs_of, merged_lse
 from headlong.engines.method import METHODS
+from headlong.engines.sampling_filters import Filters
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
 from headlong.layers.matrix import Layer
 from headlong.links import Link
-from headlong.once import once
 
 Ids = NDArray[np.int64]
 Marks = NDArray[np.uint8]

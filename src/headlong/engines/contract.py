@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from headlong.answers import LogProb, Lse, Promise, Sample, TopK
-from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_filters
 from headlong.engines.checking import Check, Progress, check, normalised
-from headlong.engines.direct import Direct
+from headlong.engines.direct_call import Direct
+from headlong.engines.sampling_filters import Filters
 from headlong.errors import UnsupportedError
 from headlong.native import Doubles
 

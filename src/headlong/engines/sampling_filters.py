@@ -25,6 +25,19 @@ FINEST = 1e-9
 """A nucleus whose edge is nearer than this to a class's mass, in nats, may fall on either side."""
 
 
+class Filters(NamedTuple):
+    """How a sample is drawn: ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
+
+    n: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    row0: int
+    class0: int = 0
+
+
 class Ranked(NamedTuple):
     """Classes in falling order of ``f(z)`` (equal ones by id); all classes from ``least`` up are among them."""
 
@@ -94,3 +107,14 @@ def _nucleus(source: CandidateSource, sieve: Sieve, mass: Doubles, shift: float)
         if sizes[0] == sizes[1] or eps < FINEST:
             return sizes[1]
         eps *= 1e-2
+
+
+def kept_count(exponents: Doubles, filters: Filters) -> int:
+    """How many of ``exponents``, in descending order, pass top_k, then top_p among those, then min_p."""
+    count = min(filters.top_k or len(exponents), len(exponents))
+    mass = np.exp(exponents[:count] - exponents[0])
+    if filters.top_p < 1:
+        count = nucleus_size(mass, filters.top_p)
+    if filters.min_p > 0:
+        count = min(count, int((exponents >= exponents[0] + math.log(filters.min_p)).sum()))
+    return count

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
-from headlong.engines.allowed import Filters
 from headlong.engines.arguments import Asked, asked, checked_eps
 from headlong.engines.base import Engine
-from headlong.engines.masks import Marked, classes_of
+from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.merged import Merged, best_of, blank, columns, log_probs_of, merged_lse
+from headlong.engines.sampling_filters import Filters
 
 Verb = Callable[[Engine, int], tuple[Array, ...]]
 Question = tuple[Any, ...]

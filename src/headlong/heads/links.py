@@ -2,7 +2,7 @@
 
     log_prob = log_softmax(f(hidden @ weight.T + bias))            one scalar f for all classes and contexts
 
-Ranking is that of the raw logits, always; the loss is :mod:`headlong.heads.lean`'s: a step holds no more than the dense
+Ranking is that of the raw logits, always; the loss is :mod:`headlong.heads.chunked_loss`'s: a step holds no more than the dense
 head's. ``to_layer()`` gives a plain layer whose link is the finished curve, which every engine reads with its proofs.
 """
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from headlong.heads.base import Head, HeadOutput
+from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
 from headlong.heads.curve_names import build_curve
 from headlong.heads.dense import DenseHead
-from headlong.heads.lean import Problem, mean_loss, row_losses
 from headlong.layers.matrix import Layer
 
 

@@ -5,7 +5,7 @@
     MoC   p(x) = softmax_x(weight (sum_k pi_k h_k) + bias)                      the control: as many parameters, one softmax
 
 ``f`` is any curve of ``curves.py``: with SigSoftmax this is MoSS, with PLIF the paper's MoS+PLIF. The loss is taken in log
-space from one cross-entropy per component (``lean.py``): memory grows with ``N K``, never with ``N K vocab``.
+space from one cross-entropy per component (``chunked_loss.py``): memory grows with ``N K``, never with ``N K vocab``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from headlong.errors import OptionError, ShapeError
 from headlong.heads.base import Head, HeadOutput
+from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
 from headlong.heads.curve_names import build_curve
 from headlong.heads.curves import Identity
 from headlong.heads.dense import PIECE
-from headlong.heads.lean import Problem, mean_loss, row_losses
 from headlong.heads.links import product_type
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer

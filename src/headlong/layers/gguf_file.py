@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from headlong.arrays import BFLOAT16, Array
+from headlong.arrays import Array
+from headlong.dtypes import BFLOAT16
 from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError, StoreError
 from headlong.layers.quantised import PIECE
 

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
+from headlong.cached_attribute import once
 from headlong.errors import OptionError
 from headlong.layers.checkpoint import Checkpoint, link_of_config, open_checkpoint
 from headlong.layers.density import gaussian_kernel
 from headlong.layers.gguf_file import GgufFile
 from headlong.links import IDENTITY, Link, link_from_dict
-from headlong.once import once
 from headlong.store import check_version, checksum, json_object, write_file
 
 FORMAT, VERSION = "headlong layer", 1

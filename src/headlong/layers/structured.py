@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, as_numpy, unchanging
+from headlong.cached_attribute import once
 from headlong.errors import HeadlongError, IdError, MalformedFileError, ShapeError
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
-from headlong.once import once
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong structured layer", 1

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headlong.cached_attribute import once
 from headlong.errors import OptionError
 from headlong.links.base import ROUNDING, TINY, Floats, Lowered, checked_number
-from headlong.once import once
 
 MOST_KNOTS = 1 << 21
 

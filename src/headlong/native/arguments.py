@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import HIDDEN, Array, bits
+from headlong.arrays import Array, bits
+from headlong.dtypes import HIDDEN
 from headlong.native.runtime import module
 from headlong.native.types import Doubles
 

@@ -22,7 +22,7 @@ from headlong.native import Doubles, Floats
 from headlong.plan import Dense, Level, Plan, Term, row_bytes
 from headlong.previews.encode import Encoded, Group, Groups, Plane, encode, norm_of, sum_up, take_plane
 from headlong.previews.prefix import ROUNDING, Summands, joined, roundings, spread
-from headlong.previews.sphere import quantile
+from headlong.previews.random_rotations import quantile
 from headlong.previews.whitening import Basis, basis_of, stored
 
 WIDEST = 32

@@ -19,7 +19,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Codes, Doubles, Floats, encode_int8, encode_rows, products, round_up
 from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
-from headlong.previews.together import decoded, spectral_norm
+from headlong.previews.joint_error import decoded, spectral_norm
 
 MOST_NORM = 2.0**60
 """Largest ‖w^‖ that is coded: with queries up to the same norm, float32 estimates stay far from overflow."""

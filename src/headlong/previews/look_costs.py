@@ -69,7 +69,7 @@ def scanned(count: float, costs: Costs) -> float:
 def together(
     mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None, length: float, eps: float
 ) -> tuple[float, float]:
-    """The same shares where all classes below a cut are bounded at once: ``close_together`` in normaliser/together.cpp.
+    """The same shares where all classes below a cut are bounded at once: ``close_together`` in normaliser/joint_error.cpp.
 
     Errors of all classes are as much longer than those of the sample as each of its classes stands for more of them.
     """

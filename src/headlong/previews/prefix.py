@@ -25,7 +25,7 @@ from headlong.native import Doubles, Floats, round_up
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.int8 import UNDERFLOW
-from headlong.previews.together import spectral_norm
+from headlong.previews.joint_error import spectral_norm
 from headlong.previews.whitening import UNIT, Basis
 
 FIRST_SEGMENT = 16

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headlong.report.bars import Bar, bars
+from headlong.report.measured_on import machine
 from headlong.report.tables import (
     DENSE,
     TIE,
@@ -28,7 +29,6 @@ from headlong.report.tables import (
     times,
     worst_gap,
 )
-from headlong.report.where import machine
 
 CALIBRATED = ("calibrated, ids only", "calibrated, default promise")
 OURS = ("cascade", "calibrated, default promise", "calibrated, ids only")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from headlong.report.measured_on import measured_where
 from headlong.report.tables import ReportTable
-from headlong.report.where import measured_where
 
 LISTS = ("rows", "runs")
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headlong.errors import MalformedFileError
-from headlong.report.answer import answer
-from headlong.report.browse import browsable
+from headlong.report.interactive import browsable
 from headlong.report.page import Figure, Paragraph, Part, Section, page, speed_and_error, speed_and_misses, times_figure
 from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.records import record_tables
+from headlong.report.run_summary import answer
 from headlong.report.tables import (
     WAYS,
     ReportTable,

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headlong.report.where import machine
+from headlong.report.measured_on import machine
 
 Record = Mapping[str, Any]
 

@@ -1,7 +1,6 @@
 """safetensors files: read by mapping, written whole or not at all, and checked against the checksum they carry."""
 
 from headlong.store.checksum import checksum
-from headlong.store.dtypes import DTYPES, FOREIGN_BITS
 from headlong.store.reading import (
     HEADER_LIMIT,
     INT64_MAX,
@@ -13,6 +12,7 @@ from headlong.store.reading import (
     json_object,
     open_file,
 )  # fmt: skip
+from headlong.store.safetensors_dtypes import DTYPES, FOREIGN_BITS
 from headlong.store.writing import ALIGNMENT, replacing, write_file
 
 __all__ = [

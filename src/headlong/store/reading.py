@@ -21,7 +21,7 @@ import numpy as np
 from headlong.arrays import Array, memory
 from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, StoreError, VersionError, cause
 from headlong.store.checksum import KEY, checksum
-from headlong.store.dtypes import DTYPES, FOREIGN_BITS
+from headlong.store.safetensors_dtypes import DTYPES, FOREIGN_BITS
 
 HEADER_LIMIT = 100_000_000
 INT64_MAX = 2**63 - 1

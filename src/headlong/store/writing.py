@@ -27,7 +27,7 @@ except ImportError:  # Windows
 from headlong.arrays import Array, as_numpy
 from headlong.errors import DtypeError, OptionError, StoreError, cause
 from headlong.store.checksum import KEY, NONE, PIECE, START, Checksum
-from headlong.store.dtypes import DTYPES
+from headlong.store.safetensors_dtypes import DTYPES
 
 ALIGNMENT = 64
 ABANDONED = 60.0

@@ -17,7 +17,7 @@ from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
-from headlong.engines.methods.answers import answer_factors, typical
+from headlong.engines.methods.learned_block_bounds import answer_factors, typical
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer

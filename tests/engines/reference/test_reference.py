@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from headlong import native
-from headlong.engines.allowed import Filters, kept_count
 from headlong.engines.reference.executor import Executor, normaliser, top, widest
 from headlong.engines.reference.gumbel import gumbels, philox
 from headlong.engines.reference.nucleus import Nucleus
 from headlong.engines.reference.query import Matrix, Query, QuerySide, query_half, radii, split_peaks, two_planes
+from headlong.engines.sampling_filters import Filters, kept_count
 from headlong.errors import InputError
 from headlong.links import Affine, SoftCap
 from headlong.plan import Dense, Level, Plan, Term, interleave, padded, slack_rows

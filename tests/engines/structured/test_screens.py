@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong.cli.commands import app
+from headlong.cli.main import app
 from headlong.errors import MalformedFileError, OptionError, ShapeError
 from headlong.layers.centroid_head import CENTROIDS, ORDERING, read_centroid_head, write_centroid_head
 from headlong.layers.screens import ScreenLayer

@@ -21,10 +21,11 @@ from headlong import native
 from headlong.engines.adaptive import published
 from headlong.engines.adaptive.columns import Arrays, by_coordinate, check_arrays, coordinates, hadamard_rotated
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
-from headlong.engines.allowed import Filters, ListedClasses, sample_of
+from headlong.engines.few_allowed_classes import ListedClasses, sample_of
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query
+from headlong.engines.sampling_filters import Filters
 from headlong.native import Mask
 
 Answer = tuple[NDArray[Any], ...]

@@ -15,13 +15,13 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.arrays import Answer, Kind, ids64, kind_of
-from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_eps
+from headlong.engines.class_masks import check_some_left, class_mask
 from headlong.engines.contract import Bounded
 from headlong.engines.device.memory import Tensor, tensor_of
 from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call
-from headlong.engines.masks import check_some_left, class_mask
+from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, ShapeError
 
 WORD = 0xFFFFFFFF

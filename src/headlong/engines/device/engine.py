@@ -16,7 +16,6 @@ import math
 from typing import Any
 
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
-from headlong.engines.allowed import Filters
 from headlong.engines.arguments import checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.cascade import CodesReader
@@ -26,6 +25,7 @@ from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call, Finalists, Looked
+from headlong.engines.sampling_filters import Filters
 
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""

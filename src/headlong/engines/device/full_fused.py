@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.engines.allowed import Filters
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import WARPS, DeviceReader, unit
 from headlong.engines.reference.query import UNIT
+from headlong.engines.sampling_filters import Filters
 from headlong.links import lowering_error
 
 MOST = 64

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import Promise
-from headlong.engines.allowed import Filters
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import SLOTS, DeviceReader
 from headlong.engines.device.records import Call
 from headlong.engines.device.table import Candidates, DeviceBest, DeviceDrawn, DeviceScored, DeviceSpent, TableEngine
 from headlong.engines.reference.descent import Rounding, Steps, TreeReference
+from headlong.engines.sampling_filters import Filters
 from headlong.layers.tree import TreeLayer
 
 BEAM = 128

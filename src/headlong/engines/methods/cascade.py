@@ -25,23 +25,23 @@ import numpy as np
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import SHARED, Method, crossover, register, sure
-from headlong.engines.methods.answers import ASKED, guessed, learned_blocks
-from headlong.engines.methods.taught import taught
-from headlong.engines.methods.taught_blocks import taught_by_blocks
+from headlong.engines.methods.learned_block_bounds import ASKED, guessed, learned_blocks
+from headlong.engines.methods.learned_block_draws import taught_by_blocks
+from headlong.engines.methods.learned_draws import taught
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Dense, Plan
-from headlong.previews.again import plan_again
 from headlong.previews.block_choice import least_eps, stand_ins, tighter, worth
 from headlong.previews.blocks import KEPT, blocks_of, shape_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
+from headlong.previews.changed_rows import plan_again
 from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
 from headlong.previews.first_look import CANDIDATES, apart, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
 from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
-from headlong.previews.sphere import random_basis
+from headlong.previews.random_rotations import random_basis
 from headlong.previews.whitening import Basis, whiten
 
 MOST_DIM = 8192

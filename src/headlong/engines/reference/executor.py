@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from headlong.engines.reference.draws import estimates
 from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.joint_error import closest
 from headlong.engines.reference.nucleus import Nucleus
 from headlong.engines.reference.query import UNIT, Doubles, Ids, Matrix, Query, logits
-from headlong.engines.reference.together import closest
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error
 from headlong.plan import Draws

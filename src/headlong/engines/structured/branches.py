@@ -18,9 +18,9 @@ import numpy as np
 
 from headlong import native
 from headlong.answers import Promise
-from headlong.engines.allowed import Filters
 from headlong.engines.reference.descent import Reading, Steps, TreeReference, rounding
 from headlong.engines.reference.gumbel import philox
+from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import NonFiniteError

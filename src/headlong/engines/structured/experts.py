@@ -20,10 +20,11 @@ import numpy as np
 from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
-from headlong.engines.allowed import Filters, lse_of
 from headlong.engines.factory import READERS, part
+from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT
+from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError

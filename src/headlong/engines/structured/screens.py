@@ -19,9 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong.answers import Promise
-from headlong.engines.allowed import Filters, ListedClasses, lse_of, sample_of, topk_of
 from headlong.engines.arguments import Asked
 from headlong.engines.factory import part
+from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of, topk_of
+from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headlong.heads.expert_pruning import mitosis, prune, revive
 from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
-from headlong.heads.growing import mitosis, prune, revive
 from headlong.store import open_file, replacing, write_file
 from headlong.studies.models.experts.mitosis import SAMPLE, Vectors, changed
 from headlong.studies.models.experts.plan import TrainingPlan

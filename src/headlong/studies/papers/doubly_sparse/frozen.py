@@ -16,7 +16,7 @@ import numpy as np
 
 from headlong.bench.measure import Contestant, Schedule, claim_threads, environment, pinned, race
 from headlong.compile import compile as compile_layer
-from headlong.engines.allowed import lse_of
+from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.structured.base import StructuredEngine
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import load_layer

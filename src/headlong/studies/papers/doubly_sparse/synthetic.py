@@ -57,8 +57,8 @@ def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
     """One net trained with doubly sparse softmax."""
     import torch
 
+    from headlong.heads.expert_pruning import seeded
     from headlong.heads.experts import ExpertsHead
-    from headlong.heads.growing import seeded
     from headlong.studies.models.experts.mitosis import Growth, grow
 
     torch.manual_seed(seed)

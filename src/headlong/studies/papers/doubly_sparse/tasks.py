@@ -146,7 +146,7 @@ def grown(data: Data, task: Task, count: int, work: Path | None = None, progress
     """Seeded from the layer with a tenth more room than the aim allows to spare, then trained and pruned."""
     import torch
 
-    from headlong.heads.growing import seeded
+    from headlong.heads.expert_pruning import seeded
     from headlong.studies.models.experts.mitosis import Growth, grow
 
     vocab = data.layer.vocab

@@ -56,8 +56,8 @@ def fitted(layer: Layer, name: str, valid: Any, test: Any, context: Context) -> 
     """Perplexities before and after, on both texts."""
     import torch
 
+    from headlong.heads.chunked_loss import Problem, mean_loss
     from headlong.heads.curve_names import build_curve
-    from headlong.heads.lean import Problem, mean_loss
 
     torch.manual_seed(0)
     kind, options = CURVES[name]

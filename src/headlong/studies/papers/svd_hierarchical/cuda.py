@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from headlong.bench import run as bench
-from headlong.bench.field import on_host
+from headlong.bench.device_contestants import on_host
 from headlong.bench.gpu_clock import Place, no_gpu, place
 from headlong.bench.measure import Contestant, Schedule
 from headlong.bench.rivals.device import TorchLayer

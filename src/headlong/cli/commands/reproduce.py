@@ -1,33 +1,18 @@
-"""Commands behind the evidence: reproduce, report, train, harvest."""
+"""``headlong reproduce``: run published tables on the available data, and say for each number whether it matched."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headlong.cli.app import JsonFlag, Threads, choices, settled
+from headlong.cli.shared_options import JsonFlag, Threads, settled
 from headlong.errors import OptionError
 
 if TYPE_CHECKING:
     from headlong.studies.papers import PaperTable
-
-
-def report(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="Files (.json, .jsonl) or folders of them.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where the HTML page goes.")] = Path("headlong-report.html"),
-) -> None:
-    """Make one self-contained HTML page from stored results, with sortable tables and plots."""
-    from headlong.cli import inputs
-    from headlong.cli.terminal import write_text
-    from headlong.report.sections import ResultFile
-    from headlong.report.sections import report as written
-
-    inputs.target(out, *map(str, results))
-    write_text(out, written([ResultFile(*pair) for pair in inputs.results(results)]))
 
 
 def reproduce(
@@ -133,58 +118,3 @@ def _given(model: str | None, found: Sequence[PaperTable], out: Path) -> Path | 
     with bars() as stage:
         found[0].prepare(Path(model), root, stage)
     return root
-
-
-def train(
-    config: Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A recipe: its name or a .toml file.")] = None,
-    model: Annotated[str | None, typer.Option(help="lstm, awd, gpt, seq2seq or cnn.")] = None,
-    data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file.")] = None,
-    head: Annotated[str | None, typer.Option(help="The output layer: dense, ...")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="table.key=value of the recipe; may be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; one that exists is gone on with.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the run; default: the recipe's.")] = None,
-    threads: Threads = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the recipes that headlong brings.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Train a small model, or continue a stopped run; writes best.safetensors and run.json into its folder."""
-    import os
-
-    # torchrun starts one of these for each process, and wants one thread in each unless told otherwise
-    settled(1 if threads is None and "WORLD_SIZE" in os.environ else threads)
-    from headlong.studies.models import recipe
-
-    if listed:
-        typer.echo("\n".join(recipe.shipped()))
-        return
-    from headlong.cli.terminal import say_json
-    from headlong.studies.models import run
-
-    settings = choices(option or []) | ({} if seed is None else {"training.seed": seed})
-    record = run.train(run.chosen_recipe(config, model, data, head, settings), out, sys.stderr)
-    if os.environ.get("RANK", "0") != "0":
-        return  # only the first process prints
-    if as_json:
-        say_json(record)
-    else:
-        typer.echo(run.summary(record))
-
-
-def harvest(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a Hugging Face folder.")],
-    data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file; default: the run's.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder for layer.safetensors and hidden.safetensors.")] = Path("harvest"),
-    splits: Annotated[str, typer.Option(help="Which, with commas: train, valid, test.")] = "train,valid",
-    rows: Annotated[int, typer.Option(help="Hidden vectors of each split; 0: all.")] = 8192,
-    dtype: Annotated[str, typer.Option(help="Of the hidden vectors: float16 or float32.")] = "float16",
-    threads: Threads = None,
-) -> None:
-    """Write a trained model's output layer, and hidden vectors with their targets."""
-    settled(threads)
-    from headlong.cli.terminal import bars
-    from headlong.studies.models.harvest import Wish, harvest_any
-
-    wish = Wish(tuple(split.strip() for split in splits.split(",")), rows, dtype)
-    with bars() as stage:
-        folder = harvest_any(model, out, data, wish, stage)
-    typer.echo(f"wrote {folder}", err=True)

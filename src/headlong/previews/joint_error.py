@@ -4,7 +4,7 @@
 
 Each class alone may be off by ``‖E_i‖ ‖x‖``. But the errors of codes are nearly uncorrelated, and for weights p that are spread
 over many classes their sum is a small part of that. This is no estimate: it holds for every x and every p. Normalisers are
-proved by it in ``csrc/normaliser/together.cpp``.
+proved by it in ``csrc/normaliser/joint_error.cpp``.
 
 E^T E is summed up in float64 from products in float32 of :data:`AT_ONCE` rows, whose rounding is added to the result.
 """

@@ -1,4 +1,4 @@
-"""How far the estimates of many classes are off together: the NumPy twin of ``csrc/normaliser/together.cpp``.
+"""How far the estimates of many classes are off together: the NumPy twin of ``csrc/normaliser/joint_error.cpp``.
 
     q_i = exp(est_i),  ‖errors of all classes as one vector‖ <= A,  |what else class i is off| <= β_i,  |both| <= r_i:
     -F <= sum exp z_i - sum q_i <= F + G,   F = ‖q‖ A + sum q_i β_i,   G = max(q_i φ(r_i)) (A + ‖β‖)²

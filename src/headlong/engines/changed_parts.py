@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
-from headlong.engines.allowed import Filters, listed_classes, sample_of
 from headlong.engines.base import Engine
 from headlong.engines.blocks import BlockReader
-from headlong.engines.direct import Direct, direct_search
-from headlong.engines.masks import Marked
+from headlong.engines.class_masks import Marked
+from headlong.engines.direct_call import Direct, direct_search
+from headlong.engines.few_allowed_classes import listed_classes, sample_of
+from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import NEIGHBOURS
-from headlong.previews.again import blocks_beside
+from headlong.previews.changed_rows import blocks_beside
 
 Ids = NDArray[np.int64]
 Places = NDArray[Any]

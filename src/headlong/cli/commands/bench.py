@@ -1,4 +1,4 @@
-"""Commands that ask a layer or an engine: demo, topk, bench."""
+"""``headlong bench``: time every engine and every rival that is installed, and compare their answers with float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headlong.cli.app import (
+from headlong.cli.shared_options import (
     Bias,
     CalibrationFile,
     Delta,
@@ -15,89 +15,13 @@ from headlong.cli.app import (
     HiddenFile,
     HtmlFile,
     JsonFile,
-    JsonFlag,
     K,
-    Method,
     Seed,
     Threads,
     Weight,
     settled,
 )
 from headlong.errors import OptionError
-
-SHOWN = 20
-"""Queries printed as text; JSON has them all."""
-BLOCK = 64
-"""Queries answered between two steps of the progress bar."""
-
-
-def demo(
-    html: Annotated[Path, typer.Option(help="Where the HTML page goes.")] = Path("headlong-demo.html"),
-    raw: JsonFile = None,
-    threads: Threads = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again, whatever the cache holds.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A few calls only: times mean little.")] = False,
-) -> None:
-    """Train a next-word layer on the standard library's own text, read it with every method, compare."""
-    count = settled(threads)
-    from headlong.bench.measure import write_run
-    from headlong.cli import inputs
-    from headlong.cli.terminal import bars, show, write_text
-    from headlong.demo import run
-    from headlong.demo.model import Recipe
-    from headlong.report.tables import comparisons
-
-    for path in filter(None, (html, raw)):
-        inputs.target(path)
-    with bars() as stage:
-        trained = run.layer(Recipe(), stage, run.train_apart, fresh, lambda text: typer.echo(f"headlong: {text}", err=True))
-        record = run.contest(trained, run.settings(count, quick), stage)
-        examples = run.examples(trained, count)
-    typer.echo(run.introduction(trained))
-    show(examples)
-    for table in comparisons(record):
-        show(table)
-    if raw is not None:
-        write_run(raw, record)
-    write_text(html, run.html_page(trained, record, examples))
-
-
-def topk(
-    source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, or an engine that compile saved.")],
-    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
-    k: K = 10,
-    method: Method = "auto",
-    eps: Annotated[float | None, typer.Option(help="In nats; inf: ids and exact logits only.")] = None,
-    weight: Weight = None,
-    bias: Bias = None,
-    threads: Threads = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
-    count = settled(threads)
-    import headlong as hl
-    from headlong.cli import inputs
-    from headlong.cli.terminal import bars, json_lines, say_json, show
-    from headlong.report.tables import topk_table
-
-    given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None}
-    engine = inputs.engine(source, count, given)
-    if engine is None:
-        engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count)
-    rows = inputs.hidden(hidden, engine.layer.dim, engine.layer.vocab)
-    shown = rows if as_json else rows[:SHOWN]
-    lines: list[dict[str, Any]] = []
-    with bars() as stage:
-        move = stage("answer")
-        for start in range(0, len(shown), BLOCK):
-            lines += json_lines(engine.topk(shown[start : start + BLOCK], k=k, eps=eps), start)
-            move(min(start + BLOCK, len(shown)), len(shown))
-    if as_json:
-        for line in lines:
-            say_json(line)
-        return
-    typer.echo(repr(engine))
-    show(topk_table(lines, len(rows)))
 
 
 def bench(
@@ -134,7 +58,7 @@ def bench(
     count = settled(threads)
     from headlong import inspection
     from headlong.bench import device as bench_device
-    from headlong.bench import field
+    from headlong.bench import device_contestants
     from headlong.bench import run as contest
     from headlong.bench import synthetic as spectra
     from headlong.bench.gpu_clock import place
@@ -169,7 +93,7 @@ def bench(
         if there is None:
             record = contest.run(subject, rows, named, chosen, stage, seen)
         else:
-            record = bench_device.run(subject, rows, named or field.names(), chosen, there, stage, seen)
+            record = bench_device.run(subject, rows, named or device_contestants.names(), chosen, there, stage, seen)
     layer = layer or f"synthetic {synthetic}"
     asked = Path(hidden).name if hidden else MADE_UP if synthetic is None else "synthetic"
     record["layer"] |= {"name": Path(layer).name, "hidden": asked}

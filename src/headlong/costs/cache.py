@@ -22,8 +22,8 @@ from typing import Any
 
 import headlong
 from headlong import native
+from headlong.costs.built_in import BUILT_IN, TERMS, Costs, settled
 from headlong.costs.measured import trials
-from headlong.costs.terms import BUILT_IN, TERMS, Costs, settled
 from headlong.errors import OptionError
 
 VARIABLE, DEFAULT = "HEADLONG_COSTS", "default"

@@ -11,7 +11,7 @@ import numpy as np
 
 from headlong import native
 from headlong.answers import Promise
-from headlong.engines.methods.taught import CHOOSERS, CLOSE, CLOSER, JUDGES, as_shares, used
+from headlong.engines.methods.learned_draws import CHOOSERS, CLOSE, CLOSER, JUDGES, as_shares, used
 from headlong.engines.reference.blocks import BlockSearch, looks
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
-from headlong.arrays import BFLOAT16, answer_like, as_numpy
+from headlong.arrays import answer_like, as_numpy
+from headlong.dtypes import BFLOAT16
 from headlong.engines.arguments import RANGES
 from headlong.engines.blocks import EDGE, FIRST_ASKED, BlockReader
 from headlong.links import Link

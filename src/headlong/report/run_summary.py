@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headlong.report.bars import Bar, bars
+from headlong.report.measured_on import BUSY
 from headlong.report.page import Figure, Paragraph, Part
 from headlong.report.tables import (
     DENSE,
@@ -20,7 +21,6 @@ from headlong.report.tables import (
     times,
     ways,
 )
-from headlong.report.where import BUSY
 
 OURS = 3
 """Rows of ours."""

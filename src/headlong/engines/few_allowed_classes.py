@@ -8,16 +8,15 @@ with all logits at hand there is nothing to bound.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.engines.masks import classes_of
+from headlong.engines.class_masks import classes_of
 from headlong.engines.reference import gumbel
-from headlong.engines.reference.nucleus import nucleus_size
+from headlong.engines.sampling_filters import Filters, kept_count
 from headlong.links import Link
 from headlong.native import Doubles
 
@@ -30,19 +29,6 @@ class ListedClasses(NamedTuple):
     ids: Ids
     logits: Doubles
     exponents: Doubles
-
-
-class Filters(NamedTuple):
-    """How a sample is drawn: ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
-
-    n: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    row0: int
-    class0: int = 0
 
 
 def few_enough(left: int, vocab: int) -> bool:
@@ -105,14 +91,3 @@ def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Do
             won[b, draw] = kept[np.argmax(keys)]
             score[b, draw] = keys.max()
     return np.take_along_axis(answer.ids, won, axis=1), np.take_along_axis(answer.logits, won, axis=1), score
-
-
-def kept_count(exponents: Doubles, filters: Filters) -> int:
-    """How many of ``exponents``, in descending order, pass top_k, then top_p among those, then min_p."""
-    count = min(filters.top_k or len(exponents), len(exponents))
-    mass = np.exp(exponents[:count] - exponents[0])
-    if filters.top_p < 1:
-        count = nucleus_size(mass, filters.top_p)
-    if filters.min_p > 0:
-        count = min(count, int((exponents >= exponents[0] + math.log(filters.min_p)).sum()))
-    return count

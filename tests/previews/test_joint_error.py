@@ -16,8 +16,8 @@ from headlong.engines.methods.cascade import Cascade
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Level, Plan
 from headlong.previews.int8 import int8_plan
+from headlong.previews.joint_error import spectral_norm
 from headlong.previews.prefix import prefix_plan
-from headlong.previews.together import spectral_norm
 from headlong.previews.whitening import whiten
 from oracle import truth
 from plans import decaying

@@ -1,0 +1,1 @@
+"""The commands of ``headlong``, a file each."""

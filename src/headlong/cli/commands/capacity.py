@@ -1,0 +1,43 @@
+"""``headlong capacity``: what a layer can express: the rank of its log-probabilities, and classes that can never be first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headlong.cli.shared_options import Bias, HtmlFile, JsonFlag, LayerFile, Threads, Weight, settled
+
+
+def capacity(
+    layer: LayerFile,
+    hidden: Annotated[str, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")],
+    queries: Annotated[int, typer.Option(help="Hidden vectors that are used, evenly spread.", min=2)] = 1024,
+    programs: Annotated[int, typer.Option(help="Classes that linear programs may decide.", min=0)] = 200,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    html: HtmlFile = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a layer can express: the rank of its log-probabilities, and classes that can never be first."""
+    settled(threads)
+    from headlong import capacity as study
+    from headlong.arrays import evenly
+    from headlong.cli import inputs
+    from headlong.cli.terminal import bars, say_json, show, write_text
+
+    if html is not None:
+        inputs.target(html, layer, hidden)
+    subject = inputs.mixture(layer) or inputs.layer(layer, weight, bias)
+    rows = evenly(inputs.hidden(hidden, subject.dim, subject.vocab), queries)
+    with bars() as stage:
+        found = study.capacity(subject, rows, stage, programs)
+    if html is not None:
+        write_text(html, study.html_page(found, Path(layer).name))
+    if as_json:
+        say_json(study.as_json(found))
+        return
+    typer.echo(repr(subject))
+    show(study.table(found))

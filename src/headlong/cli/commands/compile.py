@@ -1,0 +1,71 @@
+"""``headlong compile``: compile a layer and save the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headlong.cli.shared_options import (
+    Bias,
+    CalibrationFile,
+    Delta,
+    Eps,
+    LayerFile,
+    Method,
+    MethodOption,
+    Seed,
+    Threads,
+    Weight,
+    choices,
+    settled,
+)
+from headlong.errors import OptionError
+
+
+def compile(
+    layer: LayerFile,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")],
+    method: Method = "auto",
+    eps: Eps = 0.01,
+    delta: Delta = 1e-3,
+    delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
+    over: Annotated[
+        str | None, typer.Option(help="What the chances rest on, with commas: query, rotation, calibration.")
+    ] = None,
+    calibration: CalibrationFile = None,
+    option: MethodOption = None,
+    without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    seed: Seed = 0,
+) -> None:
+    """Compile a layer and save the engine."""
+    count = settled(threads)
+    from inspect import signature
+
+    import headlong as hl
+    from headlong.cli import inputs
+    from headlong.cli.terminal import bars
+
+    chosen = choices(option or [])
+    if own := sorted(set(chosen) & set(signature(hl.compile).parameters)):
+        raise OptionError(f"--option {own[0]} is an option of compile, not of a method: see 'headlong compile --help'")
+    inputs.target(out, layer, calibration, replaced=inputs.ENGINES)
+    with bars() as stage:
+        move = stage("compile")
+        subject = inputs.any_layer(layer, weight, bias)
+        vectors = None if calibration is None else inputs.hidden(calibration, subject.dim, subject.vocab)
+        engine = hl.compile(
+            subject, method, eps=eps, delta=delta, delta_ids=delta_ids, over=over.split(",") if over else None,
+            calibration=vectors, threads=count, seed=seed, **chosen,
+        )  # fmt: skip
+        move(1, 2)
+        engine.save(out, layer=not without_layer)
+        move(2, 2)
+    if " written out " in (name := getattr(subject, "name", "")):
+        typer.echo(f"read {name}")
+    typer.echo(repr(engine))
+    typer.echo(f"{engine.name}: {engine.reason}")

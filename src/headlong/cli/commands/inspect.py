@@ -1,0 +1,51 @@
+"""``headlong inspect``: what a layer is made of and what would help to read it; or why an engine was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headlong.cli.shared_options import Bias, HiddenFile, HtmlFile, JsonFlag, LayerFile, Threads, Weight, settled
+
+
+def inspect(
+    layer: LayerFile,
+    hidden: HiddenFile = None,
+    k: Annotated[int | None, typer.Option("-k", help="How many classes; default: 10, or all of fewer.")] = None,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    html: HtmlFile = None,
+    as_json: JsonFlag = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read the whole file and compare it with its checksum.")] = False,
+) -> None:
+    """Show norms, singular values, interval widths, rows left to score and what would help; or why an engine was chosen."""
+    count = settled(threads)
+    from headlong import inspection
+    from headlong.cli import inputs
+    from headlong.cli.terminal import bars, say_json, show, write_text
+
+    if verify:
+        typer.echo(inputs.verified(layer, count))
+        return
+    given = {"-k": k, "--hidden": hidden, "--html": html, "--weight": weight, "--bias": bias}
+    if (engine := inputs.engine(layer, count, {name: value is not None for name, value in given.items()})) is not None:
+        said = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
+        say_json(said) if as_json else typer.echo(f"{engine!r}\n{engine.name}: {engine.reason}")
+        return
+    if html is not None:
+        inputs.target(html, layer, hidden)
+    with bars() as stage:
+        subject = inputs.layer(layer, weight, bias)
+        rows = None if hidden is None else inputs.hidden(hidden, subject.dim, subject.vocab)
+        facts = inspection.inspect(subject, rows, min(10, subject.vocab) if k is None else k, count, stage("read the layer"))
+    if html is not None:
+        write_text(html, inspection.html_page(facts, Path(layer).name))
+    if as_json:
+        say_json(inspection.as_json(facts))
+        return
+    typer.echo(repr(subject))
+    for table in inspection.tables(facts):
+        show(table)

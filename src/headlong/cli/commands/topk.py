@@ -1,0 +1,52 @@
+"""``headlong topk``: find the likeliest classes of each hidden vector, with the error and the proof of each row."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headlong.cli.shared_options import Bias, JsonFlag, K, Method, Threads, Weight, settled
+
+SHOWN = 20
+"""Queries printed as text; JSON has them all."""
+BLOCK = 64
+"""Queries answered between two steps of the progress bar."""
+
+
+def topk(
+    source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, or an engine that compile saved.")],
+    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
+    k: K = 10,
+    method: Method = "auto",
+    eps: Annotated[float | None, typer.Option(help="In nats; inf: ids and exact logits only.")] = None,
+    weight: Weight = None,
+    bias: Bias = None,
+    threads: Threads = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
+    count = settled(threads)
+    import headlong as hl
+    from headlong.cli import inputs
+    from headlong.cli.terminal import bars, json_lines, say_json, show
+    from headlong.report.tables import topk_table
+
+    given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None}
+    engine = inputs.engine(source, count, given)
+    if engine is None:
+        engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count)
+    rows = inputs.hidden(hidden, engine.layer.dim, engine.layer.vocab)
+    shown = rows if as_json else rows[:SHOWN]
+    lines: list[dict[str, Any]] = []
+    with bars() as stage:
+        move = stage("answer")
+        for start in range(0, len(shown), BLOCK):
+            lines += json_lines(engine.topk(shown[start : start + BLOCK], k=k, eps=eps), start)
+            move(min(start + BLOCK, len(shown)), len(shown))
+    if as_json:
+        for line in lines:
+            say_json(line)
+        return
+    typer.echo(repr(engine))
+    show(topk_table(lines, len(rows)))

@@ -1,0 +1,20 @@
+"""``headlong``: where the program starts; every command, in the order in which ``--help`` lists them."""
+
+from __future__ import annotations
+
+from headlong.cli.app import app as app
+from headlong.cli.commands.bench import bench
+from headlong.cli.commands.capacity import capacity
+from headlong.cli.commands.compile import compile as compile_
+from headlong.cli.commands.demo import demo
+from headlong.cli.commands.harvest import harvest
+from headlong.cli.commands.inspect import inspect
+from headlong.cli.commands.report import report
+from headlong.cli.commands.reproduce import reproduce
+from headlong.cli.commands.shortlist import shortlist
+from headlong.cli.commands.topk import topk
+from headlong.cli.commands.train import train
+from headlong.cli.commands.tune import tune
+
+for command in (demo, inspect, capacity, compile_, tune, shortlist, topk, bench, report, reproduce, train, harvest):
+    app.command()(command)

@@ -1,0 +1,57 @@
+"""Options that several commands share, and what they become: how many threads there are is settled before NumPy loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headlong.errors import OptionError
+
+LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
+CalibrationFile = Annotated[
+    str | None, typer.Option("--calibration", help="Hidden vectors as the engine will see them: as --hidden.")
+]
+HiddenFile = Annotated[str | None, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")]
+Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
+Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
+Method = Annotated[str, typer.Option(help="auto, full, cascade, svd or adaptive; of a layer.")]
+MethodOption = Annotated[
+    list[str] | None, typer.Option("--option", help="name=value, of the method: docs/cli.md lists each method's.")
+]
+K = Annotated[int, typer.Option("-k", help="How many classes.")]
+Eps = Annotated[float, typer.Option(help="How far log-probabilities may be off, in nats.")]
+Delta = Annotated[float, typer.Option(help="How often they may be off by more; 0: proved.")]
+Threads = Annotated[int | None, typer.Option(help="Threads of everyone; default: all processors.")]
+Seed = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the raw run there.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML page there.")]
+
+
+def settled(threads: int | None) -> int:
+    """The number of threads; every library is set to it before it is imported."""
+    from headlong.bench.measure import claim_threads, processors
+
+    if threads is not None and threads < 1:
+        raise OptionError(f"--threads is {threads}; expected 1 or more, or leave it out for all processors")
+    count = threads or processors()
+    claim_threads(count)
+    return count
+
+
+def choices(pairs: Sequence[str]) -> dict[str, Any]:
+    """``["width=64"] -> {"width": 64}``: JSON where it is JSON, text elsewhere."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise OptionError(f"--option {pair!r}; expected name=value, such as width=64")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found

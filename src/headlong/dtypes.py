@@ -1,0 +1,12 @@
+"""The types of numbers that a layer's weights and hidden vectors may have, wherever they come from."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)
+"""The types a layer's weights are read in."""
+HIDDEN = (*STORED, np.dtype(np.float64))
+"""The types hidden vectors come in."""
