@@ -42,7 +42,7 @@ def reference() -> str:
 def method_options() -> str:
     """Every method with its options and their defaults."""
     rows = []
-    for name, method in METHODS.items():
+    for name, method in sorted(METHODS.items()):  # not by who was imported first
         fields = [field for field in dataclasses.fields(cast("Any", method)) if field.name != "name"]
         rows.append((f"`{name}`", ", ".join(f"`{field.name}={_spelt(field)}`" for field in fields) or "none"))
     return left(ReportTable("", ("--method", "--option, with its default"), tuple(rows)))

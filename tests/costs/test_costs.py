@@ -21,7 +21,7 @@ from headlong.engines.factory import FEW, choose
 from headlong.errors import OptionError
 from headlong.previews.few_bits import energy_of, filled
 from headlong.previews.first_look import best_look
-from headlong.previews.look_costs import Look, narrowed, spent_on
+from headlong.previews.look_costs import Size, narrowed, spent_on
 from headlong.previews.whitening import whiten
 from plans import decaying
 
@@ -90,8 +90,7 @@ def test_a_machine_of_dear_passes_reads_larger_layers_whole(monkeypatch: pytest.
 def test_a_batch_counts_beside_a_single_query() -> None:
     """A look that leaves much open wins for one query and loses for eight: what is read further is each query's own."""
     layer = hl.Layer(np.zeros((60_000, 512), np.float16))
-    none = np.zeros((1, 1))
-    short, whole = Look(128, False, 400, True, *[none] * 4), Look(536, False, None, False, *[none] * 4)
+    short, whole = Size(128, False, 400, True), Size(536, False, None, False)
     alone, eight = (
         [spent_on(layer, look, np.array([open_]), batch, BUILT_IN) for look, open_ in ((short, 4e5), (whole, 1e3))]
         for batch in (1, 8)

@@ -16,7 +16,7 @@ from headlong.engines.methods.cascade import Cascade
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Level, Plan
 from headlong.previews.int8 import int8_plan
-from headlong.previews.joint_error import spectral_norm
+from headlong.previews.joint_error import moments, spectral_norm, turned_norm
 from headlong.previews.prefix import prefix_plan
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -79,6 +79,42 @@ def test_no_less_than_the_norm_and_not_much_more(vocab: int, dim: int, seed: int
     exact = np.linalg.norm(rows, 2)
     assert found >= exact
     assert found <= exact * (1 + 0.02 * np.sqrt(dim)) + 1e-15 or scale < -15
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 1200),
+    st.integers(2, 40),
+    st.integers(0, 2**31),
+    st.integers(-12, 12),
+    st.sampled_from(["normal", "equal", "one", "low rank"]),
+)
+def test_the_norm_in_other_coordinates(vocab: int, dim: int, seed: int, scale: int, kind: str) -> None:
+    rng = np.random.default_rng(seed)
+    weight, centre = rng.standard_normal((vocab, dim)).astype(np.float32), rng.standard_normal(dim)
+    if kind == "equal":
+        weight[:] = weight[0]
+    elif kind == "one":
+        weight[1:] = 0
+    elif kind == "low rank":
+        weight = weight[:, :1] * rng.standard_normal(dim).astype(np.float32)
+    turn = rng.standard_normal((dim, dim // 2)) * 10.0**scale
+    gram = moments(weight, centre, np.zeros(vocab + 64, bool))
+    assert gram is not None
+    exact = float(np.linalg.norm((weight.astype(np.float64) - centre) @ turn, 2))
+    found = turned_norm(gram, turn, vocab)
+    assert exact * (1 + 1e-9) <= found <= exact * (1 + 1e-5) + 1e-7 * np.linalg.norm(turn)
+
+
+def test_rows_beyond_float32_have_moments_and_too_many_have_none() -> None:
+    weight, uncoded = np.full((70, 3), 1e30, np.float32), np.zeros(128, bool)
+    gram = moments(weight, np.zeros(3), uncoded)
+    assert gram is not None and turned_norm(gram, np.eye(3), 70) == pytest.approx(1e30 * np.sqrt(210), rel=1e-5)
+    assert turned_norm(gram, np.eye(3) * 1e200, 70) == 0.0
+    uncoded[:69] = True
+    one = moments(weight, np.zeros(3), uncoded)
+    assert one is not None and turned_norm(one, np.eye(3), 70) == pytest.approx(1e30 * np.sqrt(3), rel=1e-5)
+    assert moments(np.lib.stride_tricks.as_strided(weight, (2**30, 32), (0, 0)), np.zeros(32), uncoded) is None
 
 
 def test_classes_of_which_nothing_is_known_have_no_part() -> None:

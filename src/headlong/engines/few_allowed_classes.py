@@ -2,8 +2,8 @@
 
     z = hidden @ weight[ids].T + bias[ids] ;  everything else is NumPy on ``[batch, m]``
 
-Rows of different length are padded with id -1 and logit -inf. The same questions as ``resolve.py``, answered by sorting:
-with all logits at hand there is nothing to bound.
+Rows of different length are padded with id -1 and logit -inf. The same questions as ``reference/executor.py``, answered by
+sorting: with all logits at hand there is nothing to bound.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Encoded(NamedTuple):
 
 
 def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1, unbiased: bool = False) -> Encoded:
-    """``unbiased``: scales that leave the rest orthogonal to the row (``sphere.py``)."""
+    """``unbiased``: scales that leave the rest orthogonal to the row (``random_rotations.py``)."""
     return encode_all(layer, basis, (groups,), threads, unbiased)[0]
 
 

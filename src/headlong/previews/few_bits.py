@@ -1,6 +1,6 @@
 """Codes of 1, 2, 3, 4 or 8 bits in a rotated basis, plane after plane: each plane codes what the ones before left.
 
-    <w_i, hidden> + b_i = base_i + <centre, hidden> + <B_i, x>           x = (hidden - mean) R, see whitening.py and sphere.py
+    <w_i, hidden> + b_i = base_i + <centre, hidden> + <B_i, x>           x = (hidden - mean) R, see whitening.py
     level 0    estimate = sum_s scale_is <code_is, x_s>     |z - estimate| <= sum_s ‖B_is - scale_is code_is‖ ‖x_s‖   (sure)
                or, with unbiased scales on a random rotation, <= ‖B_i - scale_i code_i‖ t ‖x‖ but for the rate of t
     level 1    adds codes of what level 0 left, row by row, for the classes that stay open; its radius is sure

@@ -30,7 +30,7 @@ from headlong.previews.draws import first_spend
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
-from headlong.previews.look_costs import TOGETHER, Look, narrowed, spent_on, together
+from headlong.previews.look_costs import TOGETHER, Look, Size, narrowed, spent_on, together
 from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
 from headlong.previews.whitening import Basis
 
@@ -70,6 +70,7 @@ class Seen(NamedTuple):
     ``rest``           ``[judges]``: the mass of all classes but the k best, which are scored anyway
     ``whole``          ``[judges, classes]``: the radii of int8 codes of the rows as they are
     ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
+    ``longest``        how far a segment of the rows reaches in its longest direction, of those segments that were asked for
     """
 
     rows: Doubles
@@ -80,6 +81,7 @@ class Seen(NamedTuple):
     rest: Doubles
     whole: Doubles
     lightest: Doubles
+    longest: dict[tuple[int, int], float]
 
 
 class Choice(NamedTuple):
@@ -112,8 +114,14 @@ def best_look(
     looks |= {Choice(width): width for width in CANDIDATES if width < layer.dim}
     looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
     costs = here() if costs is None else costs
-    spent = {choice: expected_ns(layer, seen, width, promise, share, costs) for choice, width in looks.items()}
-    return min(spent, key=lambda choice: spent[choice])
+    floors = {choice: _expected(layer, size_of(layer, width), 0.0, costs) for choice, width in looks.items()}
+    best, least = Choice(), math.inf
+    for choice in sorted(looks, key=lambda choice: floors[choice]):
+        if floors[choice] > least:  # its look alone takes longer
+            break
+        if (spent := expected_ns(layer, seen, looks[choice], promise, share, costs)) < least:
+            best, least = choice, spent
+    return best
 
 
 def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads: int) -> Seen:
@@ -132,7 +140,7 @@ def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads:
     sampled_rows = np.ascontiguousarray(layer.weight[some])
     lost = encode_rows(sampled_rows, None).error[: len(sampled_rows)].astype(np.float64)
     whole = np.linalg.norm(judges, axis=1)[:, None] * lost
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, rest, whole, lightest)
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, rest, whole, lightest, {})
 
 
 def expected_ns(
@@ -141,28 +149,42 @@ def expected_ns(
     """Of one query and of one of a batch, their geometric mean. ``width`` None: int8 codes of all; groups: of few bits."""
     look = look_of(layer, seen, width, promise)
     gathered = np.array([_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best))])
-    return math.sqrt(spent_on(layer, look, gathered, 1, costs) * spent_on(layer, look, gathered, TOGETHER, costs))
+    return _expected(layer, look.size, gathered, costs)
+
+
+def _expected(layer: Layer, size: Size, gathered: Doubles | float, costs: Costs) -> float:
+    return math.sqrt(spent_on(layer, size, gathered, 1, costs) * spent_on(layer, size, gathered, TOGETHER, costs))
+
+
+def size_of(layer: Layer, width: int | Groups | None) -> Size:
+    """The bytes that a look of ``width`` reads."""
+    dim = layer.dim
+    if width is None:
+        return Size(6 * 4 + dim, False, None, False)
+    if isinstance(width, Groups):
+        return Size(plane_bytes(width), True, dim * DEEPER, True)
+    segments = len(spread(0, FIRST_SEGMENT, 4, width)) + len(tail_of(width, dim))
+    return Size(width + 4 * (2 + segments), False, dim - width, True)
 
 
 def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise) -> Look:
     """What a look of ``width`` reads, and how far it can be off."""
-    dim, fine = layer.dim, _radii(seen, ((0, layer.dim),), CODE_LOSS)
+    size, dim, fine = size_of(layer, width), layer.dim, _radii(seen, ((0, layer.dim),), CODE_LOSS)
     if width is None:
         likely = CODES * seen.whole if teaches(promise) else seen.whole
-        return Look(6 * 4 + dim, False, None, False, seen.whole, likely, fine, _lengths(seen, width, promise))
+        return Look(size, seen.whole, likely, fine, _lengths(seen, width, promise))
     fine = CODES * fine if teaches(promise) else fine
     if isinstance(width, Groups):
         coarse = _radii_of_groups(seen, width)
-        return Look(plane_bytes(width), True, dim * DEEPER, True, coarse, coarse, fine, _lengths(seen, width, promise))
-    head, tail = spread(0, FIRST_SEGMENT, 4, width), spread(width, 2 * width, 2, dim)
+        return Look(size, coarse, coarse, fine, _lengths(seen, width, promise))
+    head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, dim)
     learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
     coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
     likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
     coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
     if teaches(promise):
         likely = _typical(seen, width, sure) * sure
-    lengths = _lengths(seen, width, promise)
-    return Look(width + 4 * (2 + len(head) + len(tail)), False, dim - width, True, coarse, likely, fine, lengths)
+    return Look(size, coarse, likely, fine, _lengths(seen, width, promise))
 
 
 def _gathered(
@@ -171,7 +193,8 @@ def _gathered(
     """Nanoseconds that one query spends beyond the look at all classes; infinite where it is read densely."""
     vocab = layer.vocab
     row = costs.row + costs.gathered * layer.dim * layer.weight.itemsize
-    closer = row if look.deeper is None else CLASS * costs.row + CODES_READ * costs.gathered * look.deeper
+    deeper = look.size.deeper
+    closer = row if deeper is None else CLASS * costs.row + CODES_READ * costs.gathered * deeper
     candidates = float(np.mean(seen.logits[judge] + look.coarse[judge] >= seen.best[judge]))
     if candidates > EXPENSIVE * share:
         return math.inf
@@ -180,7 +203,7 @@ def _gathered(
         return total
     mass, rest, likely, fine = seen.share[judge], float(seen.rest[judge]), look.likely[judge], look.fine[judge]
     if promise.delta == 0:
-        finer, length = None if look.deeper is None else fine, float(look.lengths[judge])
+        finer, length = None if deeper is None else fine, float(look.lengths[judge])
         one_by_one = narrowed(rest * mass, 1 - rest, likely, finer, promise.eps)
         below = together(rest * mass, 1 - rest, likely, finer, length, promise.eps)
         opened, scored = min(one_by_one, below, key=lambda shares: shares[0] * closer + shares[1] * row)
@@ -197,8 +220,11 @@ def _lengths(seen: Seen, width: int | Groups | None, promise: Promise) -> Double
     if width is None:  # what codes lose is nearly alike in all directions
         return np.asarray(EVEN * np.linalg.norm(seen.whole, axis=1) / math.sqrt(seen.rows.shape[1]))
     total = np.zeros(len(seen.best))
-    for start, stop in tail_of(width, seen.rows.shape[1]):
-        total += np.linalg.norm(seen.vectors[:, start:stop], axis=1) * np.linalg.norm(seen.rows[:, start:stop], 2)
+    for segment in tail_of(width, seen.rows.shape[1]):
+        if segment not in seen.longest:  # candidates share segments
+            part = seen.rows[:, slice(*segment)].astype(np.float32)
+            seen.longest[segment] = math.sqrt(max(float(np.linalg.eigvalsh(part.T @ part)[-1]), 0.0))
+        total += np.linalg.norm(seen.vectors[:, slice(*segment)], axis=1) * seen.longest[segment]
     return total
 
 

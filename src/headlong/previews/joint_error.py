@@ -6,7 +6,8 @@ Each class alone may be off by ``‖E_i‖ ‖x‖``. But the errors of codes ar
 over many classes their sum is a small part of that. This is no estimate: it holds for every x and every p. Normalisers are
 proved by it in ``csrc/normaliser/joint_error.cpp``.
 
-E^T E is summed up in float64 from products in float32 of :data:`AT_ONCE` rows, whose rounding is added to the result.
+E^T E is summed up in float64 from products in float32 of :data:`AT_ONCE` rows, whose rounding is added to the result. Where
+E is the rows in some other coordinates, ``E = A T``, E^T E is ``T^T (A^T A) T``: A^T A is computed once, in float64, for any T.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.arrays import Array
 from headlong.native import Doubles
 from headlong.plan import CLASS_BLOCK, Level, row_bytes, unpack
 
 AT_ONCE = 512
 """Rows whose products are added up in float32: whole blocks of classes."""
+WIDE_ROWS = 2048
+"""Rows whose products are added up in float64."""
 MOST_PRODUCTS = 2.0**38
 """Multiplications that compiling may spend on this: a few seconds. Larger layers go without."""
 FLUSHED = 2.0**-60
@@ -43,11 +47,43 @@ def spectral_norm(vocab: int, dim: int, errors: Callable[[slice], Doubles], unco
             rows[uncoded[part]] = 0.0
             gram += rows.T @ rows
             squares += float(np.einsum("ij,ij->", rows, rows, dtype=np.float64))
-    if not (np.isfinite(squares) and np.isfinite(gram).all()):
+    return _norm(gram, (AT_ONCE + 8) * 2.0**-24 * squares, vocab)
+
+
+def moments(weight: Array, centre: Doubles, uncoded: NDArray[np.bool_]) -> Doubles | None:
+    """``A^T A`` in float64, ``A = weight - centre``; None where that takes too long. ``uncoded`` as above."""
+    vocab, dim = weight.shape
+    if float(vocab) * dim * dim > MOST_PRODUCTS:
+        return None
+    gram = np.zeros((dim, dim))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for first in range(0, vocab, WIDE_ROWS):
+            part = slice(first, min(first + WIDE_ROWS, vocab))
+            rows = weight[part].astype(np.float64)
+            rows -= centre
+            rows[uncoded[part]] = 0.0
+            gram += rows.T @ rows
+    return gram
+
+
+def turned_norm(gram: Doubles, turn: Doubles, vocab: int) -> float:
+    """No less than ``‖A T‖`` for ``turn`` T, from the :func:`moments` of A; 0 where that is not to be had."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = turn.T @ gram @ turn
+        # Sums of ``vocab`` products, and two products of matrices: no entry is off by more than their lengths' units of the
+        # same sums of absolute values, which Frobenius norms bound.
+        rounded = 1.01 * (vocab + 2 * len(gram) + 16) * 2.0**-53 * float(np.trace(gram)) * float(np.sum(turn**2))
+    return _norm(found, rounded, vocab)
+
+
+def _norm(gram: Doubles, rounded: float, vocab: int) -> float:
+    """The root of the largest eigenvalue that a matrix may have that is ``rounded`` away from ``gram``, ``E^T E``."""
+    squares, dim = float(np.trace(gram)), len(gram)
+    if not (np.isfinite(squares) and np.isfinite(rounded) and np.isfinite(gram).all()):
         return 0.0
     largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0)
-    rounded = (AT_ONCE + 8) * 2.0**-24 + dim * 2.0**-48
-    return float(np.sqrt(largest + rounded * squares)) * (1 + 2.0**-20) + FLUSHED * float(np.sqrt(vocab * dim))
+    rounded += dim * 2.0**-48 * squares
+    return float(np.sqrt(largest + rounded)) * (1 + 2.0**-20) + FLUSHED * float(np.sqrt(vocab * dim))
 
 
 def decoded(level: Level, segment: int, part: slice) -> Doubles:

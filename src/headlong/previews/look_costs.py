@@ -26,29 +26,35 @@ IN_CACHE = 1 << 21
 HALF, HOPEFUL = 0.5, 0.9
 """Of the room for gaps: what level 1 leaves to classes that it does not look at, and what exact rows leave (by_proof.cpp)."""
 BELOW, NEARLY = 0.45, 0.85
-"""What goes to the classes that are bounded at once, where others have a level 1 and where they have none (together.cpp)."""
+"""What goes to the classes that are bounded at once, where others have a level 1 and where they have none (joint_error.cpp)."""
 FARTHEST = 40.0
 """Nats: a radius beyond is as bad as any."""
 
 
-class Look(NamedTuple):
+class Size(NamedTuple):
     """``first`` bytes of every class, of which ``bits`` says whether they are of few bits; ``deeper`` bytes of one that goes to
-    level 1, None: there is none; ``rotates``: the query is rotated. The radii ``[judges, classes]`` of the look, of the same as
-    the normaliser counts on them, and of level 1. ``lengths [judges]``: how far the estimates of these classes are off as one
-    vector; infinite where no plan says it.
+    level 1, None: there is none; ``rotates``: the query is rotated.
     """
 
     first: float
     bits: bool
     deeper: float | None
     rotates: bool
+
+
+class Look(NamedTuple):
+    """The radii ``[judges, classes]`` of a look, of the same as the normaliser counts on them, and of level 1. ``lengths
+    [judges]``: how far the estimates of these classes are off as one vector; infinite where no plan says it.
+    """
+
+    size: Size
     coarse: Doubles
     likely: Doubles
     fine: Doubles
     lengths: Doubles
 
 
-def spent_on(layer: Layer, look: Look, gathered: Doubles, batch: int, costs: Costs) -> float:
+def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, costs: Costs) -> float:
     """Nanoseconds of one query of ``batch``, the mean over judges, each of which has ``gathered`` so much."""
     read, multiplied = UNPACKED if look.bits else (1.0, 1.0)
     bytes_ = layer.vocab * look.first
@@ -93,7 +99,7 @@ def narrowed(mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None,
     """The shares of classes that a proof looks at more closely and that it scores, as ``refine`` does in by_proof.cpp:
     those with the widest gaps ``mass * (e^radius - e^-radius)``, until the rest of them has its part of the room."""
     radius, opened = np.minimum(coarse, FARTHEST), 0.0
-    if not _widest(mass, exact, radius, 1.0, eps).any():
+    if _gaps(mass, radius).sum() <= _room(mass, exact, radius, eps):
         return 0.0, 0.0
     if fine is not None:
         wide = _widest(mass, exact, radius, HALF, eps)
@@ -104,9 +110,17 @@ def narrowed(mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None,
 
 def _widest(mass: Doubles, exact: float, radius: Doubles, part: float, eps: float) -> NDArray[np.bool_]:
     """The classes whose gaps are more than ``part`` of the room leaves to all others: ``widest`` in by_proof.cpp."""
-    gap = 2 * mass * np.sinh(radius)
-    room = part * (exact + float(mass @ np.exp(-radius))) * math.expm1(2 * eps)
+    gap, room = _gaps(mass, radius), part * _room(mass, exact, radius, eps)
     order = np.argsort(gap)
     wide = np.ones(len(gap), bool)
     wide[order[: int(np.searchsorted(np.cumsum(gap[order]), room, side="right"))]] = False
     return wide
+
+
+def _gaps(mass: Doubles, radius: Doubles) -> Doubles:
+    return np.asarray(2 * mass * np.sinh(radius))
+
+
+def _room(mass: Doubles, exact: float, radius: Doubles, eps: float) -> float:
+    """What the gaps of all classes may add up to."""
+    return (exact + float(mass @ np.exp(-radius))) * math.expm1(2 * eps)

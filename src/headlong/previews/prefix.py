@@ -25,7 +25,7 @@ from headlong.native import Doubles, Floats, round_up
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.int8 import UNDERFLOW
-from headlong.previews.joint_error import spectral_norm
+from headlong.previews.joint_error import moments, turned_norm
 from headlong.previews.whitening import UNIT, Basis
 
 FIRST_SEGMENT = 16
@@ -59,7 +59,7 @@ def prefix_plan(
 
     ``factor``  of the tail's Cauchy-Schwarz, as learned (``learned.py``); None: sure, segment by segment
     ``deeper``  False: no level 1; exact rows follow the prefix
-    ``together``  how far all classes are off as one vector is computed, too: see ``together.py``
+    ``together``  how far all classes are off as one vector is computed, too: see ``joint_error.py``
     ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
     ``found``  the rows coded in :func:`prefix_groups`, where that is done
     """
@@ -72,7 +72,7 @@ def prefix_plan(
         norms, terms = _length(norms), (Term("norm", width, layer.dim, factor, 0),)
     norms[:, found.uncoded] = 0.0
     if together and factor is None:
-        terms = tuple(_together(layer, basis, found, len(head) + s, term) for s, term in enumerate(terms))
+        terms = _together(layer, basis, found, len(head), terms)
     rounding = roundings(layer, basis, found)
     slack, more = _shared(head, lost, found.size, rounding, found.uncoded, len(terms))
     level = Level(found.codes, _layout(head), found.scale, np.concatenate([norms, slack]), (*terms, *more))
@@ -90,16 +90,17 @@ def prefix_groups(width: int, dim: int, deeper: bool = True) -> Groups:
     return Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper))
 
 
-def _together(layer: Layer, basis: Basis, found: Encoded, group: int, term: Term) -> Term:
-    """The term of a segment of the tail, which level 0 does not read at all."""
-    back = basis.back[:, term.start : term.stop]
-
-    def errors(part: slice) -> Doubles:
-        return np.asarray((layer.weight[part].astype(np.float64) - basis.centre) @ back)
-
-    length = spectral_norm(layer.vocab, term.stop - term.start, errors, found.uncoded)
-    rounded = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.rounded[group].astype(np.float64))))
-    return term._replace(together=length + rounded if length > 0 else 0.0)
+def _together(layer: Layer, basis: Basis, found: Encoded, first: int, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The terms of the tail's segments, which level 0 does not read at all; the first is the group ``first``."""
+    gram = moments(layer.weight, basis.centre, found.uncoded)
+    if gram is None:
+        return terms
+    known = []
+    for group, term in enumerate(terms, first):
+        length = turned_norm(gram, basis.back[:, term.start : term.stop], layer.vocab)
+        rounded = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.rounded[group].astype(np.float64))))
+        known.append(term._replace(together=length + rounded if length > 0 else 0.0))
+    return tuple(known)
 
 
 def spread(start: int, first: int, factor: int, stop: int) -> Segments:

@@ -10,7 +10,8 @@
 Blocks of 16 coordinates are read heaviest first, weight = (rms length of the block's rows) x (length of the query's).
 "bernstein" reads the heaviest sixteenth so, and draws the others evenly without replacement, in an order of the query's
 own: the union over classes and looks makes it a statement about the whole answer (Bardenet and Maillard, 2015, for the
-allowance). The questions are those of ``resolve.py``: top-k by the k-th largest score, the normaliser from intervals.
+allowance). The questions are those of ``reference/executor.py``: top-k by the k-th largest score, the normaliser from
+intervals.
 """
 
 from __future__ import annotations

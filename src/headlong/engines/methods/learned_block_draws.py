@@ -11,13 +11,13 @@ import numpy as np
 
 from headlong import native
 from headlong.answers import Promise
-from headlong.engines.methods.learned_draws import CHOOSERS, CLOSE, CLOSER, JUDGES, as_shares, used
+from headlong.engines.methods.learned_draws import CHOOSERS, CLOSER, JUDGES, as_shares, exact_lse, used
 from headlong.engines.reference.blocks import BlockSearch, looks
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Draws, Plan
 from headlong.previews.block_choice import LESS, look_bytes
-from headlong.previews.draws import first_spend, learned_spend
+from headlong.previews.draws import Trial, first_spend, learned_spend
 from headlong.previews.int8 import logits_of
 
 LEVELS, BEST = 2, 10
@@ -40,7 +40,7 @@ def taught_by_blocks(
     few = chosen_by[:: -(-len(chosen_by) // CHOOSERS)]
     if _read(layer, teacher, blocks, promise, few[:JUDGES], share) > LESS * look_bytes(plan):  # before thousands are tried
         return blocks._replace(draws=None)
-    trial = _Trial(teacher, native.blocks(layer.weight, layer.bias, blocks, share, level), promise, threads)
+    trial = _trial(teacher, native.blocks(layer.weight, layer.bias, blocks, share, level), promise.eps, threads)
     spend = learned_spend(trial, few, bounded_by, promise.eps, promise.delta, promise.delta)
     if spend is None or blocks.draws is None:
         return blocks._replace(draws=None)
@@ -49,17 +49,16 @@ def taught_by_blocks(
     return found if worth else blocks._replace(draws=None)
 
 
-class _Trial:
-    """How far estimates are off: ``(hidden, spends, tries) -> [n, spends, tries]``, NaN where blocks do not answer."""
+def _trial(teacher: Any, search: Any, eps: float, threads: int) -> Trial:
+    """How far estimates are off, NaN where blocks do not answer."""
 
-    def __init__(self, teacher: Any, search: Any, promise: Promise, threads: int) -> None:
-        self.teacher, self.search, self.promise, self.threads = teacher, search, promise, threads
+    def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
+        hidden = np.ascontiguousarray(hidden)
+        exact, error = exact_lse(teacher, hidden, eps, threads)
+        found = native.try_block_draws(teacher.capsule, search.capsule, hidden, eps, spends, tries, threads, 0)
+        return np.asarray(error + np.abs(found - exact))
 
-    def __call__(self, hidden: Doubles, spends: list[float], tries: int) -> Doubles:
-        hidden, eps = np.ascontiguousarray(hidden), self.promise.eps
-        exact, error = (part[:, None, None] for part in self.teacher.lse(hidden, eps / CLOSE, None, True, self.threads)[:2])
-        parts = self.teacher.capsule, self.search.capsule
-        return np.asarray(error + np.abs(native.try_block_draws(*parts, hidden, eps, spends, tries, self.threads, 0) - exact))
+    return trial
 
 
 def _read(layer: Layer, teacher: Any, blocks: Blocks, promise: Promise, vectors: Doubles, share: float) -> float:

@@ -55,7 +55,7 @@ def _trial(teacher: native.Teacher, layer: Layer, eps: float, threads: int) -> T
 
     def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
         hidden = np.ascontiguousarray(hidden)
-        exact, error = (part[:, None, None] for part in teacher.lse(hidden, eps / CLOSE, None, True, threads)[:2])
+        exact, error = exact_lse(teacher, hidden, eps, threads)
         found = np.empty((len(hidden), len(spends), tries))
         for way, k in enumerate((0, min(BEST, layer.vocab))):
             some = np.ascontiguousarray(hidden[way::2])
@@ -64,6 +64,12 @@ def _trial(teacher: native.Teacher, layer: Layer, eps: float, threads: int) -> T
         return error + np.abs(found - exact)
 
     return trial
+
+
+def exact_lse(teacher: native.Teacher, hidden: Doubles, eps: float, threads: int) -> tuple[Doubles, Doubles]:
+    """The normalisers that estimates are compared with, from every row, and how far they may be off: each ``[n, 1, 1]``."""
+    exact, error = teacher.lse(hidden, eps / CLOSE, None, True, threads)[:2]
+    return exact[:, None, None], error[:, None, None]
 
 
 def typical(matrix: Matrix, logits: Doubles, vectors: Doubles) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
     |z[i] - estimate[i]| <= radius[i]        radius 0 once row i has been scored exactly
 
 The NumPy twin of the state in ``csrc/executor/look.cpp``, for reading and for checking it. The questions (top-k, normaliser,
-samples) are in ``resolve.py``. Everything is float64 and whole-vocabulary arrays; nothing here is meant to be fast.
+samples) are in ``executor.py``. Everything is float64 and whole-vocabulary arrays; nothing here is meant to be fast.
 """
 
 from __future__ import annotations
