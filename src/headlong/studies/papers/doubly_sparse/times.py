@@ -3,7 +3,8 @@
 ::
 
     V, D       printed classes, and the D at which D / V + 16 / D + 1 / 10 is what SVD-10 is printed to save
-    full       rows [V, D] in PyTorch: linear, log_softmax, topk               svd-10  16 columns, a tenth of the rows
+    full       rows [V, D] in PyTorch: linear, log_softmax, topk               full, here  the same rows, read by our engine
+    svd-10     16 columns, a tenth of the rows
     d-softmax  a quarter of the classes at D, a quarter at D / 2, half at D / 4
     ds-64      a gate and 64 experts of V / (times fewer FLOPs) - 64 rows
 
@@ -79,6 +80,7 @@ def contestants(made: Shape, threads: int) -> list[Contestant]:
     rng = np.random.default_rng(0)
     layer = flat(made, rng)
     engines: dict[str, Any] = {
+        "full, here": compile_layer(layer, "full", threads=threads),
         "svd-10": compile_layer(layer, "svd", threads=threads, width=WIDTH, rows=round(made.vocab / 10)),
         "d-softmax": compile_layer(blocks(layer), threads=threads, parts="full"),
         "ds-64": compile_layer(experts(made, rng), threads=threads, parts="full"),
