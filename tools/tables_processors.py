@@ -82,6 +82,18 @@ def targets() -> str:
     return _of("targets", made)
 
 
+def wheels() -> str:
+    """A row for each wheel that was built here: its size, where its tests ran, and how many passed there."""
+
+    def made(record: dict[str, Any]) -> ReportTable:
+        titles = ("wheel", "MB", "its tests ran on", "passed", "skipped", "commit")
+        fields = ("ran on", "passed", "skipped", "commit")
+        rows = [(row["wheel"], f"{row['bytes'] / 1e6:.1f}", *(str(row[field]) for field in fields)) for row in record["rows"]]
+        return ReportTable("", titles, tuple(rows), "")
+
+    return _of("wheels", made)
+
+
 def extras() -> str:
     """Nanoseconds a class, in a cache and from memory."""
 
@@ -136,6 +148,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "instructions-few-bits": few_bits,
     "emulated": emulated,
     "targets": targets,
+    "wheels": wheels,
     "avx512-extras": extras,
     "x86-speeds": speeds,
     "whole-calls": whole_calls,

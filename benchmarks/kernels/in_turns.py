@@ -3,7 +3,8 @@
     python benchmarks/kernels/in_turns.py OLD/src NEW/src LAYER --hidden FILE:TENSOR results/x86-speeds.json
 
 OLD, NEW: trees with their native modules built in place. Every round asks one process and then the other for the same call,
-the order changing from round to round, and a case's figure is the median over rounds of NEW's time over OLD's.
+the order changing from round to round, and a case's figure is the median over rounds of NEW's time over OLD's. Two processes of
+one build differ, too, by the memory pages that each got: so rounds are shared out among several pairs of processes.
 """
 
 from __future__ import annotations
@@ -86,15 +87,20 @@ class Child:
         return float(self._line())
 
 
-def compared(both: tuple[Child, Child], rounds: int) -> list[dict[str, Any]]:
-    names = both[0].names
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in names}
-    for turn in range(rounds + 1):  # the first warms up
-        for name in names:
+Times = dict[str, tuple[list[float], list[float]]]
+
+
+def timed(both: tuple[Child, Child], rounds: int, times: Times) -> None:
+    """Adds what a pair of processes takes for every call, round by round; the first round warms up."""
+    for turn in range(rounds + 1):
+        for name in both[0].names:
             for which in (0, 1) if turn % 2 else (1, 0):
                 took = both[which].seconds(name)
                 if turn:
-                    times[name][which].append(took)
+                    times.setdefault(name, ([], []))[which].append(took)
+
+
+def compared(times: Times) -> list[dict[str, Any]]:
     rows = []
     for name, (old, new) in times.items():
         ratio = statistics.median(b / a for a, b in zip(old, new, strict=True))
@@ -112,16 +118,24 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("json", type=Path)
     parser.add_argument("--hidden", required=True)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=5, help="of each pair of processes")
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--names", default="old,new", help="how the record calls the two")
     given = parser.parse_args()
-    both = Child(given.old, [given.layer, given.hidden]), Child(given.new, [given.layer, given.hidden])
-    rows = compared(both, given.rounds)
-    for one in both:
-        one.process.kill()
+    times: Times = {}
+    for _ in range(given.pairs):
+        both = Child(given.old, [given.layer, given.hidden]), Child(given.new, [given.layer, given.hidden])
+        timed(both, given.rounds, times)
+        for one in both:
+            one.process.kill()
+    rows = compared(times)
     for row in rows:
         say(f"{row['case']:<34} {row['old_us']:>10} {row['new_us']:>10} us  {row['ratio']:.3f}")
-    about = {"rounds": given.rounds, "builds": dict(zip(("old", "new"), given.names.split(","), strict=True))}
+    about = {
+        "rounds": given.rounds * given.pairs,
+        "pairs": given.pairs,
+        "builds": dict(zip(("old", "new"), given.names.split(","), strict=True)),
+    }
     given.json.write_text(json.dumps({"environment": about, "rows": rows}, indent=1) + "\n")
 
 

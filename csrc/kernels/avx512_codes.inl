@@ -8,8 +8,6 @@ inline void add_dots(__m512i& sum, __m512i codes, __m512i x) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x));
 }
 
-constexpr int64_t kAhead = 8192;  // bytes
-
 // N queries against M x 16 classes: 2 N M sums stay in registers, and the codes of a few classes in the first cache
 // while all queries of the block pass over them.
 template <int Bits, int N, int M>
@@ -27,7 +25,7 @@ void scan_some(const uint8_t* block, int64_t words, const int8_t* planes, const 
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) code[v] = _mm512_loadu_si512(block + j * 256 + v * 64);
         if (M == 4)  // read once, in order: the hardware stops at every page, this does not (and never faults)
-            for (int v = 0; v < M; ++v) _mm_prefetch(reinterpret_cast<const char*>(block) + j * 256 + v * 64 + kAhead, _MM_HINT_T1);
+            for (int v = 0; v < M; ++v) _mm_prefetch(reinterpret_cast<const char*>(block) + j * 256 + v * 64 + kReadAhead, _MM_HINT_T1);
         #pragma GCC unroll 8
         for (int g = 0; g < kGroups; ++g) {
             __m512i u[M];
@@ -108,7 +106,7 @@ inline void add_strip(const uint8_t* block, const Strip& strip, const float* sca
     for (int64_t j = 0; j < strip.words; ++j) {
         const uint8_t* at = block + j * 256;
         #pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) _mm_prefetch(reinterpret_cast<const char*>(at) + v * 64 + kAhead, _MM_HINT_T1);
+        for (int v = 0; v < 4; ++v) _mm_prefetch(reinterpret_cast<const char*>(at) + v * 64 + kReadAhead, _MM_HINT_T1);
         #pragma GCC unroll 8
         for (int g = 0; g < kGroups; ++g) {
             int32_t x[2];

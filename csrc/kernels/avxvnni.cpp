@@ -24,14 +24,16 @@ inline void add_dots(__m256i& sum, __m256i codes, __m256i x) {
 
 // Half a block (32 classes) of one query.
 template <int Bits>
-void scan_half(const uint8_t* half, int64_t words, const int8_t* planes, const int32_t* offset, float step, const float* scale,
-               const float* base, float add, float* est) {
+void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, float step,
+               const float* scale, const float* base, float add, float* est) {
     constexpr int kGroups = 8 / Bits;
     const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << Bits) - 1));
     __m256i high[4], low[4];
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm256_setzero_si256();
     for (int64_t j = 0; j < words; ++j) {
+        if (ahead != nullptr)  // as avx2 does
+            for (int line = 0; line < 4; ++line) _mm_prefetch(reinterpret_cast<const char*>(ahead) + j * 256 + line * 64, _MM_HINT_T1);
         __m256i code[4];
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) code[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(half + j * 256 + v * 32));
@@ -66,9 +68,11 @@ void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, cons
              int64_t stride) {
     const auto scan = bits == 8 ? scan_half<8> : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
     for (int q = 0; q < n; ++q)
-        for (int half = 0; half < 2; ++half)
-            scan(block + half * 128, words, planes + q * words * (8 / bits) * 8, offset + 2 * q, step[q], scale + half * 32,
+        for (int half = 0; half < 2; ++half) {
+            const uint8_t* ahead = q + half == 0 ? block + kReadAhead : nullptr;
+            scan(block + half * 128, ahead, words, planes + q * words * (8 / bits) * 8, offset + 2 * q, step[q], scale + half * 32,
                  base == nullptr ? nullptr : base + half * 32, add[q], est + q * stride + half * 32);
+        }
 }
 
 template <int Bits>

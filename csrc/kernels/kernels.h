@@ -14,6 +14,7 @@ namespace headlong {
 enum class Kind : int { f32, f16, bf16 };
 
 constexpr int64_t kBlock = 64;     // classes of one interleaved block of codes
+constexpr int64_t kReadAhead = 8192;  // bytes: how far ahead codes that are read once, in order, are asked for
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
 constexpr int kTileQueries = 64;   // queries that dense_tile takes at once
 constexpr int64_t kRun = 16;       // classes of one sum of split

@@ -132,8 +132,7 @@ def _control(context: Context, task: str, chosen: dict[str, str], data: study.Da
     if method == "frequent":
         return frequent(data, FREQUENT[task])
     seed = int(chosen["seed"])
-    state = RUNS / task / f"{method}-{seed}-{data.layer.checksum()[:12]}.safetensors"
-    return tuned(data, plan_of("adam", task), method, seed, progress, state)
+    return tuned(data, plan_of("adam", task), method, seed, progress)
 
 
 def _stages(context: Context, task: str, kind: str, seed: str, data: study.Data) -> Iterator[tuple[Stage, dict[str, float]]]:
