@@ -136,12 +136,3 @@ def test_the_list_accounts_for_every_printed_figure(tmp_path: Path) -> None:
         statuses = [cell.status for cell in bare if "parameters" not in cell.what]
         assert set(statuses) <= {"not run", "by arithmetic"}, "nothing without a run"
         assert statuses.count("not run") > 0.8 * len(statuses)
-
-
-def test_void_rows_count_as_not_run(tmp_path: Path) -> None:
-    setting, got = {"variant": "published", "delta": "0.01"}, {"gain": 8.6, "success": 99.0}
-    line = {"setting": setting, "got": got, "verdict": {}, "expected": {}}
-    for more, status in (({}, "stand-in"), ({"void": "another order of the search"}, "not run")):
-        (tmp_path / "baharav2024.mnist.jsonl").write_text(json.dumps({**line, **more}) + "\n")
-        cells = {cell.what: cell.status for cell in account("baharav2024", tmp_path)}
-        assert cells["MNIST, gain at delta 1 % (logs)"] == status

@@ -125,6 +125,42 @@ def load_weights(file: TensorFile, model: nn.Module) -> None:
         mine[name].copy_(value)
 
 
+@dataclass(frozen=True)
+class Paused:
+    """A short training that can be stopped; the caller knows what is trained, on what, and for how long.
+
+    ::
+
+        for step in range(paused.begin(), steps):      # 0, or where ``file`` left off; nothing is kept where it is None
+            torch.manual_seed(step)                    # a batch draws by its own number, not by what was drawn before
+            ...
+            paused.done(step + 1)
+    """
+
+    file: Path | None
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    every: int = 10
+
+    def begin(self) -> int:
+        """The steps that the file has behind it, with model and optimiser as they were then."""
+        if self.file is None or not self.file.is_file():
+            return 0
+        file = open_file(self.file)
+        load_weights(file, self.model)
+        _load_optimiser(file, self.optimiser)
+        return int(file.metadata["steps"])
+
+    def done(self, steps: int) -> None:
+        """Write, after every ``every`` steps."""
+        if self.file is None or steps % self.every:
+            return
+        tensors = {f"model.{name}": value.contiguous() for name, value in named_tensors(self.model).items()}
+        tensors |= {f"optimiser.{name}": value.contiguous() for name, value in optimiser_tensors(self.optimiser).items()}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self.file, tensors, {"steps": str(steps)})
+
+
 def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer, world: int = 1) -> tuple[State, Progress]:
     """Continue from ``path``; OptionError where it belongs to another recipe or to other data."""
     file, plain, progress = open_checkpoint(path)
@@ -145,11 +181,15 @@ def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer, world: int = 
     if progress.world != world:
         raise OptionError(f"{path} is a run of {progress.world} process(es), this is one of {world}; start as many again")
     load_weights(file, job.model)
+    _load_optimiser(file, optimiser)
+    count = sum(name.startswith("state.") for name in file.tensors)
+    return tuple(_tensor(file, f"state.{index}") for index in range(count)), progress
+
+
+def _load_optimiser(file: TensorFile, optimiser: torch.optim.Optimizer) -> None:
     prefix = "optimiser."
     names = [name for name in file.tensors if name.startswith(prefix)]
     restore_optimiser(optimiser, {name[len(prefix) :]: _tensor(file, name) for name in names})
-    count = sum(name.startswith("state.") for name in file.tensors)
-    return tuple(_tensor(file, f"state.{index}") for index in range(count)), progress
 
 
 def _tensor(file: TensorFile, name: str) -> Tensor:

@@ -39,6 +39,7 @@ SCRIPTS: dict[str, Script] = {
     "liao2019:layers": Script("papers.doubly_sparse.tables", "RESULTS WORK TABLE [TASK]...", "rows and the layers behind them"),
     "liao2019:memory": Script("papers.doubly_sparse.memory", "FILE TASK", "memory of a training step"),
     "liao2019:ramps": Script("papers.doubly_sparse.learned", "FILE", "every rung of the learned experts' trainings"),
+    "liao2019:times": Script("papers.doubly_sparse.times", "FILE", "times of every method at the four printed shapes"),
     "links:reading": Script("papers.link_reading", "time|exact LAYER FILE", "links read beside the linear cascade"),
     "mixture:reading": Script("papers.mixture_reading", "time|exact HARVEST HEAD FILE", "mixtures read beside all components"),
     "mixture:training": Script("models.mixture_training", "HARVEST HEAD FILE", "mixtures trained with and without full memory"),

@@ -8,7 +8,7 @@ For MNIST this is the paper's net (Baharav et al., 2024): 256 channels, two pool
 EuroSAT the paper takes VGG19 with ImageNet weights, which are not shipped here, and trains its last blocks. In its place
 stand the convolutions of the recipe eurosat-cnn, frozen, averaged to 7 x 7 cells, and a last block that is trained: conv
 1x1 (512) -> norm -> ReLU -> dropout 0.2 -> flatten -> linear. Both trainings are short enough for a CPU: what is measured
-is the layer, not the accuracy, which is written beside it.
+is the layer, not the accuracy, which is written beside it. A training that was stopped goes on from OUT/training.safetensors.
 
     headlong reproduce baharav2024:nets mnist OUT       # OUT/layer.safetensors, OUT/hidden.safetensors
     headlong reproduce baharav2024:nets eurosat OUT RUN  # RUN: the folder of `headlong train eurosat-cnn`
@@ -87,28 +87,33 @@ def pixels(images: NDArray[np.uint8]) -> Any:
     return planes.contiguous(memory_format=torch.channels_last)
 
 
-def train(net: Net, body: Any, inputs: Any, labels: Any, prepare: Prepare) -> Any:
-    """The linear layer, after ``net.epochs`` of Adam on cross-entropy over it and ``body``; progress on stderr."""
+def train(net: Net, body: Any, inputs: Any, labels: Any, prepare: Prepare, state: Path | None = None) -> Any:
+    """The linear layer, after ``net.epochs`` of Adam on cross-entropy over it and ``body``; progress on stderr.
+
+    A batch draws by its own number, so a training that goes on from ``state`` ends where one that was never stopped does.
+    """
     import torch
 
-    head = torch.nn.Linear(512 * 49, int(labels.max()) + 1)
-    optimiser = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=net.rate)
-    rng = np.random.default_rng(0)
-    for epoch in range(net.epochs):
-        order, seen, total = rng.permutation(len(labels)), 0, 0.0
-        for start in range(0, len(order) - BATCH + 1, BATCH):
-            part = order[start : start + BATCH]
-            with torch.autocast("cpu", torch.bfloat16):
-                found = body(prepare(inputs[part]))
-            loss = torch.nn.functional.cross_entropy(head(found.float()), torch.from_numpy(labels[part]))
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
-            optimiser.step()
-            seen, total = seen + 1, total + float(loss.detach())
-            sys.stderr.write(f"\repoch {epoch + 1}/{net.epochs}  {start + BATCH}/{len(order)}  loss {total / seen:.3f}")
-        sys.stderr.write("\n")
+    from headlong.studies.models.checkpoint import Paused
+
+    model = torch.nn.ModuleList([body, torch.nn.Linear(512 * 49, int(labels.max()) + 1)])
+    optimiser = torch.optim.Adam(model.parameters(), lr=net.rate)
+    batches, paused = len(labels) // BATCH, Paused(state, model, optimiser)
+    for step in range(paused.begin(), net.epochs * batches):
+        epoch, at = divmod(step, batches)
+        torch.manual_seed(step)
+        part = np.random.default_rng(epoch).permutation(len(labels))[at * BATCH : (at + 1) * BATCH]
+        with torch.autocast("cpu", torch.bfloat16):
+            found = body(prepare(inputs[part]))
+        loss = torch.nn.functional.cross_entropy(model[1](found.float()), torch.from_numpy(labels[part]))
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+        optimiser.step()
+        paused.done(step + 1)
+        sys.stderr.write(f"\repoch {epoch + 1}/{net.epochs}  batch {at + 1}/{batches}  loss {float(loss.detach()):.3f}")
+    sys.stderr.write("\n")
     body.eval()
-    return head
+    return model[1]
 
 
 def features(body: Any, inputs: Any, prepare: Prepare) -> NDArray[np.float16]:
@@ -135,7 +140,7 @@ def make(name: str, out: Path, run: Path | None = None) -> None:
     # frozen convolutions are run once, not once an epoch
     first, each = (_as_it_is, pixels) if run is None else (trunk(run), _as_it_is)
     chosen = np.random.default_rng(1).permutation(len(images.train.labels))[: net.pictures]
-    head = train(net, body, first(images.train.pixels[chosen]), images.train.labels[chosen], each)
+    head = train(net, body, first(images.train.pixels[chosen]), images.train.labels[chosen], each, out / "training.safetensors")
     layer = Layer(head.weight.detach().numpy(), head.bias.detach().numpy())
     tensors: dict[str, NDArray[Any]] = {}
     for split, part, most in (("valid", images.valid, TUNING), ("test", images.test, TESTED)):

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,17 +67,24 @@ def frequent(data: study.Data, ratio: float) -> dict[str, float]:
     return {**found, "flops": round(vocab / len(kept), 2), "hit": round(float((place[data.target] >= 0).mean()), 4)}
 
 
-def tuned(data: study.Data, plan: TrainingPlan, method: str, seed: int, progress: Progress) -> dict[str, float]:
-    """The layer, or its blocks of falling width, trained on at the frozen backbone with the experts' batches and dropout."""
+def tuned(
+    data: study.Data, plan: TrainingPlan, method: str, seed: int, progress: Progress, state: Path | None = None
+) -> dict[str, float]:
+    """The layer, or its blocks of falling width, trained on at the frozen backbone with the experts' batches and dropout.
+
+    A training that was stopped goes on from the file ``state``.
+    """
     import torch
     from torch.nn import functional
 
     from headlong.heads.dense import DenseHead
+    from headlong.studies.models.checkpoint import Paused
 
-    torch.manual_seed(seed)
     head = _from_layer(data, method)
     optimiser = torch.optim.Adam(head.parameters(), plan.rate, betas=(0.9, 0.99), fused=True)
-    for step in range(TUNED):
+    paused = Paused(state, head, optimiser)
+    for step in range(paused.begin(), TUNED):
+        torch.manual_seed(seed * TUNED + step)
         for group in optimiser.param_groups:
             group["lr"] = plan.rate * (1 - 0.9 * step / TUNED)
         rows = torch.randint(len(data.train.target), (plan.batch,))
@@ -86,6 +94,7 @@ def tuned(data: study.Data, plan: TrainingPlan, method: str, seed: int, progress
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+        paused.done(step + 1)
         progress(step + 1, TUNED)
     head.eval()
     if isinstance(head, DenseHead):

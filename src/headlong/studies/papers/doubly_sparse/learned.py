@@ -132,7 +132,8 @@ def _control(context: Context, task: str, chosen: dict[str, str], data: study.Da
     if method == "frequent":
         return frequent(data, FREQUENT[task])
     seed = int(chosen["seed"])
-    return tuned(data, plan_of("adam", task), method, seed, progress)
+    state = RUNS / task / f"{method}-{seed}-{data.layer.checksum()[:12]}.safetensors"
+    return tuned(data, plan_of("adam", task), method, seed, progress, state)
 
 
 def _stages(context: Context, task: str, kind: str, seed: str, data: study.Data) -> Iterator[tuple[Stage, dict[str, float]]]:
