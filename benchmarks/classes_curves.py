@@ -42,7 +42,7 @@ THREADS, ROUNDS, FLAT, TORCH = 2, 32, "faiss Flat", "torch"
 WHOLE = (FLAT, TORCH)
 EVERY = KINDS | SMALL_GRAPHS
 SECONDS = 1.0
-"""For all rounds of one contestant, in each way of being asked; one round at least."""
+"""For all rounds of one contestant, in each way of being asked; one round at least, all queries at once counted whole."""
 AT_ONCE, MOST_LOGITS = 1 << 17, 1 << 28
 """Classes that are compared with float64 at once; logits of a batch beyond which torch, which holds them all, is left out."""
 ENOUGH = 0.98
@@ -159,10 +159,10 @@ def timed(folder: Path, vocab: int, only: list[str]) -> list[dict[str, Any]]:
                     one.ids(x)
                 if before is not None:
                     before()
-                taken.append(measure.wall(one.ids, x) / len(x))
+                taken.append(measure.wall(one.ids, x))
         for row, taken in zip(found, seconds, strict=True):
             if taken:
-                row[f"{way}_us"] = 1e6 * statistics.median(taken)
+                row[f"{way}_us"] = 1e6 * statistics.median(taken) / (len(queries) if way == "batch" else 1)
     return found
 
 

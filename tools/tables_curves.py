@@ -17,8 +17,8 @@ EXACT = {
 }  # fmt: skip
 """Who finds all ids, by the name in a run."""
 INDEXES = ("hnswlib", "faiss HNSW", "faiss IVF", "usearch", "scann")
-LIFTED = ", lifted"
-"""An index over rows made equally long: a column takes the better of both, setting by setting."""
+LIFTED, SMALL = ", lifted", ", 16 links"
+"""An index over rows made equally long, and a graph of half as many links: a column takes the best of all."""
 
 
 def recall_curves() -> str:
@@ -42,7 +42,7 @@ def recall_curves() -> str:
 
 
 def _index(row: dict[str, Any]) -> str:
-    return str(row["contestant"]).removesuffix(LIFTED)
+    return str(row["contestant"]).removesuffix(LIFTED).removesuffix(SMALL)
 
 
 def _times(rows: list[dict[str, Any]]) -> str:
@@ -75,10 +75,16 @@ def growth(name: str) -> str:
     batch = f" / and of each query where {record['queries']} are asked at once" if "batch_us" in record["rows"][0] else ""
     caption = (
         f"Microseconds in a loop / cold, one query at a time{batch}. An index is at its fastest setting that finds "
-        f"{RECALL:.0%} of the ten ids; where none does, the most that it finds at any; –: not built. "
+        f"{RECALL:.0%} of the ten ids; where none does, the most that it finds at any; –: not built. {_graphs(record['rows'])}"
         f"{about['cpu']}, {about['threads']} threads, {about['date']}."
     )
     return markdown(ReportTable("", header, tuple(lines))) + f"\n\n{caption}"
+
+
+def _graphs(rows: list[dict[str, Any]]) -> str:
+    """Which graphs have half as many links as elsewhere."""
+    small = sorted({f"{row['classes']:,}" for row in rows if SMALL in row["contestant"]}, key=len)
+    return f"Graphs over {' and '.join(small)} classes have 16 links, others 32. " if small else ""
 
 
 BLOCKS = {

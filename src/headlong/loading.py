@@ -43,8 +43,8 @@ def load(
 
     ``layer``   of an engine that was saved without its own
     ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
-                called proved and are wrong. False: mapped and ready in milliseconds, whatever the size; for files that were
-                verified before (``headlong inspect --verify``)
+                called proved and are wrong. False: mapped, and of its arrays only the numbers that bounds are made of are
+                looked at; for files that were verified before (``headlong inspect --verify``)
     ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """
