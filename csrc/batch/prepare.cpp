@@ -32,7 +32,7 @@ void prepare_in_lane(const Executor& e, BatchState& batch, int q, const double* 
     const auto lay = [&](const LaneRadius& to) {
         for (int r = 0; r < to.terms; ++r) batch.terms[to.term[r] - batch.terms.data() + q] = radius.term[r];
     };
-    set_radius(e.preview.terms, e.preview.slack, x, lost, std::sqrt(norm), radius);
+    set_radius(e.preview.terms, e.preview.slack, halves_of(e.preview.terms, x, lost, std::sqrt(norm)), radius);
     lay(batch.wide);
     if (batch.further.empty()) return;
     const Deeper& from = e.deeper[0];
@@ -44,7 +44,7 @@ void prepare_in_lane(const Executor& e, BatchState& batch, int q, const double* 
         query.step.push_back(coded.step / 256);
         query.offset.insert(query.offset.end(), {coded.offset[0], 0});
     }
-    set_radius(from.terms, from.slack, x, lost, std::sqrt(norm), radius);
+    set_radius(from.terms, from.slack, halves_of(from.terms, x, lost, std::sqrt(norm)), radius);
     lay(batch.closer_radius);
     query.radius = radius;
     query.radius.constant = batch.terms[q];

@@ -63,13 +63,15 @@ void prepare_one(const Executor& e, const Source& source, int q, const double* r
     for (size_t level = 0; source.rotated && level < e.deeper.size(); ++level) {
         DeeperQuery& query = to.deeper[q * e.deeper.size() + level];
         code_deeper(e.deeper[level], x, lost, query);
-        set_radius(e.deeper[level].terms, e.deeper[level].slack, x, lost, norm, query.radius);
+        set_radius(e.deeper[level].terms, e.deeper[level].slack, halves_of(e.deeper[level].terms, x, lost, norm), query.radius);
     }
     // Every product that float32 flushes towards zero is far below this.
     const float constant = radius.constant + 0x1p-100f;
-    set_radius(source.terms, source.slack, x, lost, norm, radius, &to.likely[q]);
+    const std::vector<double> halves = halves_of(source.terms, x, lost, norm);
+    set_radius(source.terms, source.slack, halves, radius);
+    set_radius(source.terms, source.slack, halves, [](const Term& term) { return term.likely; }, to.likely[q]);
     radius.constant = to.likely[q].constant = constant;
-    if (!to.apart.empty()) set_apart(source.terms, x, radius, to.apart[q]);
+    if (!to.apart.empty()) set_apart(source.terms, source.slack, halves, x, radius, to.apart[q]);
     for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
         to.deeper[q * e.deeper.size() + level].radius.constant = constant;
 }

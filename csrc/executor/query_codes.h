@@ -96,10 +96,9 @@ Coded two_planes(const std::vector<double>& x, const Segment& seg, std::vector<d
     return int8_planes<2>(x, seg, lost, write);
 }
 
-// The query's half of a radius, and of the one that the bet on the normaliser takes where that is another.
-inline void set_radius(const std::vector<Term>& terms, const std::vector<Slack>& slack, const std::vector<double>& x,
-                const std::vector<double>& lost, double hidden, Radius& radius, Radius* likely = nullptr) {
-    std::vector<double> sum(slack.size(), 0.0), narrow(slack.size(), 0.0);
+// The query's half of each summand of a radius.
+inline std::vector<double> halves_of(const std::vector<Term>& terms, const std::vector<double>& x, const std::vector<double>& lost, double hidden) {
+    std::vector<double> halves;
     double rest = 0, peaks = 0;
     int64_t start = -1, stop = -1;  // of the pair that was split last
     for (const Term& term : terms) {
@@ -115,38 +114,49 @@ inline void set_radius(const std::vector<Term>& terms, const std::vector<Slack>&
             }
             value = term.kind == TermKind::rest ? rest : peaks;
         }
-        sum[term.row] += value * term.factor;
-        narrow[term.row] += value * term.factor * term.likely;
+        halves.push_back(value * term.factor);
     }
-    const auto set = [&](Radius& to, const std::vector<double>& sums) {
-        to.terms = static_cast<int>(slack.size());
-        for (size_t r = 0; r < slack.size(); ++r) {
-            to.slack[r] = slack[r];
-            to.term[r] = up(sums[r] * (1 + 0x1p-18));
-        }
-    };
-    set(radius, sum);
-    if (likely != nullptr) set(*likely, narrow);
+    return halves;
+}
+
+// A radius of these halves, each times what `share` says of its term.
+template <typename Share>
+void set_radius(const std::vector<Term>& terms, const std::vector<Slack>& slack, const std::vector<double>& halves, const Share& share, Radius& radius) {
+    std::vector<double> sums(slack.size(), 0.0);
+    for (size_t t = 0; t < terms.size(); ++t) sums[terms[t].row] += halves[t] * share(terms[t]);
+    radius.terms = static_cast<int>(slack.size());
+    for (size_t r = 0; r < slack.size(); ++r) {
+        radius.slack[r] = slack[r];
+        radius.term[r] = up(sums[r] * (1 + 0x1p-18));
+    }
+}
+
+inline void set_radius(const std::vector<Term>& terms, const std::vector<Slack>& slack, const std::vector<double>& halves, Radius& radius) {
+    set_radius(terms, slack, halves, [](const Term&) { return 1.0; }, radius);
 }
 
 // The query's half of how far all estimates together are off; what no term with `together` is for stays with each class. (The
 // peaks of x and the rest of it are two halves of one product.)
-inline void set_apart(const std::vector<Term>& terms, const std::vector<double>& x, const Radius& radius, Apart& apart) {
-    bool covered[kMaxTerms] = {};
+inline void set_apart(const std::vector<Term>& terms, const std::vector<Slack>& slack, const std::vector<double>& halves,
+                      const std::vector<double>& x, const Radius& radius, Apart& apart) {
+    const auto joint = [&](const Term& term) {
+        return term.together > 0 || (term.kind == TermKind::peaks && std::any_of(terms.begin(), terms.end(), [&](const Term& pair) {
+                   return pair.together > 0 && pair.kind == TermKind::rest && pair.start == term.start && pair.stop == term.stop;
+               }));
+    };
     apart.length = 0;
-    for (const Term& term : terms) {
-        if (!(term.together > 0)) continue;
-        apart.length += term.together * std::sqrt(square_sum(x.data(), term.start, term.stop)) * (1 + 0x1p-40);
-        for (const Term& pair : terms)
-            covered[pair.row] |= pair.row == term.row || (term.kind == TermKind::rest && pair.kind == TermKind::peaks &&
-                                                          pair.start == term.start && pair.stop == term.stop);
-    }
+    for (const Term& term : terms)
+        if (term.together > 0) apart.length += term.together * std::sqrt(square_sum(x.data(), term.start, term.stop)) * (1 + 0x1p-40);
+    Radius all{};
+    set_radius(terms, slack, halves, [&](const Term& term) { return joint(term) ? 0.0 : 1.0; }, all);
+    bool there[kMaxTerms] = {};
     apart.others = Radius{};
     apart.others.constant = radius.constant;
-    for (int r = 0; r < radius.terms; ++r) {
-        if (covered[r]) continue;
-        apart.others.slack[apart.others.terms] = radius.slack[r];
-        apart.others.term[apart.others.terms++] = radius.term[r];
+    for (const Term& term : terms) {  // an infinite slack times nothing is nothing: rows of joint terms alone are left out
+        if (joint(term) || there[term.row]) continue;
+        there[term.row] = true;
+        apart.others.slack[apart.others.terms] = all.slack[term.row];
+        apart.others.term[apart.others.terms++] = all.term[term.row];
     }
 }
 

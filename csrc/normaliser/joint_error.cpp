@@ -22,6 +22,7 @@ constexpr double kNearly = 0.85;       // ... and where they have not
 constexpr double kMostPart = 0.96;     // ... and no more than this, when all are counted
 constexpr int64_t kGuessed = 4;         // chunks of classes that the first cut is guessed from
 constexpr int kTries = 4;              // cuts: what some of the classes say may be too much
+constexpr float kBelow = 0.5f;         // of the cut that is guessed, the first one: it is raised again by what is then known
 constexpr float kLower = 0.35f;        // of a cut that was too high, the next one
 constexpr double kRows = 0.5, kDeeper = 1.5;  // of the rows that are worth scoring: above the cut, without codes left to read and with them
 
@@ -138,16 +139,24 @@ Cut highest_cut(const Bins& bins, double exact, double aim, double length, doubl
     return cut;
 }
 
+// A class above a cut.
+struct Above {
+    int32_t id;
+    float high;
+    Some alone;
+};
+
 // The classes whose upper end is no less than `edge`, and all others together.
 struct Split {
-    std::vector<int32_t> ids;
+    std::vector<Above> above;
     Some below;
+    double mass = 0;  // of all
 };
 
 Split split_at(const Query& from, const float* est, float edge, int threads) {
     const int64_t padded = from.e.padded, chunks = (padded + kChunk - 1) / kChunk;
     const float none[kChunk] = {};
-    std::vector<std::vector<int32_t>> above(chunks);
+    std::vector<std::vector<Above>> above(chunks);
     std::vector<Some> below(chunks);
     over_chunks(chunks, threads, [&](int, int64_t c) {
         Chunk chunk;
@@ -158,14 +167,40 @@ Split split_at(const Query& from, const float* est, float edge, int threads) {
         below[c] = {0, sums.mass, sums.square, sums.other, sums.others, sums.worst};
         int32_t ids[kChunk];
         float kept[kChunk], upper[kChunk];
-        above[c].assign(ids, ids + from.e.kernels->survivors(chunk.high, none, n, edge, static_cast<int32_t>(first), ids, kept, upper));
+        const int64_t came = from.e.kernels->survivors(chunk.high, none, n, edge, static_cast<int32_t>(first), ids, kept, upper);
+        above[c].reserve(came);
+        for (int64_t i = 0; i < came; ++i) above[c].push_back({ids[i], kept[i], one_of(chunk, ids[i] - first)});
     });
     Split split;
     for (int64_t c = 0; c < chunks; ++c) {
         split.below.join(below[c]);
-        split.ids.insert(split.ids.end(), above[c].begin(), above[c].end());
+        split.above.insert(split.above.end(), above[c].begin(), above[c].end());
     }
+    split.mass = split.below.mass;
+    for (const Above& one : split.above) split.mass += one.alone.mass;
     return split;
+}
+
+// Whether no more stays open below a cut than that part of what `all`, about the sum of all terms, bears.
+bool bears(const Some& below, double all, double aim, double length, double part) {
+    const Ends ends = ends_of(below, length);
+    return ends.below + ends.above <= part * (all - ends.below) * std::expm1(2 * aim);
+}
+
+// Takes the lowest of the classes above the cut below it, as long as these bear it: the cut was guessed from a few classes.
+void raise(Split& split, double exact, double aim, double length, double part) {
+    std::vector<Some> bins(kBins);
+    for (const Above& one : split.above) bins[bin_of(one.high)].join(one.alone);
+    int bin = 0;
+    for (const int most = bin_of(1e30f); bin < most; ++bin) {  // beyond it exponentials may have been clamped
+        if (!(bins[bin].count > 0)) continue;
+        Some more = split.below;
+        more.join(bins[bin]);
+        if (!bears(more, exact + split.mass, aim, length, part)) break;
+        split.below = more;
+    }
+    const auto taken = [=](const Above& one) { return bin_of(one.high) < bin; };
+    split.above.erase(std::remove_if(split.above.begin(), split.above.end(), taken), split.above.end());
 }
 
 // A class above the cut after every level.
@@ -174,13 +209,14 @@ struct Wide {
     float low, high;
 };
 
-std::vector<Wide> look_further(const Query& from, int q, const float* est, const std::vector<int32_t>& ids, int threads, Answer& answer) {
+std::vector<Wide> look_further(const Query& from, int q, const float* est, const std::vector<Above>& above, int threads, Answer& answer) {
     const Executor& e = from.e;
-    std::vector<Wide> wide(ids.size());
-    const int64_t count = static_cast<int64_t>(ids.size()), grain = 128;
+    std::vector<Wide> wide(above.size());
+    const int64_t count = static_cast<int64_t>(above.size()), grain = 64;
     over_chunks((count + grain - 1) / grain, threads, [&](int, int64_t g) {
-        const int32_t* some = &ids[g * grain];
         const int64_t n = std::min(grain, count - g * grain);
+        int32_t some[grain];
+        for (int64_t i = 0; i < n; ++i) some[i] = above[g * grain + i].id;
         float here[grain], rad[grain], low[grain], high[grain];
         std::fill_n(here, grain, -std::numeric_limits<float>::infinity());
         std::fill_n(rad, grain, 0.f);
@@ -252,16 +288,16 @@ std::optional<Status> close_together(const Executor& e, Look& look, int q, const
     if (cut.bin == 0 || cut.rows > bearable) cut = highest_cut(bins, exact, aim, from.length, std::max(part_of(e), kHopeful));
     if (cut.bin == 0 || cut.rows > bearable) return std::nullopt;
 
-    float edge = edge_of(cut.bin);
+    float edge = edge_of(cut.bin) * kBelow;
     Split split;
-    Ends ends{};
     for (int tried = 0; tried < kTries; ++tried, edge *= kLower) {
         split = split_at(from, est, edge, threads);
-        ends = ends_of(split.below, from.length);
-        if (ends.below + ends.above <= kMostPart * (exact + split.below.mass - ends.below) * std::expm1(2 * aim)) break;
+        if (bears(split.below, exact + split.mass, aim, from.length, kMostPart)) break;
     }
-    if (static_cast<double>(split.ids.size()) > 1.5 * bearable + 64) return std::nullopt;
-    std::vector<Wide> wide = look_further(from, q, est, split.ids, threads, answer);
+    raise(split, exact, aim, from.length, part_of(e));
+    if (static_cast<double>(split.above.size()) > 1.5 * bearable + 64) return std::nullopt;
+    const Ends ends = ends_of(split.below, from.length);
+    std::vector<Wide> wide = look_further(from, q, est, split.above, threads, answer);
     const double low = split.below.mass - ends.below, open = ends.below + ends.above;
     const int64_t rows = rows_to_score(wide, exact + low, open, aim);
     if (rows < 0 || static_cast<double>(rows) > most) return std::nullopt;

@@ -212,6 +212,30 @@ def test_fewer_rows_than_class_by_class(level: str, known: str) -> None:
         assert together < alone or (together == alone and level == native.REFERENCE)  # which reads by halves
 
 
+def test_a_cut_is_judged_by_all_that_it_leaves(level: str) -> None:
+    """Where no class is scored yet, what is above the cut is most of the sum that the bound is a part of."""
+    if level == native.REFERENCE:
+        pytest.skip("the reference tries every cut")
+    layer, hidden = decaying(20000, 64, power=2.0)
+    plan = plans_of(layer, hidden[100:].astype(np.float64))["int8"]
+    read = [int(engine_of(layer, one).lse(hidden[:2], eps=0.01).cost.rows.sum()) for one in (plan, without(plan))]
+    assert 2 * read[0] < read[1], read
+
+
+def test_codes_of_the_first_coordinates_are_bounded_together(level: str) -> None:
+    """Each class alone, what codes lose takes a part of the bound that all together do not need."""
+    if level == native.REFERENCE:
+        pytest.skip("the reference tries every cut")
+    layer, hidden = decaying(20000, 64, power=2.0)
+    plan = plans_of(layer, hidden[100:].astype(np.float64))["prefix True"]
+    first = plan.levels[0]
+    coded = {(start, stop) for start, stop, _ in first.layout}
+    alone = tuple(term._replace(together=0.0) if (term.start, term.stop) in coded else term for term in first.terms)
+    apart = plan._replace(levels=(first._replace(terms=alone), *plan.levels[1:]))
+    read = [float(engine_of(layer, one).lse(hidden[:8], eps=0.01).cost.bytes.sum()) for one in (plan, apart)]
+    assert read[0] < read[1], read
+
+
 def test_masked_and_shifted_classes(level: str) -> None:
     rng = np.random.default_rng(5)
     layer, hidden = cases(rng, "normal", 3000, 40, 2.0)

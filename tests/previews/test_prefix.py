@@ -18,7 +18,8 @@ from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense
 from headlong.previews import prefix
-from headlong.previews.first_look import CANDIDATES, apart, best_look, rows_to_bet
+from headlong.previews.first_look import CANDIDATES, apart, best_look
+from headlong.previews.look_costs import rows_to_bet
 from headlong.previews.prefix import prefix_plan, spread
 from headlong.previews.whitening import stored, whiten
 from oracle import check_topk, check_within, truth

@@ -15,7 +15,6 @@ falls off slowly gets the latter.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -26,11 +25,21 @@ from headlong.answers import Promise
 from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, encode_rows
-from headlong.previews.draws import first_spend
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
-from headlong.previews.look_costs import TOGETHER, Look, Size, narrowed, spent_on, together
+from headlong.previews.look_costs import (
+    TOGETHER,
+    Look,
+    Masses,
+    Size,
+    masses_of,
+    narrowed,
+    rows_to_bet,
+    spent_on,
+    teaches,
+    together,
+)  # fmt: skip
 from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
 from headlong.previews.whitening import Basis
 
@@ -45,8 +54,6 @@ EXPENSIVE = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 CLASS, CODES_READ = 1.4, 0.6
 """What a class costs that goes to level 1, in rows read alone, and a byte of its codes there, in bytes of such rows."""
-COUNTS = 256
-"""How many numbers of exact rows are compared where the rest is drawn."""
 FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 CODE_LOSS = 0.008
@@ -55,8 +62,6 @@ EVEN = 1.3
 """How much longer what codes lose is in its longest direction than on average."""
 DEEPER = 0.75
 """Of a byte: what level 1 reads of every coordinate behind few bits."""
-USED = 0.1
-"""Of a radius: what is typical where a bet is made."""
 CODES = 0.1
 """Of a radius that is all codes' loss: what is typical."""
 
@@ -67,7 +72,8 @@ class Seen(NamedTuple):
     ``rows, vectors``  sampled classes and the judges, in the basis
     ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
     ``best``           ``[judges]``: the k-th best logit of all classes
-    ``rest``           ``[judges]``: the mass of all classes but the k best, which are scored anyway
+    ``masses``         of each judge: those of all classes but the k best, in groups, and the sampled class that has the radii
+                       of each group, the nearest in the order of logits
     ``whole``          ``[judges, classes]``: the radii of int8 codes of the rows as they are
     ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
     ``longest``        how far a segment of the rows reaches in its longest direction, of those segments that were asked for
@@ -78,7 +84,7 @@ class Seen(NamedTuple):
     logits: Doubles
     share: Doubles
     best: Doubles
-    rest: Doubles
+    masses: tuple[tuple[Masses, NDArray[np.int64]], ...]
     whole: Doubles
     lightest: Doubles
     longest: dict[tuple[int, int], float]
@@ -131,16 +137,18 @@ def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads:
     logits = logits_of(layer, judges, threads)
     sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
     # One by one: a copy of all logits would be the most that building takes at a time.
-    most = np.stack([np.partition(row, -k)[-k:] for row in logits])
-    best, among, lse = most[:, 0], layer.link(most), np.concatenate([lse_of(layer.link(row[None])) for row in logits])
-    rest = 1 - np.exp(among - lse[:, None]).sum(axis=1)
-    if promise.delta > 0 and not math.isinf(promise.eps):
+    best, masses = np.array([np.partition(row, -k)[-k] for row in logits]), []
+    if not math.isinf(promise.eps):
         ordered = np.sort(logits.astype(np.float32), axis=1)
+        for row, own in zip(ordered, sampled, strict=True):
+            groups, ranks = masses_of(_shares(layer, row[None].astype(np.float64))[0, ::-1], k)
+            masses.append((groups, np.argsort(-own)[(ranks * (len(own) / layer.vocab)).astype(np.int64)]))
+    if promise.delta > 0 and not math.isinf(promise.eps):
         lightest = _shares(layer, ordered.astype(np.float64)).cumsum(axis=1)
     sampled_rows = np.ascontiguousarray(layer.weight[some])
     lost = encode_rows(sampled_rows, None).error[: len(sampled_rows)].astype(np.float64)
     whole = np.linalg.norm(judges, axis=1)[:, None] * lost
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, rest, whole, lightest, {})
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, tuple(masses), whole, lightest, {})
 
 
 def expected_ns(
@@ -172,11 +180,11 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     size, dim, fine = size_of(layer, width), layer.dim, _radii(seen, ((0, layer.dim),), CODE_LOSS)
     if width is None:
         likely = CODES * seen.whole if teaches(promise) else seen.whole
-        return Look(size, seen.whole, likely, fine, _lengths(seen, width, promise))
+        return Look(size, seen.whole, likely, fine, _lengths(layer, seen, width, promise))
     fine = CODES * fine if teaches(promise) else fine
     if isinstance(width, Groups):
         coarse = _radii_of_groups(seen, width)
-        return Look(size, coarse, coarse, fine, _lengths(seen, width, promise))
+        return Look(size, coarse, coarse, fine, _lengths(layer, seen, width, promise))
     head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, dim)
     learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
     coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
@@ -184,7 +192,7 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
     if teaches(promise):
         likely = _typical(seen, width, sure) * sure
-    return Look(size, coarse, likely, fine, _lengths(seen, width, promise))
+    return Look(size, coarse, likely, fine, _lengths(layer, seen, width, promise))
 
 
 def _gathered(
@@ -201,65 +209,40 @@ def _gathered(
     total = vocab * candidates * closer
     if math.isinf(promise.eps):
         return total
-    mass, rest, likely, fine = seen.share[judge], float(seen.rest[judge]), look.likely[judge], look.fine[judge]
+    masses, nearest = seen.masses[judge]
+    likely, fine = look.likely[judge][nearest], look.fine[judge][nearest]
     if promise.delta == 0:
-        finer, length = None if deeper is None else fine, float(look.lengths[judge])
-        one_by_one = narrowed(rest * mass, 1 - rest, likely, finer, promise.eps)
-        below = together(rest * mass, 1 - rest, likely, finer, length, promise.eps)
-        opened, scored = min(one_by_one, below, key=lambda shares: shares[0] * closer + shares[1] * row)
-        return total + vocab * (costs.narrowed * (opened + scored > 0) + opened * closer + scored * row)
-    opened = narrowed(rest * mass, 1 - rest, likely, fine, promise.eps)[0]
-    at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mass @ wide), promise) for wide in (likely, fine))
-    return total + min(at_once, vocab * opened * closer + after)
+        finer = None if deeper is None else fine
+        one_by_one = narrowed(masses, likely, finer, promise.eps)
+        below = together(masses, likely, finer, float(look.lengths[judge]), promise.eps)
+        opened, scored = min(one_by_one, below, key=lambda classes: classes[0] * closer + classes[1] * row)
+        return total + costs.narrowed * vocab * (opened + scored > 0) + opened * closer + scored * row
+    opened, mass = narrowed(masses, likely, fine, promise.eps)[0], masses.classes * masses.each
+    mean = mass / max(float(mass.sum()), 1e-300)
+    at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mean @ wide), promise) for wide in (likely, fine))
+    return total + min(at_once, opened * closer + after)
 
 
-def _lengths(seen: Seen, width: int | Groups | None, promise: Promise) -> Doubles:
-    """``[judges]``: how far the estimates of the sampled classes are off as one vector, which proofs of normalisers go by."""
+def _lengths(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise) -> Doubles:
+    """``[judges]``: how far the estimates of all classes are off as one vector, which proofs of normalisers go by."""
     if isinstance(width, Groups) or promise.delta > 0 or math.isinf(promise.eps):
         return np.full(len(seen.best), np.inf)
+    stands_for = math.sqrt(layer.vocab / len(seen.rows))
     if width is None:  # what codes lose is nearly alike in all directions
-        return np.asarray(EVEN * np.linalg.norm(seen.whole, axis=1) / math.sqrt(seen.rows.shape[1]))
+        return np.asarray(stands_for * EVEN * np.linalg.norm(seen.whole, axis=1) / math.sqrt(seen.rows.shape[1]))
     total = np.zeros(len(seen.best))
     for segment in tail_of(width, seen.rows.shape[1]):
         if segment not in seen.longest:  # candidates share segments
             part = seen.rows[:, slice(*segment)].astype(np.float32)
             seen.longest[segment] = math.sqrt(max(float(np.linalg.eigvalsh(part.T @ part)[-1]), 0.0))
         total += np.linalg.norm(seen.vectors[:, slice(*segment)], axis=1) * seen.longest[segment]
-    return total
-
-
-def teaches(promise: Promise) -> bool:
-    """Whether vectors may say how many rows a normaliser takes."""
-    return "calibration" in promise.over and 0 < promise.delta < 1 and not math.isinf(promise.eps)
+    return stands_for * total
 
 
 def _typical(seen: Seen, width: int, sure: Doubles) -> float:
     """The share of a sure radius that the likelier of the sampled classes use, as a root of mean squares."""
     missed = seen.vectors[:, width:] @ seen.rows[:, width:].T
     return float(np.sqrt((seen.share * missed**2).sum() / max((seen.share * sure**2).sum(), 1e-300)))
-
-
-def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
-    """The heaviest classes exactly, the rest drawn until both sides are refuted: ``Rule`` in csrc/normaliser/betting.h."""
-    if half_width > 8:
-        return math.inf
-    exact = _counts(len(lightest))  # of the heaviest classes, so many
-    e = np.minimum(1e9, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
-    if teaches(promise):
-        return float(np.min(exact + first_spend(promise.delta) * (1 / e**2 + 1 / e)))
-    drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (_spread(half_width) + 0.5 * e) / e**2, 0.0)
-    return float(np.min(exact + drawn))
-
-
-def _spread(radius: float) -> float:
-    """``E (e^g - 1)^2 / (e^radius - 1)^2``, g normal with a deviation of :data:`USED` radii: ``spread_of`` in by_bet.cpp."""
-    square = (USED * radius) ** 2
-    return (math.exp(2 * square) - 2 * math.exp(square / 2) + 1) / max(math.expm1(radius), 1e-9) ** 2
-
-
-@functools.cache
-def _counts(vocab: int) -> NDArray[np.int64]:
-    return np.unique(np.geomspace(1, vocab, COUNTS).astype(np.int64)) - 1
 
 
 def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Doubles:

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.answers import Promise
 from headlong.costs import Costs
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.previews.draws import first_spend
 
 SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
@@ -27,6 +30,12 @@ HALF, HOPEFUL = 0.5, 0.9
 """Of the room for gaps: what level 1 leaves to classes that it does not look at, and what exact rows leave (by_proof.cpp)."""
 BELOW, NEARLY = 0.45, 0.85
 """What goes to the classes that are bounded at once, where others have a level 1 and where they have none (joint_error.cpp)."""
+ALONE, GROUPS = 256, 128
+"""Of the heaviest classes so many are counted one by one, the others in so many groups."""
+COUNTS = 256
+"""How many numbers of exact rows are compared where the rest is drawn."""
+USED = 0.1
+"""Of a radius: what is typical where a bet is made."""
 FARTHEST = 40.0
 """Nats: a radius beyond is as bad as any."""
 
@@ -44,7 +53,7 @@ class Size(NamedTuple):
 
 class Look(NamedTuple):
     """The radii ``[judges, classes]`` of a look, of the same as the normaliser counts on them, and of level 1. ``lengths
-    [judges]``: how far the estimates of these classes are off as one vector; infinite where no plan says it.
+    [judges]``: how far all estimates are off as one vector; infinite where no plan says it.
     """
 
     size: Size
@@ -72,55 +81,106 @@ def scanned(count: float, costs: Costs) -> float:
     return count * costs.memory - min(count, IN_CACHE) * max(0.0, costs.memory - costs.cache) / 2
 
 
-def together(
-    mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None, length: float, eps: float
-) -> tuple[float, float]:
-    """The same shares where all classes below a cut are bounded at once: ``close_together`` in normaliser/joint_error.cpp.
+class Masses(NamedTuple):
+    """The terms of a normaliser in groups of classes that weigh about the same, the k best left out: they are scored anyway.
 
-    Errors of all classes are as much longer than those of the sample as each of its classes stands for more of them.
+    ``classes, each``  of a group: how many, and the mass of one of them, 1 being that of all classes
+    ``exact``          the mass of the k best
+    """
+
+    classes: Doubles
+    each: Doubles
+    exact: float
+
+
+def masses_of(shares: Doubles, k: int) -> tuple[Masses, Doubles]:
+    """The masses of all classes, ``shares [vocab]`` in descending order, and the mean rank of each group.
+
+    The heavier, the fewer to a group: proofs look more closely at the heaviest, of which a sample has hardly any.
+    """
+    vocab, alone = len(shares), min(len(shares), k + ALONE)
+    groups = np.geomspace(alone, vocab, GROUPS, endpoint=False) if alone < vocab else np.zeros(0)
+    starts = np.unique(np.concatenate([np.arange(k, alone), groups.astype(np.int64)]))
+    if not len(starts):
+        return Masses(np.zeros(0), np.zeros(0), 1.0), np.zeros(0)
+    count = np.diff(starts, append=vocab).astype(np.float64)
+    return Masses(count, np.add.reduceat(shares, starts) / count, float(shares[:k].sum())), starts + (count - 1) / 2
+
+
+def together(
+    masses: Masses, coarse: Doubles, fine: Doubles | None, length: float, eps: float
+) -> tuple[float, float]:
+    """How many classes a proof looks at more closely and how many it scores, where all below a cut are bounded at once:
+    ``close_together`` in normaliser/joint_error.cpp.
+
+    ``coarse, fine``  the radii of each group;  ``length``: how far all estimates are off as one vector
     """
     if not length < FARTHEST:
-        return 1.0, 1.0
-    order = np.argsort(-mass * np.exp(np.minimum(coarse, FARTHEST)))
-    mass, radius = mass[order], np.clip(coarse[order], 1e-6, FARTHEST)
-    bent = np.maximum.accumulate((mass * (np.expm1(radius) - radius) / radius**2)[::-1])[::-1] * length**2
-    left = 2 * np.sqrt(np.cumsum((mass**2)[::-1])[::-1]) * length + bent
-    room = (exact + float(mass.sum())) * math.expm1(2 * eps)
+        return math.inf, 0.0
+    order = np.argsort(-masses.each * np.exp(np.minimum(coarse, FARTHEST)))
+    count, each, radius = masses.classes[order], masses.each[order], np.clip(coarse[order], 1e-6, FARTHEST)
+    bent = np.maximum.accumulate((each * (np.expm1(radius) - radius) / radius**2)[::-1])[::-1] * length**2
+    left = 2 * np.sqrt(np.cumsum((count * each**2)[::-1])[::-1]) * length + bent
+    room = (masses.exact + float(count @ each)) * math.expm1(2 * eps)
     fits = left <= (BELOW if fine is not None else NEARLY) * room
-    first = int(np.argmax(fits)) if fits.any() else len(mass)
+    first = int(np.argmax(fits)) if fits.any() else len(count)
+    opened = float(count[:first].sum())
     if fine is None:
-        return first / len(mass), 0.0
-    gaps = 2 * mass[:first] * np.sinh(np.minimum(fine[order][:first], FARTHEST))
-    gaps = np.sort(gaps)
-    return first / len(mass), (first - int(np.searchsorted(np.cumsum(gaps), (1 - BELOW) * room, side="right"))) / len(mass)
+        return opened, 0.0
+    gaps = 2 * each[:first] * np.sinh(np.minimum(fine[order][:first], FARTHEST))
+    return opened, float(count[:first][_widest(gaps, count[:first], (1 - BELOW) * room)].sum())
 
 
-def narrowed(mass: Doubles, exact: float, coarse: Doubles, fine: Doubles | None, eps: float) -> tuple[float, float]:
-    """The shares of classes that a proof looks at more closely and that it scores, as ``refine`` does in by_proof.cpp:
-    those with the widest gaps ``mass * (e^radius - e^-radius)``, until the rest of them has its part of the room."""
+def narrowed(masses: Masses, coarse: Doubles, fine: Doubles | None, eps: float) -> tuple[float, float]:
+    """The same where classes are bounded one by one, as ``refine`` does in by_proof.cpp: those with the widest gaps
+    ``mass * (e^radius - e^-radius)``, until the rest of them has its part of the room."""
+
+    def widest(radius: Doubles, part: float) -> NDArray[np.bool_]:
+        gaps = 2 * masses.each * np.sinh(radius)
+        low = masses.exact + float((masses.classes * masses.each) @ np.exp(-radius))
+        return _widest(gaps, masses.classes, part * low * math.expm1(2 * eps))
+
     radius, opened = np.minimum(coarse, FARTHEST), 0.0
-    if _gaps(mass, radius).sum() <= _room(mass, exact, radius, eps):
+    if not widest(radius, 1.0).any():
         return 0.0, 0.0
     if fine is not None:
-        wide = _widest(mass, exact, radius, HALF, eps)
-        opened = float(wide.mean())
+        wide = widest(radius, HALF)
+        opened = float(masses.classes[wide].sum())
         radius = np.where(wide, np.minimum(fine, radius), radius)
-    return opened, float(_widest(mass, exact, radius, HOPEFUL, eps).mean())
+    return opened, float(masses.classes[widest(radius, HOPEFUL)].sum())
 
 
-def _widest(mass: Doubles, exact: float, radius: Doubles, part: float, eps: float) -> NDArray[np.bool_]:
-    """The classes whose gaps are more than ``part`` of the room leaves to all others: ``widest`` in by_proof.cpp."""
-    gap, room = _gaps(mass, radius), part * _room(mass, exact, radius, eps)
-    order = np.argsort(gap)
-    wide = np.ones(len(gap), bool)
-    wide[order[: int(np.searchsorted(np.cumsum(gap[order]), room, side="right"))]] = False
+def _widest(gaps: Doubles, count: Doubles, room: float) -> NDArray[np.bool_]:
+    """The groups whose gaps are more than ``room`` leaves to all others."""
+    order = np.argsort(gaps)
+    wide = np.ones(len(gaps), bool)
+    wide[order[: int(np.searchsorted(np.cumsum((gaps * count)[order]), room, side="right"))]] = False
     return wide
 
 
-def _gaps(mass: Doubles, radius: Doubles) -> Doubles:
-    return np.asarray(2 * mass * np.sinh(radius))
+def teaches(promise: Promise) -> bool:
+    """Whether vectors may say how many rows a normaliser takes."""
+    return "calibration" in promise.over and 0 < promise.delta < 1 and not math.isinf(promise.eps)
 
 
-def _room(mass: Doubles, exact: float, radius: Doubles, eps: float) -> float:
-    """What the gaps of all classes may add up to."""
-    return (exact + float(mass @ np.exp(-radius))) * math.expm1(2 * eps)
+def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
+    """The heaviest classes exactly, the rest drawn until both sides are refuted: ``Rule`` in csrc/normaliser/betting.h."""
+    if half_width > 8:
+        return math.inf
+    exact = _counts(len(lightest))  # of the heaviest classes, so many
+    e = np.minimum(1e9, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
+    if teaches(promise):
+        return float(np.min(exact + first_spend(promise.delta) * (1 / e**2 + 1 / e)))
+    drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (_spread(half_width) + 0.5 * e) / e**2, 0.0)
+    return float(np.min(exact + drawn))
+
+
+def _spread(radius: float) -> float:
+    """``E (e^g - 1)^2 / (e^radius - 1)^2``, g normal with a deviation of :data:`USED` radii: ``spread_of`` in by_bet.cpp."""
+    square = (USED * radius) ** 2
+    return (math.exp(2 * square) - 2 * math.exp(square / 2) + 1) / max(math.expm1(radius), 1e-9) ** 2
+
+
+@functools.cache
+def _counts(vocab: int) -> NDArray[np.int64]:
+    return np.unique(np.geomspace(1, vocab, COUNTS).astype(np.int64)) - 1

@@ -25,7 +25,7 @@ from headlong.native import Doubles, Floats, round_up
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.int8 import UNDERFLOW
-from headlong.previews.joint_error import moments, turned_norm
+from headlong.previews.joint_error import decoded, moments, spectral_norm, turned_norm
 from headlong.previews.whitening import UNIT, Basis
 
 FIRST_SEGMENT = 16
@@ -71,12 +71,10 @@ def prefix_plan(
     if factor is not None and tail:
         norms, terms = _length(norms), (Term("norm", width, layer.dim, factor, 0),)
     norms[:, found.uncoded] = 0.0
-    if together and factor is None:
-        terms = _together(layer, basis, found, len(head), terms)
     rounding = roundings(layer, basis, found)
     slack, more = _shared(head, lost, found.size, rounding, found.uncoded, len(terms))
     level = Level(found.codes, _layout(head), found.scale, np.concatenate([norms, slack]), (*terms, *more))
-    levels = [level]
+    levels = [_together(layer, basis, found, level, (*head, *tail), len(head)) if together and factor is None else level]
     if tail and deeper:
         slack, more = _shared((*head, *tail), found.rest_lost, found.rest_size, rounding, found.uncoded, 0)
         levels.append(Level(found.rest, _layout(tail), found.rest_scale, slack, more, adds=True))
@@ -90,17 +88,31 @@ def prefix_groups(width: int, dim: int, deeper: bool = True) -> Groups:
     return Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper))
 
 
-def _together(layer: Layer, basis: Basis, found: Encoded, first: int, terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The terms of the tail's segments, which level 0 does not read at all; the first is the group ``first``."""
+def _together(layer: Layer, basis: Basis, found: Encoded, level: Level, segments: Segments, coded: int) -> Level:
+    """``level`` with what its estimates of all classes are off together: ``coded`` segments by what codes lose and by the
+    executor's rounding, the others, which it does not read, by all that is in them."""
     gram = moments(layer.weight, basis.centre, found.uncoded)
     if gram is None:
-        return terms
-    known = []
-    for group, term in enumerate(terms, first):
-        length = turned_norm(gram, basis.back[:, term.start : term.stop], layer.vocab)
+        return level
+    size = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.size.astype(np.float64))))
+
+    def length(group: int, back: Doubles) -> float:
+        def errors(part: slice) -> Doubles:
+            return np.asarray((layer.weight[part].astype(np.float64) - basis.centre) @ back) - decoded(level, group, part)
+
+        if group < coded:
+            return spectral_norm(layer.vocab, back.shape[1], errors, found.uncoded)
+        return turned_norm(gram, back, layer.vocab)
+
+    def known(term: Term) -> Term:
+        if term.kind != "norm":
+            return term
+        group = segments.index((term.start, term.stop))
         rounded = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.rounded[group].astype(np.float64))))
-        known.append(term._replace(together=length + rounded if length > 0 else 0.0))
-    return tuple(known)
+        joint = length(group, basis.back[:, term.start : term.stop])
+        return term._replace(together=joint + rounded + ROUNDING * size * (group < coded) if joint > 0 else 0.0)
+
+    return level._replace(terms=tuple(known(term) for term in level.terms))
 
 
 def spread(start: int, first: int, factor: int, stop: int) -> Segments:

@@ -50,20 +50,15 @@ def closest(query: Query, ids: Ids, low: Doubles, high: Doubles, shift: float) -
 
 
 def apart(query: Query, ids: Ids) -> tuple[float, Doubles]:
-    """``A``, and what each class may be off beside: the radius without the rows that A is for."""
+    """``A``, and what each class may be off beside: the radius without the terms that A is for."""
     level, halves = query.matrix.plan.levels[0], query.halves
     assert level.slack is not None
-    length, rows, sums = 0.0, slack_rows(level.terms), np.zeros(len(level.slack))
-    pairs = list(zip(level.terms, rows, strict=True))
-    covered = {row for term, row in pairs if term.together > 0}
-    covered |= {
-        row for term, row in pairs for other in level.terms
-        if term.kind == "peaks" and other.kind == "rest" and other.together > 0 and term[1:3] == other[1:3]
-    }  # fmt: skip
-    for term, row in pairs:
+    length, sums = 0.0, np.zeros(len(level.slack))
+    split = {term[1:3] for term in level.terms if term.kind == "rest" and term.together > 0}
+    for term, row in zip(level.terms, slack_rows(level.terms), strict=True):
         if term.together > 0:
             length += term.together * float(np.linalg.norm(halves.x[term.start : term.stop]))
-        if row not in covered:
+        elif term.kind != "peaks" or term[1:3] not in split:
             sums[row] += term.factor * query_half(term, halves)
     others = np.zeros(len(ids))
     for slack, half in zip(level.slack, sums, strict=True):
