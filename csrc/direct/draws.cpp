@@ -28,10 +28,10 @@ namespace headlong {
 namespace {
 
 constexpr double kFirstStage = 0.6;                          // of the squared error: what a closer look costs is a third of a row
-constexpr double kFewestBlocks = 16, kMostBlocks = Trail::kMore;  // of those that were not opened; between them one for each eps
+constexpr int64_t kFour = kBlock / kNeighbours;         // blocks whose gaps are summed up together
+constexpr double kFewestBlocks = 16, kMostBlocks = Trail::kMore - kFour;  // of those that were not opened; between them one for each eps
 constexpr double kMostRows = 4096;                      // beyond, a look at all classes is cheaper
 constexpr int64_t kAhead = 8;                           // records asked for before they are read
-constexpr int64_t kPiece = 64;                          // blocks that are weighed at once
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 // What the search left of one query, the same for all that is drawn then.
@@ -42,7 +42,7 @@ struct Start {
     double exact = 0, aim = 0;
     std::vector<float> boxes;  // exp(middle) of the blocks that were not opened
     std::vector<double> box_sums;
-    int64_t opened = 0;    // blocks of the trail; those that are drawn come behind them
+    int64_t opened = 0;    // blocks of the trail, made up to whole fours; those that are drawn come behind them
 };
 
 // A class that was taken: its place in the order, the rows that it stands for, its estimate and its middle.
@@ -75,39 +75,44 @@ class Points {
     size_t drawn_ = 0;
 };
 
-// Draws along runs of sixteen, whose sums are known and whose parts u(run) are looked up where points are; take(position, points on it).
-template <typename Parts, typename Take>
+// Draws along runs of so many parts u(run), looked up where points are, whose sums are known; take(position, points on it). Within a run
+// parts follow each other column by column of sixteen.
+template <int64_t kWide, typename Parts, typename Take>
 void draw_along(Points& points, const std::vector<double>& sums, const Parts& parts, const Take& take) {
     double before = 0;
     for (size_t run = 0; run < sums.size() && points.left(); before += sums[run++]) {
         if (!(points.at() < before + sums[run])) continue;
         const float* u = parts(static_cast<int64_t>(run));
+        float columns[kRun] = {};
+        for (int64_t i = 0; i < kWide; i += kRun)
+            for (int64_t j = 0; j < kRun; ++j) columns[j] += u[i + j];
         double sum = before;
-        for (int64_t i = 0; i < kRun; ++i) {
-            if (!(u[i] > 0)) continue;
-            sum += u[i];
-            if (const int times = points.before(sum); times > 0) take(static_cast<int64_t>(run) * kRun + i, times);
+        for (int64_t j = 0; j < kRun && points.left(); ++j) {
+            if (!(points.at() < sum + columns[j])) {
+                sum += columns[j];
+                continue;
+            }
+            for (int64_t i = j; i < kWide; i += kRun) {
+                sum += u[i];
+                if (const int times = points.before(sum); times > 0 && u[i] > 0) take(static_cast<int64_t>(run) * kWide + i, times);
+            }
         }
     }
 }
 
-// exp(middle of the box) of all blocks that were not opened.
+// exp(middle of the box) of all blocks that were not opened, as gaps: all boxes are taken to be as wide.
 void weigh_boxes(const Executor& e, const Blocks& b, Start& s) {
+    constexpr float kOne = 0.7320508f;  // w + w^2 / 2 = 1
     const int64_t nodes = b.levels[0].groups * kNeighbours, n = in_blocks(nodes);
     for (int32_t group : s.trail.groups) s.trail.boxes[group] = kNone;
-    if (static_cast<int64_t>(s.boxes.size()) < n) s.boxes.resize(n);
-    s.box_sums.resize(n / kRun);
-    constexpr int64_t kPart = kPiece * kNeighbours;
-    float est[kPart], gap[kPart];
-    const float rad[kPart] = {};
-    int32_t none[kRun];
-    for (int64_t first = 0; first < nodes; first += kPart) {
-        const int64_t count = std::min(kPart, nodes - first), whole = in_blocks(count);
-        std::copy_n(&s.trail.boxes[first], count, est);
-        std::fill(est + count, est + whole, kNone);
-        e.kernels->gaps(est, rad, whole, e.link, 1.f, s.w.shift, 0.f, &s.boxes[first], gap);
-        e.kernels->split(&s.boxes[first], whole, -kNone, 0, none, &s.box_sums[first / kRun]);
-    }
+    s.boxes.assign(n, kOne);
+    s.trail.boxes.resize(n, kNone);
+    std::fill(s.trail.boxes.begin() + nodes, s.trail.boxes.begin() + n, kNone);
+    s.box_sums.resize(n / kBlock);
+    int32_t ids[1];
+    float wide[1];
+    int64_t none = 0;
+    e.kernels->drawn({e.link, 1.f, s.w.shift, 1.f, -kNone}, s.trail.boxes.data(), s.boxes.data(), n, 0, ids, wide, &none, s.box_sums.data());
 }
 
 // The search, and what was scored. False where blocks do not answer.
@@ -119,7 +124,9 @@ bool start(const Executor& e, const Blocks& b, const double* hidden, const Quest
     const double fixed = float_error(e, s.w.shift, 1) + dot_error(e, hidden) + allow_float32(e, hidden, question, s.w);
     s.aim = question.eps - fixed;
     if (!(fixed < 0.5 * question.eps)) return false;
-    s.opened = static_cast<int64_t>(s.trail.groups.size());
+    const auto found = static_cast<int64_t>(s.trail.groups.size());
+    s.opened = (found + kFour - 1) / kFour * kFour;
+    std::fill_n(&s.trail.est[found * kNeighbours], (s.opened - found) * kNeighbours, kNone);
     s.exact = 0;
     for (size_t i = 0; i < s.trail.places.size(); ++i) {
         if (!std::isfinite(s.trail.z[i])) return false;
@@ -141,7 +148,7 @@ std::vector<float> draw_blocks(const Blocks& b, Start& s, const Kernels& kernels
     const BlockLevel& leaves = b.levels.back();
     const int64_t bytes = leaves.shape.group_bytes();
     Points points(kernels, key, 0, total, static_cast<int64_t>(std::clamp(1 / question.eps, kFewestBlocks, kMostBlocks)));
-    draw_along(points, s.box_sums, [&](int64_t run) { return &s.boxes[run * kRun]; }, [&](int64_t group, int times) {
+    draw_along<kBlock>(points, s.box_sums, [&](int64_t run) { return &s.boxes[run * kBlock]; }, [&](int64_t group, int times) {
         prefetch(leaves.records + group * bytes, bytes);
         s.trail.groups.push_back(static_cast<int32_t>(group));
         stands.push_back(static_cast<float>(times * points.step() / s.boxes[group]));
@@ -152,21 +159,42 @@ std::vector<float> draw_blocks(const Blocks& b, Start& s, const Kernels& kernels
     return stands;
 }
 
-// The gaps of `count` blocks from `first` on, up to kPiece and filled up to fours, times what they stand for; returns the sum of their
-// middles, which stand for as much.
-double weigh(const Executor& e, const Start& s, const std::vector<float>& stands, double narrow, int64_t first, int64_t count, float* gap) {
-    float rad[kPiece * kNeighbours], middle[kPiece * kNeighbours];
-    const int64_t n = count * kNeighbours, whole = in_blocks(n);
-    const float *est = &s.trail.est[first * kNeighbours], *upper = &s.trail.upper[first * kNeighbours];
-    for (int64_t i = 0; i < n; ++i) rad[i] = est[i] > kNone ? (upper[i] - est[i]) * static_cast<float>(narrow) : 0.f;
-    std::fill(rad + n, rad + whole, 0.f);
-    double sum = e.kernels->gaps(est, rad, whole, e.link, 1.f, s.w.shift, 0.f, middle, gap);
-    for (int64_t g = std::max<int64_t>(0, s.opened - first); g < count; ++g) {
-        const float times = stands[first + g - s.opened];
-        for (int64_t i = g * kNeighbours; i < (g + 1) * kNeighbours; ++i) {
-            sum += (static_cast<double>(times) - 1) * middle[i];
-            gap[i] *= times;
+// The gaps of the blocks that were opened, and their sums by fours; those from `edge` on are taken out, take(position). Returns the sum of
+// their middles.
+template <typename Take>
+double weigh_opened(const Executor& e, const Start& s, double narrow, float edge, float* gap, double* sums, const Take& take) {
+    const int64_t n = s.opened * kNeighbours;
+    const float *est = s.trail.est.data(), *upper = s.trail.upper.data();
+    for (int64_t i = 0; i < n; ++i) gap[i] = upper[i] - est[i];
+    Scratch<int32_t> ids(n);
+    Scratch<float> wide(n);
+    int64_t count = 0;
+    const double sum = e.kernels->drawn({e.link, 1.f, s.w.shift, static_cast<float>(narrow * e.link_a), edge}, est, gap, n, 0, ids.data(), wide.data(), &count, sums);
+    for (int64_t i = 0; i < count; ++i) take(ids[i]);
+    return sum;
+}
+
+// The same of those that were drawn, times what they stand for.
+template <typename Take>
+double weigh_drawn(const Executor& e, const Start& s, const std::vector<float>& stands, double narrow, float edge, float* gap, double* sums, const Take& take) {
+    constexpr int64_t kClasses = kFour * kNeighbours;
+    float rad[kClasses], middle[kClasses];
+    double sum = 0;
+    for (size_t first = 0; first < stands.size(); first += kFour) {
+        const int64_t start = (s.opened + static_cast<int64_t>(first)) * kNeighbours;
+        const float *est = &s.trail.est[start], *upper = &s.trail.upper[start];
+        for (int64_t i = 0; i < kClasses; ++i) rad[i] = est[i] > kNone ? (upper[i] - est[i]) * static_cast<float>(narrow) : 0.f;
+        e.kernels->gaps(est, rad, kClasses, e.link, 1.f, s.w.shift, 0.f, middle, gap);
+        double left = 0;
+        for (int64_t i = 0; i < kClasses; ++i, ++gap) {
+            const size_t block = first + static_cast<size_t>(i / kNeighbours);
+            const float times = block < stands.size() ? stands[block] : 0.f;
+            sum += static_cast<double>(times) * middle[i];
+            *gap *= times;
+            if (*gap >= edge) take(start + i), *gap = 0;
+            left += *gap;
         }
+        *sums++ = left;
     }
     return sum;
 }
@@ -227,7 +255,7 @@ double from_closer_looks(const Executor& e, const Blocks& b, const Start& s, con
     if (!(wanted < kMostRows)) return std::numeric_limits<double>::quiet_NaN();
     if (wanted > 0) {
         Points points(*e.kernels, key, 2, total, static_cast<int64_t>(wanted));
-        draw_along(points, sums, [&](int64_t run) { return &kept[run * kRun]; },
+        draw_along<kRun>(points, sums, [&](int64_t run) { return &kept[run * kRun]; },
                    [&](int64_t at, int times) { take(at, taken[at].weight * times * points.step() / kept[at]); });
     }
     mark("block draws: closer looks");
@@ -238,31 +266,25 @@ double from_closer_looks(const Executor& e, const Blocks& b, const Start& s, con
 // where that would be too many.
 bool choose(const Executor& e, const Blocks& b, const Start& s, const std::vector<float>& stands, double spend, uint64_t key, double* known,
             std::vector<Taken>& taken) {
-    const auto groups = static_cast<int64_t>(s.trail.groups.size());
+    const int64_t fours = s.opened / kFour + (static_cast<int64_t>(stands.size()) + kFour - 1) / kFour;
     const float edge = edge_for(spend, s.aim, s.exact);
-    std::vector<double> sums((groups + 3) / 4 * 4);
-    Scratch<float> gaps(sums.size() * kRun);
-    Scratch<int32_t> ids(kPiece * kNeighbours + kRun);
+    std::vector<double> sums(fours);
+    Scratch<float> gaps(fours * kBlock);
     const auto take = [&](int64_t at, double part) {
         const int64_t g = at / kNeighbours;
         const double stood = g < s.opened ? 1.0 : static_cast<double>(stands[g - s.opened]), est = s.trail.est[at];
         const auto place = static_cast<int32_t>(s.trail.groups[g] * kNeighbours + at % kNeighbours);
         taken.push_back({place, s.trail.est[at], stood * part, std::exp(e.linked(est) - s.w.shift)});
     };
-    *known = s.exact;
-    for (int64_t first = 0; first < groups; first += kPiece) {
-        const int64_t count = std::min(kPiece, groups - first);
-        float* gap = &gaps[first * kNeighbours];
-        *known += weigh(e, s, stands, b.draws.narrow[0], first, count, gap);
-        const int64_t wide = e.kernels->split(gap, in_blocks(count * kNeighbours), edge, static_cast<int32_t>(first * kNeighbours), ids.data(), &sums[first]);
-        for (int64_t i = 0; i < wide; ++i) take(ids[i], 1);
-    }
+    const auto whole = [&](int64_t at) { take(at, 1); };
+    *known = s.exact + weigh_opened(e, s, b.draws.narrow[0], edge, gaps.data(), sums.data(), whole);
+    *known += weigh_drawn(e, s, stands, b.draws.narrow[0], edge, &gaps[s.opened * kNeighbours], sums.data() + s.opened / kFour, whole);
     mark("block draws: weighing");
     const double total = total_of(sums), wanted = rows_for(spend, total, s.aim, *known);
     if (!(wanted < kMostRows) || static_cast<double>(taken.size()) > kMostRows) return false;
     if (wanted == 0) return true;
     Points points(*e.kernels, key, 1, total, static_cast<int64_t>(wanted));
-    draw_along(points, sums, [&](int64_t run) { return &gaps[run * kRun]; },
+    draw_along<kBlock>(points, sums, [&](int64_t run) { return &gaps[run * kBlock]; },
                [&](int64_t at, int times) { take(at, times * points.step() / gaps[at]); });
     mark("block draws: choice");
     return true;
@@ -274,6 +296,7 @@ double estimate(const Executor& e, const Blocks& b, Start& s, const double* hidd
     const double none = std::numeric_limits<double>::quiet_NaN();
     const bool closer = b.closer != nullptr;
     const std::vector<float> stands = draw_blocks(b, s, *e.kernels, question, key, answer);
+    mark("block draws: blocks");
     std::fill_n(&s.trail.est[s.trail.groups.size() * kNeighbours], 4 * kNeighbours, kNone);  // up to whole fours of blocks
     double known = 0;
     std::vector<Taken> taken;

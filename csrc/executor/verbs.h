@@ -86,7 +86,7 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
 // normaliser/gaps.cpp: what is scored and what is drawn from
 double allow_float32(const Executor& e, const double* hidden, const Question& question, Weighed& w);
 void score_near(const Executor& e, const double* hidden, const Weighed& w, std::vector<Scored>& rows, int threads);
-void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double beta, int threads, Weighed& w);
+void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w);
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer);
 bool score_widest(const Executor& e, Look& look, int q, float edge, double most, double beta, int threads, Weighed& w,

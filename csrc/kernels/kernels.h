@@ -212,6 +212,16 @@ struct Kernels {
     // left in the g-th run of kRun classes, in float64.
     int64_t (*split)(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums);
 
+    // What may be drawn, in one pass: middle = exp(link(est) * beta - shift), gap = middle * (w + w^2 / 2), w = rad * narrow, as far as
+    // float32 goes; 0 and 0 for a class at -inf, whatever its radius. The gaps replace the radii. Classes with gap >= edge are taken out: their ids (first +
+    // position) and gaps are returned, and theirs becomes 0. sums[b] is what is left in the b-th 64 classes; returns the sum of middles.
+    struct Drawn {
+        Link link;
+        float beta, shift, narrow, edge;
+    };
+    double (*drawn)(const Drawn& by, const float* est, float* rad, int64_t n, int32_t first, int32_t* ids, float* gaps, int64_t* count,
+                    double* sums);
+
     // Values of est - rad above `floor`.
     int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);
 

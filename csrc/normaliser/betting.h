@@ -41,17 +41,12 @@ inline double draws_for(double odds, double e, double spread) {
     return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
 }
 
-// How many draws an estimate takes: until a bet with `odds` is won, or as queries taught.
+// How many draws a bet with `odds` takes.
 struct Rule {
     double odds = 2;
-    const Draws* learned = nullptr;
-    double spread = 0;  // the mean of X^2 that a bet expects before anything is drawn
+    double spread = 0;  // the mean of X^2 that it expects before anything is drawn
 
-    double draws(double e) const {  // for a mean that is off by `e` at most
-        if (learned == nullptr) return draws_for(odds, e, spread);
-        const double r = 1 / std::max(e, 1e-150);
-        return learned->spend * (r * r + r);
-    }
+    double draws(double e) const { return draws_for(odds, e, spread); }  // for a mean that is off by `e` at most
 };
 
 // A bet that the sum known + total * E[X] is within exp(+-aim) of where the draws of X in [-1, 1] put it.

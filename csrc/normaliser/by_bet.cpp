@@ -42,8 +42,8 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
     const double aim = question.eps - fixed, odds = 2 / question.delta, most = most_rows(e, look);
     if (aim <= 0) return refine(e, look, q, question, threads, scored, lse, answer);
     w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
-    const Rule rule{odds, nullptr, spread_of(e, look, q, used)};
-    weigh(e, look, q, rule, question.beta, threads, w);
+    const Rule rule{odds, spread_of(e, look, q, used)};
+    weigh(e, look, q, question.beta, threads, w);
     mark("bet: weighing");
     const Wager wager = look_where_it_pays(e, look, q, exact, aim, rule, question.beta, threads, w, answer);
     mark("bet: closer looks");

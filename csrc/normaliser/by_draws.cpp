@@ -1,88 +1,257 @@
-// The normaliser from as many rows as queries taught to be enough. Middles b and gaps u are those of normaliser/gaps.cpp, the gaps by what
-// is typical of a radius; the widest are scored, and with the others' r = sum u / (aim * sum) known
+// The normaliser from as many rows as queries taught, in one pass over the classes.
 //
-//     n = spend * (r^2 + r) rows are drawn in proportion to u:      sum of terms ~ exact + sum b + (sum u) * mean X,   X = (term - b) / u
+// Every class has a middle b = exp(estimate) and a gap u, about b times what is typical of its radius. Gaps are lines, one for each
+// chunk of the classes, on which points fall at a distance `step`; a class of gap u has step / u of its error counted for each:
 //
-// X has a variance near one whatever the query, so one number serves them all: `spend` was bounded on queries that chose nothing
-// else (previews/draws.py). Nothing is looked at between draws, so they need not be independent: one falls on each n-th of the line.
+//     sum of terms ~ exact + sum b + sum over the points of (term - b) * step / u,      step = aim * sum b / (spend * (r + 1))
+//
+// r = sum u / (aim * sum b), which the look has, so that the points are some spend * (r^2 + r). Classes whose gap is wide beside a step are
+// looked at closer; then they are scored, or drawn with a chance of what is left of it over a step. (term - b) / u has a variance
+// near one whatever the query, so one number serves them all: `spend` was bounded on queries that chose nothing else
+// (previews/draws.py). Gaps decide what is read; however they are guessed, the estimate has no bias.
 #include <cmath>
 #include <limits>
 
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"
+#include "runtime/prefetch.h"
+#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
 
-// What is drawn from once the widest are scored.
-struct Line {
-    Weighed w;
-    Scratch<double> before;  // sums of the gaps, run by run
-    double exact = 0, known = 0, total = 0, aim = 0;
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr double kWidest = 1e3;  // r beyond which nothing is drawn
+
+// A class with a wide gap, or with what a closer look left of it.
+struct Wide {
+    int32_t id;
+    float est, gap;
 };
 
-// The middles and gaps, which no spend changes.
-Line start_line(const Executor& e, Look& look, int q, const Question& question, const Rule& rule, int threads, const std::vector<Scored>& scored) {
-    Line line;
-    Weighed& w = line.w;
-    line.exact = take_out(e, look, q, scored, question.beta, &w.shift);
-    const double fixed = float_error(e, w.shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) + allow_float32(e, &look.hidden[q * e.dim], question, w);
-    line.aim = question.eps - fixed;
-    w.slop = static_cast<float>(0x1p-14 + 2 * fixed);
-    weigh(e, look, q, rule, question.beta, threads, w);
-    return line;
-}
+// What one query's draws go by. Gaps take the place of radii, which nobody wants behind them.
+struct Line {
+    Weighed w;  // its shift, and the hidden vector in float32 where that will do
+    Scratch<float> own;
+    float* gap = nullptr;
+    Scratch<double> blocks;       // sums of the gaps of each kBlock classes
+    std::vector<double> middles;  // sums of the middles, chunk by chunk
+    std::vector<float> edges;     // gaps from which each deeper level pays, and from which a class is scored
+    double exact = 0, aim = 0, step = 0;
+    double likely = 0;            // rows that are read
+};
 
-template <typename T>
-void copy_to(const Scratch<T>& from, Scratch<T>& to) {
-    to.resize(from.size());
-    std::copy_n(from.data(), from.size(), to.data());
-}
+int64_t chunks_of(const Executor& e) { return (e.padded + kChunk - 1) / kChunk; }
 
-Line again(const Line& from) {
-    Line line;
-    copy_to(from.w.middle, line.w.middle);
-    copy_to(from.w.gap, line.w.gap);
-    line.w.floats = from.w.floats;
-    line.w.sum = from.w.sum;
-    line.w.shift = from.w.shift;
-    line.w.slop = from.w.slop;
-    line.exact = from.exact;
-    line.aim = from.aim;
-    return line;
-}
-
-// Takes the widest out of it.
-Status lay_out(const Executor& e, Look& look, int q, const Question& question, const Rule& rule, int threads, std::vector<Scored>& scored,
-               Line& line, Answer& answer) {
-    const double most = most_rows(e, look);
-    Weighed& w = line.w;
-    const Wager wager = look_where_it_pays(e, look, q, line.exact, line.aim, rule, question.beta, threads, w, answer);
-    line.before.resize(e.padded / kRun + 1);
-    if (!(wager.cost < worth_scoring(e, look) * static_cast<double>(e.vocab))) return Status::finish_densely;
-    if (!score_widest(e, look, q, wager.edge, 2 * most, question.beta, threads, w, line.before, &line.exact, scored)) return Status::finish_densely;
-    line.total = line.before[e.padded / kRun];
-    line.known = line.exact + w.sum;
-    return out_of_range(line.exact, line.known) || !(line.known > 0) ? Status::finish_densely : Status::done;
-}
-
-// The normaliser as `count` rows say, drawn by `key`.
-double estimate(const Executor& e, const Look& look, int q, const Question& question, const Line& line, int64_t count, uint64_t key, int threads,
-                Answer& answer) {
-    double mean = 0;
-    if (line.total > 0 && count > 0) {
-        const auto term = [&](const Scored& s) { return std::exp(e.linked(s.z) * question.beta - line.w.shift); };
-        const std::vector<double> points = spread_points(*e.kernels, key, 0x20000000u, count, line.total);
-        for (double x : sample_terms(e, look, q, line.w, line.before, points, threads, term, answer)) mean += x;
-        mean /= static_cast<double>(count);
+// How much of a gap a deeper level leaves, by the classes that stand for all.
+double left_by(const Executor& e, const Look& look, int q, size_t level) {
+    const Radius& before = level == 0 ? look.prepared.radius[q] : look.prepared.deeper[q * e.deeper.size() + level - 1].radius;
+    const Radius& after = look.prepared.deeper[q * e.deeper.size() + level].radius;
+    double now = 0, then = 0;
+    for (int64_t i = 0; i < 16; ++i) {
+        const int64_t id = e.vocab * i / 16;
+        now += e.draws.narrow[level] * before.at(id);
+        then += e.draws.narrow[level + 1] * after.at(id);
     }
-    return line.w.shift + std::log(std::max(line.known + line.total * mean, line.exact));
+    return now > 0 && then < now ? then / now : 1;
 }
 
-// What may be drawn is far less than what makes a query better read densely.
-int64_t count_of(const Executor& e, const Look& look, const Line& line, const Rule& rule) {
-    const double wanted = line.total > 0 ? std::ceil(rule.draws(line.aim * line.known / line.total)) : 0;
-    return wanted < most_rows(e, look) ? static_cast<int64_t>(wanted) : -1;
+// What the look's own sums say before any class is weighed: the step, and from which gap on a class is worth a row, or a closer look, which
+// costs a part of one and leaves a part of the gap.
+void guess(const Executor& e, const Look& look, int q, const std::vector<Scored>& scored, double beta, double shift, const Draws& draws, Line& line) {
+    const Masses& masses = look.masses[q];
+    const double fade = std::exp(masses.shift - shift);
+    double known = masses.sums.centre * fade, gaps = masses.sums.moved * fade;
+    for (const Scored& s : scored) {
+        const double est = look.est[q * e.padded + s.id], rad = look.rad.empty() ? look.prepared.radius[q].at(s.id) : look.rad[s.id];
+        const double mass = std::exp(e.linked(est) * beta - shift);
+        known -= mass;
+        gaps -= mass * (e.linked(est + rad) - e.linked(est)) * beta;
+    }
+    known = line.exact + std::max(known, 0.0);
+    const double found = draws.narrow[0] * gaps / (line.aim * known);
+    double r = found < kWidest ? std::max(found, 0.0) : kWidest;
+    const double worth = line.aim * known / (draws.spend * (2 * r + 1));
+    line.step = line.aim * known / (draws.spend * (r + 1));
+    for (size_t level = 0; level < e.deeper.size(); ++level) {
+        const double left = left_by(e, look, q, level), price = kCloser * static_cast<double>(e.deeper[level].bytes) / e.row_bytes();
+        line.edges.push_back(static_cast<float>(std::min(1e37, price / (1 - left) * worth)));
+        r *= left;
+    }
+    line.edges.push_back(static_cast<float>(worth));
+    line.likely = draws.spend * (r * r + r);
+}
+
+Line start_line(const Executor& e, Look& look, int q, const Question& question, const Draws& draws, const std::vector<Scored>& scored) {
+    Line line;
+    const double* hidden = &look.hidden[q * e.dim];
+    double shift = look.masses[q].shift;
+    for (const Scored& s : scored) shift = std::max(shift, e.linked(s.z) * question.beta);
+    const double fixed = float_error(e, shift, question.beta) + dot_error(e, hidden) + allow_float32(e, hidden, question, line.w);
+    line.aim = question.eps - fixed;
+    for (const Scored& s : scored) line.exact += std::exp(e.linked(s.z) * question.beta - shift);
+    guess(e, look, q, scored, question.beta, shift, draws, line);
+    line.exact = take_out(e, look, q, scored, question.beta, &line.w.shift);
+    if (look.rad.empty()) line.own.resize(e.padded);
+    line.gap = look.rad.empty() ? line.own.data() : look.rad.data();
+    line.middles.resize(chunks_of(e));
+    line.blocks.resize(e.padded / kBlock);
+    return line;
+}
+
+// The gaps of a chunk, and the sum of its middles. Those that are worth a closer look, or a row, are taken out.
+void weigh_chunk(const Executor& e, const Look& look, int q, double beta, int64_t c, Line& line, std::vector<Wide>& wide) {
+    const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+    const float *est = look.est.data() + q * e.padded, least = *std::min_element(line.edges.begin(), line.edges.end());
+    float* gap = line.gap + first;
+    if (look.rad.empty()) e.kernels->radius(look.prepared.radius[q], first, n, gap);
+    const double slope = e.link.form == LinkForm::softcap ? 1.0 : e.link_a;
+    const Kernels::Drawn by{e.link, static_cast<float>(beta), line.w.shift, static_cast<float>(e.draws.narrow[0] * slope * beta), least};
+    int32_t ids[kChunk];
+    float gaps[kChunk];
+    int64_t count = 0;
+    line.middles[c] = e.kernels->drawn(by, est + first, gap, n, static_cast<int32_t>(first), ids, gaps, &count, &line.blocks[first / kBlock]);
+    for (int64_t i = 0; i < count; ++i) {
+        wide.push_back({ids[i], est[ids[i]], gaps[i]});
+        if (!e.deeper.empty()) prefetch(e.deeper[0].codes + ids[i] * e.deeper[0].bytes, e.deeper[0].bytes);
+    }
+}
+
+// Looks closer at those that a deeper level pays for.
+void look_closer(const Executor& e, const Look& look, int q, double beta, Line& line, size_t level, std::vector<Wide>& wide, double* bytes) {
+    constexpr int64_t kGrain = kBlock;
+    std::vector<Wide*> some;
+    for (Wide& one : wide)
+        if (one.gap >= line.edges[level]) some.push_back(&one);
+    const float zero[kGrain] = {};
+    float before[kGrain], closer[kGrain], rad[kGrain] = {}, old[kGrain], middle[kGrain], gap[kGrain];
+    int32_t ids[kGrain];
+    for (size_t start = 0; start < some.size(); start += kGrain) {
+        const auto n = static_cast<int64_t>(std::min<size_t>(kGrain, some.size() - start));
+        std::fill_n(before, kGrain, kNone);
+        for (int64_t i = 0; i < n; ++i) {
+            ids[i] = some[start + i]->id;
+            before[i] = some[start + i]->est;
+        }
+        std::copy_n(before, kGrain, closer);
+        look_deeper(e, look, q, static_cast<int>(level), ids, n, closer, rad);
+        for (int64_t i = 0; i < n; ++i) rad[i] *= static_cast<float>(e.draws.narrow[level + 1]);
+        e.kernels->gaps(before, zero, kGrain, e.link, static_cast<float>(beta), line.w.shift, 0.f, old, gap);
+        e.kernels->gaps(closer, rad, kGrain, e.link, static_cast<float>(beta), line.w.shift, 0.f, middle, gap);
+        for (int64_t i = 0; i < n; ++i) {
+            Wide& one = *some[start + i];
+            one = {one.id, closer[i], gap[i]};
+            line.middles[one.id / kChunk] += static_cast<double>(middle[i]) - old[i];
+        }
+    }
+    *bytes += static_cast<double>(some.size()) * static_cast<double>(e.deeper[level].bytes);
+}
+
+// Reads rows some time after they were asked for, and adds up what they say, chunk by chunk: in the same order whichever threads do it.
+class Rows {
+  public:
+    Rows(const Executor& e, const double* hidden, double beta, const Weighed& w, std::vector<double>& sums)
+        : e_(e), hidden_(hidden), beta_(beta), w_(w), sums_(sums) {}
+
+    // The error of the middle of a class, so many times.
+    void take(int64_t id, float est, double times) {
+        const auto bytes = static_cast<int64_t>(e_.row_bytes());
+        prefetch(static_cast<const uint8_t*>(e_.weight) + id * bytes, bytes);
+        wanted_.push_back({id, 0});
+        taken_.push_back({times, est});
+        if (wanted_.size() >= read_ + kBehind + kGroup) read(kGroup);
+    }
+    void close() {
+        if (read_ < wanted_.size()) read(wanted_.size() - read_);
+    }
+    int64_t count() const { return static_cast<int64_t>(wanted_.size()); }
+
+  private:
+    static constexpr size_t kGroup = 8, kBehind = 24;
+
+    void read(size_t n) {
+        some_.assign(wanted_.begin() + read_, wanted_.begin() + read_ + n);
+        score_near(e_, hidden_, w_, some_, 1);
+        for (size_t i = 0; i < n; ++i) {
+            const auto& [times, est] = taken_[read_ + i];
+            const double middle = std::exp(e_.linked(est) * beta_ - w_.shift), term = std::exp(e_.linked(some_[i].z) * beta_ - w_.shift);
+            sums_[some_[i].id / kChunk] += times * (term - middle);
+        }
+        read_ += n;
+    }
+
+    const Executor& e_;
+    const double* hidden_;
+    double beta_;
+    const Weighed& w_;
+    std::vector<double>& sums_;
+    std::vector<Scored> wanted_, some_;
+    std::vector<std::pair<double, float>> taken_;
+    size_t read_ = 0;
+};
+
+// Numbers in [0, 1), by name.
+double uniform(uint64_t key, uint64_t name) { return static_cast<double>(mix(key + 0x9E3779B97F4A7C15u * (name + 1)) >> 11) * 0x1p-53; }
+
+// The classes of a chunk on whose gaps points fall, one in each step of its line.
+void draw_chunk(const Executor& e, const float* est, const Line& line, int64_t c, uint64_t key, Rows& rows) {
+    constexpr int64_t kColumns = 16;
+    const int64_t stop = std::min((c + 1) * kChunk, e.padded);
+    uint64_t count = 0;
+    const auto next = [&] { return line.step * (static_cast<double>(count) + uniform(key, static_cast<uint64_t>(c) << 32 | count)); };
+    double before = 0, point = next();
+    for (int64_t first = c * kChunk; first < stop; first += kBlock) {
+        double sum = before;
+        before += line.blocks[first / kBlock];
+        if (!(point < before)) continue;
+        const float* gap = line.gap + first;
+        float columns[kColumns];
+        for (int64_t j = 0; j < kColumns; ++j) columns[j] = (gap[j] + gap[j + kColumns]) + (gap[j + 2 * kColumns] + gap[j + 3 * kColumns]);
+        for (int64_t j = 0; j < kColumns; ++j) {
+            if (!(point < sum + columns[j])) {
+                sum += columns[j];
+                continue;
+            }
+            for (int64_t i = j; i < kBlock; i += kColumns) {
+                int times = 0;
+                for (sum += gap[i]; point < sum; point = next()) ++times, ++count;
+                if (times > 0) rows.take(first + i, est[first + i], times * line.step / gap[i]);
+            }
+        }
+    }
+}
+
+// Those that were taken out: scored, or drawn by themselves.
+void draw_wide(const Line& line, const std::vector<Wide>& wide, uint64_t key, Rows& rows) {
+    for (const Wide& one : wide) {
+        const double chance = one.gap >= line.edges.back() ? 1 : one.gap / line.step;
+        if (chance >= 1) rows.take(one.id, one.est, 1);
+        else if (uniform(key, uint64_t{1} << 63 | static_cast<uint64_t>(one.id)) < chance) rows.take(one.id, one.est, 1 / chance);
+    }
+}
+
+// The part of a thread: its chunks, what is wide in them, and what was read.
+struct Share {
+    int64_t start = 0, stop = 0, rows = 0;
+    std::vector<Wide> wide;
+    double bytes = 0;
+};
+
+std::vector<Share> shares(const Executor& e, int threads) {
+    std::vector<Share> all(threads);
+    for (int t = 0; t < threads; ++t) all[t].start = chunks_of(e) * t / threads, all[t].stop = chunks_of(e) * (t + 1) / threads;
+    return all;
+}
+
+// What a line and the rows behind it say; none (NaN) where these are more than what makes a query better read densely.
+double estimate(const Executor& e, const Look& look, const Line& line, const std::vector<Share>& all, const std::vector<double>& sums, Answer& answer) {
+    int64_t rows = 0;
+    for (const Share& one : all) rows += one.rows;
+    answer.rows += rows;
+    answer.bytes += static_cast<double>(rows) * e.row_bytes();
+    const double known = line.exact + std::accumulate(line.middles.begin(), line.middles.end(), 0.0);
+    if (!(static_cast<double>(rows) < most_rows(e, look)) || out_of_range(line.exact, known)) return std::numeric_limits<double>::quiet_NaN();
+    return line.w.shift + std::log(std::max(known + std::accumulate(sums.begin(), sums.end(), 0.0), line.exact));
 }
 
 }  // namespace
@@ -100,15 +269,33 @@ bool learned(const Executor& e, const Look& look, int q, const Question& questio
     return float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]) < 0.5 * question.eps;
 }
 
+// Rows are asked for as soon as a point falls on their class: while they come, the next chunks are weighed.
 Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
             Answer& answer) {
-    const Rule rule{0, &e.draws};
-    Line line = start_line(e, look, q, question, rule, threads, scored);
-    const Status status = lay_out(e, look, q, question, rule, threads, scored, line, answer);
-    const int64_t count = status == Status::done ? count_of(e, look, line, rule) : -1;
-    if (count < 0) return Status::finish_densely;
-    lse = {estimate(e, look, q, question, line, count, key_of(&look.hidden[q * e.dim], e.dim, question.seed), threads, answer), question.eps};
-    return Status::done;
+    Line line = start_line(e, look, q, question, e.draws, scored);
+    if (!(line.likely < most_rows(e, look))) return Status::finish_densely;
+    const double* hidden = &look.hidden[q * e.dim];
+    const uint64_t key = key_of(hidden, e.dim, question.seed);
+    std::vector<Share> all = shares(e, threads);
+    std::vector<double> sums(chunks_of(e));
+    mark("draws: step");
+    run_parallel(threads, [&](int t) {
+        Share& own = all[t];
+        Rows rows(e, hidden, question.beta, line.w, sums);
+        for (int64_t c = own.start; c < own.stop; ++c) {
+            check_in();
+            weigh_chunk(e, look, q, question.beta, c, line, own.wide);
+            draw_chunk(e, look.est.data() + q * e.padded, line, c, key, rows);
+        }
+        for (size_t level = 0; level < e.deeper.size(); ++level) look_closer(e, look, q, question.beta, line, level, own.wide, &own.bytes);
+        draw_wide(line, own.wide, key, rows);
+        rows.close();
+        own.rows = rows.count();
+    });
+    for (const Share& one : all) answer.bytes += one.bytes;
+    answer.passes += 1;
+    lse = {estimate(e, look, line, all, sums, answer), question.eps};
+    return std::isnan(lse.value) ? Status::finish_densely : Status::done;
 }
 
 namespace {
@@ -118,6 +305,7 @@ void try_one(const Executor& e, const double* hidden, int64_t row, const Questio
              double* out) {
     Look look = start_look(e, e.preview, hidden, {row}, 1);
     look.est.resize(e.padded);
+    look.rad.resize(e.padded);
     look_at_all(e, look, question);
     Answer answer;
     std::vector<Scored> scored;
@@ -126,20 +314,29 @@ void try_one(const Executor& e, const double* hidden, int64_t row, const Questio
     if (question.k > 0 && !best_of(e, look, 0, question.k, 1, answer.best, scored, est, upper, answer)) return;
     const Interval sure = normaliser(e, look, 0, question, scored, est, upper);
     if (sure.error + dot_error(e, look.hidden.data()) <= question.eps || !learned(e, look, 0, question)) return;
-    const Line start = start_line(e, look, 0, question, {0, &e.draws}, 1, scored);
-    const std::vector<float> before(look.est.data(), look.est.data() + e.padded);
+    const std::vector<float> kept(look.est.data(), look.est.data() + e.padded), radii(look.rad.data(), look.rad.data() + e.padded);
     Draws draws = e.draws;
     const uint64_t key = key_of(look.hidden.data(), e.dim, question.seed);
     for (size_t s = 0; s < spends.size(); ++s) {
         draws.spend = spends[s];
-        const Rule rule{0, &draws};
-        Line line = again(start);
-        std::copy(before.begin(), before.end(), look.est.data());
-        std::vector<Scored> known = scored;
-        if (lay_out(e, look, 0, question, rule, 1, known, line, answer) != Status::done) continue;
-        const int64_t count = count_of(e, look, line, rule);
-        for (int t = 0; count >= 0 && t < tries; ++t)
-            out[s * tries + t] = estimate(e, look, 0, question, line, count, mix(key + static_cast<uint64_t>(t)), 1, answer);
+        std::copy(kept.begin(), kept.end(), look.est.data());
+        std::copy(radii.begin(), radii.end(), look.rad.data());
+        Line line = start_line(e, look, 0, question, draws, scored);
+        if (!(line.likely < most_rows(e, look))) continue;
+        std::vector<Share> all = shares(e, 1);
+        Share& own = all.front();
+        for (int64_t c = own.start; c < own.stop; ++c) weigh_chunk(e, look, 0, question.beta, c, line, own.wide);
+        for (size_t level = 0; level < e.deeper.size(); ++level) look_closer(e, look, 0, question.beta, line, level, own.wide, &own.bytes);
+        for (int t = 0; t < tries; ++t) {
+            std::vector<double> sums(chunks_of(e));
+            Rows rows(e, look.hidden.data(), question.beta, line.w, sums);
+            const uint64_t other = mix(key + static_cast<uint64_t>(t));
+            for (int64_t c = own.start; c < own.stop; ++c) draw_chunk(e, look.est.data(), line, c, other, rows);
+            draw_wide(line, own.wide, other, rows);
+            rows.close();
+            own.rows = rows.count();
+            out[s * tries + t] = estimate(e, look, line, all, sums, answer);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 // The gaps of a query's classes: which are wide enough to be looked at more closely or to be scored, where the others are drawn from.
 //
 // How many rows to score, and whether a deeper level pays, is guessed from some classes of each chunk; what is drawn, with which
-// probability, and what becomes of it (normaliser/by_bet.cpp, normaliser/by_draws.cpp) is exact.
+// probability, and what becomes of it (normaliser/by_bet.cpp) is exact.
 #include <algorithm>
 #include <numeric>
 
@@ -49,12 +49,8 @@ void score_near(const Executor& e, const double* hidden, const Weighed& w, std::
     });
 }
 
-// The middles and gaps of all classes, and the sums of the middles chunk by chunk. What was learned is a share of radii, which the look
-// may have kept.
-void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double beta, int threads, Weighed& w) {
-    const bool learned = rule.learned != nullptr, kept = learned && !look.rad.empty();
-    const Radius& radius = learned ? look.prepared.radius[q] : look.prepared.likely[q];
-    const float narrow = learned ? static_cast<float>(rule.learned->narrow[0]) : 1.f;
+// The middles and gaps of all classes, and the sums of the middles chunk by chunk.
+void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w) {
     const float* est = look.est.data() + q * e.padded;
     const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
     w.middle.resize(e.padded);
@@ -63,9 +59,7 @@ void weigh(const Executor& e, const Look& look, int q, const Rule& rule, double 
     over_chunks(chunks, threads, [&](int, int64_t c) {
         float rad[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        if (kept) std::copy_n(&look.rad[first], n, rad);
-        else e.kernels->radius(radius, first, n, rad);
-        for (int64_t i = 0; i < n && learned; ++i) rad[i] *= narrow;
+        e.kernels->radius(look.prepared.likely[q], first, n, rad);
         sums[c] = e.kernels->gaps(est + first, rad, n, e.link, static_cast<float>(beta), w.shift, w.slop, &w.middle[first],
                                 &w.gap[first]);
     });
@@ -134,7 +128,7 @@ Wager cheapest(const Outline& all, const Weighed& w, double known, double aim, c
 }
 
 // Brings the classes with gaps from `edge` on to a deeper level.
-void look_closer(const Executor& e, Look& look, int q, int level, float edge, const Rule& rule, double beta, int threads, Weighed& w, Outline& outline,
+void look_closer(const Executor& e, Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Outline& outline,
                  Answer& answer) {
     constexpr int64_t kGrain = 256;
     const float none[kChunk] = {};
@@ -159,7 +153,6 @@ void look_closer(const Executor& e, Look& look, int q, int level, float edge, co
         std::fill(rad, rad + whole, 0.f);
         for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
         look_deeper(e, look, q, level, some, n, closer, rad);
-        for (int64_t i = 0; rule.learned != nullptr && i < n; ++i) rad[i] *= static_cast<float>(rule.learned->narrow[level + 1]);
         e.kernels->gaps(closer, rad, whole, e.link, static_cast<float>(beta), w.shift, w.slop, middle, gap);
         for (int64_t i = 0; i < n; ++i) {
             moved[g] += static_cast<double>(middle[i]) - w.middle[some[i]];
@@ -175,15 +168,12 @@ void look_closer(const Executor& e, Look& look, int q, int level, float edge, co
 }
 
 // How much of a gap a deeper level leaves, by the classes that stand for all.
-double left_by(const Executor& e, const Look& look, int q, const Rule& rule, size_t level) {
+double left_by(const Executor& e, const Look& look, int q, size_t level) {
     const DeeperQuery& query = look.prepared.deeper[q * e.deeper.size() + level];
-    const Draws* learned = rule.learned;
-    const Radius& radius = learned == nullptr ? look.prepared.likely[q] : look.prepared.radius[q];
-    const double coarse = learned == nullptr ? 1 : learned->narrow[0], fine = learned == nullptr ? 1 : learned->narrow[level + 1];
     double now = 0, then = 0;
     for (int64_t i = 0; i < 16; ++i) {
         const int64_t id = e.vocab * i / 16;
-        const double wide = coarse * radius.at(id), narrow = fine * query.radius.at(id);
+        const double wide = look.prepared.likely[q].at(id), narrow = query.radius.at(id);
         if (!(wide < 20)) continue;
         now += std::expm1(wide);
         then += std::expm1(narrow);
@@ -202,9 +192,9 @@ Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, dou
     const double most = 0.8 * part_of_dense(e, look) * static_cast<double>(e.vocab);
     for (size_t level = 0; look.source == &e.preview && level < e.deeper.size(); ++level) {
         const double price = kCloser * static_cast<double>(e.deeper[level].bytes) / e.row_bytes();
-        const Wager closer = cheapest(outline, w, exact, aim, rule, price, left_by(e, look, q, rule, level));
+        const Wager closer = cheapest(outline, w, exact, aim, rule, price, left_by(e, look, q, level));
         if (closer.cost > 0.8 * wager.cost || !(closer.cost < most)) continue;
-        look_closer(e, look, q, static_cast<int>(level), closer.edge, rule, beta, threads, w, outline, answer);
+        look_closer(e, look, q, static_cast<int>(level), closer.edge, beta, threads, w, outline, answer);
         wager = cheapest(outline, w, exact, aim, rule, 1, 0);
     }
     return wager;

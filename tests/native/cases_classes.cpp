@@ -75,6 +75,16 @@ void intervals(Check& check) {
     check.same("gaps", [&](const Kernels& k, std::vector<uint8_t>& out) {
         arrays(out, [&](float* middle, float* gap) { put(out, k.gaps(c.est.data(), c.rad.data(), c.n, link, beta, shift, slop, middle, gap)); });
     });
+    const Kernels::Drawn drawn{link, beta, shift, noise.uniform(0, 1), std::exp(noise.uniform(-20, 5))};
+    check.same("drawn", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> rad = c.rad, gaps(c.n);
+        std::vector<int32_t> ids(c.n);
+        std::vector<double> sums(c.n / 64);
+        int64_t count = 0;
+        put(out, k.drawn(drawn, c.est.data(), rad.data(), c.n, 64, ids.data(), gaps.data(), &count, sums.data()));
+        put(out, ids.data(), count), put(out, gaps.data(), count);
+        put(out, rad), put(out, sums);
+    });
     const float z = noise.uniform(-8, 8);
     const Kernels::Boundary at{z, std::nextafterf(z, kNever), std::nextafterf(z, -kNever), noise.uniform(0, 1), std::exp(noise.uniform(-9, 1)),
                                noise.below(2) == 0};

@@ -84,6 +84,35 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
     return sum;
 }
 
+double drawn_of(const Kernels::Drawn& by, const float* est, float* rad, int64_t n, int32_t first, int32_t* ids, float* gaps, int64_t* count,
+                double* sums) {
+    constexpr int64_t kSixtyFour = 64;
+    double mass = 0;
+    int64_t came = 0;
+    for (int64_t start = 0; start < n; start += kSixtyFour) {
+        F all = F{}, rest = F{};
+        for (int64_t i = start; i < start + kSixtyFour; i += LANES) {
+            const F e = load(est + i), w = vmin(load(rad + i) * by.narrow, splat(1e9f));
+            const I there = e > splat(-kInfinity);
+            const F middle = pick(there, vexp(vlink(by.link, e) * by.beta - by.shift), F{});
+            F gap = pick(there, vmin(middle * (w + w * w * 0.5f), splat(1e37f)), F{});
+            const I wide = gap >= splat(by.edge);
+            all += middle;
+            if (any(wide)) {
+                for (int j = 0; j < LANES; ++j)
+                    if (wide[j]) ids[came] = first + static_cast<int32_t>(i) + j, gaps[came++] = gap[j];
+                gap = pick(wide, F{}, gap);
+            }
+            rest += gap;
+            store(rad + i, gap);
+        }
+        mass += sum_lanes(all);
+        sums[start / kSixtyFour] = sum_lanes(rest);
+    }
+    *count = came;
+    return mass;
+}
+
 void below_of(const float* mass, const float* high, const float* rad, const float* other, int64_t n, float edge, Kernels::Below* sums) {
     F all = F{}, square = F{}, beside = F{}, others = F{}, worst = F{};
     for (int64_t i = 0; i < n; i += LANES) {

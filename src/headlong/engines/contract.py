@@ -176,7 +176,8 @@ class Common(ABC):
         """The logits of all classes and their log-probabilities ``[n, vocab]``, to float64's rounding."""
         engine: Any = self
         ids = np.tile(np.arange(engine.layer.vocab), (len(hidden), 1))
-        logits = np.asarray(engine.log_prob(hidden, ids, eps=math.inf).logits, np.float64)
+        # A mixture's logits are as good as the normalisers of its components, which any eps would leave where they are guessed.
+        logits = np.asarray(engine.log_prob(hidden, ids, eps=getattr(engine, "exact_at", math.inf)).logits, np.float64)
         link = getattr(engine.layer, "link", None)
         gone = np.isneginf(logits)
         return normalised(logits, logits if link is None else np.where(gone, -np.inf, link(np.where(gone, 0.0, logits))))

@@ -183,3 +183,15 @@ def test_a_prefix_is_as_wide_as_its_normalisers_have_to_be(rng: np.random.Genera
     engine = hl.compile(layer, "cascade", width=wide, calibration=vectors)
     off = engine.topk(vectors[:50], 32, eps=np.inf).lse - hl.compile(layer, "full").lse(vectors[:50]).lse
     assert np.abs(off - np.median(off)).max() <= 0.02
+
+
+def test_what_a_mixture_is_counted_against_is_exact(rng: np.random.Generator) -> None:
+    """Whatever it promises of log-probabilities: a guess would find ids wrong that are right."""
+    layer, hidden = mixture(rng, 700, 0.5), rng.standard_normal((300, 16))
+    engine = hl.compile(layer, parts="cascade", eps=np.inf, delta_ids=0.2, calibration=rng.standard_normal((2000, 16)))
+    reference = exact(layer, hidden)
+    np.testing.assert_allclose(engine.every_class(hidden)[1], reference, rtol=0, atol=1e-8)
+    found = np.concatenate([engine.topk(one[None], 5).ids for one in hidden])
+    wrong = (np.argsort(-reference, axis=1, kind="stable")[:, :5] != found).any(axis=1)
+    counted = engine.check(hidden, 5).ids
+    assert counted is not None and counted.failures == int(wrong.sum())

@@ -1,0 +1,189 @@
+"""How often promises of every kind of engine fail, one query a call, on vectors that chose nothing, against float64.
+
+    python benchmarks/promise_kinds.py NAME LAYER HIDDEN... --json results/promise-kinds.json [--only WORDS]
+    python benchmarks/promise_kinds.py --made --json results/promise-kinds.json
+
+    few bits over a rotation    top-10 ids but for 0.01, over the rotation that was drawn
+    a race                      top-10 ids but for 0.01, by coordinates (``adaptive``)
+    two shards                  each with half of the rates: what the whole promises is their sum
+    a nucleus                   a draw of the top 0.9 that is not the exact one of the same seed, but for the normaliser's rate
+    an adapted plan             the default promise, after as many queries as a plan is made of
+    a mixture                   top-10 ids but for 0.01, of three softmaxes made of the layer's rows
+    a screen                    the ten best are not all behind it, but for the rate that it found on vectors of its own
+
+Failures, limits and vectors are those of ``benchmarks/promises.py``. A kind that the file has is not counted again. No clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from blocks import recommender
+from numpy.typing import NDArray
+from promises import CALIBRATION, COUNT, TAUGHT, TIE, Exact, K, exact, row, write
+
+import headlong as hl
+from headlong.cli import inputs
+from headlong.engines.shards import here
+from headlong.layers.matrix import Layer
+from headlong.layers.mixture import MixtureLayer
+from headlong.previews.screens import equal_clusters, learned_screen
+
+TOP_P, SHARDS, WAIT_S, COMPONENTS = 0.9, 2, 300.0, 3
+LEARNED_CLASSES = 800.0
+"""That a learned screen reads, on average."""
+BOTH = "calibration and query"
+IDS: dict[str, Any] = {"eps": math.inf, "delta_ids": 0.01, "over": TAUGHT}
+LOG_PROBS: dict[str, Any] = {"eps": 0.05, "delta": 0.01, "over": TAUGHT}
+
+
+class Case(NamedTuple):
+    """A layer, vectors that calibrate, vectors that are asked, and what is right for the latter."""
+
+    name: str
+    layer: Layer
+    calibration: NDArray[np.float32]
+    asked: NDArray[np.float32]
+    true: Exact
+    threads: int
+
+    def compiled(self, method: str, **options: Any) -> Any:
+        return hl.compile(self.layer, method, calibration=self.calibration, threads=self.threads, **options)
+
+    def row(self, kind: str, over: str, promised: float, failures: int, **more: Any) -> dict[str, Any]:
+        return row(self.name, kind, over, promised, failures, len(self.asked), **more)
+
+
+def wrong_ids(engine: Any, case: Case) -> int:
+    """Answers with an id that is not among the k largest logits."""
+    found = np.array([engine.topk(one[None], K).logits[0].min() for one in case.asked])
+    return int((found < case.true.least - TIE * (1 + np.abs(case.true.least))).sum())
+
+
+def far_off(engine: Any, case: Case) -> tuple[int, float]:
+    """Normalisers beyond eps, and the worst error."""
+    off = np.abs(np.array([engine.lse(one[None]).lse[0] for one in case.asked]) - case.true.lse)
+    return int((off > engine.promise.eps).sum()), float(off.max())
+
+
+def in_shards(case: Case, options: dict[str, Any]) -> Any:
+    """Each of them with its part of the rates."""
+    parts = {name: value / SHARDS if name.startswith("delta") else value for name, value in options.items()}
+    weight, bias = case.layer.weight, case.layer.bias
+    edges = np.linspace(0, len(weight), SHARDS + 1).astype(int)
+    each = (slice(*pair) for pair in itertools.pairwise(edges))
+    layers = [Layer(weight[part], None if bias is None else bias[part]) for part in each]
+    return here([case._replace(layer=layer).compiled("cascade", **parts) for layer in layers])
+
+
+def few_bits(case: Case, kind: str) -> dict[str, Any]:
+    return case.row(kind, "rotation", 0.01, wrong_ids(case.compiled("cascade", **{**IDS, "bits": 4, "over": "rotation"}), case))
+
+
+def race(case: Case, kind: str) -> dict[str, Any]:
+    return case.row(kind, BOTH, 0.01, wrong_ids(case.compiled("adaptive", widths="calibrated", **IDS), case))
+
+
+def shards_ids(case: Case, kind: str) -> dict[str, Any]:
+    return case.row(kind, BOTH, 0.01, wrong_ids(in_shards(case, IDS), case))
+
+
+def shards_log_probs(case: Case, kind: str) -> dict[str, Any]:
+    failures, worst = far_off(in_shards(case, LOG_PROBS), case)
+    return case.row(kind, BOTH, 0.01, failures, worst=worst)
+
+
+def nucleus(case: Case, kind: str) -> dict[str, Any]:
+    """Draws of a nucleus that a bet decides, beside those that all logits give."""
+    both = case.compiled("cascade", **LOG_PROBS), hl.compile(case.layer, "full", threads=case.threads)
+    pairs = (
+        tuple(int(each.sample(one[None], top_p=TOP_P, seed=seed).ids[0, 0]) for each in both)
+        for seed, one in enumerate(case.asked)
+    )
+    return case.row(kind, BOTH, 0.01, sum(drawn != right for drawn, right in pairs))
+
+
+def adapted(case: Case, kind: str) -> dict[str, Any]:
+    """An engine that has learned from its queries."""
+    engine: Any = hl.compile(case.layer, "cascade", adapt=True, threads=case.threads)
+    for one in case.calibration:
+        engine.topk(one[None], K)
+        if engine.adapted:
+            break
+    engine.wait(WAIT_S)
+    assert engine.adapted, engine.trouble
+    failures, worst = far_off(engine, case)
+    return case.row(kind, "query", 0.001, failures, worst=worst)
+
+
+def mixture(case: Case, kind: str) -> dict[str, Any]:
+    """Softmaxes whose contexts are the hidden vector, each turned a little."""
+    rng, dim = np.random.default_rng(0), case.layer.dim
+    turned = [np.eye(dim) + 0.3 * rng.standard_normal((dim, dim)) / math.sqrt(dim) for _ in range(COMPONENTS)]
+    prior = rng.standard_normal((COMPONENTS, dim)) / math.sqrt(dim)
+    layer = MixtureLayer(case.layer, np.concatenate(turned), np.zeros(COMPONENTS * dim), prior)
+    engine: Any = hl.compile(layer, calibration=case.calibration, eps=math.inf, delta_ids=0.01, threads=case.threads)
+    found = engine.check(case.asked, K).ids
+    return case.row(kind, " and ".join(sorted(engine.promise.over)), found.promised, found.failures)
+
+
+def screen(made: Callable[..., Any], **options: Any) -> Callable[[Case, str], dict[str, Any]]:
+    def counted(case: Case, kind: str) -> dict[str, Any]:
+        engine: Any = hl.compile(made(case.layer, case.calibration.astype(np.float64), top=K, **options), threads=case.threads)
+        return case.row(kind, "calibration", engine.promise.delta_ids, wrong_ids(engine, case))
+
+    return counted
+
+
+KINDS: dict[str, Callable[[Case, str], dict[str, Any]]] = {
+    "few bits over a rotation, top-10 ids but for 0.01": few_bits,
+    "a race, top-10 ids but for 0.01": race,
+    "two shards, top-10 ids but for 0.01": shards_ids,
+    "two shards, within 0.05 but for 0.01": shards_log_probs,
+    "a nucleus by a bet, but for 0.01": nucleus,
+    "an adapted plan, within 0.01 but for 0.001": adapted,
+    "a mixture, top-10 ids but for 0.01": mixture,
+    "a learned screen, top-10 ids but for what it found": screen(learned_screen, budget=LEARNED_CLASSES),
+    "equal clusters, top-10 ids but for what they found": screen(equal_clusters),
+}
+
+
+def cases(asked: argparse.Namespace) -> Iterator[Case]:
+    if asked.made:
+        layers = {"a recommender's, made": recommender(count=CALIBRATION + COUNT)}
+    else:
+        vectors = np.concatenate([np.asarray(inputs.hidden(source)) for source in asked.hidden])
+        layers = {asked.name: (inputs.layer(asked.layer), vectors)}
+    for name, (layer, vectors) in layers.items():
+        every = np.random.default_rng(0).permutation(vectors)[: CALIBRATION + COUNT].astype(np.float32)
+        some = every[CALIBRATION:]
+        yield Case(name, layer, every[:CALIBRATION], some, exact(layer, some, K), asked.threads)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="?", default="")
+    parser.add_argument("layer", nargs="?", default="")
+    parser.add_argument("hidden", nargs="*")
+    parser.add_argument("--made", action="store_true", help="the recommender's layer that benchmarks/blocks.py makes")
+    parser.add_argument("--only", default="", help="kinds with these words in their names")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, required=True)
+    asked = parser.parse_args()
+    known = json.loads(asked.json.read_text(encoding="utf-8"))["rows"] if asked.json.is_file() else []
+    done = {(one["layer"], one["promise"]) for one in known}
+    for case in cases(asked):
+        for kind, counted in KINDS.items():
+            if asked.only in kind and (case.name, kind) not in done:
+                write(counted(case, kind), asked.json, asked.threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""A normaliser drawn from all classes by what queries taught: unbiased, closer with more rows, the same however it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import native
+from headlong.engines.base import Engine
+from headlong.layers.matrix import Layer
+from headlong.plan import Draws
+from oracle import truth
+
+VOCAB, DIM, K, EPS, DELTA = 6000, 96, 10, 0.05, 0.05
+CALIBRATION, ASKED = 800, 100
+
+
+class Case:
+    """Logits whose energy falls off, so that a short prefix leaves much open and a closer look less."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(12)
+        energy = np.arange(1, DIM + 1.0) ** -0.5
+        self.layer = Layer(
+            (rng.standard_normal((VOCAB, DIM)) * energy).astype(np.float32), rng.standard_normal(VOCAB).astype(np.float32)
+        )
+        hidden = 2.0 * rng.standard_normal((CALIBRATION + ASKED, DIM)) * energy
+        self.asked = hidden[CALIBRATION:]
+        self.lse = truth(self.layer, self.asked).lse
+        found = hl.compile(
+            self.layer, "cascade", calibration=hidden[:CALIBRATION], eps=EPS, delta=DELTA, over={"query", "calibration"},
+            width=16, blocks=False, threads=1,
+        )  # fmt: skip
+        assert isinstance(found, Engine) and found.plan.draws is not None and len(found.plan.levels) == 2
+        self.engine = found
+
+    def drawn(self, draws: Draws, seed: int = 0, threads: int = 1) -> Any:
+        """The normalisers of all vectors, one a call, and the rows that they took."""
+        one, plan = self.engine, self.engine.plan._replace(draws=draws)
+        engine = Engine(self.layer, one.method, plan, one.norms, one.promise, threads=threads, seed=seed)
+        found = [engine.topk(row[None], K) for row in self.asked]
+        assert not any(answer.cost.dense[0] for answer in found)
+        return np.concatenate([answer.lse for answer in found]), np.concatenate([answer.cost.rows for answer in found])
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return Case()
+
+
+@pytest.mark.parametrize("narrow", [(0.02, 0.1), (0.1, 0.1), (0.5, 0.02)])
+@pytest.mark.parametrize("spend", [0.5, 6.0])
+def test_many_samples_have_the_right_mean_whatever_was_taken_for_typical(
+    case: Case, narrow: tuple[float, float], spend: float
+) -> None:
+    """Middles, gaps and steps say which classes are drawn, never what the sum is."""
+    errors = np.stack([np.expm1(case.drawn(Draws(EPS, spend, narrow), seed)[0] - case.lse) for seed in range(12)])
+    mean, deviation = errors.mean(), errors.std(axis=0).mean() / np.sqrt(errors.size)
+    assert abs(mean) < 6 * deviation + 1e-4, f"off by {mean:.2g}, where chance makes {deviation:.2g}"
+
+
+def test_more_rows_come_closer(case: Case) -> None:
+    (few, cheap), (many, dear) = (case.drawn(Draws(EPS, spend, (0.1, 0.1))) for spend in (0.5, 32.0))
+    assert np.std(many - case.lse) < 0.4 * np.std(few - case.lse)
+    assert dear.mean() > cheap.mean()
+
+
+def test_answers_are_the_same_for_any_number_of_threads(case: Case) -> None:
+    draws = case.engine.plan.draws
+    one, three = (case.drawn(draws, threads=threads) for threads in (1, 3))
+    assert (one[0] == three[0]).all() and (one[1] == three[1]).all()
+
+
+def test_a_batch_draws_what_its_queries_draw_alone(case: Case) -> None:
+    """But for roundings: a batch adds up its masses in another order."""
+    alone = np.concatenate([case.engine.lse(row[None]).lse for row in case.asked])
+    together = np.concatenate([case.engine.lse(case.asked[first : first + 4]).lse for first in range(0, ASKED, 4)])
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6)
+
+
+def test_what_would_take_too_many_rows_is_read_densely(case: Case) -> None:
+    one, plan = case.engine, case.engine.plan._replace(draws=Draws(EPS, 1e7, (1.0, 1.0)))
+    found = Engine(case.layer, one.method, plan, one.norms, one.promise, threads=1).lse(case.asked[:3])
+    assert found.cost.dense.all() or native.isa() == native.REFERENCE
+    assert np.abs(found.lse - case.lse[:3]).max() < EPS
