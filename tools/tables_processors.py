@@ -10,6 +10,8 @@ from tables_records import missing, record
 
 from headlong.report.tables import ReportTable, markdown
 
+SLOWER = 1.03  # what a call may take of what it took, before it is named
+
 
 def _of(name: str, made: Callable[[dict[str, Any]], ReportTable]) -> str:
     return missing(name) or markdown(made(record(name)))
@@ -122,12 +124,14 @@ def speeds() -> str:
         rows = [(row["case"], f"{row['old_us']:,.1f}", f"{row['new_us']:,.1f}", f"{row['ratio']:.3f}") for row in found]
         builds, rounds = record["environment"]["builds"], record["environment"]["rounds"]
         titles = ("call", f"{builds['old']}, µs", f"{builds['new']}, µs", "ratio")
-        return ReportTable("", titles, tuple(rows), f"Top-10, least of {rounds} rounds in turns; ratios are medians of rounds.")
+        within = sum(row["ratio"] <= SLOWER for row in found)
+        said = f"{within} of {len(found)} calls take at most {SLOWER} times what they took."
+        caption = f"Top-10, least of {rounds} rounds in turns; ratios are medians of rounds. {said}"
+        return ReportTable("", titles, tuple(rows), caption)
 
     return _of("x86-speeds", made)
 
 
-SLOWER = 1.03  # what a call may take of what it took, before it is named
 AFTER = {"nothing": "in a loop", "cold caches": "cold", "torch on all cores": "after torch", "a pause of 5 ms": "after a pause"}
 
 
