@@ -24,7 +24,8 @@ if not any(Path("/dev").glob("nvidia*")):  # before anything imports triton: ker
 os.environ["HEADLONG_COSTS"] = "default"  # plans are the same on every machine, and no test times anything
 TRAINED = "heads/wikitext2-gpt512"
 
-settings.register_profile("headlong", deadline=None, derandomize=True, print_blob=True)
+EXAMPLES = 100 if os.environ.get("HEADLONG_TEST_ALL") else 50
+settings.register_profile("headlong", deadline=None, derandomize=True, print_blob=True, max_examples=EXAMPLES)
 settings.load_profile("headlong")
 
 

@@ -19,6 +19,7 @@ from headlong.heads.gates import sharpness, spherical_means
 from headlong.layers.experts import ExpertsLayer
 from headlong.studies.models.experts.mitosis import Growth, Vectors, grow
 from oracle import check_topk
+from thinned import ALL
 
 
 def sparse(experts: int = 4, vocab: int = 60, dim: int = 8, keep: float = 0.4, **options: object) -> ExpertsHead:
@@ -66,7 +67,7 @@ def test_gradients_with_every_penalty() -> None:
             loss: torch.Tensor = torch.func.functional_call(head, dict(zip(names, parts, strict=True)), (x, y)).loss
             return loss
 
-        assert torch.autograd.gradcheck(outcome, (hidden, *values))
+        assert torch.autograd.gradcheck(outcome, (hidden, *values), fast_mode=not ALL)
 
 
 def test_penalties_are_their_formulas() -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+ALL = bool(os.environ.get("HEADLONG_TEST_ALL"))
+
+
+def in_turn(step: int, number: int, values: Iterable[Any]) -> list[Any]:
+    """All values where everything is asked for, else each ``step``-th: others for each ``number``."""
+    found = list(values)
+    return found if ALL else found[number % step :: step] or found[-1:]
 
 
 def every(step: int, values: Iterable[Any]) -> list[Any]:

@@ -114,6 +114,7 @@ def _trained(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.exhaustive
 def test_it_lives_under_distributed_data_parallel(tmp_path: Path) -> None:
     multiprocessing.spawn(_trained, (str(tmp_path),), nprocs=2)  # type: ignore[attr-defined,no-untyped-call]
     answers = [torch.load(tmp_path / str(rank)) for rank in range(2)]

@@ -121,6 +121,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_of("model")
 @pytest.mark.parametrize("name", [*EXACT, *TOGETHER])
 def test_same_noise_same_tokens(model: Any, name: str) -> None:
     options = {"do_sample": True, "top_k": None, **SHORT, **(EXACT | TOGETHER)[name]}

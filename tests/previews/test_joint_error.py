@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
@@ -56,7 +56,17 @@ def plans_of(layer: Layer, vectors: np.ndarray | None = None) -> dict[str, Plan]
     return found
 
 
-@settings(max_examples=40, deadline=None)
+def shaped(rng: np.random.Generator, vocab: int, dim: int, kind: str) -> np.ndarray:
+    rows = rng.standard_normal((vocab, dim))
+    if kind == "equal":
+        rows[:] = rows[0]
+    elif kind == "one":
+        rows[1:] = 0
+    elif kind == "low rank":
+        rows = rows[:, :1] * rng.standard_normal(dim)
+    return rows
+
+
 @given(
     st.integers(1, 1200),
     st.integers(1, 40),
@@ -65,15 +75,7 @@ def plans_of(layer: Layer, vectors: np.ndarray | None = None) -> dict[str, Plan]
     st.sampled_from(["normal", "equal", "one", "low rank"]),
 )
 def test_no_less_than_the_norm_and_not_much_more(vocab: int, dim: int, seed: int, scale: int, kind: str) -> None:
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((vocab, dim))
-    if kind == "equal":
-        rows[:] = rows[0]
-    elif kind == "one":
-        rows[1:] = 0
-    elif kind == "low rank":
-        rows = rows[:, :1] * rng.standard_normal(dim)
-    rows *= 10.0**scale
+    rows = shaped(np.random.default_rng(seed), vocab, dim, kind) * 10.0**scale
     uncoded = np.zeros(vocab + 64, bool)
     found = spectral_norm(vocab, dim, lambda part: rows[part], uncoded)
     exact = np.linalg.norm(rows, 2)
@@ -81,7 +83,6 @@ def test_no_less_than_the_norm_and_not_much_more(vocab: int, dim: int, seed: int
     assert found <= exact * (1 + 0.02 * np.sqrt(dim)) + 1e-15 or scale < -15
 
 
-@settings(max_examples=60)
 @given(
     st.integers(1, 1200),
     st.integers(2, 40),
@@ -91,13 +92,7 @@ def test_no_less_than_the_norm_and_not_much_more(vocab: int, dim: int, seed: int
 )
 def test_the_norm_in_other_coordinates(vocab: int, dim: int, seed: int, scale: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
-    weight, centre = rng.standard_normal((vocab, dim)).astype(np.float32), rng.standard_normal(dim)
-    if kind == "equal":
-        weight[:] = weight[0]
-    elif kind == "one":
-        weight[1:] = 0
-    elif kind == "low rank":
-        weight = weight[:, :1] * rng.standard_normal(dim).astype(np.float32)
+    weight, centre = shaped(rng, vocab, dim, kind).astype(np.float32), rng.standard_normal(dim)
     turn = rng.standard_normal((dim, dim // 2)) * 10.0**scale
     gram = moments(weight, centre, np.zeros(vocab + 64, bool))
     assert gram is not None
@@ -160,7 +155,6 @@ def test_every_normaliser_is_within_what_is_said(level: str, kind: str, spread: 
             assert (np.abs(top.lse - exact.lse) <= top.error).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 3000),
     st.integers(1, 70),

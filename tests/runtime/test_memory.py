@@ -19,7 +19,7 @@ import numpy as np
 import headlong as hl
 
 rng = np.random.default_rng(0)
-engine = hl.compile(hl.Layer(rng.standard_normal((20_000, 64)).astype(np.float32)), "cascade", threads=2)
+engine = hl.compile(hl.Layer(rng.standard_normal((8_000, 64)).astype(np.float32)), "cascade", threads=2)
 engine = engine.reading_densely(float("inf"))
 rows = rng.standard_normal((1_500, 64))
 expected = engine.topk(rows[:8], 3)
