@@ -51,6 +51,22 @@ engine.wait()
 assert engine.adapted == 1 and right(engine, rows[:4])
 print("left", flush=True)
 """,
+    "nothing is imported while a plan is compiled": LAYER + """
+from headlong.engines.adapting import Adapting
+usual, imported = Adapting._compile, []
+
+def watched(self, queries):
+    before = set(sys.modules)
+    usual(self, queries)
+    imported.append(set(sys.modules) - before)
+
+Adapting._compile = watched
+engine = hl.compile(layer, "cascade", adapt=True, threads=2)
+engine.topk(rows[:1024], 3)
+engine.wait()
+assert engine.adapted == 1 and imported == [set()], imported  # a child that is forked meanwhile would wait for it for ever
+print("left", flush=True)
+""",
     "copies while a plan is compiled": ADAPTING + """
 copies = [copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))]
 assert all(right(one, rows[:3]) and "adapts after" in one.reason for one in copies)
@@ -85,7 +101,7 @@ print("left", flush=True)
 }
 
 
-ALWAYS = ("the interpreter ends", "a fork", "Ctrl-C")
+ALWAYS = ("the interpreter ends", "a fork", "nothing is imported", "Ctrl-C")
 """How those begin that every run of the tests tries."""
 
 

@@ -229,6 +229,7 @@ class Adapting(Changeable):
         with self._starting:  # a fork leaves the thread behind: the child starts its own
             if self._busy() or queries is not self._queries:
                 return
+            np.ma.isMaskedArray(queries)  # loads it now: a child that is forked while the thread does waits for it for ever
             self._thread = threading.Thread(target=self._compile, args=(queries,), name="headlong adapts", daemon=True)
             self._thread.start()
 
