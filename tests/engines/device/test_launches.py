@@ -19,7 +19,6 @@ from compiled import variant
 from devices import GPU, PLACE, recorded, tensor, torch
 from headlong.engines.device import reader as device_reader
 from structured_layers import made
-from thinned import ALL
 
 DIM, VOCAB = 16, 67
 ENGINES = ("full", "cascade", "svd", "experts", "moc", "mos", "tree", "two-level")
@@ -115,15 +114,8 @@ def test_a_look_at_a_number_is_seen() -> None:
                 look(torch.ones(3))
 
 
-MULTIPLY = ("look", "scan_codes", "scan_codes_of_one", "refine")
-"""Kernels whose products are looked at."""
-
-
-def forms_of(kernel: str) -> tuple[str, ...]:
-    """Constants for each value of which a kernel is compiled."""
-    if ALL:
-        return "SAMPLE", "BLOCK_B"
-    return ("BLOCK_B",) if kernel in MULTIPLY else ()
+FORMS = ("SAMPLE", "BLOCK_B") if os.environ.get("HEADLONG_TEST_ALL") else ("BLOCK_B",)
+"""Constants for each value of which a kernel is compiled."""
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +129,11 @@ def machine_code() -> list[dict[str, Any]]:
         for name in ENGINES:
             with recorded(run=False) as launches:
                 engine = engine_of(name)
-                for batch in (17, 5, 1):  # the most registers first: others of a kind are left out
+                for batch in (1, 5, 17):
                     for verb in ONE_QUERY if batch == 1 else SEVERAL:
                         VERBS[verb](engine, torch.zeros(batch, DIM, dtype=torch.float16))
             for launch in launches:
-                form = [launch[2].get(key) for key in forms_of(launch[0].__name__)]
+                form = [launch[2].get(key) for key in FORMS]
                 variants.setdefault(f"{launch[0].__name__} {form}", variant(*launch))
     plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     script, text = Path(__file__).resolve().parents[2] / "helpers" / "compiled.py", json.dumps(list(variants.values()))
