@@ -166,6 +166,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cold-calls": plain("cold-calls", COLD),
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
+    "promise-kinds": plain("promise-kinds", FAILURES),
     "promise-times": promise_times,
     "growth": plain("growth", GROWTH),
     "adapt": plain("adapt", ADAPT),
