@@ -5,7 +5,7 @@
     python benchmarks/classes_curves.py time FOLDER CLASSES results/classes-curves.json [CONTESTANT ...]
     python benchmarks/classes_curves.py plot results/classes-curves.json docs/figures
 
-    recall      mean share of the ten largest logits of float64 among the ten ids of an answer
+    recall      mean share of the ten largest logits of float64 among the ten ids of an answer; of ties, those that came first
     loop, cold  median microseconds of one query at a time: the same query just before, or 96 MB of other numbers
     batch       median microseconds a query where all are asked at once
 

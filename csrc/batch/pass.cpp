@@ -9,7 +9,8 @@
 namespace headlong {
 namespace {
 
-constexpr double kClearly = 1.3;  // more than a dense pass, by the first piece alone
+constexpr double kClearly = 1.3;  // more than a dense pass, by one piece alone
+constexpr int kLists = 3;         // of hits, for each thread: of the piece that is judged first, of the others that are, of all others
 constexpr int64_t kJudged = 4, kLeastJudged = 4;  // of the sample's pieces one in so many is weighed before the others, and no fewer
 
 float first_point(float theta, uint64_t& noise) {
@@ -134,20 +135,24 @@ bool cheaper_densely(const Executor& e, const BatchState& batch, size_t some, do
 bool pass_over(const Executor& e, BatchState& batch) {
     batch.sums.resize(batch.pieces * 3 * batch.lanes);
     std::fill_n(batch.sums.data(), batch.sums.size(), 0.0);
-    batch.hits.resize(2 * batch.threads * batch.lanes);
+    batch.hits.resize(kLists * batch.threads * batch.lanes);
     batch.reported = std::vector<std::atomic<int64_t>>(batch.lanes);
     const int64_t stride = kEvery * std::clamp<int64_t>(batch.sample / kLeastJudged, 1, kJudged);
     std::vector<int64_t> some, others;
     for (int64_t p = 0; p < batch.pieces; ++p) (p % stride == 0 ? some : others).push_back(p);
-    read_pieces(e, batch, {some[0]}, 0);
+    // One from the middle: where words are in the order of their frequency, the first piece reports more than any other.
+    const auto middle = some.begin() + static_cast<int64_t>(some.size() / 2);
+    read_pieces(e, batch, {*middle}, 0);
     bool stop = cheaper_densely(e, batch, 1, kClearly);
     if (!stop) {
-        read_pieces(e, batch, {some.begin() + 1, some.end()}, 0);
-        stop = cheaper_densely(e, batch, some.size(), 1);
+        const size_t judged = some.size();
+        some.erase(middle);
+        read_pieces(e, batch, some, batch.threads);
+        stop = cheaper_densely(e, batch, judged, 1);
     }
     mark("batch: judgement");
     if (stop) return false;
-    read_pieces(e, batch, others, batch.threads);
+    read_pieces(e, batch, others, 2 * batch.threads);
     mark("batch: all classes");
     return true;
 }
@@ -157,7 +162,7 @@ Reported report_of(const BatchState& batch, int q) {
     Reported reported;
     reported.shift = batch.shift[q];
     size_t total = 0;
-    const int lists = 2 * batch.threads;
+    const int lists = kLists * batch.threads;
     for (int t = 0; t < lists; ++t) total += batch.hits[t * batch.lanes + q].size();
     reported.hits.reserve(total);
     std::vector<size_t> at(lists, 0);

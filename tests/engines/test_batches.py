@@ -135,3 +135,14 @@ def test_a_batch_reads_codes_that_no_cache_holds_once() -> None:
     alone, together = engine.topk(hidden[:1], 10), engine.topk(hidden, 10)
     assert not together.cost.dense.any()
     assert together.cost.bytes.sum() < 1.5 * alone.cost.bytes.sum()
+
+
+def test_the_most_frequent_classes_do_not_speak_for_all() -> None:
+    """Words in the order of their frequency: the first piece of the classes reports more than any other does."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((20_000, 256)) / np.sqrt(1 + np.arange(256))
+    hidden = rng.standard_normal((64, 256))
+    hidden *= 2 / np.sqrt(((hidden @ weight[:500].T) ** 2).mean())
+    layer = Layer(weight.astype(np.float32), (-0.9 * np.log1p(np.arange(20_000))).astype(np.float32))
+    found = hl.compile(layer, "cascade", bits=3.4, threads=1).topk(hidden.astype(np.float32), 10)
+    assert not found.cost.dense.any()
