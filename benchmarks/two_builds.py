@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-MEGABYTES, ROUNDS, K, CALIBRATION = 96, 60, 10, 4096
+MEGABYTES, ROUNDS, K, CALIBRATION = 96, 150, 10, 4096
 PROMISES: dict[str, tuple[bool, dict[str, Any]]] = {
     "ids proved": (True, {"eps": math.inf}),
     "default promise": (True, {}),
