@@ -21,7 +21,7 @@ from headlong.engines.factory import FEW, choose
 from headlong.errors import OptionError
 from headlong.previews.few_bits import energy_of, filled
 from headlong.previews.first_look import best_look
-from headlong.previews.look_costs import Size, narrowed, spent_on
+from headlong.previews.look_costs import Masses, Size, masses_of, narrowed, spent_on, together
 from headlong.previews.whitening import whiten
 from plans import decaying
 
@@ -100,13 +100,35 @@ def test_a_batch_counts_beside_a_single_query() -> None:
 
 def test_what_a_proof_opens() -> None:
     """Nothing where the gaps fit; the widest first; a class of a wide radius by its exponential, not by its radius."""
-    mass, narrow = np.full(1000, 1e-3), np.full(1000, 0.05)
-    assert narrowed(mass, 0.0, narrow, narrow, 0.2) == (0.0, 0.0)
-    wide = np.where(np.arange(1000) < 100, 6.0, 0.05)
-    opened, scored = narrowed(mass, 0.0, wide, np.full(1000, 0.01), 0.2)
-    assert 0.09 < opened <= 0.1 and scored == 0
-    assert narrowed(mass, 0.0, np.full(1000, 2.0), None, 0.2)[1] > 0.7
-    assert narrowed(mass, 0.0, wide, None, 1e-6) == (0.0, 1.0)
+    masses, narrow = Masses(np.full(500, 2.0), np.full(500, 1e-3), 0.0), np.full(500, 0.05)
+    assert narrowed(masses, narrow, narrow, 0.2) == (0.0, 0.0)
+    wide = np.where(np.arange(500) < 50, 6.0, 0.05)
+    opened, scored = narrowed(masses, wide, np.full(500, 0.01), 0.2)
+    assert 90 < opened <= 100 and scored == 0
+    assert narrowed(masses, np.full(500, 2.0), None, 0.2)[1] > 700
+    assert narrowed(masses, wide, None, 1e-6) == (0.0, 1000.0)
+
+
+def test_heavy_classes_are_counted_one_by_one() -> None:
+    """And none is lost, whatever the number of classes."""
+    for vocab in (1, 9, 10, 11, 300, 40_000):
+        shares = np.sort(np.random.default_rng(vocab).pareto(1.2, vocab))[::-1]
+        shares /= shares.sum()
+        masses, ranks = masses_of(shares, min(10, vocab))
+        assert masses.classes.sum() == vocab - min(10, vocab) and len(ranks) == len(masses.each)
+        np.testing.assert_allclose(masses.exact + masses.classes @ masses.each, 1.0, rtol=1e-12)
+        np.testing.assert_array_equal(masses.each[:200], shares[10:210][: len(masses.each)])
+        assert (np.diff(ranks) > 0).all() and (ranks < vocab).all()
+
+
+def test_a_proof_of_all_together_opens_the_heaviest() -> None:
+    """Fewer the shorter their joint error is, and none where that is known for no plan."""
+    shares = 1 / np.arange(1, 20_001.0)
+    masses, _ = masses_of(shares / shares.sum(), 10)
+    radius, fine = np.full(len(masses.each), 0.5), np.full(len(masses.each), 0.01)
+    opened = [together(masses, radius, fine, length, 0.05)[0] for length in (0.01, 1.0, 4.0, 16.0)]
+    assert opened[0] == 0 and opened == sorted(opened) and opened[3] > opened[1] > 0
+    assert math.isinf(together(masses, radius, fine, math.inf, 0.05)[0])
 
 
 @given(st.dictionaries(st.sampled_from(TERMS), st.floats() | st.text(max_size=2) | st.none()))
