@@ -16,7 +16,7 @@ from headlong.engines.methods.cascade import Cascade
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Level, Plan
 from headlong.previews.int8 import int8_plan
-from headlong.previews.joint_error import moments, spectral_norm, turned_norm
+from headlong.previews.joint_error import decoded, moments, spectral_norm, turned_norm
 from headlong.previews.prefix import prefix_plan
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -56,6 +56,10 @@ def plans_of(layer: Layer, vectors: np.ndarray | None = None) -> dict[str, Plan]
     return found
 
 
+SHAPES = ("normal", "equal", "one", "low rank")
+KINDS = st.sampled_from(SHAPES)
+
+
 def shaped(rng: np.random.Generator, vocab: int, dim: int, kind: str) -> np.ndarray:
     rows = rng.standard_normal((vocab, dim))
     if kind == "equal":
@@ -72,7 +76,7 @@ def shaped(rng: np.random.Generator, vocab: int, dim: int, kind: str) -> np.ndar
     st.integers(1, 40),
     st.integers(0, 2**31),
     st.integers(-32, 15),
-    st.sampled_from(["normal", "equal", "one", "low rank"]),
+    KINDS,
 )
 def test_no_less_than_the_norm_and_not_much_more(vocab: int, dim: int, seed: int, scale: int, kind: str) -> None:
     rows = shaped(np.random.default_rng(seed), vocab, dim, kind) * 10.0**scale
@@ -88,7 +92,7 @@ def test_no_less_than_the_norm_and_not_much_more(vocab: int, dim: int, seed: int
     st.integers(2, 40),
     st.integers(0, 2**31),
     st.integers(-12, 12),
-    st.sampled_from(["normal", "equal", "one", "low rank"]),
+    KINDS,
 )
 def test_the_norm_in_other_coordinates(vocab: int, dim: int, seed: int, scale: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
@@ -214,6 +218,24 @@ def test_a_cut_is_judged_by_all_that_it_leaves(level: str) -> None:
     plan = plans_of(layer, hidden[100:].astype(np.float64))["int8"]
     read = [int(engine_of(layer, one).lse(hidden[:2], eps=0.01).cost.rows.sum()) for one in (plan, without(plan))]
     assert 2 * read[0] < read[1], read
+
+
+@pytest.mark.parametrize("deeper", [True, False])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_joint_terms_are_no_less_than_the_errors_that_they_are_for(kind: str, deeper: bool) -> None:
+    """Of what codes lose in the first coordinates, and of those that are not read at all; and not much more."""
+    rng = np.random.default_rng(7)
+    layer = Layer(shaped(rng, 700, 40, kind).astype(np.float32))
+    basis = whiten(layer.weight, rng.standard_normal((200, 40)))
+    first = prefix_plan(layer, basis, 20, Dense(), deeper=deeper, together=True).levels[0]
+    rows = (layer.weight.astype(np.float64) - basis.centre) @ basis.back
+    coded = {part[:2]: decoded(first, segment, slice(0, 700)) for segment, part in enumerate(first.layout)}
+    terms = [term for term in first.terms if term.kind == "norm"]
+    assert len(coded) == 2 and len(terms) == 3
+    for term in terms:
+        lost = rows[:, term.start : term.stop] - coded.get((term.start, term.stop), 0.0)
+        exact, size = np.linalg.norm(lost, 2), np.linalg.norm(rows)
+        assert exact <= term.together <= 1.1 * exact + 1e-5 * size, (term, exact)
 
 
 def test_codes_of_the_first_coordinates_are_bounded_together(level: str) -> None:

@@ -39,7 +39,7 @@ from headlong.previews.look_costs import (
     spent_on,
     teaches,
     together,
-)  # fmt: skip
+)
 from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
 from headlong.previews.whitening import Basis
 
