@@ -17,7 +17,7 @@ from headlong.previews import rays
 
 FOLDER, LEVEL = Path(os.environ["HEADLONG_ENDED"]), os.environ["HEADLONG_ENDED_LEVEL"]
 LEFT_OUT = {
-    "store": ("killed",), "saved": ("process", "killed"),
+    "store": ("killed",), "saved": ("process", "killed"), "damage": ("killed",),
     "promise": ("true_mean", "another_mean", "wealth", "binomial", "read_less[numpy]"),
 }  # fmt: skip
 """Of suites, tests that start another program, which an emulated one cannot; of promises, those that run NumPy alone."""

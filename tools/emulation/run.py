@@ -5,8 +5,8 @@
     python tools/emulation/run.py results/emulated.json --levels neon                     one level; another may run beside it
 
 Each level has a processor of its own, on which it is the best there is: what runs is that level. Tests that ended are
-written down one by one in the cache folder, by a checksum of the native sources they ran on, and the record counts them. A
-suite is whole once all have ended.
+written down one by one in the cache folder, by a checksum of the sources they ran on, and the record counts them. A suite is
+whole once all have ended. Each commit has rows of its own.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ LEVELS = {
 # What answers rest on first. A suite is every tests/**/test_NAME.py, but for "answers", which is tools/emulation/answers.py,
 # and "storm", the first cases of the storm that are no larger than STORM_LARGEST.
 SUITES = (
-    "levels", "answers", "oracle", "int8", "contract", "saved", "promise", "svd", "store", "few_bits", "encode", "kernels",
-    "storm", "nucleus", "batches", "masks", "compile", "fuzz", "blocks", "changed", "prefix", "reference", "adaptive",
-    "engines",
+    "contract", "oracle", "promise", "saved", "store", "damage", "answers", "levels", "kernels", "few_bits", "encode", "int8",
+    "svd", "storm", "promise_adversarial", "promise_kinds", "nucleus", "batches", "masks", "compile", "fuzz", "blocks",
+    "changed", "prefix", "reference", "adaptive", "engines",
 )  # fmt: skip
 STORM_CASES, STORM_LARGEST = 25, 100_000  # numbers of a layer: emulation is slow
 STORM = f"""import itertools, sys
@@ -64,8 +64,8 @@ sys.exit(storm.main())"""
 def sources() -> str:
     """A checksum of what the tests run on."""
     whole = hashlib.sha256()
-    for path in sorted((ROOT / "csrc").rglob("*")):
-        if path.suffix in (".cpp", ".h", ".inl"):
+    for path in sorted([*(ROOT / "csrc").rglob("*"), *(ROOT / "src").rglob("*.py")]):
+        if path.suffix in (".cpp", ".h", ".inl", ".py"):
             whole.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return whole.hexdigest()[:12]
 
@@ -121,12 +121,23 @@ def storm(level: str, ended: Path, seconds: float) -> tuple[int | None, str]:
     return 0 if after["next"] >= STORM_CASES else status, text
 
 
+def answered_here(script: Path, folder: Path) -> tuple[int | None, str]:
+    """The best level of this machine writes its answers, and every other one has to give the same."""
+    here = {"PYTHONPATH": str(ROOT / "src")}
+    status, said = call([sys.executable, "-c", "from headlong import native; print(*native.levels()[1:])"], here, 60)
+    for number, isa in enumerate(reversed(said.split()) if status == 0 else ()):
+        what = ["compare" if number else "write", str(folder)]
+        status, said = call([sys.executable, str(script), *what], here | {"HEADLONG_ISA": isa}, 900)
+        if status != 0:
+            return status, f"{isa}: {said}"
+    return status, said
+
+
 def answers(level: str, ended: Path, seconds: float) -> tuple[int | None, str]:
     """Engines that this machine saves and asks, asked again; each is an ended test."""
     folder, script = ended.parent / "answers", Path(__file__).with_name("answers.py")
     if not (folder / "done").exists():
-        here = {"PYTHONPATH": str(ROOT / "src"), "HEADLONG_ISA": "avx2"}
-        status, text = call([sys.executable, str(script), "write", str(folder)], here, 600)
+        status, text = answered_here(script, folder)
         if status != 0:
             return status, text
         (folder / "done").touch()
@@ -136,7 +147,7 @@ def answers(level: str, ended: Path, seconds: float) -> tuple[int | None, str]:
 
 def commit() -> str:
     """Of the sources that are tested, marked where the tree differs from it."""
-    parts = ["csrc", "src"]
+    parts = ["csrc", "src", "tests"]
     said = [subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
             for command in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", *parts])]  # fmt: skip
     return said[0] + "+" * bool(said[1])
@@ -169,8 +180,9 @@ def write(file: Path, row: dict[str, Any]) -> None:
     """Puts a row in the place of the one before; runs of other levels write to the same record."""
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        rows = [kept for kept in read(file) if (kept["suite"], kept["level"]) != (row["suite"], row["level"])] + [row]
-        rows.sort(key=lambda one: (SUITES.index(one["suite"]), list(LEVELS).index(one["level"])))
+        key = ("suite", "level", "commit")
+        rows = [kept for kept in read(file) if any(kept[name] != row[name] for name in key)] + [row]
+        rows.sort(key=lambda one: (SUITES.index(one["suite"]), one["commit"], list(LEVELS).index(one["level"])))
         file.write_text(json.dumps({"emulator": emulator(), "rows": rows}, indent=1) + "\n")
 
 
