@@ -19,6 +19,7 @@ constexpr size_t kMostScouts = 4;        // queries that speak for a block of fo
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
 constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
 constexpr size_t kQueriesPerScout = 32, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
+constexpr int kRemembered = 16;          // blocks whose estimates are kept, since most queries of one wanted theirs
 constexpr size_t kLeastWeighed = 5;  // queries of a batch whose first ones' costs count: of fewer, one is too much of all
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
@@ -35,8 +36,13 @@ bool all_finish_densely(const Executor& e, const double* hidden, const std::vect
     return std::all_of(look.finish_densely.begin(), look.finish_densely.end(), [](const std::atomic<int>& finish_densely) { return finish_densely.load() != 0; });
 }
 
-// One block of queries: the look, and what became of each. Returns the bytes of the look.
-double look_and_resolve(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows,
+struct Looked {
+    double bytes;
+    int wanted;  // queries that asked for their estimates once more, whether or not these were kept
+};
+
+// One block of queries: the look, and what became of each.
+Looked look_and_resolve(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows,
                       const Question& question, bool keep, size_t together, int threads, const Resolve& resolve,
                       std::vector<Status>& status, std::vector<Answer>& answers) {
     Look look = start_look(e, source, hidden, rows, threads);
@@ -51,12 +57,12 @@ double look_and_resolve(const Executor& e, const Source& source, const double* h
         if (look.finish_densely[q].load() == 0) status[q] = resolve(look, q, threads, answer);
     };
     const double bytes = std::accumulate(look.bytes.begin(), look.bytes.end(), 0.0);
-    if (n == 1) return resolve_one(0, threads), bytes;
     Turns<int> next;
-    run_parallel(std::min(threads, n), [&](int) {
+    if (n == 1) resolve_one(0, threads);
+    else run_parallel(std::min(threads, n), [&](int) {
         for (int q = next++; q < n; q = next++) resolve_one(q, 1);
     });
-    return bytes;
+    return {bytes, static_cast<int>(std::count(look.wanted.begin(), look.wanted.end(), 1))};
 }
 
 double beside_looks(const Executor& e, const std::vector<int64_t>& rows, const std::vector<Answer>& answers) {
@@ -81,8 +87,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     const Source& source = use_preview ? e.preview : e.dense;
     const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
     const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));
-    const bool keep = question.keep || static_cast<int64_t>(rows.size()) <= affordable || e.keeping.load() > 0;
-    const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
+    const bool always = question.keep || static_cast<int64_t>(rows.size()) <= affordable;
     // Some of a batch are answered first, with all that they take: the others are read as was cheaper for these.
     // That reads the codes twice, which few queries do not make up for where no cache holds these.
     const bool apart = use_preview && rows.size() >= (e.preview.bytes <= kCachedBytes ? kLeastScouted : kQueriesPerScout);
@@ -91,6 +96,8 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     bool densely = false;
     std::vector<int64_t> kept_later, finish_densely;
     for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
+        const bool keep = always || e.keeping.load() > 0;
+        const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
         stop = std::min({rows.size(), start + static_cast<size_t>(step), start == 0 ? first : rows.size()});
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + stop);
         // What was looked at in vain cannot be taken back: where it was for most so far, the others are read densely at once.
@@ -101,19 +108,19 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
         std::vector<Status> status(some.size(), Status::finish_densely);
         const bool scouts = scouted && start == 0, kept = keep || scouts;
         const double before = scouts ? beside_looks(e, some, answers) : 0;
-        const double look_bytes = look_and_resolve(e, source, hidden, some, question, kept, rows.size(), threads, resolve, status, answers);
+        const auto [look_bytes, wanted] = look_and_resolve(e, source, hidden, some, question, kept, rows.size(), threads, resolve, status, answers);
         const int n = static_cast<int>(some.size());
         if (scouts)
             densely = costs_more_than_rows(e, n, static_cast<double>(std::count(status.begin(), status.end(), Status::finish_densely)), look_bytes,
                                     beside_looks(e, some, answers) - before, static_cast<double>(rows.size()));
-        int came_back = 0;
         for (int q = 0; q < n; ++q) {
-            if (status[q] == Status::keep) kept_later.push_back(some[q]), ++came_back;
+            if (status[q] == Status::keep) kept_later.push_back(some[q]);
             if (status[q] == Status::finish_densely) finish_densely.push_back(some[q]);
             answers[some[q]].dense = !use_preview;
         }
-        // Remember for the next calls whether most queries want their estimates kept.
-        if (!kept && 2 * came_back > n) e.keeping.store(16);
+        // Where estimates are not kept unasked, the next blocks do as most queries of this one would have liked.
+        if (always) continue;
+        if (2 * wanted > n) e.keeping.store(kRemembered);
         else if (keep && e.keeping.load() > 0) e.keeping.fetch_sub(1);
     }
     if (!kept_later.empty()) {
@@ -163,6 +170,7 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
     lse.error += dot_error(e, &look.hidden[q * e.dim]);
     Status status = Status::done;
     if (!(lse.error <= question.eps)) {
+        look.wanted[q] = 1;
         if (look.est.empty()) status = Status::keep;
         else if (learned(e, look, q, question)) status = draw(e, look, q, question, threads, scored, lse, answer);
         else if (const auto found = close_together(e, look, q, question, threads, scored, lse, answer)) status = *found;

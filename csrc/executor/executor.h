@@ -16,7 +16,7 @@ namespace headlong {
 
 struct Executor : Matrix, Plan {
     const Kernels* kernels = nullptr;
-    mutable std::atomic<int> keeping{0};  // how often lately a query came back for its estimates
+    mutable std::atomic<int> keeping{0};  // for how many more blocks of large batches estimates are kept
 };
 
 // Answers for `count` queries [count][dim]; `dense_only` skips the preview.

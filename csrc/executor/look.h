@@ -78,6 +78,7 @@ struct Look {
     size_t sample = 0;              // how many of the spans are read first, as a sample of all classes
     int64_t sample_size = 0, sample_pieces = 0;  // classes in it; its part of the pieces
     std::vector<std::atomic<int>> finish_densely;
+    std::vector<uint8_t> wanted;    // [query]: whether its estimates were asked for once more
     std::vector<std::atomic<float>> threshold;  // what a class has to reach
     std::vector<Masses> pieces;     // [query][piece]: sums that are joined in this order, whichever thread took them
     std::vector<Masses> masses;     // [query]

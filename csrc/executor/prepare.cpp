@@ -118,6 +118,7 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     to.deeper.resize(source.rotated ? n * e.deeper.size() : 0);
     look.parts.resize(static_cast<size_t>(n) * look.threads);
     look.finish_densely = std::vector<std::atomic<int>>(n);
+    look.wanted.assign(n, 0);
     look.bytes.assign(n, 0);
     if (source.codes != nullptr) {
         to.planes.assign(source.quads * 8 * n, 0);

@@ -137,12 +137,32 @@ def test_a_batch_reads_codes_that_no_cache_holds_once() -> None:
     assert together.cost.bytes.sum() < 1.5 * alone.cost.bytes.sum()
 
 
-def test_the_most_frequent_classes_do_not_speak_for_all() -> None:
-    """Words in the order of their frequency: the first piece of the classes reports more than any other does."""
+def words(count: int, vocab: int, dim: int) -> tuple[Layer, np.ndarray]:
+    """Classes in the order of their frequency, and queries that tell them apart."""
     rng = np.random.default_rng(0)
-    weight = rng.standard_normal((20_000, 256)) / np.sqrt(1 + np.arange(256))
-    hidden = rng.standard_normal((64, 256))
+    weight = rng.standard_normal((vocab, dim)) / np.sqrt(1 + np.arange(dim))
+    hidden = rng.standard_normal((count, dim))
     hidden *= 2 / np.sqrt(((hidden @ weight[:500].T) ** 2).mean())
-    layer = Layer(weight.astype(np.float32), (-0.9 * np.log1p(np.arange(20_000))).astype(np.float32))
-    found = hl.compile(layer, "cascade", bits=3.4, threads=1).topk(hidden.astype(np.float32), 10)
+    layer = Layer(weight.astype(np.float32), (-0.9 * np.log1p(np.arange(vocab))).astype(np.float32))
+    return layer, hidden.astype(np.float32)
+
+
+@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy answers one query after the other")
+def test_the_most_frequent_classes_do_not_speak_for_all() -> None:
+    """The first piece of the classes reports more than any other does."""
+    layer, hidden = words(64, 20_000, 256)
+    found = hl.compile(layer, "cascade", bits=3.4, threads=1).topk(hidden, 10)
     assert not found.cost.dense.any()
+
+
+@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy answers one query after the other")
+def test_estimates_that_most_queries_want_are_kept_whatever_was_asked_between() -> None:
+    """No cache holds them: codes were read twice by a first batch, and again by every one that came after small ones."""
+    layer, hidden = words(96, 24_000, 192)
+    engine = hl.compile(layer, "cascade", width=0, eps=0.05, threads=1)
+    cost = engine.topk(hidden, 5).cost
+    for _ in range(40):
+        engine.topk(hidden[:1], 5)
+    assert not cost.dense.any() and cost.bytes.sum() == engine.topk(hidden, 5).cost.bytes.sum()
+    looks = cost.bytes.sum() - (cost.rows * 4 * 192).sum()
+    assert looks < 4.5 * 24_000 * 192  # by three blocks of queries, and by the first few
