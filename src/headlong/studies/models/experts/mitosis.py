@@ -34,6 +34,8 @@ class Growth:
     """``copies``   how many children each expert has after a stage; ``(2, 2)``: three stages of K, 2K and 4K experts
     ``steps``    of each stage; ``last``: of the last one (0: the same)
     ``prune``    steps between prunings, which begin once a stage has done ``settle`` steps
+    ``alive``    revive experts that no vector picks from a stage's first steps on, not only once pruning has begun
+    ``drawn``    gates of children are their parent's and new random ones, not placed along the means of its vectors
     ``rate``     of Adam, falling along a cosine to ``end`` times it over each stage
     ``unseen``   allow classes that no target names
     """
@@ -48,6 +50,8 @@ class Growth:
     settle: int = 100
     seed: int = 0
     unseen: bool = False
+    alive: bool = False
+    drawn: bool = False
 
 
 class Vectors(NamedTuple):
@@ -91,7 +95,7 @@ def grow(
         else:
             torch.manual_seed(growth.seed * 1000 + stage)
             if copies > 1:
-                mitosis(head, copies, _through(body, vectors.sample(SAMPLE)))
+                (scattered if growth.drawn else mitosis)(head, copies, _through(body, vectors.sample(SAMPLE)))
             steps = growth.last if growth.last and stage == len(growth.copies) else growth.steps
             for step in _stage(head, body, vectors, growth, steps):
                 if progress is not None:
@@ -117,12 +121,29 @@ def _stage(head: ExpertsHead, body: nn.Module, vectors: Vectors, growth: Growth,
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        if step >= growth.settle and (step % growth.prune == 0 or step == steps):
-            if step < steps:
+        settled = step >= growth.settle
+        if step % growth.prune == 0 or step == steps:
+            if step < steps and (settled or growth.alive):
                 hidden = _through(body, vectors.sample(SAMPLE))
                 changed(head, optimiser, partial(revive, head, hidden))
-            changed(head, optimiser, partial(prune, head))
+            if settled:
+                changed(head, optimiser, partial(prune, head))
         yield step
+
+
+@torch.no_grad()
+def scattered(head: ExpertsHead, copies: int, hidden: Tensor) -> Tensor:
+    """Mitosis by chance: each child's gate is its parent's and a new one, drawn as a first one is; the logits keep their scale.
+
+    Nothing is clustered, so what the children come to share out is learned.
+    """
+    x = head.read(hidden)
+    before, parents = head.route(x).value.mean(), head.gate.detach().repeat_interleave(copies, 0)
+    rows = mitosis(head, copies)
+    drawn = nn.init.kaiming_uniform_(torch.empty_like(parents), a=math.sqrt(5))
+    head.gate.copy_(parents + drawn)
+    head.weight.mul_(before / head.route(x).value.mean())
+    return rows
 
 
 def changed(head: ExpertsHead, optimiser: torch.optim.Optimizer, change: Callable[[], Tensor | None]) -> None:
