@@ -8,6 +8,7 @@
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
 #include "blocks/order.h"
+#include "blocks/query.h"
 #include "blocks/search.h"
 #include "executor/executor.h"
 #include "executor/verbs.h"
@@ -62,9 +63,8 @@ class BoundBlocks {
         if (rays) check_rays();
         check(static_cast<int64_t>(order.size()) == b_.levels.back().groups * kNeighbours, "order: sixteen for every block");
         for (size_t i = 0; i < order.size(); ++i) check(order.data()[i] >= -1 && order.data()[i] < b_.vocab, "order holds ids");
-        for (int64_t i = 0; i < std::min<int64_t>(b_.vocab, static_cast<int64_t>(order.size())); ++i) b_.holes |= order.data()[i] < 0;
-        b_.holes |= rays.has_value();  // a ray ends where it ends
         b_.order = order.data();
+        take_places(order.data(), static_cast<int64_t>(order.size()));
         check_levels();
         if (closer) take_closer(*closer);
         take_shared(shared[0], b_.shared);
@@ -207,7 +207,8 @@ class BoundBlocks {
         const auto head = nb::cast<AnyArray>(turns[0]);
         check(head.ndim() == 2 && static_cast<int64_t>(head.shape(1)) == b_.dim, "head [width, dim]");
         check(head.itemsize() == 4 || head.itemsize() == 2, "rotations are float32 or float16");
-        b_.head = head.data();
+        head_ = in_strips(head.data(), static_cast<int64_t>(head.itemsize()), static_cast<int64_t>(head.shape(0)), b_.dim);
+        b_.head = head_.data();
         b_.width = static_cast<int64_t>(head.shape(0));
         b_.rotation_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
         check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
@@ -243,6 +244,15 @@ class BoundBlocks {
         check(records.ndim() == 2 && static_cast<int64_t>(records.shape(1)) == one.shape.group_bytes(), "records [groups, bytes]");
         one.groups = static_cast<int64_t>(records.shape(0));
         b_.levels.push_back(one);
+    }
+
+    // Which places have a class, if one has none whose bound may reach a threshold: a ray ends where it ends.
+    void take_places(const int32_t* order, int64_t count) {
+        const auto none = [](int32_t id) { return id < 0; };
+        if (b_.rays == nullptr && std::none_of(order, order + std::min(b_.vocab, count), none)) return;
+        filled_.assign(count / kNeighbours, 0);
+        for (int64_t i = 0; i < count; ++i) filled_[i / kNeighbours] |= static_cast<uint16_t>(!none(order[i]) << (i % kNeighbours));
+        b_.filled = filled_.data();
     }
 
     // directions [dim, count] and their scales, and the direction of each node.
@@ -320,6 +330,8 @@ class BoundBlocks {
 
     Blocks b_;
     std::vector<int8_t> rest_, rays_;
+    std::vector<uint8_t> head_;
+    std::vector<uint16_t> filled_;
     int64_t owners_ = 0;
     nb::object keep_, names_, there_, beside_;
 };

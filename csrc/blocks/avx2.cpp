@@ -35,12 +35,13 @@ inline uint32_t reaching(const float* upper, float tau) {
     return half(upper) | half(upper + 8) << 8;
 }
 
+#include "blocks/one_by_one.inl"
 #include "blocks/looks.inl"
 
 }  // namespace
 
 const Looks* avx2_looks() {
-    static const Looks table = {"avx2", sixteen, ray, ray_nodes, closer, spread};
+    static const Looks table = {"avx2", sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
     return &table;
 }
 

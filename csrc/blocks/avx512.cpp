@@ -19,12 +19,27 @@ inline uint32_t reaching(const float* upper, float tau) {
     return _mm512_cmp_ps_mask(_mm512_loadu_ps(upper), _mm512_set1_ps(tau), _CMP_GE_OQ);
 }
 
+inline void front(uint32_t open, const int32_t* from, int32_t* to) {
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(open), _mm512_loadu_si512(from)));
+}
+inline void front(uint32_t open, const float* from, float* to) {
+    _mm512_storeu_ps(to, _mm512_maskz_compress_ps(static_cast<__mmask16>(open), _mm512_loadu_ps(from)));
+}
+
+template <typename T>
+inline F16 short_product(const T* codes, const float* x, int64_t count) {
+    typedef T V __attribute__((vector_size(16)));
+    const __mmask16 some = static_cast<__mmask16>((1u << count) - 1);
+    const __m128i read = _mm_maskz_loadu_epi8(some, codes);
+    return floats(reinterpret_cast<V>(read)) * _mm512_maskz_loadu_ps(some, x);
+}
+
 #include "blocks/looks.inl"
 
 }  // namespace
 
 const Looks* avx512_looks() {
-    static const Looks table = {"avx512vnni", sixteen, ray, ray_nodes, closer, spread};
+    static const Looks table = {"avx512vnni", sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
     return &table;
 }
 

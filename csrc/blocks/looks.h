@@ -32,6 +32,31 @@ struct LookQuery {
     float add, slack;
 };
 
+// Classes that reach a threshold, side by side: their places, estimates and upper ends.
+struct OpenClasses {
+    int32_t* places;
+    float *est, *upper;
+};
+
+// Blocks that one query opens, those with the highest bounds first: records [groups] of `shape`, bounds of their nodes, and which of
+// their classes may be answered (null: all). Of rays: the direction of each, and products with the directions.
+struct BlockList {
+    const uint8_t* records = nullptr;
+    RecordShape shape;
+    const float* bounds = nullptr;
+    const uint16_t *filled = nullptr, *there = nullptr, *owner = nullptr;
+    const float* ends = nullptr;
+    const uint8_t* closer = nullptr;  // records of single classes, of so many bytes, that will be needed
+    int64_t closer_bytes = 0;
+    const int32_t* groups = nullptr;
+    int64_t count = 0, known = 0;     // to be opened; and to be asked for before they are
+};
+
+// How many blocks of a list were passed, and opened; the classes that were found in them.
+struct BlocksOpened {
+    int64_t passed = 0, opened = 0, found = 0;
+};
+
 struct Looks {
     const char* isa;
     // est[c] = base[c] + scale[c] <codes c, x> + add;  upper[c] = est[c] + unit[c] <lengths c, lengths> + slack.
@@ -46,6 +71,17 @@ struct Looks {
     float (*closer)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est);
     // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16; codes in tiles, as `tiled` has them.
     void (*spread)(const int8_t* codes, int64_t rows, int64_t n, const float* x, float* out);
+    // Which of the numbers x [n] reach `least`, rising; returns how many. n is a multiple of 16; `out` has room for sixteen more.
+    int64_t (*listed)(const float* x, int64_t n, float least, int32_t* out);
+    // The same of the `wanted` <= 16 largest that reach it, the first ones among equals; `work` has room as `out` has.
+    int64_t (*largest)(const float* x, int64_t n, int64_t wanted, float least, float* work, int32_t* out);
+    // The classes from place `first` on that have a bit in `open`, at the front of `to`, which has room for sixteen: zeros behind them.
+    // Returns how many. (A query opens a hundred blocks with one or two such classes in each: a branch for each would be guessed wrong.)
+    int64_t (*taken)(uint32_t open, int32_t first, const float* est, const float* upper, const OpenClasses& to);
+    // `sixteen` or `ray`, then `taken`, of blocks whose bounds reach tau, until `most` classes were found; `to` has room for sixteen more.
+    BlocksOpened (*opened)(const BlockList& list, const LookQuery& query, float tau, int64_t most, const OpenClasses& to);
+    // `closer` of those of `count` classes whose upper end reaches tau, in place; returns how many.
+    int64_t (*closer_of)(const uint8_t* records, const RecordShape& shape, const LookQuery& query, float tau, const OpenClasses& of, int64_t count);
 };
 
 constexpr int64_t kSpread = 4 * kNeighbours;  // columns of a tile

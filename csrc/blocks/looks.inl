@@ -1,5 +1,8 @@
 // The looks of blocks/looks.h in the compiler's own vectors: the same lines for every instruction set, which says how sixteen
-// codes become numbers (`floats`) and which of sixteen numbers reach another (`reaching`).
+// codes become numbers (`floats`), what fewer than sixteen codes give (`short_product`), which of sixteen numbers reach another
+// (`reaching`), and how those come to the front (`front`).
+
+typedef int32_t I16 __attribute__((vector_size(64)));
 
 template <typename V>
 inline V read(const uint8_t* from) {
@@ -20,27 +23,40 @@ inline F16 sums(const uint8_t* rows, int64_t count, const float* x) {
     return even + odd;
 }
 
-uint32_t sixteen(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper) {
+// Of sixteen classes.
+struct Bounds16 {
+    F16 middle, top;
+};
+
+inline Bounds16 of_box(const uint8_t* record, const RecordShape& shape, const LookQuery& query) {
     const uint8_t* lengths = record + shape.count * kNeighbours;
     const uint8_t* numbers = lengths + shape.tails * kNeighbours;
     const F16 scale = read<F16>(numbers), unit = read<F16>(numbers + 64), base = read<F16>(numbers + 128);
     const F16 middle = base + query.add + scale * sums<Codes16>(record, shape.count, query.x);
-    const F16 top = middle + (unit * sums<Lengths16>(lengths, shape.tails, query.lengths) + query.slack);
-    std::memcpy(est, &middle, sizeof(middle));
-    std::memcpy(upper, &top, sizeof(top));
-    return reaching(upper, tau);
+    return {middle, middle + (unit * sums<Lengths16>(lengths, shape.tails, query.lengths) + query.slack)};
 }
 
-uint32_t ray(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end, float tau, float* est, float* upper) {
+inline Bounds16 of_ray(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end) {
     const uint8_t* lengths = record + 2 * kNeighbours;
     float numbers[4];  // unit of the scales, of the bases, least base, unit
     std::memcpy(numbers, lengths + shape.tails * kNeighbours, sizeof(numbers));
     const F16 base = floats(read<Lengths16>(record + kNeighbours)) * numbers[1] + numbers[2];
     const F16 middle = base + query.add + floats(read<Codes16>(record)) * (numbers[0] * end);
-    const F16 top = middle + (sums<Lengths16>(lengths, shape.tails, query.lengths) * numbers[3] + query.slack);
-    std::memcpy(est, &middle, sizeof(middle));
-    std::memcpy(upper, &top, sizeof(top));
+    return {middle, middle + (sums<Lengths16>(lengths, shape.tails, query.lengths) * numbers[3] + query.slack)};
+}
+
+inline uint32_t written(const Bounds16& of, float tau, float* est, float* upper) {
+    std::memcpy(est, &of.middle, sizeof(of.middle));
+    std::memcpy(upper, &of.top, sizeof(of.top));
     return reaching(upper, tau);
+}
+
+uint32_t sixteen(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper) {
+    return written(of_box(record, shape, query), tau, est, upper);
+}
+
+uint32_t ray(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end, float tau, float* est, float* upper) {
+    return written(of_ray(record, shape, query, end), tau, est, upper);
 }
 
 void ray_nodes(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper) {
@@ -75,9 +91,8 @@ inline float product(const T* codes, int64_t count, const float* x) {
         typedef T V __attribute__((vector_size(16)));
         sum += floats(read<V>(reinterpret_cast<const uint8_t*>(codes + j))) * values;
     }
-    float total = total_of(sum);
-    for (; j < count; ++j) total += static_cast<float>(codes[j]) * x[j];
-    return total;
+    if (j < count) sum += short_product(codes + j, x + j, count - j);
+    return total_of(sum);
 }
 
 float closer(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est) {
@@ -101,4 +116,117 @@ void spread(const int8_t* codes, int64_t rows, int64_t n, const float* x, float*
     int64_t c = 0;
     for (; c + kSpread <= n; c += kSpread) spread_some<4>(codes + c * rows, rows, x, out + c);
     for (; c < n; c += kNeighbours) spread_some<1>(codes + c * rows, rows, x, out + c);
+}
+
+int64_t listed(const float* x, int64_t n, float least, int32_t* out) {
+    I16 at = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i += kNeighbours, at += kNeighbours) {
+        const uint32_t open = reaching(x + i, least);
+        int32_t places[kNeighbours];
+        std::memcpy(places, &at, sizeof(at));
+        front(open, places, out + found);
+        found += __builtin_popcount(open);
+    }
+    return found;
+}
+
+inline float least_of(F16 x) {
+    typedef float F4 __attribute__((vector_size(16)));
+    F4 parts[4];
+    std::memcpy(parts, &x, sizeof(x));
+    const F4 low = parts[0] < parts[1] ? parts[0] : parts[1], high = parts[2] < parts[3] ? parts[2] : parts[3];
+    const F4 least = low < high ? low : high;
+    const float left = least[0] < least[1] ? least[0] : least[1], right = least[2] < least[3] ? least[2] : least[3];
+    return left < right ? left : right;
+}
+
+// The largest of sixteen lanes, each the largest of its column: sixteen numbers reach the least of those. What reaches it, too, is few,
+// of which one after the other is counted until there are enough.
+int64_t largest(const float* x, int64_t n, int64_t wanted, float least, float* work, int32_t* out) {
+    const F16 none = F16{} - __builtin_inff();
+    F16 top = none;
+    for (int64_t i = 0; i < n; i += kNeighbours) {
+        const F16 values = read<F16>(reinterpret_cast<const uint8_t*>(x + i));
+        top = values > top ? values : top;
+    }
+    const float reached = least_of(top);
+    const int64_t count = listed(x, n, reached > least ? reached : least, out);
+    if (count <= wanted) return count;
+    const int64_t padded = (count + kNeighbours - 1) / kNeighbours * kNeighbours;
+    for (int64_t i = 0; i < count; ++i) work[i] = x[out[i]];
+    for (int64_t i = count; i < padded; ++i) work[i] = -__builtin_inff();
+    float edge = __builtin_nanf("");  // which no number reaches
+    int64_t above = 0, found = 0;
+    while (found < wanted) {
+        F16 next = none;
+        for (int64_t i = 0; i < padded; i += kNeighbours) {
+            const F16 values = read<F16>(reinterpret_cast<const uint8_t*>(work + i));
+            const F16 below = values >= edge ? none : values;
+            next = below > next ? below : next;
+        }
+        edge = -least_of(-next);
+        above = found;
+        found = 0;
+        for (int64_t i = 0; i < padded; i += kNeighbours) found += __builtin_popcount(reaching(work + i, edge));
+    }
+    int64_t equal = wanted - above, kept = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const bool here = work[i] > edge || (work[i] == edge && equal > 0);
+        equal -= work[i] == edge;
+        out[kept] = out[i];
+        kept += here;
+    }
+    return kept;
+}
+
+int64_t taken(uint32_t open, int32_t first, const float* est, const float* upper, const OpenClasses& to) {
+    const I16 at = first + I16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int32_t places[kNeighbours];
+    std::memcpy(places, &at, sizeof(at));
+    front(open, places, to.places);
+    front(open, est, to.est);
+    front(open, upper, to.upper);
+    return __builtin_popcount(open);
+}
+
+constexpr int64_t kAhead = 6;  // blocks asked for before they are read
+constexpr int kUsual = 2;      // classes of a block that reach the threshold, mostly no more
+
+inline void ask_for(const uint8_t* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+}
+
+BlocksOpened opened(const BlockList& list, const LookQuery& query, float tau, int64_t most, const OpenClasses& to) {
+    const int64_t bytes = (list.shape.count + list.shape.tails + list.shape.numbers) * kNeighbours;
+    BlocksOpened out;
+    while (out.passed < list.count && out.found < most) {
+        if (out.passed + kAhead < list.known) ask_for(list.records + list.groups[out.passed + kAhead] * bytes, bytes);
+        const int32_t group = list.groups[out.passed++];
+        if (!(list.bounds[group] >= tau)) continue;
+        ++out.opened;
+        const uint8_t* record = list.records + group * bytes;
+        float est[kNeighbours], upper[kNeighbours];
+        uint32_t open = list.owner == nullptr ? written(of_box(record, list.shape, query), tau, est, upper)
+                                              : written(of_ray(record, list.shape, query, list.ends[list.owner[group]]), tau, est, upper);
+        if (list.filled != nullptr) open &= list.filled[group];
+        if (list.there != nullptr) open &= list.there[group];
+        int32_t* places = to.places + out.found;
+        out.found += taken(open, group * kNeighbours, est, upper, {places, to.est + out.found, to.upper + out.found});
+        for (int i = 0; i < kUsual; ++i) ask_for(list.closer + places[i] * list.closer_bytes, list.closer_bytes);
+    }
+    return out;
+}
+
+int64_t closer_of(const uint8_t* records, const RecordShape& shape, const LookQuery& query, float tau, const OpenClasses& of, int64_t count) {
+    const int64_t bytes = shape.count + shape.tails + 8;
+    int64_t looked = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        if (!(of.upper[i] >= tau)) continue;
+        float est = of.est[i];
+        of.upper[i] = closer(records + of.places[i] * bytes, shape, query, &est);
+        of.est[i] = est;
+        ++looked;
+    }
+    return looked;
 }

@@ -38,12 +38,13 @@ inline uint32_t reaching(const float* upper, float tau) {
     return bits;
 }
 
+#include "blocks/one_by_one.inl"
 #include "blocks/looks.inl"
 
 }  // namespace
 
 const Looks* neon_looks() {
-    static const Looks table = {"neon", sixteen, ray, ray_nodes, closer, spread};
+    static const Looks table = {"neon", sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
     return &table;
 }
 

@@ -8,12 +8,13 @@ namespace headlong {
 namespace {
 
 #include "blocks/plain.inl"
+#include "blocks/one_by_one.inl"
 #include "blocks/looks.inl"
 
 }  // namespace
 
 const Looks* portable_looks() {
-    static const Looks table = {"portable", sixteen, ray, ray_nodes, closer, spread};
+    static const Looks table = {"portable", sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
     return &table;
 }
 

@@ -7,11 +7,24 @@
 namespace headlong {
 namespace {
 
-double norm(const double* x, int64_t start, int64_t stop) {
-    double sum = 0;
-    for (int64_t j = start; j < stop; ++j) sum += x[j] * x[j];
-    return std::sqrt(sum);
+constexpr int64_t kStrip = 32;  // columns of a rotation that lie together
+
+// Four sums side by side: one alone waits for every addition.
+template <typename Get>
+double sum_of(int64_t start, int64_t stop, const Get& get) {
+    double sums[4] = {0, 0, 0, 0};
+    int64_t j = start;
+    for (; j + 4 <= stop; j += 4)
+        for (int s = 0; s < 4; ++s) sums[s] += get(j + s);
+    for (; j < stop; ++j) sums[0] += get(j);
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
+
+double norm(const double* x, int64_t start, int64_t stop) {
+    return std::sqrt(sum_of(start, stop, [&](int64_t j) { return x[j] * x[j]; }));
+}
+
+int64_t strip_at(int64_t at, int64_t width) { return width - at < 2 * kStrip ? width - at : kStrip; }
 
 }  // namespace
 
@@ -31,19 +44,31 @@ std::vector<int8_t> tiled(const int8_t* codes, int64_t rows, int64_t n) {
     return out;
 }
 
+std::vector<uint8_t> in_strips(const void* head, int64_t size, int64_t width, int64_t dim) {
+    std::vector<uint8_t> out(static_cast<size_t>(width * dim * size));
+    const auto* from = static_cast<const uint8_t*>(head);
+    uint8_t* to = out.data();
+    for (int64_t at = 0, n = 0; at < width; at += n) {
+        n = strip_at(at, width);
+        for (int64_t j = 0; j < dim; ++j)
+            for (int64_t c = 0; c < n; ++c, to += size) std::copy_n(from + ((at + c) * dim + j) * size, size, to);
+    }
+    return out;
+}
+
 bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     const int64_t dim = b.dim, width = b.width;
     shifted_.resize(dim);
     rotated_.resize(width);
-    double length = 0, add = 0;
-    for (int64_t j = 0; j < dim; ++j) {
-        shifted_[j] = hidden[j] - b.mean[j];
-        length += shifted_[j] * shifted_[j];
+    for (int64_t j = 0; j < dim; ++j) shifted_[j] = hidden[j] - b.mean[j];
+    const double length = norm(shifted_.data(), 0, dim) * (1 + 1e-12);
+    const double add = b.centre == nullptr ? 0 : sum_of(0, dim, [&](int64_t j) { return hidden[j] * b.centre[j]; });
+    const auto* strip = static_cast<const uint8_t*>(b.head);
+    for (int64_t at = 0, n = 0; at < width; at += n) {
+        n = strip_at(at, width);
+        b.kernels->rotate(strip, b.rotation_kind, n, dim, 0, n, shifted_.data(), dim, 1, &rotated_[at], width);
+        strip += dim * n * (b.rotation_kind == Kind::f32 ? 4 : 2);
     }
-    length = std::sqrt(length) * (1 + 1e-12);
-    if (b.centre != nullptr)
-        for (int64_t j = 0; j < dim; ++j) add += hidden[j] * b.centre[j];
-    b.kernels->dot_rows(b.head, b.rotation_kind, dim, nullptr, width, shifted_.data(), rotated_.data());
     x_.assign(width + kNeighbours, 0.f);
     signs_.resize(2 * b.look);
     float most = 0;

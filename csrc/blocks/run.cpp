@@ -10,24 +10,12 @@ namespace headlong {
 namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-constexpr int64_t kSeeds = 16;    // nodes of every level on the way to the first threshold
 constexpr size_t kTogether = 8;   // rows that are scored at once
 constexpr double kReached = 1.0 / 16;  // of the classes: with more of them to score, a sum is left to who looks at all
 constexpr double kOpened = 0.5;          // of the coarsest nodes: where more are wanted, the same
 constexpr size_t kPending = 32;   // classes between two closer looks, so that their records are on their way
 
 float down(double x) { return -up(-x); }
-
-// The largest of some numbers, those that are none left out.
-float top_of(const float* x, int64_t n) {
-    float top[4] = {-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                    -std::numeric_limits<float>::infinity()};
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int j = 0; j < 4; ++j) top[j] = x[i + j] > top[j] ? x[i + j] : top[j];
-    for (; i < n; ++i) top[0] = x[i] > top[0] ? x[i] : top[0];
-    return std::max(std::max(top[0], top[1]), std::max(top[2], top[3]));
-}
 
 }  // namespace
 
@@ -60,8 +48,8 @@ bool Run::begin(int sharing) {
     own_ = w_.rotated.own;
     closer_ = w_.rotated.closer;
     answer_.bytes = w_.rotated.bytes / sharing;
-    w_.candidates.clear();
-    w_.pending.clear();
+    w_.candidate_count = 0;
+    w_.pending.count = 0;
     w_.best.clear();
     w_.largest.clear();
     w_.ids.clear();
@@ -77,12 +65,11 @@ bool Run::begin(int sharing) {
 bool Run::enter(const Blocks& blocks, int sharing) {
     b_ = &blocks;
     closer_bytes_ = blocks.closer_shape.class_bytes();
-    sieved_ = mask_ != nullptr || blocks.holes;
     if (!w_.rotated.take_again(blocks)) return false;
     box_ = w_.rotated.box;
     own_ = w_.rotated.own;
     closer_ = w_.rotated.closer;
-    w_.candidates.clear();
+    w_.candidate_count = 0;
     if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), better);
     if (full_) tau_ = std::max(tau_, threshold());
     shared_ = nullptr;
@@ -100,147 +87,45 @@ void Run::join(const Run& first, std::atomic<float>& threshold) {
     seeded_ = first.seeded_;
     tau_ = first.tau_;
     share(&threshold);
-    w_.candidates.clear();
-    w_.pending.clear();
+    w_.candidate_count = 0;
+    w_.pending.count = 0;
     w_.best.clear();
     w_.largest.clear();
     w_.ids.clear();
 }
 
-void Run::roots(int sharing) {
-    const BlockLevel& root = b_->levels[0];
-    w_.bounds.resize(root.groups * kNeighbours);
-    bounds_ = w_.bounds.data();
-    if (b_->levels.size() == 1) return;  // its nodes are classes
-    if (b_->rays != nullptr) return ray_roots(sharing);
-    float est[kNeighbours];
-    const int64_t bytes = root.shape.group_bytes();
-    for (int64_t g = 0; g < root.groups; ++g)
-        b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
-    answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
-    mark("blocks: coarsest boxes");
-}
-
-// The same where nodes are pieces of rays: one product with every direction, and the ends of each node along its own.
-void Run::ray_roots(int sharing) {
-    const BlockLevel& root = b_->levels[0];
-    const int64_t bytes = root.shape.group_bytes();
-    w_.ends.resize(b_->ray_count);
-    b_->looks->spread(b_->rays, b_->dim, b_->ray_count, own_.x, w_.ends.data());
-    for (int64_t r = 0; r < b_->ray_count; ++r) w_.ends[r] *= b_->ray_scale[r];
-    ends_ = w_.ends.data();
-    float ends[kNeighbours];
-    for (int64_t g = 0; g < root.groups; ++g) {
-        for (int c = 0; c < kNeighbours; ++c) ends[c] = ends_[b_->owner[g * kNeighbours + c]];
-        b_->looks->ray_nodes(root.records + g * bytes, root.shape, box_, ends, &w_.bounds[g * kNeighbours]);
-    }
-    const int64_t directions = b_->ray_count * (b_->dim + 4), nodes = root.groups * (bytes + 2 * kNeighbours);
-    answer_.bytes += static_cast<double>(directions + nodes) / sharing;
-    mark("blocks: coarsest boxes");
-}
-
-// The first threshold: down from the best nodes of every level to the classes of the best blocks. A tree beside has that of the
-// trees before it.
-void Run::seed() {
-    w_.seeded.assign((b_->levels.back().groups + 63) / 64, 0);
-    seeded_ = w_.seeded.data();
-    if (b_->levels.size() == 1 || full_) return;
-    const int64_t wanted = std::max(kSeeds, 2 * ((k_ + kNeighbours - 1) / kNeighbours));
-    best_of(w_.bounds.data(), nullptr, static_cast<int64_t>(w_.bounds.size()), wanted, w_.next);
-    float est[kNeighbours];
-    std::vector<float> bounds;
-    std::vector<int32_t> nodes;
-    for (size_t level = 1; level + 1 < b_->levels.size(); ++level) {
-        const BlockLevel& here = b_->levels[level];
-        const int64_t bytes = here.shape.group_bytes();
-        bounds.resize(w_.next.size() * kNeighbours);
-        nodes.resize(bounds.size());
-        for (size_t i = 0; i < w_.next.size(); ++i) {
-            b_->looks->sixteen(here.records + w_.next[i] * bytes, here.shape, box_, kLowest, est, &bounds[i * kNeighbours]);
-            answer_.bytes += static_cast<double>(bytes);
-            for (int c = 0; c < kNeighbours; ++c) nodes[i * kNeighbours + c] = w_.next[i] * kNeighbours + c;
-        }
-        best_of(bounds.data(), nodes.data(), static_cast<int64_t>(bounds.size()), wanted, w_.next);
-    }
-    const int64_t bytes = b_->levels.back().shape.group_bytes();
-    for (int32_t g : w_.next) prefetch(b_->levels.back().records + g * bytes, bytes);
-    mark("blocks: way to the first ones");
-    for (int32_t g : w_.next) {
-        leaf(g, static_cast<double>(bytes));
-        w_.seeded[g / 64] |= uint64_t{1} << (g % 64);
-    }
-    // The best of them are scored as they are: what that leaves out needs no closer look.
-    std::vector<Candidate>& all = w_.pending;
-    const size_t few = std::min<size_t>(reaches() ? std::max(k_, kSeeds) : k_, all.size());
-    std::nth_element(all.begin(), all.begin() + few, all.end(), [](const Candidate& a, const Candidate& b) { return a.est > b.est; });
-    for (size_t i = 0; i < few; ++i) ask(all[i]);
-    all.erase(all.begin(), all.begin() + few);
-    mark("blocks: boxes and blocks");
-    settle();
-    look_closer();
-    settle();
-}
-
-// The largest bound of every sixteen in w_.tops; returns one that `wanted` of those reach: so many nodes are no lower.
-float Run::take_tops(const float* bounds, int64_t count, int64_t wanted) {
-    const int64_t groups = (count + kNeighbours - 1) / kNeighbours;
-    w_.tops.resize(groups);
-    for (int64_t g = 0; g < groups; ++g) w_.tops[g] = top_of(bounds + g * kNeighbours, std::min<int64_t>(kNeighbours, count - g * kNeighbours));
-    if (groups < wanted) return kLowest;
-    w_.sorted.assign(w_.tops.begin(), w_.tops.end());
-    std::nth_element(w_.sorted.begin(), w_.sorted.begin() + (wanted - 1), w_.sorted.end(), std::greater<>());
-    return w_.sorted[wanted - 1];
-}
-
-// The `wanted` nodes with the largest bounds that are there at all, the first ones among equals: few of many, so that hardly any
-// gets into the heap.
-void Run::best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out) {
-    std::vector<std::pair<float, int32_t>>& heap = w_.highest;
-    const auto above = [](const auto& a, const auto& b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
-    heap.clear();
-    const float least = take_tops(bounds, count, wanted);
-    for (int64_t g = 0; g * kNeighbours < count; ++g) {
-        if (!(w_.tops[g] >= least)) continue;
-        for (int64_t n = g * kNeighbours; n < std::min(count, (g + 1) * kNeighbours); ++n) {
-            const bool filled = static_cast<int64_t>(heap.size()) == wanted;
-            if (!(bounds[n] >= kLowest) || (filled && !(bounds[n] > heap.front().first))) continue;
-            if (filled) {
-                std::pop_heap(heap.begin(), heap.end(), above);
-                heap.pop_back();
-            }
-            heap.push_back({bounds[n], names == nullptr ? static_cast<int32_t>(n) : names[n]});
-            std::push_heap(heap.begin(), heap.end(), above);
-        }
-    }
-    out.clear();
-    for (const auto& one : heap) out.push_back(one.second);
-    std::sort(out.begin(), out.end());
-}
-
-void Run::place(int64_t nodes, int16_t* bins, std::vector<int32_t>& listed) const {
-    w_.next.clear();
-    for (int64_t first = 0; first < nodes; first += kNeighbours) {
-        const int64_t stop = std::min<int64_t>(nodes, first + kNeighbours);
-        if (!(top_of(bounds_ + first, stop - first) >= tau_)) continue;  // few of many reach it
-        for (int64_t n = first; n < stop; ++n)
-            if (bounds_[n] >= tau_) w_.next.push_back(static_cast<int32_t>(n));
-    }
+const std::vector<int32_t>& Run::place() const {
+    std::vector<int32_t>& found = w_.next;
+    const auto nodes = static_cast<int64_t>(b_->levels[0].groups) * kNeighbours;
+    if (static_cast<int64_t>(w_.room.size()) < nodes + kNeighbours) w_.room.resize(nodes + kNeighbours);
+    found.assign(w_.room.begin(), w_.room.begin() + b_->looks->listed(bounds_, nodes, tau_, w_.room.data()));
     float most = tau_;
-    for (int32_t n : w_.next)
-        if (bounds_[n] < kMostX) most = std::max(most, bounds_[n]);
+    for (int32_t n : found) most = bounds_[n] > most && bounds_[n] < kMostX ? bounds_[n] : most;
     const float width = most > tau_ && tau_ > -kMostX ? (kBins - 1) / (most - tau_) : 0;
-    for (int32_t n : w_.next) {
-        const float at = (bounds_[n] - tau_) * width;  // beyond all, or where there is no threshold yet: the first bin
-        const auto bin = static_cast<int16_t>(kBins - 1 - (at < kBins - 1 ? static_cast<int>(at) : kBins - 1));
-        if (bins[n] == kBins) listed.push_back(n);
-        bins[n] = std::min(bins[n], bin);
+    w_.bins.resize(found.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+        const float at = (bounds_[found[i]] - tau_) * width;  // beyond all, or where there is no threshold yet: the first bin
+        w_.bins[i] = static_cast<uint8_t>(kBins - 1 - (at < kBins - 1 ? static_cast<int>(at) : kBins - 1));
     }
+    return found;
 }
 
 uint32_t Run::open(const uint8_t* record, const RecordShape& shape, double bytes) {
     float est[kNeighbours], upper[kNeighbours];
     answer_.bytes += bytes;
     return b_->looks->sixteen(record, shape, box_, tau_, est, upper);
+}
+
+// Those of a block whose classes are there and not masked.
+uint32_t Run::sieve(uint32_t open, int32_t group) const {
+    if (b_->filled != nullptr) open &= b_->filled[group];
+    if (b_->there != nullptr) open &= b_->there[group];
+    if (mask_ == nullptr) return open;
+    for (uint32_t left = open; left != 0; left &= left - 1) {
+        const int c = __builtin_ctz(left);
+        if (!is_there(b_->order[group * kNeighbours + c])) open &= ~(uint32_t{1} << c);
+    }
+    return open;
 }
 
 void Run::leaf(int32_t group, double bytes) {
@@ -254,48 +139,83 @@ void Run::leaf(int32_t group, double bytes) {
     }
     if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
     const uint8_t* record = here.records + group * here.shape.group_bytes();
-    uint32_t open = b_->rays == nullptr ? b_->looks->sixteen(record, here.shape, own_, tau_, est, upper)
-                                        : b_->looks->ray(record, here.shape, own_, ends_[b_->owner[group]], tau_, est, upper);
+    const uint32_t open = b_->rays == nullptr ? b_->looks->sixteen(record, here.shape, own_, tau_, est, upper)
+                                              : b_->looks->ray(record, here.shape, own_, ends_[b_->owner[group]], tau_, est, upper);
     ++opened_;
     answer_.bytes += bytes;
-    if (b_->there != nullptr) open &= b_->there[group];
-    for (; open != 0; open &= open - 1) {
-        const int c = __builtin_ctz(open);
-        const int32_t place = group * kNeighbours + c;
-        if (sieved_ && !is_there(b_->order[place])) continue;
-        if (b_->closer != nullptr && full_) prefetch(b_->closer + place * closer_bytes_, closer_bytes_);
-        w_.pending.push_back({place, est[c], upper[c]});
-    }
-    if (full_ && w_.pending.size() >= kPending) look_closer();
+    Pending& to = w_.pending;
+    const OpenClasses end = to.end();
+    const int64_t more = b_->looks->taken(sieve(open, group), group * kNeighbours, est, upper, end);
+    to.count += static_cast<size_t>(more);
+    if (!full_) return;
+    if (b_->closer != nullptr)
+        for (int64_t i = 0; i < more; ++i) prefetch(b_->closer + end.places[i] * closer_bytes_, closer_bytes_);
+    if (to.count >= kPending) look_closer();
 }
 
-// Looks closer at the classes that are pending. One whose estimate reaches the threshold is scored soon, which raises it.
+void Run::leaves(const std::vector<int32_t>& groups, int64_t start, int64_t stop) {
+    const BlockLevel& here = b_->levels.back();
+    const int64_t bytes = here.shape.group_bytes(), known = static_cast<int64_t>(groups.size());
+    BlockList list{here.records, here.shape, bounds_, b_->filled, b_->there, b_->owner, ends_, b_->closer, closer_bytes_, nullptr, 0, 0};
+    if (b_->closer == nullptr) list.closer_bytes = 0;
+    while (start < stop) {
+        if (!full_ || trail_ != nullptr || mask_ != nullptr) {
+            if (wants(groups[start])) leaf(groups[start], static_cast<double>(bytes));
+            ++start;
+            continue;
+        }
+        if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
+        Pending& to = w_.pending;
+        const size_t most = to.count < kPending ? kPending - to.count : 1;
+        list.groups = &groups[start], list.count = stop - start, list.known = known - start;
+        const BlocksOpened some = b_->looks->opened(list, own_, tau_, static_cast<int64_t>(most), to.end(most));
+        start += some.passed;
+        opened_ += some.opened;
+        answer_.bytes += static_cast<double>(some.opened * bytes);
+        to.count += static_cast<size_t>(some.found);
+        if (to.count >= kPending) look_closer();
+    }
+}
+
+// Looks closer at the classes that are pending.
 void Run::look_closer() {
     mark("blocks: boxes and blocks");
-    for (Candidate one : w_.pending) {
-        if (!(one.upper >= tau_)) continue;
+    Pending& from = w_.pending;
+    for (size_t first = 0; first < from.count; first += kPending) {
+        const size_t count = std::min(kPending, from.count - first);
         if (b_->closer != nullptr) {
-            one.upper = b_->looks->closer(b_->closer + one.place * closer_bytes_, b_->closer_shape, closer_, &one.est);
-            answer_.bytes += static_cast<double>(closer_bytes_);
-            if (!(one.upper >= tau_)) continue;
+            const int64_t looked = b_->looks->closer_of(b_->closer, b_->closer_shape, closer_, tau_, from.from(first), static_cast<int64_t>(count));
+            answer_.bytes += static_cast<double>(looked * closer_bytes_);
         }
-        if (full_ && one.est >= tau_) {
-            ask(one);
-            if (w_.ids.size() >= kTogether) settle();
-        } else {
-            w_.candidates.push_back(one);
-        }
+        sort_out(first, count);
     }
-    w_.pending.clear();
+    from.count = 0;
     mark("blocks: closer looks");
 }
 
+// Those of the pending classes that reach the threshold become candidates. One whose estimate does is scored soon, which raises it.
+void Run::sort_out(size_t first, size_t count) {
+    const Pending& from = w_.pending;
+    if (w_.candidates.size() < w_.candidate_count + count + 1) w_.candidates.resize(2 * (w_.candidate_count + count + 1));
+    size_t& found = w_.candidate_count;
+    for (size_t i = first; i < first + count; ++i) {
+        const bool here = from.upper[i] >= tau_;
+        w_.candidates[found] = {from.places[i], from.upper[i]};
+        if (full_ && here && from.est[i] >= tau_) {
+            ask(from.places[i]);
+            if (w_.ids.size() >= kTogether) settle();
+        } else {
+            found += here;  // as a branch it would be guessed wrong
+        }
+    }
+}
+
 // The row of a class is wanted.
-void Run::ask(const Candidate& of) {
-    const int64_t id = b_->order[of.place];
+void Run::ask(int32_t place) {
+    const int64_t id = b_->order[place];
     if (id < 0) return;  // a file may say that there is a record where there is no class
     w_.ids.push_back(id);
-    if (trail_ != nullptr) trail_->places.push_back(of.place);
+    if (trail_ != nullptr) trail_->places.push_back(place);
     const int64_t bytes = b_->dim * (b_->kind == Kind::f32 ? 4 : 2);
     prefetch(static_cast<const uint8_t*>(b_->weight) + id * bytes, bytes);
 }
@@ -344,6 +264,7 @@ void Run::weigh(double z) {
 
 // Among the k best, if it is one of them; with a reach all are kept.
 void Run::keep(const ScoredClass& one) {
+    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !better(one, w_.best.front())) return;
     w_.best.push_back(one);
     if (reaches()) return weigh(one.z);
     std::push_heap(w_.best.begin(), w_.best.end(), better);
@@ -374,15 +295,16 @@ bool Run::close() {
     settle();
     if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
     size_t left = 0;
-    for (const Candidate& one : all)
-        if (one.upper >= tau_) all[left++] = one;
-    all.resize(left);
+    for (size_t i = 0; i < w_.candidate_count; ++i) {
+        all[left] = all[i];
+        left += all[left].upper >= tau_;
+    }
     const double share = reaches() ? kReached : b_->most;
     if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), share * static_cast<double>(b_->vocab))) return false;
-    std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
-    for (const Candidate& one : all) {
-        if (!(one.upper >= tau_)) break;
-        ask(one);
+    const auto end = all.begin() + static_cast<int64_t>(left);
+    std::sort(all.begin(), end, [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
+    for (auto one = all.begin(); one != end && one->upper >= tau_; ++one) {
+        ask(one->place);
         if (w_.ids.size() >= kTogether) settle();
     }
     settle();

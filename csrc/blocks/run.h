@@ -18,20 +18,39 @@ constexpr int kBins = 256;                                      // of bounds, fr
 
 inline bool better(const ScoredClass& a, const ScoredClass& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
 
-// A class that may be among the best: where it is, its estimate and its upper end.
+// A class that may be among the best: where it is, and its upper end.
 struct Candidate {
     int32_t place;
-    float est, upper;
+    float upper;
+};
+
+// Classes of open blocks that wait for a closer look.
+struct Pending {
+    std::vector<int32_t> places;
+    std::vector<float> est, upper;
+    size_t count = 0;
+
+    // Where `more`, and sixteen behind them, may be written.
+    OpenClasses end(size_t more = 0) {
+        if (places.size() < count + more + kNeighbours) {
+            const size_t room = 2 * (count + more + kNeighbours);
+            places.resize(room), est.resize(room), upper.resize(room);
+        }
+        return from(count);
+    }
+    OpenClasses from(size_t first) { return {&places[first], &est[first], &upper[first]}; }
 };
 
 // What a query needs, kept from call to call.
 struct Work {
     RotatedQuery rotated;
     std::vector<float> bounds, ends;  // ends: products with the directions of rays
-    std::vector<float> tops, sorted;  // the largest bound of every sixteen, and the same with the largest of all first
-    std::vector<std::pair<float, int32_t>> highest;
-    std::vector<int32_t> next;
-    std::vector<Candidate> candidates, pending;
+    std::vector<float> below, scratch;  // bounds of nodes on the way to the first threshold, and what choosing among them takes
+    std::vector<int32_t> next, chosen, room;  // room: only grows, so that nothing in it has to be set
+    std::vector<uint8_t> bins;
+    Pending pending;
+    std::vector<Candidate> candidates;  // the first candidate_count
+    size_t candidate_count = 0;
     std::vector<ScoredClass> best;
     std::vector<int64_t> ids;
     std::vector<double> z, largest;  // `largest`: a heap of the k largest logits where more than k are kept
@@ -60,14 +79,16 @@ class Run {
 
     // The node of the coarsest level reaches the threshold.
     bool wants(int32_t node) const { return bounds_[node] >= tau_; }
-    // In `bins` (no lower than now): the first one is for the highest bounds; those below the threshold are left as they are.
-    // Nodes that had no bin yet join the list.
-    void place(int64_t nodes, int16_t* bins, std::vector<int32_t>& listed) const;
+    // The nodes of the coarsest level that reach the threshold in w_.next and a bin of each in w_.bins, 0 for the highest bounds.
+    const std::vector<int32_t>& place() const;
+    const std::vector<uint8_t>& bins() const { return w_.bins; }
     // Nodes of a record that reach the threshold, a bit for each.
     uint32_t open(const uint8_t* record, const RecordShape& shape, double bytes);
     bool is_seeded(int32_t group) const { return seeded_[group / 64] >> (group % 64) & 1; }
     // Looks at the classes of a block. One whose estimate reaches the threshold is scored soon, which raises it.
     void leaf(int32_t group, double bytes);
+    // The same of the blocks [start, stop) of a list, as far as their bounds reach the threshold and they were not looked at.
+    void leaves(const std::vector<int32_t>& groups, int64_t start, int64_t stop);
     // Scores what is still open, best first, and leaves the best in order. False where a dense pass is cheaper.
     bool close();
     std::vector<ScoredClass>& best() { return w_.best; }
@@ -81,10 +102,13 @@ class Run {
     void roots(int sharing);
     void ray_roots(int sharing);
     void seed();
-    float take_tops(const float* bounds, int64_t count, int64_t wanted);
-    void best_of(const float* bounds, const int32_t* names, int64_t count, int64_t wanted, std::vector<int32_t>& out);
+    void first_blocks();
+    void first_rows();
+    void choose(const float* x, int64_t n, int64_t wanted, std::vector<int32_t>& out);
+    uint32_t sieve(uint32_t open, int32_t group) const;
     void look_closer();
-    void ask(const Candidate& of);
+    void ask(int32_t place);
+    void sort_out(size_t first, size_t count);
     void settle();
     void keep(const ScoredClass& one);
     void weigh(double z);
@@ -104,7 +128,6 @@ class Run {
     Trail* trail_ = nullptr;
     float tau_ = kLowest;
     int64_t closer_bytes_ = b_->closer_shape.class_bytes();
-    bool sieved_ = mask_ != nullptr || b_->holes;  // not every class of a block may be answered
     bool full_ = false;
     double shift_ = -std::numeric_limits<double>::infinity(), sum_ = 0;  // of what is scored: sum exp(scale z) = sum_ exp(shift_)
     int64_t opened_ = 0;

@@ -26,22 +26,29 @@ class Sweep {
 
     // The nodes of the coarsest level that any query wants, roughly from the highest bound down: a sort by bins.
     void order(std::vector<int32_t>& nodes) const {
-        static thread_local std::vector<int16_t> bins;
-        const int64_t count = b_.levels[0].groups * kNeighbours;
-        bins.assign(count, kBins);
+        if (count_ == 1) return sorted(runs_[0]->place(), runs_[0]->bins(), nodes);
+        static thread_local std::vector<int16_t> first;  // of all queries' bins of a node
         static thread_local std::vector<int32_t> listed;
+        static thread_local std::vector<uint8_t> bins;
+        first.assign(b_.levels[0].groups * kNeighbours, kBins);
         listed.clear();
-        for (int q = 0; q < count_; ++q) runs_[q]->place(count, bins.data(), listed);
-        if (count_ > 1) std::sort(listed.begin(), listed.end());
-        int32_t starts[kBins + 1] = {0};
-        for (int32_t n : listed) ++starts[bins[n] + 1];
-        for (int b = 0; b < kBins; ++b) starts[b + 1] += starts[b];
-        nodes.resize(listed.size());
-        for (int32_t n : listed) nodes[starts[bins[n]]++] = n;
+        for (int q = 0; q < count_; ++q) {
+            const std::vector<int32_t>& own = runs_[q]->place();
+            for (size_t i = 0; i < own.size(); ++i) {
+                int16_t& bin = first[own[i]];
+                if (bin == kBins) listed.push_back(own[i]);
+                bin = std::min<int16_t>(bin, runs_[q]->bins()[i]);
+            }
+        }
+        std::sort(listed.begin(), listed.end());
+        bins.resize(listed.size());
+        for (size_t i = 0; i < listed.size(); ++i) bins[i] = static_cast<uint8_t>(first[listed[i]]);
+        sorted(listed, bins, nodes);
     }
 
     // Opens what the queries want below the nodes [start, stop) of the list.
     void open(const std::vector<int32_t>& nodes, int64_t start, int64_t stop) {
+        if (count_ == 1 && b_.levels.size() == 2) return runs_[0]->leaves(nodes, start, stop);
         const BlockLevel& below = b_.levels[1];
         const int64_t bytes = below.shape.group_bytes(), count = static_cast<int64_t>(nodes.size());
         for (int64_t i = start; i < stop; ++i) {
@@ -53,6 +60,14 @@ class Sweep {
     }
 
   private:
+    static void sorted(const std::vector<int32_t>& listed, const std::vector<uint8_t>& bins, std::vector<int32_t>& nodes) {
+        int32_t starts[kBins + 1] = {0};
+        for (uint8_t bin : bins) ++starts[bin + 1];
+        for (int b = 0; b < kBins; ++b) starts[b + 1] += starts[b];
+        nodes.resize(listed.size());
+        for (size_t i = 0; i < listed.size(); ++i) nodes[starts[bins[i]]++] = listed[i];
+    }
+
     // The record `node` of a level, for the queries that want it.
     void descend(size_t level, int32_t node, uint32_t wanting) {
         const BlockLevel& here = b_.levels[level];

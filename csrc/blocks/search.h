@@ -24,7 +24,7 @@ struct Blocks {
     int64_t vocab = 0, dim = 0;
     const float* bias = nullptr;                         // or null
     const double *mean = nullptr, *centre = nullptr;     // [dim] each; centre or null
-    const void* head = nullptr;                          // [width][dim]: x = head (hidden - mean)
+    const void* head = nullptr;                          // [width][dim], in strips: x = head (hidden - mean)
     const void* back = nullptr;                          // [width][dim]: x back gives most of hidden - mean again
     Kind rotation_kind = Kind::f16;                          // of both
     int64_t width = 0, look = 0;                         // coordinates of x that are read; those of boxes and blocks
@@ -36,7 +36,7 @@ struct Blocks {
     std::vector<double> rest_lost;
     std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `look` on
     const int32_t* order = nullptr;                      // [16 * groups]: the class at each place, -1 where there is none
-    bool holes = false;                                  // whether a place is empty although its record is not
+    const uint16_t* filled = nullptr;                    // [groups] a bit for each place that has a class; null: all that bounds reach
     const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
     std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
     // Rays instead of boxes, or null: int8 codes [dim][ray_count], tiled, of directions and their scales, and the one that each node's

@@ -162,6 +162,53 @@ void looked(Check& check) {
     });
 }
 
+// Which numbers reach another, and the classes of blocks that are opened: numbers are few and often equal, or none.
+void listed(Check& check) {
+    Noise& noise = check.noise();
+    const int64_t n = kNeighbours * (1 + noise.below(9)), wanted = noise.below(kNeighbours + 1), most = 1 + noise.below(40);
+    std::vector<float> values = noise.floats(n, -4, 4);
+    const float step = noise.below(2) == 0 ? 0.25f : 1e-3f, tau = noise.uniform(-4, 4);
+    for (float& v : values) v = noise.below(16) == 0 ? -INFINITY : std::floor(v / step) * step;
+    const std::vector<float> est = noise.floats(kNeighbours, -4, 4), upper = noise.floats(kNeighbours, -4, 4);
+    const uint32_t open = static_cast<uint32_t>(noise.below(1 << kNeighbours));
+    check.same("choices", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        const Looks& looks = *looks_for(k.isa);
+        std::vector<int32_t> places(n + kNeighbours);
+        std::vector<float> work(n + kNeighbours), ends(2 * kNeighbours);
+        put(out, places.data(), looks.listed(values.data(), n, tau, places.data()));
+        put(out, places.data(), looks.largest(values.data(), n, wanted, -2.f, work.data(), places.data()));
+        put(out, looks.taken(open, 48, est.data(), upper.data(), {places.data(), ends.data(), &ends[kNeighbours]}));
+        put(out, places.data(), kNeighbours), put(out, ends);
+    });
+    const int64_t count = noise.below(40), tails = 1 + noise.below(kMostTails), groups = n / kNeighbours;
+    const std::vector<float> x = noise.floats(count + 1, -1, 1), lengths = noise.floats(tails, 0, 1), along = noise.floats(groups, -4, 4);
+    const LookQuery query{x.data(), lengths.data(), noise.uniform(-1, 1), 0x1p-10f};
+    const bool rays = noise.below(2) == 0;
+    std::vector<uint8_t> records, closer;
+    std::vector<int32_t> order;
+    for (int32_t g = 0; g < groups; ++g) {
+        const auto more = rays ? record_of(noise, (2 + tails) * kNeighbours, 4) : record_of(noise, (count + tails) * kNeighbours, 3 * kNeighbours);
+        records.insert(records.end(), more.begin(), more.end());
+        order.push_back(g);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        const auto more = record_of(noise, count + tails, 2);
+        closer.insert(closer.end(), more.begin(), more.end());
+    }
+    const auto owner = noise.bytes<uint16_t>(groups, 0, static_cast<int>(groups) - 1), filled = noise.bytes<uint16_t>(groups, 0, 65535);
+    const RecordShape one{count, tails};
+    BlockList list{records.data(), rays ? RecordShape{2, tails, kRayNumbers} : one, values.data(), filled.data(), nullptr, rays ? owner.data() : nullptr,
+                   along.data(), closer.data(), one.class_bytes(), order.data(), groups, groups};
+    check.same("opened", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<int32_t> places(most + 2 * kNeighbours);
+        std::vector<float> middle(places.size()), top(places.size());
+        const OpenClasses to{places.data(), middle.data(), top.data()};
+        const BlocksOpened some = looks_for(k.isa)->opened(list, query, tau, most, to);
+        put(out, some.passed), put(out, some.opened), put(out, some.found), put(out, middle);
+        put(out, looks_for(k.isa)->closer_of(closer.data(), one, query, tau, to, some.found)), put(out, places), put(out, middle), put(out, top);
+    });
+}
+
 }  // namespace
 
 void tables(Check& check) {
@@ -173,6 +220,7 @@ void tables(Check& check) {
         summed(check);
         widened(check);
         looked(check);
+        listed(check);
     }
 }
 

@@ -1,0 +1,118 @@
+// A query's bounds on the coarsest nodes, and its first threshold: down from the best nodes of every level to the classes of the best
+// blocks, of which those with the highest estimates are scored.
+#include <algorithm>
+#include <limits>
+
+#include "blocks/run.h"
+#include "runtime/trace.h"
+
+namespace headlong {
+namespace {
+
+constexpr int64_t kSeeds = 16;  // nodes of every level on the way to the first threshold
+
+}  // namespace
+
+void Run::roots(int sharing) {
+    const BlockLevel& root = b_->levels[0];
+    w_.bounds.resize(root.groups * kNeighbours);
+    bounds_ = w_.bounds.data();
+    if (b_->levels.size() == 1) return;  // its nodes are classes
+    if (b_->rays != nullptr) return ray_roots(sharing);
+    float est[kNeighbours];
+    const int64_t bytes = root.shape.group_bytes();
+    for (int64_t g = 0; g < root.groups; ++g)
+        b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
+    answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
+    mark("blocks: coarsest boxes");
+}
+
+// The same where nodes are pieces of rays: one product with every direction, and the ends of each node along its own.
+void Run::ray_roots(int sharing) {
+    const BlockLevel& root = b_->levels[0];
+    const int64_t bytes = root.shape.group_bytes();
+    w_.ends.resize(b_->ray_count);
+    b_->looks->spread(b_->rays, b_->dim, b_->ray_count, own_.x, w_.ends.data());
+    for (int64_t r = 0; r < b_->ray_count; ++r) w_.ends[r] *= b_->ray_scale[r];
+    ends_ = w_.ends.data();
+    float ends[kNeighbours];
+    for (int64_t g = 0; g < root.groups; ++g) {
+        for (int c = 0; c < kNeighbours; ++c) ends[c] = ends_[b_->owner[g * kNeighbours + c]];
+        b_->looks->ray_nodes(root.records + g * bytes, root.shape, box_, ends, &w_.bounds[g * kNeighbours]);
+    }
+    const int64_t directions = b_->ray_count * (b_->dim + 4), nodes = root.groups * (bytes + 2 * kNeighbours);
+    answer_.bytes += static_cast<double>(directions + nodes) / sharing;
+    mark("blocks: coarsest boxes");
+}
+
+// A tree beside has the threshold of the trees before it.
+void Run::seed() {
+    w_.seeded.assign((b_->levels.back().groups + 63) / 64, 0);
+    seeded_ = w_.seeded.data();
+    if (b_->levels.size() == 1 || full_) return;
+    first_blocks();
+    const int64_t bytes = b_->levels.back().shape.group_bytes();
+    for (int32_t g : w_.next) prefetch(b_->levels.back().records + g * bytes, bytes);
+    mark("blocks: way to the first ones");
+    for (int32_t g : w_.next) {
+        leaf(g, static_cast<double>(bytes));
+        w_.seeded[g / 64] |= uint64_t{1} << (g % 64);
+        if (b_->levels.size() == 2) w_.bounds[g] = -std::numeric_limits<float>::infinity();  // it needs no second look
+    }
+    first_rows();
+    mark("blocks: boxes and blocks");
+    settle();
+    look_closer();
+    settle();
+}
+
+// The best blocks in w_.next.
+void Run::first_blocks() {
+    const int64_t wanted = std::max(kSeeds, 2 * ((k_ + kNeighbours - 1) / kNeighbours));
+    choose(w_.bounds.data(), static_cast<int64_t>(w_.bounds.size()), wanted, w_.next);
+    float est[kNeighbours];
+    for (size_t level = 1; level + 1 < b_->levels.size(); ++level) {
+        const BlockLevel& here = b_->levels[level];
+        const int64_t bytes = here.shape.group_bytes();
+        w_.below.resize(w_.next.size() * kNeighbours);
+        for (size_t i = 0; i < w_.next.size(); ++i) {
+            b_->looks->sixteen(here.records + w_.next[i] * bytes, here.shape, box_, kLowest, est, &w_.below[i * kNeighbours]);
+            answer_.bytes += static_cast<double>(bytes);
+        }
+        std::vector<int32_t>& chosen = w_.chosen;
+        choose(w_.below.data(), static_cast<int64_t>(w_.below.size()), wanted, chosen);
+        for (int32_t& n : chosen) n = w_.next[n / kNeighbours] * kNeighbours + n % kNeighbours;
+        w_.next.swap(chosen);
+    }
+}
+
+// Asks for the classes with the highest estimates, as they are: what that leaves out needs no closer look.
+void Run::first_rows() {
+    Pending& all = w_.pending;
+    const auto few = std::min(reaches() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
+    const auto padded = static_cast<int64_t>((all.count + kNeighbours - 1) / kNeighbours) * kNeighbours;
+    all.end();
+    std::fill(all.est.begin() + static_cast<int64_t>(all.count), all.est.begin() + padded, -std::numeric_limits<float>::infinity());
+    choose(all.est.data(), padded, few, w_.chosen);
+    for (int32_t i : w_.chosen) {
+        ask(all.places[i]);
+        all.upper[i] = -std::numeric_limits<float>::infinity();  // no second time
+    }
+}
+
+// Which `wanted` of x [n] are the largest, rising, the first ones among equals; of those that are there at all.
+void Run::choose(const float* x, int64_t n, int64_t wanted, std::vector<int32_t>& out) {
+    std::vector<int32_t>& room = w_.room;
+    if (static_cast<int64_t>(room.size()) < n + kNeighbours) room.resize(n + kNeighbours);
+    if (static_cast<int64_t>(w_.scratch.size()) < n + kNeighbours) w_.scratch.resize(n + kNeighbours);
+    const bool few = wanted <= kNeighbours;
+    const int64_t found = few ? b_->looks->largest(x, n, wanted, kLowest, w_.scratch.data(), room.data())
+                              : b_->looks->listed(x, n, kLowest, room.data());
+    out.assign(room.begin(), room.begin() + found);
+    if (found <= wanted) return;
+    std::nth_element(out.begin(), out.begin() + wanted, out.end(), [&](int32_t a, int32_t b) { return x[a] > x[b] || (x[a] == x[b] && a < b); });
+    out.resize(wanted);
+    std::sort(out.begin(), out.end());
+}
+
+}  // namespace headlong
