@@ -1,0 +1,74 @@
+"""What searches in blocks read (docs/blocks.md): shares of a layer, growth with the classes, and what bounds leave closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tables_records import missing, record
+
+from headlong.report.tables import ReportTable, markdown
+
+LAYERS = {
+    "WikiText-2, a trained GPT's": ", float16 rows", "a recommender's, made": "", "an LSTM's, made": "",
+}  # fmt: skip
+"""Layers by their names in the run, and what else is to be said of one."""
+SIDES = (4, 8, 16)
+WIDTH = 65
+"""Numbers of a class in the layers of phrases and characters: a row and its bias."""
+
+
+def shares() -> str:
+    """Bytes of a query for proved ids, as a share of the float32 layer."""
+    if text := missing("blocks"):
+        return text
+    rows = []
+    for run in record("blocks")["runs"]:
+        name = f"{run['layer']}, {run['vocab']:,} x {run['dim']}{LAYERS[run['layer']]}"
+        rows.append((name, *(f"{run[way]['share_of_float32']:.1%}" for way in ("classes", "blocks", "learned"))))
+    return markdown(ReportTable("", ("layer", "every class", "blocks", "blocks, ids but for 0.01"), tuple(rows)))
+
+
+def counted(name: str) -> str:
+    """For each number of classes what a query reads, what is kept, and what building and changing cost."""
+    if text := missing(name):
+        return text
+    found = {(run["classes"], run["way"]): run for run in record(name)["counted"]}
+    rows = []
+    for classes in dict.fromkeys(classes for classes, _ in found):
+        blocks, plain = found[classes, "blocks"], found[classes, "plain"]
+        kept = f"{blocks['kept'] / 1e6:,.0f} ({blocks['build peak'] / blocks['kept']:.2f} times)"
+        of_floats = blocks["bytes"] / (4 * WIDTH * classes)
+        read = (f"{blocks['bytes'] / 1e3:,.0f}", f"{plain['bytes'] / 1e3:,.0f}", f"{of_floats:.2%}")
+        rows.append((f"{classes:,}", *read, kept, f"{blocks['build CPU s']:.1f}", f"{blocks['changed']['bytes'] / 1e3:,.0f}"))
+    columns = (
+        "classes", "blocks, kB", "every class, kB", "of float32", "kept, MB (peak of building)", "build, CPU s",
+        "1 % changed, kB",
+    )  # fmt: skip
+    return markdown(ReportTable("", columns, tuple(rows)))
+
+
+def bounds() -> str:
+    """The share of the classes that lie in blocks which have to be opened, however their bounds are made."""
+    if text := missing("block_bounds"):
+        return text
+    runs: list[dict[str, Any]] = record("block_bounds")["runs"]
+    rows = [
+        (f"boxes in {look} coordinates, {side} a block", *(f"{_opened(run, look, side):.0%}" for run in runs))
+        for look in (16, 64)
+        for side in SIDES
+    ]
+    rows += [(name, *(f"{run['other'][name]:.1%}" for run in runs)) for name in runs[0]["other"]]
+    return markdown(ReportTable("", ("bound", *(run["layer"].removesuffix(", made") for run in runs)), tuple(rows)))
+
+
+def _opened(run: dict[str, Any], look: int, side: int) -> float:
+    found: float = next(box["opened"] for box in run["boxes"] if (box["look"], box["side"]) == (look, side))
+    return found
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "blocks-shares": shares, "phrases-counted": partial(counted, "phrases"),
+    "characters-counted": partial(counted, "characters"), "block-bounds": bounds,
+}  # fmt: skip
