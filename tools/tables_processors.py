@@ -123,11 +123,11 @@ def speeds() -> str:
     def made(record: dict[str, Any]) -> ReportTable:
         found = record["rows"]
         rows = [(row["case"], f"{row['old_us']:,.1f}", f"{row['new_us']:,.1f}", f"{row['ratio']:.3f}") for row in found]
-        builds, rounds = record["environment"]["builds"], record["environment"]["rounds"]
+        builds, rounds, pairs = (record["environment"][name] for name in ("builds", "rounds", "pairs"))
         titles = ("call", f"{builds['old']}, µs", f"{builds['new']}, µs", "ratio")
         within = sum(row["ratio"] <= SLOWER for row in found)
         said = f"{within} of {len(found)} calls take at most {SLOWER} times what they took."
-        caption = f"Top-10, least of {rounds} rounds in turns; ratios are medians of rounds. {said}"
+        caption = f"Top-10; {pairs} pairs of processes, {rounds} rounds of each; least times, medians of the pairs' ratios. {said}"
         return ReportTable("", titles, tuple(rows), caption)
 
     return _of("x86-speeds", made)

@@ -3,8 +3,9 @@
     python benchmarks/kernels/in_turns.py OLD/src NEW/src LAYER --hidden FILE:TENSOR results/x86-speeds.json
 
 OLD, NEW: trees with their native modules built in place. Every round asks one process and then the other for the same call,
-the order changing from round to round, and a case's figure is the median over rounds of NEW's time over OLD's. Two processes of
-one build differ, too, by the memory pages that each got: so rounds are shared out among several pairs of processes.
+the order changing from round to round, and a pair's figure for a case is the median over rounds of NEW's time over OLD's. Two
+processes of one build differ, too, by the memory pages that each got: so there are several pairs, and the median over them
+counts. With --more, the pairs join those of the record: a machine is rarely quiet for long.
 """
 
 from __future__ import annotations
@@ -90,23 +91,29 @@ class Child:
 Times = dict[str, tuple[list[float], list[float]]]
 
 
-def timed(both: tuple[Child, Child], rounds: int, times: Times) -> None:
-    """Adds what a pair of processes takes for every call, round by round; the first round warms up."""
+def timed(both: tuple[Child, Child], rounds: int) -> Times:
+    """What a pair of processes takes for every call, round by round; the first round warms up."""
+    times: Times = {}
     for turn in range(rounds + 1):
         for name in both[0].names:
             for which in (0, 1) if turn % 2 else (1, 0):
                 took = both[which].seconds(name)
                 if turn:
                     times.setdefault(name, ([], []))[which].append(took)
+    return times
 
 
-def compared(times: Times) -> list[dict[str, Any]]:
-    rows = []
+def joined(rows: list[dict[str, Any]], times: Times) -> list[dict[str, Any]]:
+    """The record's rows with one pair of processes more."""
+    before = {row["case"]: row for row in rows}
+    after = []
     for name, (old, new) in times.items():
+        row = before.get(name, {"old_us": float("inf"), "new_us": float("inf"), "pairs": []})
         ratio = statistics.median(b / a for a, b in zip(old, new, strict=True))
-        least = [round(min(found) * 1e6, 1) for found in (old, new)]
-        rows.append({"case": name, "old_us": least[0], "new_us": least[1], "ratio": round(ratio, 4)})
-    return rows
+        pairs = [*row["pairs"], round(ratio, 4)]
+        least = {key: min(row[key], round(min(found) * 1e6, 1)) for key, found in (("old_us", old), ("new_us", new))}
+        after.append({"case": name, **least, "ratio": round(statistics.median(pairs), 4), "pairs": pairs})
+    return after
 
 
 def main() -> None:
@@ -121,19 +128,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each pair of processes")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--names", default="old,new", help="how the record calls the two")
+    parser.add_argument("--more", action="store_true", help="add to the pairs of the record")
     given = parser.parse_args()
-    times: Times = {}
+    rows = json.loads(given.json.read_text())["rows"] if given.more else []
     for _ in range(given.pairs):
         both = Child(given.old, [given.layer, given.hidden]), Child(given.new, [given.layer, given.hidden])
-        timed(both, given.rounds, times)
+        rows = joined(rows, timed(both, given.rounds))
         for one in both:
             one.process.kill()
-    rows = compared(times)
     for row in rows:
-        say(f"{row['case']:<34} {row['old_us']:>10} {row['new_us']:>10} us  {row['ratio']:.3f}")
+        say(f"{row['case']:<34} {row['old_us']:>10} {row['new_us']:>10} us  {row['ratio']:.3f}  {row['pairs']}")
     about = {
-        "rounds": given.rounds * given.pairs,
-        "pairs": given.pairs,
+        "rounds": given.rounds,
+        "pairs": len(rows[0]["pairs"]),
         "builds": dict(zip(("old", "new"), given.names.split(","), strict=True)),
     }
     given.json.write_text(json.dumps({"environment": about, "rows": rows}, indent=1) + "\n")
