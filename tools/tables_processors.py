@@ -127,7 +127,7 @@ def speeds() -> str:
         titles = ("call", f"{builds['old']}, µs", f"{builds['new']}, µs", "ratio")
         within = sum(row["ratio"] <= SLOWER for row in found)
         said = f"{within} of {len(found)} calls take at most {SLOWER} times what they took."
-        caption = f"Top-10; {pairs} pairs of processes, {rounds} rounds of each; least times, medians of the pairs' ratios. {said}"
+        caption = f"Top-10, {pairs} pairs of processes, {rounds} rounds each: least times, medians of the pairs' ratios. {said}"
         return ReportTable("", titles, tuple(rows), caption)
 
     return _of("x86-speeds", made)

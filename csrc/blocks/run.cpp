@@ -22,7 +22,7 @@ float down(double x) { return -up(-x); }
 void Trail::begin(const Blocks& blocks, const LookQuery& own_look, const LookQuery& closer_look) {
     own = own_look;
     closer = closer_look;
-    const auto leaves = static_cast<size_t>(blocks.levels.back().groups), most = (leaves + kMore + 4) * kNeighbours;
+    const size_t leaves = static_cast<size_t>(blocks.levels.back().groups), most = (leaves + kMore + 4) * kNeighbours;
     if (at.size() < leaves) at.resize(leaves);
     if (est.size() < most) est.resize(most);
     if (upper.size() < most) upper.resize(most);
