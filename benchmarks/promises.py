@@ -6,7 +6,7 @@
     failure     |lse^ - lse| > eps, or any of the ids that is not among the k largest logits of float64
     low, high   95 % limits of the rate behind the failures (Clopper and Pearson 1934)
 
-The vectors of all HIDDEN are shuffled; 6,000 calibrate and 10,000 others are asked, so that both are alike. Drift is what
+The vectors of all HIDDEN are shuffled; 6,000 calibrate and 10,000 others (``--count``) are asked, so that both are alike. Drift is what
 follows when they are not: the same engines, asked with vectors of a scale of 1.5 (a sharper model), with rows of the layer,
 with vectors that have no direction in common with any, and with those of ``--drift``: ``headlong harvest --data`` makes them of
 another text or another model. A file is filled layer by layer. No clock: counts only. ``--rotations``:
@@ -100,11 +100,11 @@ def counted(name: str, promise: str, engine: Engine, hidden: Any, true: Exact) -
 
 
 def measured(
-    name: str, layer: Layer, vectors: NDArray[Any], threads: int, only: str, others: dict[str, NDArray[Any]]
+    name: str, layer: Layer, vectors: NDArray[Any], threads: int, only: str, others: dict[str, NDArray[Any]], count: int
 ) -> Iterator[dict[str, Any]]:
     """Every promise of one layer, and two of them under drift."""
     rng = np.random.default_rng(0)
-    vectors = rng.permutation(vectors)[: CALIBRATION + COUNT].astype(np.float32)
+    vectors = rng.permutation(vectors)[: CALIBRATION + count].astype(np.float32)
     calibration, hidden = vectors[:CALIBRATION], vectors[CALIBRATION:]
     true = exact(layer, hidden, K)
     size = float(np.median(np.linalg.norm(hidden - hidden.mean(axis=0), axis=1)))
@@ -167,20 +167,21 @@ def main() -> None:
     parser.add_argument("--rotations", action="store_true")
     parser.add_argument("--drift", action="append", default=[], help="KIND=HIDDEN: vectors of another kind")
     parser.add_argument("--only", default="", help="promises with these words in their names")
+    parser.add_argument("--count", type=int, default=COUNT, help="vectors that are asked")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
     rows: Iterator[dict[str, Any]]
     if asked.made:
-        count = CALIBRATION + COUNT
+        count = CALIBRATION + asked.count
         made = {"a recommender's, made": recommender(count=count), "an LSTM's, made": recurrent(count=count)}
-        each = (measured(name, *there, asked.threads, asked.only, {}) for name, there in made.items())
+        each = (measured(name, *there, asked.threads, asked.only, {}, asked.count) for name, there in made.items())
         rows = itertools.chain.from_iterable(each)
     else:
         layer = inputs.layer(asked.layer)
         vectors = np.concatenate([np.asarray(inputs.hidden(source)) for source in asked.hidden])
         others = {kind: np.asarray(inputs.hidden(source)) for kind, _, source in (one.partition("=") for one in asked.drift)}
-        rows = measured(asked.name, layer, vectors, asked.threads, asked.only, others)
+        rows = measured(asked.name, layer, vectors, asked.threads, asked.only, others, asked.count)
         if asked.rotations:
             rows = itertools.chain(rows, rotations(asked.name, layer, vectors[:64].astype(np.float32), asked.threads))
     for one in rows:

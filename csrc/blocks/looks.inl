@@ -81,8 +81,15 @@ inline float total_of(F16 sum) {
     return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
+constexpr int64_t kFew = 4;  // products that are added up one by one before a vector's sum is worth its folding
+
 template <typename T>
 inline float product(const T* codes, int64_t count, const float* x) {
+    if (count <= kFew) {
+        float total = 0;
+        for (int64_t j = 0; j < count; ++j) total += static_cast<float>(codes[j]) * x[j];
+        return total;
+    }
     F16 sum = {};
     int64_t j = 0;
     for (; j + kNeighbours <= count; j += kNeighbours) {
@@ -95,12 +102,23 @@ inline float product(const T* codes, int64_t count, const float* x) {
     return total_of(sum);
 }
 
-float closer(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est) {
+// Of one class, on top of the estimate that it had.
+struct Bounds1 {
+    float middle, top;
+};
+
+inline Bounds1 of_class(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float est) {
     const uint8_t* lengths = record + shape.count;
     float numbers[2];
     std::memcpy(numbers, lengths + shape.tails, sizeof(numbers));
-    *est += numbers[0] * product(reinterpret_cast<const int8_t*>(record), shape.count, query.x);
-    return *est + (numbers[1] * product(lengths, shape.tails, query.lengths) + query.slack);
+    const float middle = est + numbers[0] * product(reinterpret_cast<const int8_t*>(record), shape.count, query.x);
+    return {middle, middle + (numbers[1] * product(lengths, shape.tails, query.lengths) + query.slack)};
+}
+
+float closer(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est) {
+    const Bounds1 of = of_class(record, shape, query, *est);
+    *est = of.middle;
+    return of.top;
 }
 
 template <int Columns>
@@ -220,12 +238,14 @@ BlocksOpened opened(const BlockList& list, const LookQuery& query, float tau, in
 
 int64_t closer_of(const uint8_t* records, const RecordShape& shape, const LookQuery& query, float tau, const OpenClasses& of, int64_t count) {
     const int64_t bytes = shape.count + shape.tails + 8;
+    const RecordShape own = shape;  // of which the compiler knows that nothing written here changes it
+    const LookQuery x = query;
     int64_t looked = 0;
     for (int64_t i = 0; i < count; ++i) {
         if (!(of.upper[i] >= tau)) continue;
-        float est = of.est[i];
-        of.upper[i] = closer(records + of.places[i] * bytes, shape, query, &est);
-        of.est[i] = est;
+        const Bounds1 found = of_class(records + of.places[i] * bytes, own, x, of.est[i]);
+        of.est[i] = found.middle;
+        of.upper[i] = found.top;
         ++looked;
     }
     return looked;

@@ -197,17 +197,19 @@ void Run::look_closer() {
 void Run::sort_out(size_t first, size_t count) {
     const Pending& from = w_.pending;
     if (w_.candidates.size() < w_.candidate_count + count + 1) w_.candidates.resize(2 * (w_.candidate_count + count + 1));
-    size_t& found = w_.candidate_count;
+    const float *est = from.est.data(), *upper = from.upper.data();
+    Candidate *const all = w_.candidates.data(), *to = all + w_.candidate_count;
     for (size_t i = first; i < first + count; ++i) {
-        const bool here = from.upper[i] >= tau_;
-        w_.candidates[found] = {from.places[i], from.upper[i]};
-        if (full_ && here && from.est[i] >= tau_) {
+        const bool here = upper[i] >= tau_;
+        *to = {from.places[i], upper[i]};
+        if (full_ && here && est[i] >= tau_) {
             ask(from.places[i]);
             if (w_.ids.size() >= kTogether) settle();
         } else {
-            found += here;  // as a branch it would be guessed wrong
+            to += here;  // as a branch it would be guessed wrong
         }
     }
+    w_.candidate_count = static_cast<size_t>(to - all);
 }
 
 // The row of a class is wanted.
