@@ -6,12 +6,12 @@
     failure     |lse^ - lse| > eps, or any of the ids that is not among the k largest logits of float64
     low, high   95 % limits of the rate behind the failures (Clopper and Pearson 1934)
 
-The vectors of all HIDDEN are shuffled; 6,000 calibrate and 10,000 others (``--count``) are asked, so that both are alike. Drift is what
-follows when they are not: the same engines, asked with vectors of a scale of 1.5 (a sharper model), with rows of the layer,
-with vectors that have no direction in common with any, and with those of ``--drift``: ``headlong harvest --data`` makes them of
-another text or another model. A file is filled layer by layer. No clock: counts only. ``--rotations``:
-2,000 random rotations of every eighth class, too; failures of one rotation are not independent, so its rate is given for
-rotations with any failure, and for single radii of (class, query) pairs.
+The vectors of all HIDDEN are shuffled; 6,000 calibrate and 10,000 others (``--count``) are asked, so that both are alike.
+Drift is what follows when they are not: the same engines, asked with vectors of a scale of 1.5 (a sharper model), with rows
+of the layer, with vectors that have no direction in common with any, and with those of ``--drift``: ``headlong harvest
+--data`` makes them of another text or another model. A file is filled layer by layer. No clock: counts only.
+``--rotations``: 2,000 random rotations of every eighth class, too; failures of one rotation are not independent, so its rate
+is given for rotations with any failure, and for single radii of (class, query) pairs.
 """
 
 from __future__ import annotations
