@@ -83,7 +83,8 @@ def _captured(hierarchy: str, how: str, rows: Sequence[Line]) -> Cell:
     if not rows:
         return Cell(what, "yes", "", "not run", f"takes minutes: `headlong reproduce liao2019:synthetic`; {how}")
     pure = [line["got"]["purity"] for line in rows]
-    exact = " to ".join(str(int(count)) for count in sorted({line["got"]["exact"] for line in rows}))
+    found = sorted({int(line["got"]["exact"]) for line in rows})
+    exact = " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
     whole = f"{exact} of {rows[0]['got']['experts']:.0f} experts are one super-class, all of it"
     status = "matched" if min(pure) == 1.0 else "differs"
     return Cell(what, "yes", f"purity {fmean(pure):.4g}", status, f"{how}; {len(rows)} seeds; {whole}")
