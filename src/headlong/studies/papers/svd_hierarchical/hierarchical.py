@@ -39,8 +39,8 @@ FOLDER = "harvest/ptb-lstm"
 LAYER, HIDDEN = f"{FOLDER}/layer.safetensors", f"{FOLDER}/hidden.safetensors"
 FOLDERS = {"hierarchical": FOLDER, "hierarchical-wikitext2": "harvest/wikitext2-lstm"}
 PASSES = {"hierarchical": 14, "hierarchical-wikitext2": 3}
-"""Over the training vectors; what two more would change is measured with every head. On WikiText-2, with three times the words and
-a million vectors, heads overfit sooner: of 3 and 5 passes of the learned tree, 3 had the lower perplexity on validation text."""
+"""Over the training vectors; what two more would change is measured with every head. On WikiText-2, with three times the words,
+heads overfit sooner: of 3 and 5 passes of the learned tree, 3 had the lower perplexity on validation text."""
 COMPARED, ASKED = 2000, 200
 """Test vectors whose ten likeliest classes are compared, and those that the engine is asked about one at a time."""
 RATE, RATE_AT_THE_END = 3e-3, 2e-4
