@@ -177,7 +177,7 @@ struct Race {
                 const int64_t size = std::min<int64_t>(512, first + n - at);
                 float wide = 0;
                 for (int64_t c = at; c < at + size; ++c) wide = std::max(wide, rad[c]);
-                reader.kernels->interval_sums(&est[at], &rad[at], size, wide, reader.link, 1.f, shift, &parts[at / 512]);
+                reader.kernels->interval_sums(&est[at], &rad[at], size, wide, reader.link, 1.f, shift, &parts[at / 512], 0.f, nullptr);
             }
         });
         Kernels::Sums all{0, 0, 0, 0};

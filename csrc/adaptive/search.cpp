@@ -203,7 +203,7 @@ double Search::normaliser(float peak) {
         each_arm(~live[group], [&](int64_t i) { state.est[group * kGroup + i] = -std::numeric_limits<float>::infinity(); });
     std::fill_n(state.var, reader.padded, 0.f);  // no radii
     Kernels::Sums sums{0, 0, 0, 0};
-    reader.kernels->interval_sums(state.est, state.var, reader.padded, 0.f, Link{LinkForm::affine, 1.f, 0.f}, 1.f, peak, &sums);
+    reader.kernels->interval_sums(state.est, state.var, reader.padded, 0.f, Link{LinkForm::affine, 1.f, 0.f}, 1.f, peak, &sums, 0.f, nullptr);
     return peak + std::log(sums.centre);
 }
 

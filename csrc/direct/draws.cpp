@@ -214,7 +214,7 @@ double from_rows(const Executor& e, const Blocks& b, const Start& s, const doubl
     const auto bytes = static_cast<int64_t>(e.row_bytes());
     for (const Taken& one : taken) {
         rows.push_back({b.order[one.place], 0});
-        prefetch(static_cast<const uint8_t*>(e.weight) + rows.back().id * bytes, bytes);
+        prefetch_row(e.weight, bytes, rows.back().id);
     }
     score_near(e, hidden, s.w, rows, 1);
     answer.rows += static_cast<int64_t>(rows.size());

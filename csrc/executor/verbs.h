@@ -93,6 +93,7 @@ bool score_widest(const Executor& e, Look& look, int q, float edge, double most,
                   Scratch<double>& before, double* exact, std::vector<Scored>& scored);
 
 // normaliser/by_draws.cpp: the normaliser from as many rows as queries taught
+float narrowed_by(const Executor& e, double beta);
 bool may_draw(const Executor& e, const Source& source, const Question& question);
 bool learned(const Executor& e, const Look& look, int q, const Question& question);
 Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,

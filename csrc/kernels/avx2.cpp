@@ -10,9 +10,17 @@
 namespace headlong {
 namespace {
 
+inline float sum8(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
 #define LANES 8
 #define LARGER(a, b) (F) _mm256_max_ps((__m256)(a), (__m256)(b))
 #define SMALLER(a, b) (F) _mm256_min_ps((__m256)(a), (__m256)(b))
+#define ANY(mask) (_mm256_movemask_ps((__m256)(mask)) != 0)
+#define SUM(v) sum8((__m256)(v))
 #define GATHER_PAIRS(table, at, out)                                                                                     \
     do {                                                                                                                 \
         const __m256i cells = (__m256i)(at);                                                                             \
@@ -39,12 +47,6 @@ inline __m256 load8(const void* row, int64_t j) {
 template <Kind K>
 inline const char* row_at(const void* rows, int64_t dim, int64_t r) {
     return static_cast<const char*>(rows) + r * dim * (K == Kind::f32 ? 4 : 2);
-}
-
-inline float sum8(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
 template <Kind K, int R, int N>

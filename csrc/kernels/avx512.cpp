@@ -13,6 +13,8 @@ namespace {
 #define LANES 16
 #define LARGER(a, b) (F) _mm512_max_ps((__m512)(a), (__m512)(b))
 #define SMALLER(a, b) (F) _mm512_min_ps((__m512)(a), (__m512)(b))
+#define ANY(mask) (_mm512_test_epi32_mask((__m512i)(mask), (__m512i)(mask)) != 0)
+#define SUM(v) _mm512_reduce_add_ps((__m512)(v))
 #define GATHER_PAIRS(table, at, out)                                                                                     \
     do {                                                                                                                 \
         const __m512i cells = (__m512i)(at);                                                                             \

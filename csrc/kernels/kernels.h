@@ -175,11 +175,13 @@ struct Kernels {
     // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;
     // `most` is the largest radius; high is infinite where a term is beyond exp(87).
     // centre, moved += sum e, sum e * (width of the term's exponent), e = exp(at est).
+    // blocks, where asked for: e (w + w^2 / 2), w = rad * narrow, of each 64 classes, as `drawn` makes it; NaN where a radius is too
+    // wide to say.
     struct Sums {
         double low, high, centre, moved;
     };
     void (*interval_sums)(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
-                          Sums* sums);
+                          Sums* sums, float narrow, float* blocks);
 
     // low[i], high[i] = exp(link(est -/+ rad) * beta - shift), clamped to exp(+-88)
     void (*interval_exps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,

@@ -109,7 +109,7 @@ void find_drawn(const Executor& e, const Weighed& w, const Scratch<double>& befo
         if (last < 0)
             for (last = run * kRun + place; last > 0 && !(w.gap[last] > 0);) --last;
         if (distinct.empty() || distinct.back().id != last) {
-            prefetch(static_cast<const uint8_t*>(e.weight) + last * bytes, bytes);
+            prefetch_row(e.weight, bytes, last);
             distinct.push_back({last, 0}), times.push_back(0);
         }
         ++times.back();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "executor/query_codes.h"
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"
 
@@ -22,8 +23,7 @@ std::vector<T> joined(const std::vector<std::vector<T>>& each) {
 
 // Rows of the normaliser in float32, where what that loses is little of eps; returns it, and 0 where they are scored in float64.
 double allow_float32(const Executor& e, const double* hidden, const Question& question, Weighed& w) {
-    double square = 0;
-    for (int64_t j = 0; j < e.dim; ++j) square += hidden[j] * hidden[j];
+    const double square = square_sum(hidden, 0, e.dim);
     const double steepest = std::max(e.link.form == LinkForm::softcap ? 1.0 : static_cast<double>(e.link_a), 1.0) * question.beta;
     const double lost = float_unit(e.dim) * e.most_norm * std::sqrt(square) * steepest;
     if (e.link.form == LinkForm::table || !(lost < 0.05 * question.eps) || !(square < 1e30)) return 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "executor/query_codes.h"
 #include "normaliser/histogram.h"
 
 namespace headlong {
@@ -23,8 +24,7 @@ double float_error(const Executor& e, double shift, double beta) {
 
 // What float64 accumulation may add to an exact logit, and the link to its exponent.
 double dot_error(const Executor& e, const double* hidden) {
-    double square = 0;
-    for (int64_t j = 0; j < e.dim; ++j) square += hidden[j] * hidden[j];
+    const double square = square_sum(hidden, 0, e.dim);
     const double steepest = e.link.form == LinkForm::softcap ? 1 : std::max(e.link_a, 1.0), own = e.link.form == LinkForm::table ? e.link_b : 0;
     return static_cast<double>(e.dim + 8) * 0x1p-53 * (e.most_norm * std::sqrt(square) + 1) * steepest + own;
 }

@@ -66,8 +66,15 @@ void intervals(Check& check) {
     };
     check.same("interval_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
         Kernels::Sums sums{1, 2, 3, 4};
-        k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums);
+        k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums, 0.f, nullptr);
         put(out, sums.low), put(out, sums.high), put(out, sums.centre), put(out, sums.moved);
+    });
+    const float narrow = noise.uniform(0, 1);
+    check.same("interval_sums by blocks", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        Kernels::Sums sums{1, 2, 3, 4};
+        std::vector<float> blocks(c.n / 64);
+        k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums, narrow, blocks.data());
+        put(out, sums.centre), put(out, sums.moved), put(out, blocks);
     });
     check.same("interval_exps", [&](const Kernels& k, std::vector<uint8_t>& out) {
         arrays(out, [&](float* low, float* high) { k.interval_exps(c.est.data(), c.rad.data(), c.n, link, beta, shift, low, high); });

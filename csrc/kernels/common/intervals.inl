@@ -30,22 +30,38 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
 // An affine link moves by r = slope * rad, so one exponential does: with S = sum e^est and M = sum e^est r,
 // sum e^(est - r) >= S e^(-M / S) (Jensen) and sum e^(est + r) <= S + M (e^R - 1) / R, R the largest r (a chord).
 // A table moves by no more than its steepest slope times rad: its ends are those, here and where rows leave the sums.
-void interval_sums_of(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
-                      Kernels::Sums* sums) {
-    const float slope = link.a * beta;
-    if (link.form == LinkForm::softcap || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, sums);
-    double sum = 0, moved = 0;
+template <bool Blocks>
+void one_exponential(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, double* sum, double* moved, float narrow,
+                     float* blocks) {
+    constexpr int64_t kSixtyFour = 64;
     for (int64_t start = 0; start < n; start += kPiece) {
-        int64_t stop = start + kPiece < n ? start + kPiece : n;
+        const int64_t stop = start + kPiece < n ? start + kPiece : n;
         F all = F{}, moves = F{};
-        for (int64_t i = start; i < stop; i += LANES) {
-            F term = vexp(vlink(link, load(est + i)) * beta - shift);
-            all += term;
-            moves += term * load(rad + i);
+        for (int64_t i = start; i < stop;) {
+            F gaps = F{};
+            for (const int64_t end = i + kSixtyFour < stop ? i + kSixtyFour : stop; i < end; i += LANES) {
+                const F term = vexp(vlink(link, load(est + i)) * beta - shift), r = load(rad + i), w = r * narrow;
+                all += term;
+                moves += term * r;
+                if (Blocks) gaps += term * (w + w * w * 0.5f);
+            }
+            if (Blocks) *blocks++ = sum_lanes(gaps);
         }
-        sum += sum_lanes(all);
-        moved += sum_lanes(moves);
+        *sum += sum_lanes(all);
+        *moved += sum_lanes(moves);
     }
+}
+
+void interval_sums_of(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
+                      Kernels::Sums* sums, float narrow, float* blocks) {
+    const float slope = link.a * beta;
+    if (link.form == LinkForm::softcap || !(most * slope < 40.f)) {
+        for (int64_t i = 0; blocks != nullptr && i < n; i += 64) *blocks++ = __builtin_nanf("");
+        return two_exponentials(est, rad, n, link, beta, shift, sums);
+    }
+    double sum = 0, moved = 0;
+    if (blocks != nullptr) one_exponential<true>(est, rad, n, link, beta, shift, &sum, &moved, narrow, blocks);
+    else one_exponential<false>(est, rad, n, link, beta, shift, &sum, &moved, 0.f, nullptr);
     if (!(sum > 0)) return;
     moved *= slope;
     const double top = static_cast<double>(most) * slope;

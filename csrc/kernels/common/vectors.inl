@@ -34,7 +34,7 @@ inline F vmax(F a, F b) { return a > b ? a : b; }
 inline F vmin(F a, F b) { return a < b ? a : b; }
 #endif
 inline bool any(I mask) {
-#ifdef ANY
+#ifdef ANY  // compilers take lane by lane
     return ANY(mask);
 #endif
     int32_t all = 0;
@@ -125,6 +125,9 @@ inline F vlink(const Link& link, F z) {
 }
 
 inline float sum_lanes(F v) {
+#ifdef SUM  // in halves: one lane after the other takes as long as ten exponentials
+    return SUM(v);
+#endif
     float s = 0;
     for (int i = 0; i < LANES; ++i) s += v[i];
     return s;

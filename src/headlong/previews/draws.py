@@ -17,7 +17,7 @@ import numpy as np
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import allowed, controlled, enough
 
-AROUND = (2.6, 1.7, 1.35, 1.15, 1.0, 0.88, 0.77, 0.67, 0.59, 0.52, 0.45)
+AROUND = (2.6, 1.6, 1.25, 1.08, 0.97, 0.9, 0.84, 0.78, 0.72, 0.65, 0.5)
 """What is tried, in units of the spend that errors normal for each query would take."""
 TRIES = 8
 """Samples of each query's rows: one in a thousand is made of the small chances of many, which few samples miss."""
