@@ -76,6 +76,11 @@ EncodeView view_of(const nb::tuple& asked, int64_t vocab, int64_t dim) {
                place_of<float>(result[7], padded), place_of<float>(result[8], padded),
                place_of<float>(result[9], padded), place_of<float>(result[10], padded),
                place_of<uint8_t>(result[11], padded)};
+    if (nb::cast<Place<double>>(result[12]).size() > 0) {
+        int64_t squares = 0;
+        for (const EncodeGroup& group : view.coarse) squares += (group.stop - group.start) * (group.stop - group.start);
+        view.to.grams = place_of<double>(result[12], squares);
+    }
     return view;
 }
 

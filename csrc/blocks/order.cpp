@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -13,16 +14,29 @@ namespace headlong {
 namespace {
 
 constexpr int64_t kLeast = 16;      // rows that stay together
-constexpr int64_t kSample = 2048;   // rows that tell a direction
+constexpr int64_t kSample = 512;      // rows that tell a direction
 constexpr int kRounds = 6;          // of the power iteration
 constexpr int64_t kShared = 4096;   // pieces up to this size are cut by one thread each
 
 using Piece = std::pair<int64_t, int64_t>;
 
+// Sums of four lanes are added up in an order of their own, so that compilers need not keep that of the coordinates, and the
+// cuts are the same on every machine.
+constexpr int64_t kLanes = 4;
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+
+inline Lanes get(const float* p) {
+    Lanes v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void put(float* p, Lanes v) { std::memcpy(p, &v, sizeof v); }
+inline float sum_of(Lanes v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+
 class Cutter {
   public:
     Cutter(const float* features, int64_t width, int32_t* order)
-        : features_(features), width_(width), order_(order), direction_(width), middle_(width), next_(width) {}
+        : features_(features), width_(width), wide_((width + kLanes - 1) / kLanes * kLanes), order_(order), direction_(wide_), middle_(width), next_(wide_) {}
 
     // Cuts the piece; its first part holds about half of it, in whole powers of sixteen.
     int64_t cut(Piece piece) {
@@ -31,8 +45,11 @@ class Cutter {
         keyed_.resize(count);
         for (int64_t i = 0; i < count; ++i) {
             const float* row = features_ + static_cast<int64_t>(order_[piece.first + i]) * width_;
-            float sum = 0;
-            for (int64_t j = 0; j < width_; ++j) sum += row[j] * direction_[j];
+            Lanes sums = {};
+            int64_t j = 0;
+            for (; j + kLanes <= width_; j += kLanes) sums += get(row + j) * get(&direction_[j]);
+            float sum = sum_of(sums);
+            for (; j < width_; ++j) sum += row[j] * direction_[j];
             keyed_[i] = {sum, order_[piece.first + i]};
         }
         int64_t unit = kLeast;
@@ -44,35 +61,49 @@ class Cutter {
     }
 
   private:
-    void find_direction(Piece piece) {
-        const int64_t count = piece.second - piece.first, step = std::max<int64_t>(1, count / kSample);
-        rows_.clear();
+    // The rows of a piece, or some of them, from their middle, each with zeros behind it; `next_`: the squares of every coordinate.
+    void take_rows(Piece piece) {
+        const int64_t step = std::max<int64_t>(1, (piece.second - piece.first) / kSample);
+        const int64_t seen = (piece.second - piece.first + step - 1) / step;
+        rows_.assign(seen * wide_, 0.f);
         std::fill(middle_.begin(), middle_.end(), 0.f);
-        for (int64_t i = piece.first; i < piece.second; i += step) {
-            const float* row = features_ + static_cast<int64_t>(order_[i]) * width_;
-            rows_.insert(rows_.end(), row, row + width_);
+        for (int64_t i = 0; i < seen; ++i) {
+            const float* row = features_ + static_cast<int64_t>(order_[piece.first + i * step]) * width_;
+            std::copy_n(row, width_, &rows_[i * wide_]);
             for (int64_t j = 0; j < width_; ++j) middle_[j] += row[j];
         }
-        const int64_t seen = static_cast<int64_t>(rows_.size()) / width_;
         std::fill(next_.begin(), next_.end(), 0.f);
         for (float& value : middle_) value /= static_cast<float>(seen);
         for (int64_t i = 0; i < seen; ++i)
             for (int64_t j = 0; j < width_; ++j) {
-                float& value = rows_[i * width_ + j];
+                float& value = rows_[i * wide_ + j];
                 value -= middle_[j];
                 next_[j] += value * value;
             }
+    }
+
+    void find_direction(Piece piece) {
+        take_rows(piece);
         // From the coordinate that varies most, and a little of all others.
-        const int64_t most = std::max_element(next_.begin(), next_.end()) - next_.begin();
-        std::fill(direction_.begin(), direction_.end(), 0.1f);
+        const int64_t most = std::max_element(next_.begin(), next_.begin() + width_) - next_.begin();
+        std::fill(direction_.begin(), direction_.end(), 0.f);
+        std::fill_n(direction_.begin(), width_, 0.1f);
         direction_[most] = 1;
         for (int round = 0; round < kRounds; ++round) {
-            std::fill(next_.begin(), next_.end(), 0.f);
+            const int64_t seen = static_cast<int64_t>(rows_.size()) / wide_;
+            along_.resize(seen);
             for (int64_t i = 0; i < seen; ++i) {
-                const float* row = &rows_[i * width_];
-                float sum = 0;
-                for (int64_t j = 0; j < width_; ++j) sum += row[j] * direction_[j];
-                for (int64_t j = 0; j < width_; ++j) next_[j] += row[j] * sum;
+                Lanes sums = {};
+                for (int64_t j = 0; j < wide_; j += kLanes) sums += get(&rows_[i * wide_ + j]) * get(&direction_[j]);
+                along_[i] = sum_of(sums);
+            }
+            for (int64_t j = 0; j < wide_; j += kLanes) {
+                Lanes sums[4] = {};  // an addition does not wait for the one before
+                int64_t i = 0;
+                for (; i + 4 <= seen; i += 4)
+                    for (int64_t s = 0; s < 4; ++s) sums[s] += get(&rows_[(i + s) * wide_ + j]) * along_[i + s];
+                for (; i < seen; ++i) sums[0] += get(&rows_[i * wide_ + j]) * along_[i];
+                put(&next_[j], (sums[0] + sums[1]) + (sums[2] + sums[3]));
             }
             float size = 0;
             for (float value : next_) size = std::max(size, std::fabs(value));
@@ -82,9 +113,9 @@ class Cutter {
     }
 
     const float* features_;
-    int64_t width_;
+    int64_t width_, wide_;
     int32_t* order_;
-    std::vector<float> direction_, middle_, next_, rows_;
+    std::vector<float> direction_, middle_, next_, rows_, along_;
     std::vector<std::pair<float, int32_t>> keyed_;
 };
 

@@ -20,7 +20,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* avx2_encoder() {
-    static const EncodeKernels table = {"avx2", LANES, narrow, rotate, within, square, plane};
+    static const EncodeKernels table = {"avx2", LANES, narrow, rotate, within, square, gram, plane};
     return &table;
 }
 

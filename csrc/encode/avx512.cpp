@@ -20,7 +20,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* avx512_encoder() {
-    static const EncodeKernels table = {"avx512vnni", LANES, narrow, rotate, within, square, plane};
+    static const EncodeKernels table = {"avx512vnni", LANES, narrow, rotate, within, square, gram, plane};
     return &table;
 }
 

@@ -38,6 +38,7 @@ struct EncodeResult {
     float *size, *rest_size;     // ‖codes‖ of the coarse planes, of all planes
     float *base, *length;        // bias + <row - centre, mean>; ‖row - centre‖
     uint8_t* uncoded;
+    double* grams = nullptr;     // group after group E^T E [n][n], E what the coarse planes leave of all rows; null: not wanted
 };
 
 // One way to code the rotated rows; several share the rotation.
@@ -69,6 +70,8 @@ struct EncodeKernels {
     void (*rotate)(const float* rows, int64_t stride, int64_t dim, const float* packed, int64_t columns, float* out, int64_t out_stride);
     bool (*within)(const float* values, int64_t n, float limit);  // false where one is NaN
     float (*square)(const float* values, int64_t n);
+    // sums[i][j] += <column i, column j> over 64 rows, for i < n and j from i's on, as it comes.
+    void (*gram)(const float* rows, int64_t stride, int64_t n, float* sums, int64_t sums_stride);
     // Codes values[0 .. n), as bytes, and takes scale * code from them; size >= ‖scale * code‖. `before`: the scale of the
     // plane before. `work` holds n numbers.
     void (*plane)(float* values, int64_t n, int bits, Step step, float before, float* work, uint8_t* codes, float* scale,

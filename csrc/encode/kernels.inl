@@ -116,6 +116,42 @@ void rotate(const float* rows, int64_t stride, int64_t dim, const float* packed,
     }
 }
 
+template <int C>
+inline void gram_tile(const float* rows, int64_t stride, int64_t i, int64_t j, float* sums, int64_t sums_stride) {
+    F sum[ROWS][C];
+    #pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+        #pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) sum[r][c] = F{};
+    for (int64_t k = 0; k < kBlock; ++k, rows += stride) {
+        F b[C];
+        #pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) b[c] = get(rows + j + c * LANES);
+        #pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r) {
+            const F a = splat(rows[i + r]);
+            #pragma GCC unroll 4
+            for (int c = 0; c < C; ++c) sum[r][c] = fused(a, b[c], sum[r][c]);
+        }
+    }
+    #pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+        #pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+            float* to = sums + (i + r) * sums_stride + j + c * LANES;
+            put(to, get(to) + sum[r][c]);
+        }
+}
+
+// Tiles beyond the n-th row or column hold what lies there.
+void gram(const float* rows, int64_t stride, int64_t n, float* sums, int64_t sums_stride) {
+    for (int64_t j = 0; j < n; j += 3 * LANES) {
+        const int64_t left = (n - j + LANES - 1) / LANES, stop = n < j + 3 * LANES ? n : j + 3 * LANES;
+        const auto take = left >= 3 ? gram_tile<3> : left == 2 ? gram_tile<2> : gram_tile<1>;
+        for (int64_t i = 0; i < stop; i += ROWS) take(rows, stride, i, j, sums, sums_stride);
+    }
+}
+
 bool within(const float* values, int64_t n, float limit) {
     I good = I{} == I{};
     int64_t j = 0;

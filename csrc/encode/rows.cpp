@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
+#include "encode/grams.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
 
@@ -47,54 +49,85 @@ void pack_bits(uint8_t* codes, int64_t n, int bits, uint8_t* to) {
 class Encoder {
   public:
     Encoder(const EncodeTask& task, const EncodeKernels& kernels) : task_(task), kernels_(kernels), padded_(widened(task.vocab, kBlock)) {
-        for (const EncodeView& view : task.views) words_ = std::max(words_, view.words);
+        for (const EncodeView& view : task.views) {
+            words_ = std::max(words_, view.words);
+            grams_.push_back(view.to.grams == nullptr ? nullptr : std::make_unique<Grams>(view));
+            summed_ = summed_ || view.to.grams != nullptr;
+        }
         columns_ = packed(task.back, task.dim, task.columns, kernels.lanes);
         stride_ = widened(task.dim, 16) + 16;  // rows that lie a power of two apart share the lines of a cache
     }
 
-    void run(int threads) const {
+    void run(int threads) {
         Turns<int64_t> next;
-        const int64_t blocks = padded_ / kBlock;
-        run_parallel(static_cast<int>(std::min<int64_t>(threads, blocks)), [&](int) {
-            Scratch<float> rows(kBlock * stride_), rotated(kBlock * stride_), work(3 * stride_);
-            Scratch<uint8_t> codes(widened(task_.dim, 64) + 64), coarse(kBlock * words_ * 4);
-            std::memset(rows.data(), 0, sizeof(float) * kBlock * stride_);
-            for (int64_t b = next++; b < blocks; b = next++) block(b, rows.data(), rotated.data(), work.data(), codes.data(), coarse.data());
+        const int64_t blocks = padded_ / kBlock, at_once = summed_ ? kGramBlocks : 1;
+        run_parallel(static_cast<int>(std::min<int64_t>(threads, (blocks + at_once - 1) / at_once)), [&](int) {
+            Room room(*this);
+            for (int64_t first = next.fetch_add(at_once); first < blocks; first = next.fetch_add(at_once)) {
+                for (size_t v = 0; v < grams_.size(); ++v)
+                    if (grams_[v]) room.sums[v] = grams_[v]->zeros();
+                for (int64_t b = first; b < std::min(blocks, first + at_once); ++b) block(b, room);
+                for (size_t v = 0; v < grams_.size(); ++v)
+                    if (grams_[v]) grams_[v]->give(first / at_once, std::move(room.sums[v]));
+            }
         });
+        for (const auto& grams : grams_)
+            if (grams) grams->mirror();
     }
 
   private:
-    void block(int64_t b, float* rows, float* rotated, float* work, uint8_t* codes, uint8_t* coarse) const {
+    // What a thread works on: a block of rows, rotated, and what coarse planes leave of them where that is summed up.
+    struct Room {
+        explicit Room(const Encoder& of)
+            : rows(kBlock * of.stride_), rotated(kBlock * of.stride_), work(3 * of.stride_), left(of.summed_ ? kBlock * of.stride_ + 64 : 0),
+              codes(widened(of.task_.dim, 64) + 64), coarse(kBlock * of.words_ * 4), sums(of.grams_.size()) {
+            std::memset(rows.data(), 0, sizeof(float) * rows.size());
+            if (of.summed_) std::memset(left.data(), 0, sizeof(float) * left.size());
+        }
+        Scratch<float> rows, rotated, work, left;
+        Scratch<uint8_t> codes, coarse;
+        std::vector<Scratch<float>> sums;
+    };
+
+    void block(int64_t b, Room& room) const {
         const int64_t first = b * kBlock, count = std::min(kBlock, task_.vocab - first), dim = task_.dim;
         const int64_t item = dim * (task_.kind == Kind::f32 ? 4 : 2);
         double base[kBlock] = {}, length[kBlock] = {};
         bool out[kBlock] = {};
         for (int64_t r = 0; r < count; ++r) {
             const char* row = static_cast<const char*>(task_.weight) + (first + r) * item;
-            kernels_.narrow(row, task_.kind, task_.centre, task_.mean, dim, rows + r * stride_, &base[r], &length[r]);
+            kernels_.narrow(row, task_.kind, task_.centre, task_.mean, dim, &room.rows[r * stride_], &base[r], &length[r]);
             if (task_.bias != nullptr) base[r] += task_.bias[first + r];
             length[r] = std::sqrt(length[r]) * (1 + 1e-12);
         }
-        kernels_.rotate(rows, stride_, dim, columns_.data(), task_.columns, rotated, stride_);
+        kernels_.rotate(room.rows.data(), stride_, dim, columns_.data(), task_.columns, room.rotated.data(), stride_);
         for (int64_t r = 0; r < count; ++r) {
-            float* row = rotated + r * stride_;
+            float* row = &room.rotated[r * stride_];
             out[r] = !(kernels_.within(row, task_.columns, static_cast<float>(task_.largest)) && length[r] <= task_.largest_length &&
                        std::fabs(base[r]) <= task_.largest_base);
             if (out[r]) std::memset(row, 0, sizeof(float) * task_.columns), base[r] = length[r] = 0;
         }
-        for (const EncodeView& view : task_.views) {
+        for (size_t v = 0; v < task_.views.size(); ++v) {
+            const EncodeView& view = task_.views[v];
+            const bool last = v + 1 == task_.views.size();
+            uint8_t* coarse = room.coarse.data();
             std::memset(coarse, 128, kBlock * view.words * 4);
             for (int64_t r = 0; r < count; ++r) {
                 const int64_t id = first + r;
-                float *row = rotated + r * stride_, *own = work + 2 * stride_;
-                if (&view != &task_.views.back()) {  // codes are taken from it
+                float *row = &room.rotated[r * stride_], *own = &room.work[2 * stride_];
+                if (!last) {  // codes are taken from it
                     std::copy_n(row, task_.columns, own);
                     row = own;
                 }
                 view.to.uncoded[id] = out[r];
                 view.to.base[id] = static_cast<float>(base[r]);
                 view.to.length[id] = above(length[r]);
-                encode_row(view, id, row, length[r], work, codes, coarse + r * view.words * 4);
+                encode_row(view, id, row, length[r], room.work.data(), room.codes.data(), coarse + r * view.words * 4,
+                           grams_[v] ? &room.left[r * stride_] : nullptr);
+            }
+            if (grams_[v]) {
+                for (int64_t r = count; r < kBlock; ++r) std::memset(&room.left[r * stride_], 0, sizeof(float) * stride_);
+                grams_[v]->add(kernels_, room.left.data(), stride_, room.sums[v].data());
             }
             uint8_t* to = view.to.codes + b * view.words * 256;
             for (int64_t w = 0; w < view.words; ++w)
@@ -102,7 +135,8 @@ class Encoder {
         }
     }
 
-    void encode_row(const EncodeView& view, int64_t id, float* row, double length, float* work, uint8_t* codes, uint8_t* coarse) const {
+    void encode_row(const EncodeView& view, int64_t id, float* row, double length, float* work, uint8_t* codes, uint8_t* coarse,
+                    float* kept) const {
         const EncodeResult& to = view.to;
         double more[kMostGroups] = {}, covered[kMostGroups] = {}, squares = 0;
         int64_t plane = 0;
@@ -123,6 +157,7 @@ class Encoder {
             if (group.cover >= 0) covered[group.cover] += size * size;
         }
         to.size[id] = above(std::sqrt(squares) * (1 + 1e-12));
+        if (kept != nullptr) std::copy_n(row, task_.columns, kept);
         plane = 0;
         for (size_t f = 0; f < view.fine.size(); ++f) {
             const EncodeGroup& group = view.fine[f];
@@ -179,7 +214,9 @@ class Encoder {
     const EncodeKernels& kernels_;
     const int64_t padded_;
     int64_t words_ = 0, stride_ = 0;
+    bool summed_ = false;
     std::vector<float> columns_;
+    std::vector<std::unique_ptr<Grams>> grams_;  // of each view that wants them
 };
 
 }  // namespace

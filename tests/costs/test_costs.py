@@ -19,7 +19,7 @@ from headlong.costs import BUILT_IN, TERMS, Costs, here, settled
 from headlong.costs import cache as costs_cache
 from headlong.engines.factory import FEW, choose
 from headlong.errors import OptionError
-from headlong.previews.few_bits import energy_of, filled
+from headlong.previews.few_bits import energy_of, filled, sampled
 from headlong.previews.first_look import best_look
 from headlong.previews.look_costs import Masses, Size, masses_of, narrowed, spent_on, together
 from headlong.previews.whitening import whiten
@@ -52,9 +52,10 @@ def looked_at(costs: Costs, promise: hl.Promise = IDS, power: float = 2.0) -> in
     layer, hidden = decaying(20_000, 256, power)
     wide = hidden.astype(np.float64)
     basis = whiten(layer.weight, wide)
-    width, bits = best_look(layer, basis, wide, promise, 0.25, costs=costs)
+    rows = sampled(layer, basis)
+    width, bits = best_look(layer, basis, rows, wide, promise, 0.25, costs=costs)
     if bits is not None:
-        spent = filled(energy_of(basis, layer), bits)
+        spent = filled(energy_of(rows), bits)
         return sum(sum(planes) * (stop - start) // 8 for start, stop, planes in spent)
     return layer.dim if width is None else width
 

@@ -61,6 +61,28 @@ void rotated(Check& check) {
     check.within("turn", got, exact, bound);
 }
 
+// Added to what is there, from the first row's column on; what lies beyond the last is not looked at.
+void multiplied(Check& check) {
+    Noise& noise = check.noise();
+    const int64_t n = 1 + noise.below(120), wide = (n + 47) / 48 * 48, stride = n + noise.below(9);
+    const std::vector<float> rows = noise.floats(kBlock * stride + 64, -2, 2), before = noise.floats((n + 7) / 8 * 8 * wide, -1, 1);
+    std::vector<float> sums = before;
+    encoder_for(check.level().isa)->gram(rows.data(), stride, n, sums.data(), wide);
+    std::vector<double> got, exact, bound;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = i; j < n; ++j) {
+            double sum = before[i * wide + j], size = std::fabs(sum);
+            for (int64_t r = 0; r < kBlock; ++r) {
+                const double product = static_cast<double>(rows[r * stride + i]) * rows[r * stride + j];
+                sum += product;
+                size += std::fabs(product);
+            }
+            got.push_back(sums[i * wide + j]), exact.push_back(sum);
+            bound.push_back(size * (kBlock + 2) * 0x1p-24 + 1e-37);
+        }
+    check.within("gram", got, exact, bound);
+}
+
 void coded(Check& check) {
     Noise& noise = check.noise();
     const int64_t n = 1 + noise.below(150);
@@ -216,6 +238,7 @@ void tables(Check& check) {
     for (int i = 0; i < 4; ++i) {
         narrowed(check);
         rotated(check);
+        multiplied(check);
         coded(check);
         summed(check);
         widened(check);

@@ -17,9 +17,9 @@ from adversarial import CASES, DTYPES, build
 from headlong import native
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
+from headlong.native.planes import few_bits
 from headlong.plan import Dense, pack, row_bytes, unpack
-from headlong.previews.encode import few_bits
-from headlong.previews.few_bits import Planes, energy_of, filled, planes_of, planes_plan
+from headlong.previews.few_bits import Planes, energy_of, filled, planes_of, planes_plan, sampled
 from headlong.previews.int8 import mean_row
 from headlong.previews.random_rotations import quantile, random_basis, tail
 from headlong.previews.whitening import whiten
@@ -77,7 +77,7 @@ def test_bits_where_the_energy_is(mean_bits: float) -> None:
     """Groups fall from 8 bits to none, spend what was asked, and their radii hold."""
     layer, hidden = decaying(300, 200, 2.0)
     basis = whiten(layer.weight, hidden[:200].astype(np.float64))
-    groups = filled(energy_of(basis, layer), mean_bits)
+    groups = filled(energy_of(sampled(layer, basis)), mean_bits)
     spent = [sum(bits) for _, _, bits in groups]
     assert spent == sorted(spent, reverse=True) and groups[0][0] == 0 and groups[-1][1] == 200
     assert abs(sum((stop - start) * sum(bits) for start, stop, bits in groups) / 200 - mean_bits) < 1.2

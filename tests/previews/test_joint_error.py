@@ -14,11 +14,13 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods.cascade import Cascade
 from headlong.layers.matrix import Layer
-from headlong.plan import Dense, Level, Plan
+from headlong.plan import Dense, Level, Plan, deinterleave, unpack
+from headlong.previews import joint_error
+from headlong.previews.encode import Encoded, Group, Groups, encode
 from headlong.previews.int8 import int8_plan
-from headlong.previews.joint_error import decoded, moments, spectral_norm, turned_norm
-from headlong.previews.prefix import prefix_plan
-from headlong.previews.whitening import whiten
+from headlong.previews.joint_error import bounded, decoded, spectral_norm
+from headlong.previews.prefix import EIGHT, prefix_groups, prefix_plan
+from headlong.previews.whitening import Basis, whiten
 from oracle import truth
 from plans import decaying
 
@@ -87,33 +89,63 @@ def test_no_less_than_the_norm_and_not_much_more(vocab: int, dim: int, seed: int
     assert found <= exact * (1 + 0.02 * np.sqrt(dim)) + 1e-15 or scale < -15
 
 
-@given(
-    st.integers(1, 1200),
-    st.integers(2, 40),
-    st.integers(0, 2**31),
-    st.integers(-12, 12),
-    KINDS,
-)
-def test_the_norm_in_other_coordinates(vocab: int, dim: int, seed: int, scale: int, kind: str) -> None:
-    rng = np.random.default_rng(seed)
-    weight, centre = shaped(rng, vocab, dim, kind).astype(np.float32), rng.standard_normal(dim)
-    turn = rng.standard_normal((dim, dim // 2)) * 10.0**scale
-    gram = moments(weight, centre, np.zeros(vocab + 64, bool))
-    assert gram is not None
-    exact = float(np.linalg.norm((weight.astype(np.float64) - centre) @ turn, 2))
-    found = turned_norm(gram, turn, vocab)
-    assert exact * (1 + 1e-9) <= found <= exact * (1 + 1e-5) + 1e-7 * np.linalg.norm(turn)
+def encoded(layer: Layer, basis: Basis, threads: int = 1) -> tuple[Encoded, list[np.ndarray]]:
+    """The first half of the coordinates coded, the others in two groups without codes; and the products of what is left."""
+    dim, half = layer.dim, layer.dim // 2
+    last = half + (dim - half + 1) // 2
+    groups = Groups((Group(0, half, EIGHT), Group(half, last, ()), Group(last, dim, ())), (Group(half, dim, EIGHT),), True)
+    found = encode(layer, basis, groups, threads)
+    return found, groups.grams(found.grams)
 
 
-def test_rows_beyond_float32_have_moments_and_too_many_have_none() -> None:
-    weight, uncoded = np.full((70, 3), 1e30, np.float32), np.zeros(128, bool)
-    gram = moments(weight, np.zeros(3), uncoded)
-    assert gram is not None and turned_norm(gram, np.eye(3), 70) == pytest.approx(1e30 * np.sqrt(210), rel=1e-5)
-    assert turned_norm(gram, np.eye(3) * 1e200, 70) == 0.0
-    uncoded[:69] = True
-    one = moments(weight, np.zeros(3), uncoded)
-    assert one is not None and turned_norm(one, np.eye(3), 70) == pytest.approx(1e30 * np.sqrt(3), rel=1e-5)
-    assert moments(np.lib.stride_tricks.as_strided(weight, (2**30, 32), (0, 0)), np.zeros(32), uncoded) is None
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize(("vocab", "dim"), [(1, 8), (64, 5), (577, 20), (1300, 131)])
+def test_products_of_what_codes_leave(level: str, kind: str, vocab: int, dim: int) -> None:
+    """Those of the rotated rows less their codes, in float64; the same to the bit for any number of threads."""
+    rng = np.random.default_rng(vocab)
+    layer = Layer(shaped(rng, vocab, dim, kind).astype(np.float32))
+    basis = whiten(layer.weight, rng.standard_normal((200, dim)))
+    found, grams = encoded(layer, basis)
+    rows = (layer.weight.astype(np.float64) - basis.centre) @ basis.back
+    codes = unpack(deinterleave(found.codes, vocab), 8, dim // 2) * found.scale[0, :vocab, None].astype(np.float64)
+    rows[:, : dim // 2] -= codes
+    at = 0
+    for gram in grams:
+        left = rows[:, at : at + len(gram)]
+        rounding = 1e-5 * np.linalg.norm(left) + 1e-6 * np.linalg.norm(codes) + 1e-6 * np.linalg.norm(rows)
+        assert np.abs(gram - left.T @ left).max() <= (rounding + 2 * np.linalg.norm(left)) * rounding
+        assert (gram == gram.T).all() or level == native.REFERENCE
+        exact = np.linalg.norm(left, 2)
+        assert exact <= bounded(gram, vocab) + rounding
+        assert bounded(gram, vocab) <= exact * (1 + 0.02 * np.sqrt(dim)) + rounding
+        at += len(gram)
+    if level != native.REFERENCE:
+        for threads in (2, 3):
+            for one, other in zip(grams, encoded(layer, basis, threads)[1], strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_too_many_products_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, rng = Layer(np.ones((70, 64), np.float32)), np.random.default_rng(0)
+    basis = whiten(layer.weight, rng.standard_normal((100, 64)))
+    plan = prefix_plan(layer, basis, 16, Dense(), together=True)
+    assert prefix_groups(layer, 16, together=True).joint and any(term.together for term in plan.levels[0].terms)
+    monkeypatch.setattr(joint_error, "MOST_PRODUCTS", 70.0 * 64)
+    plan = prefix_plan(layer, basis, 16, Dense(), together=True)
+    assert not prefix_groups(layer, 16, together=True).joint and not any(term.together for term in plan.levels[0].terms)
+    assert spectral_norm(70, 64, lambda part: np.ones((1, 64)), np.zeros(64, bool)) == 0.0
+
+
+def test_rows_out_of_reach_have_no_part(level: str) -> None:
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((600, 12)).astype(np.float32)
+    weight[7] = 1e25
+    basis = whiten(weight, rng.standard_normal((100, 12)))
+    found, grams = encoded(Layer(weight), basis)
+    assert found.uncoded[7] and found.uncoded.sum() == 1
+    weight[7] = basis.centre  # nothing is left of it
+    for one, other in zip(grams, encoded(Layer(weight), basis)[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(one).max() + 1e-12)
 
 
 def test_classes_of_which_nothing_is_known_have_no_part() -> None:

@@ -18,6 +18,7 @@ from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense
 from headlong.previews import prefix
+from headlong.previews.few_bits import sampled
 from headlong.previews.first_look import CANDIDATES, apart, best_look
 from headlong.previews.look_costs import rows_to_bet
 from headlong.previews.prefix import prefix_plan, spread
@@ -181,7 +182,8 @@ def test_the_width_follows_the_spectrum() -> None:
         wide = hidden.astype(np.float64)
         basis = whiten(layer.weight, wide)
         for name, promise in (("ids", IDS), ("sure", SURE), ("bet", hl.Promise(0.01, 1e-3, 0.0))):
-            found[power, name] = best_look(layer, basis, wide, promise, 0.25, few_bits=False, costs=free).width
+            look = best_look(layer, basis, sampled(layer, basis), wide, promise, 0.25, few_bits=False, costs=free)
+            found[power, name] = look.width
     assert found[0.0, "ids"] is None
     assert found[3.0, "ids"] in CANDIDATES[:3]
     assert found[3.0, "ids"] <= found[3.0, "bet"]  # type: ignore[operator]

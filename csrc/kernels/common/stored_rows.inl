@@ -67,33 +67,34 @@ float row_norm_of(const void* row, Kind kind, int64_t dim) {
     return sum < __builtin_inf() ? round_up(std::sqrt(sum) * (1 + 1e-12)) : __builtin_nanf("");
 }
 
-// The whole vectors of a float32 row: what the loops below do, with sums in lanes. Returns how many entries that were.
-int64_t encode_lanes(const float* row, int64_t dim, double step, double inverse, uint8_t* code, double* off, double* worst,
-                     double* sum) {
-    typedef double D __attribute__((vector_size(LANES * 8)));
-    typedef int64_t L __attribute__((vector_size(LANES * 8)));
-    typedef uint8_t B __attribute__((vector_size(LANES)));
+// The whole vectors of a row: what the loops of encode_row_of do with the entries behind them, with sums in lanes. Codes are cut to
+// their ends before halves are added, so that no compiler fuses that with the product: codes are the same at every level. Returns
+// how many entries that were.
+template <Kind K>
+int64_t encode_lanes(const void* row, int64_t dim, double step, double inverse, uint8_t* code, double* off, double* worst, double* sum) {
+    typedef int32_t W __attribute__((vector_size(LANES * 2)));
+    typedef uint8_t B __attribute__((vector_size(LANES / 2)));
+    const D top = D{} + 127.0, half = D{} + 0.5;
+    const L sign = L{} + INT64_MIN;
     D offs = {}, most = {}, sums = {};
     int64_t j = 0;
-    for (; j + LANES <= dim; j += LANES) {
-        D v = __builtin_convertvector(load(row + j), D);
+    for (; j + kHalf <= dim; j += kHalf) {
+        const D v = widened<K>(row, j);
         D c = v * inverse;
-        const L negative = c < 0;
-        c += reinterpret_cast<D>((reinterpret_cast<L>(D{} - 0.5) & negative) | (reinterpret_cast<L>(D{} + 0.5) & ~negative));
-        I whole = __builtin_convertvector(c, I);
-        const I above = whole > 127, below = whole < -127;
-        whole = (above & 127) | (below & -127) | (~(above | below) & whole);
+        c = c < -top ? -top : c;
+        c = c > top ? top : c;
+        c += reinterpret_cast<D>(reinterpret_cast<L>(half) | (reinterpret_cast<L>(c) & sign));
+        const W whole = __builtin_convertvector(c, W);
         const B bytes = __builtin_convertvector(whole + 128, B);
         std::memcpy(code + j, &bytes, sizeof bytes);
         const D back = __builtin_convertvector(whole, D) * step;
         D gap = v - back;
         offs += gap * gap;
-        gap = reinterpret_cast<D>(reinterpret_cast<L>(gap) & (L{} + INT64_MAX));
-        const L more = gap > most;
-        most = reinterpret_cast<D>((reinterpret_cast<L>(gap) & more) | (reinterpret_cast<L>(most) & ~more));
+        gap = reinterpret_cast<D>(reinterpret_cast<L>(gap) & ~sign);
+        most = gap > most ? gap : most;
         sums += back * back;
     }
-    for (int i = 0; i < LANES; ++i) {
+    for (int i = 0; i < kHalf; ++i) {
         *off += offs[i];
         *sum += sums[i];
         *worst = most[i] > *worst ? most[i] : *worst;
@@ -101,24 +102,28 @@ int64_t encode_lanes(const float* row, int64_t dim, double step, double inverse,
     return j;
 }
 
-float largest_of(const float* row, int64_t count) {
-    F most = F{};
-    for (int64_t j = 0; j + LANES <= count; j += LANES) {
-        const F v = load(row + j);
-        most = vmax(vmax(v, -v), most);
+// The largest size among the whole vectors of a row; `count`: how many entries those are.
+template <Kind K>
+double largest_lanes(const void* row, int64_t dim, int64_t* count) {
+    const L sign = L{} + INT64_MIN;
+    D most = {};
+    int64_t j = 0;
+    for (; j + kHalf <= dim; j += kHalf) {
+        const D v = reinterpret_cast<D>(reinterpret_cast<L>(widened<K>(row, j)) & ~sign);
+        most = v > most ? v : most;
     }
-    float out = 0;
-    for (int i = 0; i < LANES; ++i) out = most[i] > out ? most[i] : out;
+    double out = 0;
+    for (int i = 0; i < kHalf; ++i) out = most[i] > out ? most[i] : out;
+    *count = j;
     return out;
 }
 
-void encode_row_of(const void* row, Kind kind, int64_t dim, uint8_t* code, float* scale, float* error, float* peak,
-                   float* size) {
-    const bool wide = kind == Kind::f32;
-    const int64_t whole_lanes = wide ? dim / LANES * LANES : 0;
-    float most = wide ? largest_of(static_cast<const float*>(row), dim) : 0;
+template <Kind K>
+void encode_kind(const void* row, int64_t dim, uint8_t* code, float* scale, float* error, float* peak, float* size) {
+    int64_t whole_lanes;
+    float most = static_cast<float>(largest_lanes<K>(row, dim, &whole_lanes));
     for (int64_t j = whole_lanes; j < dim; ++j) {
-        float v = one_float(row, kind, j);
+        float v = one_float(row, K, j);
         v = v < 0 ? -v : v;
         most = v > most ? v : most;
     }
@@ -126,13 +131,11 @@ void encode_row_of(const void* row, Kind kind, int64_t dim, uint8_t* code, float
     if (step * 127.f < most) step = std::nextafterf(step, kInfinity);
     bool usable = step >= 1.1754944e-38f;  // a subnormal step would lose its relative precision: code zeros instead
     double inverse = usable ? 1.0 / step : 0.0, off = 0, worst = 0, sum = 0;
-    int64_t start = 0;
-    if (wide) start = encode_lanes(static_cast<const float*>(row), dim, step, inverse, code, &off, &worst, &sum);
-    for (int64_t j = start; j < dim; ++j) {
-        double v = one_float(row, kind, j);
+    for (int64_t j = encode_lanes<K>(row, dim, step, inverse, code, &off, &worst, &sum); j < dim; ++j) {
+        double v = one_float(row, K, j);
         double c = v * inverse;
-        c = static_cast<double>(static_cast<int>(c + (c < 0 ? -0.5 : 0.5)));
         c = c > 127 ? 127 : c < -127 ? -127 : c;
+        c = static_cast<double>(static_cast<int>(c + (c < 0 ? -0.5 : 0.5)));
         code[j] = static_cast<uint8_t>(static_cast<int>(c) + 128);
         double back = c * step;
         double gap = v < back ? back - v : v - back;
@@ -145,4 +148,9 @@ void encode_row_of(const void* row, Kind kind, int64_t dim, uint8_t* code, float
     *peak = round_up(worst);
     *error = round_up(std::sqrt(off) * (1 + 1e-12));
     *size = round_up(std::sqrt(sum) * (1 + 1e-12));
+}
+
+void encode_row_of(const void* row, Kind kind, int64_t dim, uint8_t* code, float* scale, float* error, float* peak, float* size) {
+    const auto encode = kind == Kind::f32 ? encode_kind<Kind::f32> : kind == Kind::f16 ? encode_kind<Kind::f16> : encode_kind<Kind::bf16>;
+    encode(row, dim, code, scale, error, peak, size);
 }

@@ -3,6 +3,7 @@
     runtime     which instruction set (``HEADLONG_ISA``) and how many threads (``HEADLONG_THREADS``)
     executors   what answers questions: a plan's executor, blocks, experts, columns, trees
     rows        passes over the rows of a layer: norms, int8 codes, products
+    planes      codes of rotated rows, plane after plane, in NumPy
     arguments   hidden vectors in float64, masks from lists of ids
     losses      softmax cross-entropy over a link
 """

@@ -59,12 +59,16 @@ def tighter(
     return best
 
 
-def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> float:
-    """Bytes that a search for the ``k`` best reads on average of some vectors; inf where one is given up."""
-    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
-    # each alone: together they would share what they read
-    alone = [search.topk(row[None], k, None, 1) for row in _judges(vectors)]
-    return float(np.mean([answer[3] for answer in alone])) if all(answer[5].all() for answer in alone) else math.inf
+def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int, most: float = math.inf) -> float:
+    """Bytes that a search for the ``k`` best reads on average of some vectors; inf where one is given up, or where it is known
+    before the last that they are more than ``most``."""
+    search, judges, total = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors), 0.0
+    for row in judges:  # each alone: together they would share what they read
+        answer = search.topk(row[None], k, None, 1)
+        total += float(np.mean(answer[3]))
+        if not answer[5].all() or total > most * len(judges):
+            return math.inf
+    return total / len(judges)
 
 
 def _judges(vectors: Doubles) -> Doubles:
@@ -80,8 +84,8 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
     for k in ASKED:
         if k > layer.vocab:
             break
-        read = read_by(layer, blocks, vectors, share, k)
-        if read > LESS * look:
+        read = read_by(layer, blocks, vectors, share, k, LESS * look)
+        if math.isinf(read):
             break
         most = k
         if k == ASKED[1] and read * TOGETHER <= look:

@@ -24,9 +24,9 @@ from headlong import native
 from headlong.arrays import evenly
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import NEIGHBOURS, Blocks, BoxLevel
-from headlong.previews.block_records import ArrayInPieces, BlockShape, Bytes, Classes, boxes, joined_tops
-from headlong.previews.encode import Encoded, part_of
+from headlong.plan import CLASS_BLOCK, NEIGHBOURS, Blocks, BoxLevel
+from headlong.previews.block_records import ArrayInPieces, BlockShape, Bytes, Classes, Gauges, boxes, joined_tops
+from headlong.previews.encode import Encoded, blocks_in, part_of
 from headlong.previews.whitening import Basis
 
 LOOK = 16
@@ -40,7 +40,7 @@ ROOT = 2560
 AT_ONCE = 4 * NEIGHBOURS**3
 """Classes that are coded and packed at once."""
 GAUGED = 2048
-"""Classes, evenly spread, whose medians set the units of the rounding."""
+"""Classes whose medians set the units of the rounding."""
 KEPT = 1 << 18
 """Up to so many classes the codes are kept until the order is known: 28 MB at most. Beyond, rows are coded a second time."""
 Coder = Callable[..., Classes]
@@ -57,7 +57,7 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0,
     nothing but what is kept grows with them, and the features that tell neighbours.
     """
     shape = shape_of(layer.dim)
-    gauges = Classes(_rows(layer, evenly(np.arange(layer.vocab), GAUGED)), basis, shape, threads).gauges
+    gauges = _gauged(layer, basis, shape, threads, found)
 
     def coded(rows: Layer, part: slice | None = None) -> Classes:
         done = None if part is None or found is None else part_of(found, part)
@@ -71,6 +71,14 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0,
         basis.mean, basis.centre, **_turns(basis, shape.width, shape.edges), look=shape.look, edges=shape.edges, order=order,
         levels=levels, closer=closer, shared=shared[0], closer_shared=shared[1], factor=factor,
     )  # fmt: skip
+
+
+def _gauged(layer: Layer, basis: Basis, shape: BlockShape, threads: int, found: Encoded | None) -> Gauges:
+    """The units of the rounding, by some blocks of classes, evenly spread."""
+    blocks = evenly(np.arange(max(1, layer.vocab // CLASS_BLOCK)), GAUGED // CLASS_BLOCK)
+    ids = (blocks[:, None] * CLASS_BLOCK + np.arange(CLASS_BLOCK)).ravel()
+    part = None if found is None or layer.vocab < CLASS_BLOCK else blocks_in(found, blocks)
+    return Classes(_rows(layer, ids[ids < layer.vocab]), basis, shape, threads, None, part).gauges
 
 
 def _rows(layer: Layer, ids: Any) -> Layer:

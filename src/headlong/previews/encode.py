@@ -14,27 +14,25 @@ Coarse planes are read for all classes, fine ones for those that stay open. A pl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.arrays import Array, large_empty
+from headlong.arrays import large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
-from headlong.plan import CLASS_BLOCK, interleave, pack, padded, row_bytes
+from headlong.native.planes import Plane, largest_of, left_of, take_plane
+from headlong.plan import CLASS_BLOCK, interleave, padded, row_bytes
 from headlong.previews.int8 import LARGEST_BASE, MOST_NORM
+from headlong.previews.joint_error import AT_ONCE
 from headlong.previews.whitening import Basis, parts
 
 CHUNK = 128
 """Coordinates that a product in float32 adds up in one go."""
 UNDERFLOWN = 2.0**-120
 """More than what float32 flushes towards zero in a product of a row with the basis, as a length."""
-STEPS = {1: 2.0, 2: 0.9957, 4: 0.3352}
-"""The best uniform step for a Gaussian, in standard deviations; a row's scale is fitted afterwards."""
-
-Plane = tuple[int, str]
 
 
 class Group(NamedTuple):
@@ -50,14 +48,22 @@ class Group(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """All coordinates in coarse groups; each fine one is made of whole coarse ones, and codes what those leave."""
+    """All coordinates in coarse groups; each fine one is made of whole coarse ones, and codes what those leave. ``joint``: the
+    products of what coarse planes leave are summed up over all rows, too."""
 
     coarse: tuple[Group, ...]
     fine: tuple[Group, ...]
+    joint: bool = False
 
     def cover(self, group: Group) -> int:
         """Which fine group a coarse one is a part of; -1: none."""
         return next((f for f, fine in enumerate(self.fine) if fine.start <= group.start and group.stop <= fine.stop), -1)
+
+    def grams(self, flat: Doubles) -> list[Doubles]:
+        """``E^T E`` of every coarse group, from where the encoder left them."""
+        sizes = [group.stop - group.start for group in self.coarse]
+        ends = np.cumsum([0, *(size * size for size in sizes)])
+        return [flat[at : at + size * size].reshape(size, size) for at, size in zip(ends[:-1], sizes, strict=True)]
 
 
 class Encoded(NamedTuple):
@@ -70,6 +76,8 @@ class Encoded(NamedTuple):
     ``size, rest_size``         ``[padded]``: ‖scale * code‖ of the coarse planes, of all
     ``base, length``            ``[padded]``: bias + <w - centre, mean>, to the nearest; ‖w - centre‖
     ``uncoded``                 rows out of float32's reach, taken for zero here: they are to be scored whatever comes
+    ``grams``                   group after group ``E^T E``, E what coarse planes leave of all rows, in float32 and in float64
+                                as ``joint_error.py`` says. None of them: not asked for
     """
 
     codes: NDArray[np.uint8]
@@ -84,6 +92,7 @@ class Encoded(NamedTuple):
     base: Floats
     length: Floats
     uncoded: NDArray[np.bool_]
+    grams: Doubles
 
 
 def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1, unbiased: bool = False) -> Encoded:
@@ -100,7 +109,7 @@ def encode_all(
     if native.isa() == native.REFERENCE:
         for groups, sizes, to in zip(views, units, found, strict=True):
             reference = _Reference(layer, basis, groups, sizes, unbiased, to)
-            for part in parts(layer.weight):
+            for part in parts(layer.weight, AT_ONCE):
                 reference.take(part)
         return found
     columns = max(group.stop for groups in views for group in groups.coarse)
@@ -118,9 +127,17 @@ def encode_all(
 def part_of(found: Encoded, part: slice) -> Encoded:
     """What was found of the classes ``part``, which begins with a block."""
     end = -(-min(part.stop, len(found.rest)) // CLASS_BLOCK) * CLASS_BLOCK
-    cut = {name: array[..., part.start : end] for name, array in found._asdict().items()}
-    cut |= {"codes": found.codes[part.start // CLASS_BLOCK : end // CLASS_BLOCK], "rest": found.rest[part]}
-    return Encoded(**cut)
+    return _cut(found, slice(part.start, end), found.codes[part.start // CLASS_BLOCK : end // CLASS_BLOCK])
+
+
+def blocks_in(found: Encoded, blocks: NDArray[np.int64]) -> Encoded:
+    """What was found of some whole blocks of classes."""
+    return _cut(found, (blocks[:, None] * CLASS_BLOCK + np.arange(CLASS_BLOCK)).ravel(), found.codes[blocks])
+
+
+def _cut(found: Encoded, ids: slice | NDArray[np.int64], codes: NDArray[np.uint8]) -> Encoded:
+    apart: dict[str, Any] = {"codes": codes, "rest": found.rest[ids], "grams": np.zeros(0)}
+    return Encoded(**{name: apart[name] if name in apart else array[..., ids] for name, array in found._asdict().items()})
 
 
 def sum_up(a: Floats, b: Floats) -> Floats:
@@ -130,13 +147,14 @@ def sum_up(a: Floats, b: Floats) -> Floats:
 
 def _places(layer: Layer, groups: Groups) -> Encoded:
     vocab, count = layer.vocab, padded(layer.vocab)
-    coarse, fine = ([row_bytes(stop, bits, start) for one in side for start, stop, bits in one.layout] for side in groups)
+    coarse, fine = ([row_bytes(stop, bits, start) for one in side for start, stop, bits in one.layout] for side in groups[:2])
     codes = large_empty((count // CLASS_BLOCK, sum(-(-size // 4) for size in coarse), CLASS_BLOCK, 4))
     scale, rest_scale = (np.zeros((len(side), count), np.float32) for side in (coarse, fine))
     lost, rounded, rest_lost = np.zeros((3, len(groups.coarse), count), np.float32)
     size, rest_size, base, length = np.zeros((4, count), np.float32)
     rest, uncoded = large_empty((vocab, sum(fine))), np.zeros(count, bool)
-    return Encoded(codes, rest, scale, rest_scale, lost, rounded, rest_lost, size, rest_size, base, length, uncoded)
+    grams = np.zeros(sum((group.stop - group.start) ** 2 for group in groups.coarse) if groups.joint else 0)
+    return Encoded(codes, rest, scale, rest_scale, lost, rounded, rest_lost, size, rest_size, base, length, uncoded, grams)
 
 
 def _units(layer: Layer, basis: Basis, groups: Groups) -> list[float]:
@@ -170,7 +188,7 @@ class _Reference:
         covers = [self.groups.cover(group) for group in self.groups.coarse]
         for g, cover in enumerate(covers):
             here = left[:, self.groups.coarse[g].start : self.groups.coarse[g].stop]
-            lost = to.lost[g, part].astype(np.float64) if cover < 0 else _left(here) + 2.0**-21 * more[cover]
+            lost = to.lost[g, part].astype(np.float64) if cover < 0 else left_of(here) + 2.0**-21 * more[cover]
             to.rest_lost[g, part] = native.round_up(lost + to.rounded[g, part])
         square = np.sum([size**2 for size in sizes], axis=0)
         to.size[part] = native.round_up(np.sqrt(square) * (1 + 1e-12))
@@ -196,8 +214,13 @@ class _Reference:
             # The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased scale
             # moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
             rounded = (self.units[g] * length + UNDERFLOWN) * (4 if self.unbiased else 1) + 2.0**-21 * size
-            to.lost[g, part], to.rounded[g, part] = native.round_up(_left(left)), native.round_up(rounded)
+            to.lost[g, part], to.rounded[g, part] = native.round_up(left_of(left)), native.round_up(rounded)
             sizes.append(size)
+        if len(to.grams):
+            for group, gram in zip(self.groups.coarse, self.groups.grams(to.grams), strict=True):
+                for start in range(0, len(rotated), AT_ONCE):
+                    left = rotated[start : start + AT_ONCE, group.start : group.stop]
+                    gram += left.T @ left
         if packed:
             to.codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = np.concatenate(packed, axis=1)
             to.scale[:, part] = scales
@@ -240,60 +263,3 @@ class _Reference:
             for start in range(CHUNK, rows.shape[1], CHUNK):
                 rotated += narrow[:, start : start + CHUNK] @ self.forth[start : start + CHUNK]
         return rotated
-
-
-def take_plane(left: Floats, plane: Plane, before: Floats) -> tuple[NDArray[np.uint8], Floats, Doubles]:
-    """Packed codes of ``left [n, count]``, which become what they leave; their scales, given those of the plane before, and
-    ``‖scale * code‖``."""
-    bits, step = plane
-    codes, scale = eight_bits(left) if bits == 8 else few_bits(left, bits, step, before)
-    whole = codes.astype(np.float32) - 128 if bits == 8 else 2 * codes.astype(np.float32) - (2**bits - 1)
-    whole *= scale[:, None]
-    left -= whole
-    return pack(codes, bits), scale, norm_of(whole) * (1 + (left.shape[1] + 8) * 2.0**-24)
-
-
-def eight_bits(values: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """``u`` of ``scale * (u - 128)``: the nearest step, halves to even, as native code has it bit for bit."""
-    scale = np.asarray(largest_of(values) / np.float32(127), np.float32)
-    scale = np.where(scale >= np.finfo(np.float32).tiny, scale, np.float32(0))  # a subnormal step would lose its precision
-    codes = np.rint(np.clip(values * _inverse(scale)[:, None], -127, 127)) + 128
-    return codes.astype(np.uint8), scale
-
-
-def _inverse(scale: Floats) -> Floats:
-    return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
-
-
-def few_bits(values: Floats, bits: int, step: str, before: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """``u`` of ``scale * (2 u - 2^bits + 1)``."""
-    half = 2 ** (bits - 1)
-    if step == "gaussian":
-        size = np.sqrt(np.einsum("ij,ij->i", values, values) / values.shape[1])
-        usable = (size > 1e-30) & (size < 1e30)
-        wide = STEPS[bits] * size
-    else:
-        scale = np.asarray((largest_of(values) if step == "upper" else before) * np.float32(2.0**-bits), np.float32)
-        usable = scale >= 1e-35
-        wide = 2 * scale
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        codes = values * np.where(usable, 1 / wide, 0).astype(np.float32)[:, None]
-    codes = np.minimum(np.maximum(codes, -half) + half, 2 * half - np.float32(0.5)).astype(np.uint8)
-    if step == "gaussian":
-        whole = 2 * codes.astype(np.float32) - (2 * half - 1)
-        scale = np.einsum("ij,ij->i", values, whole) / np.einsum("ij,ij->i", whole, whole)
-        usable &= scale > 1e-35
-    return codes, np.where(usable, scale, 0).astype(np.float32)
-
-
-def _left(values: Floats) -> Doubles:
-    """``‖values‖``, with what rounding takes of it."""
-    return np.asarray(norm_of(values) * (1 + (values.shape[1] + 8) * 2.0**-24))
-
-
-def norm_of(values: Array) -> Doubles:
-    return np.asarray(np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64)), np.float64)
-
-
-def largest_of(values: Array) -> Array:
-    return np.asarray(np.maximum(values.max(axis=1, initial=0.0), -values.min(axis=1, initial=0.0)))

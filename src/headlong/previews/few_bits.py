@@ -19,17 +19,18 @@ import numpy as np
 
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
+from headlong.native.planes import Plane, norm_of, take_plane
 from headlong.plan import Dense, Level, Plan, Term, row_bytes
-from headlong.previews.encode import Encoded, Group, Groups, Plane, encode, norm_of, sum_up, take_plane
+from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.prefix import ROUNDING, Summands, joined, roundings, spread
 from headlong.previews.random_rotations import quantile
-from headlong.previews.whitening import Basis, basis_of, stored
+from headlong.previews.whitening import Basis, Directions
 
 WIDEST = 32
 """Groups begin at multiples of this, so that a word of 1-bit codes is full."""
 
-SAMPLE = 2048
-"""Rows that tell the energy of every coordinate."""
+SAMPLE = 1024
+"""Rows, at most, that tell the energy of every coordinate and what a look leaves open."""
 
 DEEPER: dict[int, tuple[Plane, ...]] = {
     0: (), 4: ((4, "gaussian"),), 6: ((4, "upper"), (2, "lower")), 8: ((8, "absmax"),)
@@ -53,21 +54,22 @@ def planes_of(bits: int) -> tuple[int, ...]:
     return {0: (), 3: (2, 1)}.get(bits, (bits,))
 
 
-def energy_of(basis: Basis, layer: Layer) -> Doubles:
-    """The mean square of every coordinate over a sample of the rows, made to descend."""
-    return np.maximum.accumulate(_energy(basis, layer)[::-1])[::-1]
-
-
-def _energy(basis: Basis, layer: Layer) -> Doubles:
-    """In float32, in a unit of the rows' size: it decides where bits go, and what groups are made alike."""
-    rows = layer.weight[:: -(-layer.vocab // SAMPLE)] - basis.centre
+def sampled(layer: Layer, turn: Basis | Directions) -> Doubles:
+    """Some rows, evenly spread, in the basis: in float32, in a unit of their size. They only decide what a plan is."""
+    rows = layer.weight[:: -(-layer.vocab // SAMPLE)] - turn.centre
     unit = max(float(np.abs(rows).max(initial=0.0)), 1e-300)
-    rotated = (rows / unit).astype(np.float32) @ basis.back.astype(np.float32)
-    return np.asarray(np.square(rotated, dtype=np.float64).mean(axis=0) * unit**2)
+    return ((rows / unit).astype(np.float32) @ turn.back.astype(np.float32, copy=False)).astype(np.float64) * unit
+
+
+def energy_of(rows: Doubles) -> Doubles:
+    """The mean square of every coordinate over a sample of the rows."""
+    return np.asarray(np.einsum("ij,ij->j", rows, rows) / len(rows))
 
 
 def filled(energy: Doubles, mean_bits: float) -> Spent:
-    """Reverse water-filling: ``max(0, log2(energy / level) / 2)`` bits, ``mean_bits`` on average, rounded to 8, 4, 2, 1, 0."""
+    """Reverse water-filling: ``max(0, log2(energy / level) / 2)`` bits, ``mean_bits`` on average, rounded to 8, 4, 2, 1, 0.
+    The ``energy`` of every coordinate is made to descend."""
+    energy = np.maximum.accumulate(energy[::-1])[::-1]
     logs = 0.5 * np.log2(np.maximum(energy, energy[0] * 1e-30 + 1e-300))
     low, high = logs.min() - mean_bits - 1, logs.max()
     for _ in range(60):
@@ -84,11 +86,10 @@ def filled(energy: Doubles, mean_bits: float) -> Spent:
     return tuple(found)
 
 
-def balanced(basis: Basis, layer: Layer) -> Basis:
+def balanced(turn: Directions, energy: Doubles) -> Basis:
     """Rows and queries as large as each other in every coordinate: a group has one step and one Cauchy-Schwarz, which lose
     least where its coordinates are alike on both sides. (Whitening leaves all the energy to the rows.)"""
-    size = balance_of(_energy(basis, layer))
-    return basis_of(basis.mean, basis.centre, stored(basis.rotation.astype(np.float64) * size), basis.scale)
+    return turn.basis(balance_of(energy))
 
 
 def balance_of(energy: Doubles) -> Doubles:

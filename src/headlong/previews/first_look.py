@@ -26,7 +26,7 @@ from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, encode_rows
 from headlong.previews.encode import Groups
-from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
+from headlong.previews.few_bits import SAMPLE, Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
 from headlong.previews.look_costs import (
     TOGETHER,
@@ -41,13 +41,13 @@ from headlong.previews.look_costs import (
     together,
 )
 from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
-from headlong.previews.whitening import Basis
+from headlong.previews.whitening import Basis, Directions
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BITS = (2.0, 3.0, 4.0, 5.0)
 """On average, by coordinates in the order of their energy."""
-JUDGES, LOGITS, CLASSES, BEST = 12, 2**23, 1024, 10
-"""Most calibration vectors, logits and classes that are looked at, and the k whose proof is counted."""
+JUDGES, LOGITS, BEST = 12, 2**23, 10
+"""Most calibration vectors and logits that are looked at, and the k whose proof is counted."""
 PLENTY = 16
 """Vectors for each judge, from which on the judges are no part of the basis."""
 EXPENSIVE = 0.25
@@ -112,12 +112,13 @@ def _judges(vocab: int) -> int:
 
 
 def best_look(
-    layer: Layer, basis: Basis, calibration: Doubles, promise: Promise, share: float, few_bits: bool = True, threads: int = 1,
-    costs: Costs | None = None,
+    layer: Layer, turn: Basis | Directions, rows: Doubles, calibration: Doubles, promise: Promise, share: float,
+    few_bits: bool = True, threads: int = 1, costs: Costs | None = None,
 ) -> Choice:  # fmt: skip
-    """The first look that is expected to be the fastest. ``few_bits``: few bits of all coordinates may be it, too."""
-    seen = _see(layer, basis, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
-    energy = energy_of(basis, layer) if few_bits else np.ones(1)
+    """The first look that is expected to be the fastest. ``rows``: those of the layer that are :func:`sampled` in that basis;
+    ``few_bits``: few bits of all coordinates may be it, too."""
+    seen = _see(layer, turn, rows, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
+    energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
     looks |= {Choice(width): width for width in CANDIDATES if width < layer.dim}
     looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
@@ -132,10 +133,11 @@ def best_look(
     return best
 
 
-def _see(layer: Layer, basis: Basis, judges: Doubles, promise: Promise, threads: int) -> Seen:
-    some = slice(None, None, -(-layer.vocab // CLASSES))
-    rows = (layer.weight[some].astype(np.float64) - basis.centre) @ basis.back
-    vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
+def _see(
+    layer: Layer, turn: Basis | Directions, rows: Doubles, judges: Doubles, promise: Promise, threads: int
+) -> Seen:
+    some = slice(None, None, -(-layer.vocab // SAMPLE))
+    vectors = (judges - turn.mean) @ turn.rotation.astype(np.float64)
     logits = logits_of(layer, judges, threads)
     sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
     # One by one: a copy of all logits would be the most that building takes at a time.

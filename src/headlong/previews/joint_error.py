@@ -6,8 +6,8 @@ Each class alone may be off by ``‖E_i‖ ‖x‖``. But the errors of codes ar
 over many classes their sum is a small part of that. This is no estimate: it holds for every x and every p. Normalisers are
 proved by it in ``csrc/normaliser/joint_error.cpp``.
 
-E^T E is summed up in float64 from products in float32 of :data:`AT_ONCE` rows, whose rounding is added to the result. Where
-E is the rows in some other coordinates, ``E = A T``, E^T E is ``T^T (A^T A) T``: A^T A is computed once, in float64, for any T.
+E^T E is summed up in float64 from products in float32 of :data:`AT_ONCE` rows, whose rounding is added to the result. Of
+rows in another basis the encoder does it (``encode.py``), while it has them: of what codes leave, or of all where none are.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array
 from headlong.native import Doubles
 from headlong.plan import CLASS_BLOCK, Level, row_bytes, unpack
 
 AT_ONCE = 512
-"""Rows whose products are added up in float32: whole blocks of classes."""
-WIDE_ROWS = 2048
-"""Rows whose products are added up in float64."""
+"""Rows whose products are added up in float32: whole blocks of classes, as in csrc/encode/grams.h."""
 MOST_PRODUCTS = 2.0**38
 """Multiplications that compiling may spend on this: a few seconds. Larger layers go without."""
 FLUSHED = 2.0**-60
@@ -37,7 +34,7 @@ def spectral_norm(vocab: int, dim: int, errors: Callable[[slice], Doubles], unco
     ``errors(part)``  E of the classes of a slice, ``[n, dim]`` in float64
     ``uncoded``       ``[padded]``: classes of which nothing is known have no part in this
     """
-    if float(vocab) * dim * dim > MOST_PRODUCTS:
+    if not affordable(vocab, dim * dim):
         return 0.0
     gram, squares = np.zeros((dim, dim)), 0.0
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -50,30 +47,16 @@ def spectral_norm(vocab: int, dim: int, errors: Callable[[slice], Doubles], unco
     return _norm(gram, (AT_ONCE + 8) * 2.0**-24 * squares, vocab)
 
 
-def moments(weight: Array, centre: Doubles, uncoded: NDArray[np.bool_]) -> Doubles | None:
-    """``A^T A`` in float64, ``A = weight - centre``; None where that takes too long. ``uncoded`` as above."""
-    vocab, dim = weight.shape
-    if float(vocab) * dim * dim > MOST_PRODUCTS:
-        return None
-    gram = np.zeros((dim, dim))
+def bounded(gram: Doubles, vocab: int) -> float:
+    """No less than ``‖E‖``, from ``E^T E`` as the encoder sums it up; 0 where that is not to be had."""
     with np.errstate(over="ignore", invalid="ignore"):
-        for first in range(0, vocab, WIDE_ROWS):
-            part = slice(first, min(first + WIDE_ROWS, vocab))
-            rows = weight[part].astype(np.float64)
-            rows -= centre
-            rows[uncoded[part]] = 0.0
-            gram += rows.T @ rows
-    return gram
+        rounding = (AT_ONCE + 8) * 2.0**-24
+        return _norm(gram, rounding / (1 - rounding) * float(np.trace(gram)), vocab)
 
 
-def turned_norm(gram: Doubles, turn: Doubles, vocab: int) -> float:
-    """No less than ``‖A T‖`` for ``turn`` T, from the :func:`moments` of A; 0 where that is not to be had."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = turn.T @ gram @ turn
-        # Sums of ``vocab`` products, and two products of matrices: no entry is off by more than their lengths' units of the
-        # same sums of absolute values, which Frobenius norms bound.
-        rounded = 1.01 * (vocab + 2 * len(gram) + 16) * 2.0**-53 * float(np.trace(gram)) * float(np.sum(turn**2))
-    return _norm(found, rounded, vocab)
+def affordable(vocab: int, squares: int) -> bool:
+    """Whether products of ``squares`` pairs of coordinates are summed up over all classes."""
+    return float(vocab) * squares <= MOST_PRODUCTS
 
 
 def _norm(gram: Doubles, rounded: float, vocab: int) -> float:

@@ -25,7 +25,7 @@ from headlong.native import Doubles, Floats, round_up
 from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.int8 import UNDERFLOW
-from headlong.previews.joint_error import decoded, moments, spectral_norm, turned_norm
+from headlong.previews.joint_error import affordable, bounded
 from headlong.previews.whitening import UNIT, Basis
 
 FIRST_SEGMENT = 16
@@ -64,8 +64,9 @@ def prefix_plan(
     ``found``  the rows coded in :func:`prefix_groups`, where that is done
     """
     head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, layer.dim)
+    groups = prefix_groups(layer, width, deeper, together)
     if found is None:
-        found = encode(layer, basis, prefix_groups(width, layer.dim, deeper), threads)
+        found = encode(layer, basis, groups, threads)
     lost = sum_up(found.lost, found.rounded)
     norms, terms = lost[len(head) :], tuple(Term("norm", *segment, 1.0, row, likely) for row, segment in enumerate(tail))
     if factor is not None and tail:
@@ -74,43 +75,37 @@ def prefix_plan(
     rounding = roundings(layer, basis, found)
     slack, more = _shared(head, lost, found.size, rounding, found.uncoded, len(terms))
     level = Level(found.codes, _layout(head), found.scale, np.concatenate([norms, slack]), (*terms, *more))
-    levels = [_together(layer, basis, found, level, (*head, *tail), len(head)) if together and factor is None else level]
+    levels = [_together(found, groups, level, len(head)) if factor is None else level]
     if tail and deeper:
         slack, more = _shared((*head, *tail), found.rest_lost, found.rest_size, rounding, found.uncoded, 0)
         levels.append(Level(found.rest, _layout(tail), found.rest_scale, slack, more, adds=True))
     return Plan(basis.mean, basis.rotation, found.base, basis.centre, tuple(levels), dense=dense)
 
 
-def prefix_groups(width: int, dim: int, deeper: bool = True) -> Groups:
-    """Codes of the first ``width`` coordinates, norms of the others, and codes of them for a level 1."""
-    head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, dim)
+def prefix_groups(layer: Layer, width: int, deeper: bool = True, together: bool = False) -> Groups:
+    """Codes of the first ``width`` coordinates, norms of the others, and codes of them for a level 1. ``together``: and what
+    all classes are off as one vector, where that does not take too long."""
+    head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, layer.dim)
     coarse = (*(Group(*segment, EIGHT) for segment in head), *(Group(*segment, ()) for segment in tail))
-    return Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper))
+    joint = together and affordable(layer.vocab, sum((stop - start) ** 2 for start, stop in (*head, *tail)))
+    return Groups(coarse, tuple(Group(*segment, EIGHT) for segment in tail if deeper), joint)
 
 
-def _together(layer: Layer, basis: Basis, found: Encoded, level: Level, segments: Segments, coded: int) -> Level:
-    """``level`` with what its estimates of all classes are off together: ``coded`` segments by what codes lose and by the
-    executor's rounding, the others, which it does not read, by all that is in them."""
-    gram = moments(layer.weight, basis.centre, found.uncoded)
-    if gram is None:
+def _together(found: Encoded, groups: Groups, level: Level, coded: int) -> Level:
+    """``level`` with what its estimates of all classes are off together: the first ``coded`` groups by what codes lose and by
+    the executor's rounding, the others, which it does not read, by all that is in them."""
+    if not len(found.grams):
         return level
+    grams, vocab = groups.grams(found.grams), len(found.rest)
     size = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.size.astype(np.float64))))
-
-    def length(group: int, back: Doubles) -> float:
-        def errors(part: slice) -> Doubles:
-            return np.asarray((layer.weight[part].astype(np.float64) - basis.centre) @ back) - decoded(level, group, part)
-
-        if group < coded:
-            return spectral_norm(layer.vocab, back.shape[1], errors, found.uncoded)
-        return turned_norm(gram, back, layer.vocab)
 
     def known(term: Term) -> Term:
         if term.kind != "norm":
             return term
-        group = segments.index((term.start, term.stop))
-        rounded = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.rounded[group].astype(np.float64))))
-        joint = length(group, basis.back[:, term.start : term.stop])
-        return term._replace(together=joint + rounded + ROUNDING * size * (group < coded) if joint > 0 else 0.0)
+        at = next(i for i, group in enumerate(groups.coarse) if (group.start, group.stop) == (term.start, term.stop))
+        rounded = float(np.linalg.norm(np.where(found.uncoded, 0.0, found.rounded[at].astype(np.float64))))
+        joint = bounded(grams[at], vocab)
+        return term._replace(together=joint + rounded + ROUNDING * size * (at < coded) if joint > 0 else 0.0)
 
     return level._replace(terms=tuple(known(term) for term in level.terms))
 

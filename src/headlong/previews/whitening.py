@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array
 from headlong.native import Doubles, Floats, Halves
+from headlong.plan import CLASS_BLOCK
 
 RIDGE, FEWER = 1e-4, 0.02
 """Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible. And FEWER * dim / n for n
 vectors: the fewer there are, the less their smallest eigenvalues say."""
 ENOUGH = 8
 """Calibration vectors per coordinate; more of them make no better covariance."""
-GRAM_ROWS = 16384
+GRAM_ROWS = 8192
 """Rows, evenly spread, that tell the energy of every direction, where there are no fewer than eight per coordinate."""
 ROUNDED = 2.0**-9
 """What rounding a rotation to float16 may take of any of its rows and columns, relatively."""
@@ -54,11 +55,30 @@ class Basis(NamedTuple):
     scale: float
 
 
+class Directions(NamedTuple):
+    """A basis before it is rounded and inverted: its ``rotation`` R, and ``back``, which is R^-T in float32. For choices."""
+
+    mean: Doubles
+    centre: Doubles
+    rotation: Doubles
+    back: Floats
+    scale: float
+
+    def basis(self, times: Doubles | float = 1.0) -> Basis:
+        """With every coordinate of the queries ``times`` as large."""
+        return basis_of(self.mean, self.centre, stored(self.rotation * times), self.scale)
+
+
 def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
     """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank.
 
     ``plain``  take their covariance for the identity: the principal directions of the layer, those of its SVD
     """
+    return directions(weight, calibration, plain).basis()
+
+
+def directions(weight: Array, calibration: Doubles, plain: bool = False) -> Directions:
+    """What :func:`whiten` makes a basis of."""
     calibration = calibration[:: -(-len(calibration) // (ENOUGH * weight.shape[1]))]
     mean, longest = calibration.mean(axis=0), _longest(weight)
     some = weight[:: max(1, len(weight) // max(GRAM_ROWS, ENOUGH * weight.shape[1]))]
@@ -70,7 +90,8 @@ def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
     # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
     unit = max(float(np.abs(energy).max(initial=0.0)), 1e-300)  # of equal rows, roundings are all there is, of either sign
     turn = np.linalg.eigh((energy / unit).astype(np.float32))[1][:, ::-1]
-    return basis_of(mean, centre, stored(np.linalg.solve(factor.T, turn)), scale)
+    narrow = factor.astype(np.float32)
+    return Directions(mean, centre, np.linalg.solve(narrow.T, turn).astype(np.float64), narrow @ turn, scale)
 
 
 def stored(rotation: Doubles) -> Halves | Floats:
@@ -98,9 +119,9 @@ def pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
     return ((part, weight[part].astype(np.float64)) for part in parts(weight))
 
 
-def parts(weight: Array) -> Iterator[slice]:
-    """Runs of whole blocks of classes, of :data:`PIECE` numbers each."""
-    step = max(1, PIECE // (64 * weight.shape[1])) * 64
+def parts(weight: Array, least: int = CLASS_BLOCK) -> Iterator[slice]:
+    """Runs of ``least`` rows, whole blocks of classes, and of as many such as have :data:`PIECE` numbers."""
+    step = max(1, PIECE // (least * weight.shape[1])) * least
     return (slice(start, min(start + step, len(weight))) for start in range(0, len(weight), step))
 
 

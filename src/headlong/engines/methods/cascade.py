@@ -37,12 +37,12 @@ from headlong.previews.blocks import KEPT, blocks_of, shape_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.changed_rows import plan_again
 from headlong.previews.encode import Encoded, encode_all
-from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan
+from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan, sampled
 from headlong.previews.first_look import CANDIDATES, apart, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
 from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
 from headlong.previews.random_rotations import random_basis
-from headlong.previews.whitening import Basis, whiten
+from headlong.previews.whitening import Basis, directions, whiten
 
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
@@ -173,21 +173,23 @@ class Cascade(Method):
             if vectors is None:
                 vectors = np.zeros((1, layer.dim))
             judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
-            basis = whiten(layer.weight, vectors, plain=calibration is None)
+            turn = directions(layer.weight, vectors, plain=calibration is None)
             width, bits, proved = self.width, None, promise.delta == 0 and not math.isinf(promise.eps)
             if width is None:
-                few = self.few_bits and self.deeper and radii == "sure"
-                width, bits = best_look(layer, basis, judges, promise, DENSE_SHARE, few, threads)
+                few, rows = self.few_bits and self.deeper and radii == "sure", sampled(layer, turn)
+                width, bits = best_look(layer, turn, rows, judges, promise, DENSE_SHARE, few, threads)
+            basis = turn.basis() if width is not None or blocks else None
             if bits is not None:
-                planes = Planes(filled(energy_of(basis, layer), bits), 6)
-                return planes_plan(layer, balanced(basis, layer), planes, dense, threads), basis, None
+                planes, balance = Planes(filled(energy_of(rows), bits), 6), balanced(turn, energy_of(rows))
+                return planes_plan(layer, balance, planes, dense, threads), basis, None
             if width is not None:
+                assert basis is not None
                 factor, likely = None, 1.0
                 if queries is not None and radii == "likely":
                     likely = likely_factor(layer.weight, basis, tail_of(width, layer.dim), queries, rate)
                 elif queries is not None:
                     factor = tail_factor(layer.weight, basis, width, queries, rate)
-                coded = self._coded_for_both(layer, basis, width, threads) if blocks else (None, None)
+                coded = self._coded_for_both(layer, basis, width, proved, threads) if blocks else (None, None)
                 plan = prefix_plan(
                     layer, basis, width, dense, threads, factor, self.deeper, likely, proved, coded[0]
                 )
@@ -197,12 +199,12 @@ class Cascade(Method):
         return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis, None
 
     def _coded_for_both(
-        self, layer: Layer, basis: Basis, width: int, threads: int
+        self, layer: Layer, basis: Basis, width: int, proved: bool, threads: int
     ) -> tuple[Encoded | None, Encoded | None]:
         """What a prefix and what blocks are made of, in one pass; nothing where that is too much to hold until both are."""
         if layer.vocab > KEPT or layer.dim < WORTH_SHARING:
             return None, None
-        views = prefix_groups(width, layer.dim, self.deeper), shape_of(layer.dim).groups()
+        views = prefix_groups(layer, width, self.deeper, proved), shape_of(layer.dim).groups()
         prefix, blocks = encode_all(layer, basis, views, threads)
         return prefix, blocks
 
@@ -218,9 +220,9 @@ class Cascade(Method):
             planes = Planes(((0, layer.dim, planes_of(int(bits))),), deeper, rate)
         else:
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
-            basis = whiten(layer.weight, vectors, plain=calibration is None)
-            planes = Planes(filled(energy_of(basis, layer), bits), 6 if self.deeper else 0)
-            basis = balanced(basis, layer)
+            turn = directions(layer.weight, vectors, plain=calibration is None)
+            energy = energy_of(sampled(layer, turn))
+            planes, basis = Planes(filled(energy, bits), 6 if self.deeper else 0), balanced(turn, energy)
         return planes_plan(layer, basis, planes, dense, threads)
 
     def promise(self, wanted: Promise, calibrated: bool) -> Promise:

@@ -1,0 +1,75 @@
+"""The codes of one plane of rotated rows, as NumPy says it: the twin of ``plane`` in csrc/encode/kernels.inl.
+
+A plane is ``(bits, step)``; ``previews/encode.py`` says what the steps are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import Array
+from headlong.native.types import Doubles, Floats
+from headlong.plan import pack
+
+STEPS = {1: 2.0, 2: 0.9957, 4: 0.3352}
+"""The best uniform step for a Gaussian, in standard deviations; a row's scale is fitted afterwards."""
+
+Plane = tuple[int, str]
+
+
+def take_plane(left: Floats, plane: Plane, before: Floats) -> tuple[NDArray[np.uint8], Floats, Doubles]:
+    """Packed codes of ``left [n, count]``, which become what they leave; their scales, given those of the plane before, and
+    ``‖scale * code‖``."""
+    bits, step = plane
+    codes, scale = eight_bits(left) if bits == 8 else few_bits(left, bits, step, before)
+    whole = codes.astype(np.float32) - 128 if bits == 8 else 2 * codes.astype(np.float32) - (2**bits - 1)
+    whole *= scale[:, None]
+    left -= whole
+    return pack(codes, bits), scale, norm_of(whole) * (1 + (left.shape[1] + 8) * 2.0**-24)
+
+
+def eight_bits(values: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """``u`` of ``scale * (u - 128)``: the nearest step, halves to even, as native code has it bit for bit."""
+    scale = np.asarray(largest_of(values) / np.float32(127), np.float32)
+    scale = np.where(scale >= np.finfo(np.float32).tiny, scale, np.float32(0))  # a subnormal step would lose its precision
+    codes = np.rint(np.clip(values * _inverse(scale)[:, None], -127, 127)) + 128
+    return codes.astype(np.uint8), scale
+
+
+def _inverse(scale: Floats) -> Floats:
+    return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+
+
+def few_bits(values: Floats, bits: int, step: str, before: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """``u`` of ``scale * (2 u - 2^bits + 1)``."""
+    half = 2 ** (bits - 1)
+    if step == "gaussian":
+        size = np.sqrt(np.einsum("ij,ij->i", values, values) / values.shape[1])
+        usable = (size > 1e-30) & (size < 1e30)
+        wide = STEPS[bits] * size
+    else:
+        scale = np.asarray((largest_of(values) if step == "upper" else before) * np.float32(2.0**-bits), np.float32)
+        usable = scale >= 1e-35
+        wide = 2 * scale
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        codes = values * np.where(usable, 1 / wide, 0).astype(np.float32)[:, None]
+    codes = np.minimum(np.maximum(codes, -half) + half, 2 * half - np.float32(0.5)).astype(np.uint8)
+    if step == "gaussian":
+        whole = 2 * codes.astype(np.float32) - (2 * half - 1)
+        scale = np.einsum("ij,ij->i", values, whole) / np.einsum("ij,ij->i", whole, whole)
+        usable &= scale > 1e-35
+    return codes, np.where(usable, scale, 0).astype(np.float32)
+
+
+def left_of(values: Floats) -> Doubles:
+    """``‖values‖``, with what rounding takes of it."""
+    return np.asarray(norm_of(values) * (1 + (values.shape[1] + 8) * 2.0**-24))
+
+
+def norm_of(values: Array) -> Doubles:
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64)), np.float64)
+
+
+def largest_of(values: Array) -> Array:
+    return np.asarray(np.maximum(values.max(axis=1, initial=0.0), -values.min(axis=1, initial=0.0)))
