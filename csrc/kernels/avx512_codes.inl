@@ -9,9 +9,10 @@ inline void add_dots(__m512i& sum, __m512i codes, __m512i x) {
 }
 
 // N queries against M x 16 classes: 2 N M sums stay in registers, and the codes of a few classes in the first cache
-// while all queries of the block pass over them.
+// while all queries of the block pass over them. `ahead`, if any: the whole block's codes some bytes further, read once and in
+// order: the hardware stops at every page and foresees half a block at a time badly; this does not (and never faults).
 template <int Bits, int N, int M>
-void scan_some(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
+void scan_some(const uint8_t* block, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
                const float* scale, const float* base, const float* add, float* est, int64_t stride) {
     __m512i high[N][M], low[N][M];
     #pragma GCC unroll 16
@@ -24,8 +25,8 @@ void scan_some(const uint8_t* block, int64_t words, const int8_t* planes, const 
         __m512i code[M];
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) code[v] = _mm512_loadu_si512(block + j * 256 + v * 64);
-        if (M == 4)  // read once, in order: the hardware stops at every page, this does not (and never faults)
-            for (int v = 0; v < M; ++v) _mm_prefetch(reinterpret_cast<const char*>(block) + j * 256 + v * 64 + kReadAhead, _MM_HINT_T1);
+        if (M == 4 || ahead != nullptr)
+            for (int line = 0; line < 4; ++line) _mm_prefetch(reinterpret_cast<const char*>(ahead) + j * 256 + line * 64, _MM_HINT_T1);
         #pragma GCC unroll 8
         for (int g = 0; g < kGroups; ++g) {
             __m512i u[M];
@@ -66,10 +67,11 @@ void scan_some(const uint8_t* block, int64_t words, const int8_t* planes, const 
 template <int Bits>
 void scan_bits(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
                const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+    const uint8_t* ahead = block + kReadAhead;
     switch (n) {
-        case 2: return scan_some<Bits, 2, 4>(block, words, planes, offset, step, scale, base, add, est, stride);
+        case 2: return scan_some<Bits, 2, 4>(block, ahead, words, planes, offset, step, scale, base, add, est, stride);
         case 3:
-            if (Bits == 8) return scan_some<Bits, 3, 4>(block, words, planes, offset, step, scale, base, add, est, stride);
+            if (Bits == 8) return scan_some<Bits, 3, 4>(block, ahead, words, planes, offset, step, scale, base, add, est, stride);
             break;
         default: break;
     }
@@ -78,7 +80,7 @@ void scan_bits(const uint8_t* block, int64_t words, const int8_t* planes, const 
         const float *unit = scale + 16 * v, *from = base == nullptr ? nullptr : base + 16 * v;
         int q = 0;
         auto group = [&](auto some, int width) {
-            some(half, words, planes + q * words * (64 / Bits), offset + 2 * q, step + q, unit, from, add + q,
+            some(half, v + q == 0 ? ahead : nullptr, words, planes + q * words * (64 / Bits), offset + 2 * q, step + q, unit, from, add + q,
                  est + q * stride + 16 * v, stride);
             q += width;
         };
