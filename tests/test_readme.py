@@ -8,7 +8,9 @@ import io
 import re
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -146,3 +148,28 @@ def test_the_generator_runs_as_a_script() -> None:
         [sys.executable, str(ROOT / "tools" / "tables.py"), "--check"], capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+LEAST_PYTHON = "3.11.0"  # of `requires-python`; what CI runs may be newer, as may be the machine that froze the constraints
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def test_the_constraints_are_for_every_python_that_is_promised() -> None:
+    """One release that wants 3.11.5 made the README's test command fail on Debian, which has 3.11.2."""
+    specifiers = pytest.importorskip("packaging.specifiers")
+    least = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    assert specifiers.SpecifierSet(least).contains(LEAST_PYTHON)
+    seen, wrong = 0, []
+    for name, version in pinned().items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found = metadata.distribution(name)
+            wanted = found.metadata.get("Requires-Python")
+            seen += found.version == version
+            if found.version == version and wanted and not specifiers.SpecifierSet(wanted).contains(LEAST_PYTHON):
+                wrong.append(f"{name}=={version} wants Python {wanted}")
+    assert not wrong
+    assert seen >= 10
