@@ -42,8 +42,8 @@ PASSES = {"hierarchical": 14, "hierarchical-wikitext2": 3}
 """Over the training vectors; what two more would change is measured with every head. On WikiText-2, with three times the words,
 heads overfit sooner: of 3 and 5 passes of the learned tree, 3 had the lower perplexity on validation text."""
 LONGER = {("hierarchical-wikitext2", name): 7 for name in ("two levels, frequency", "tree, huffman", "tree, balanced")}
-"""Structures of frequency alone put words on a path that have nothing in common, which takes longer to learn: after three passes
-two levels of them still gained 7 % on test text."""
+"""Structures of frequency alone put words on a path that have nothing in common, which takes longer to learn: after three
+passes two levels of them still gained 7 % on test text."""
 COMPARED, ASKED = 2000, 200
 """Test vectors whose ten likeliest classes are compared, and those that the engine is asked about one at a time."""
 RATE, RATE_AT_THE_END = 3e-3, 2e-4
@@ -136,7 +136,8 @@ def run(table: str, context: Context) -> Iterator[Row]:
         elif name in (FULL, TUNED):
             got = of_full(layer, data, truth, name == TUNED)
         else:
-            got = of_head(factories[name](), data, truth, LONGER.get((table, name), PASSES[table]))
+            passes = LONGER.get((table, name), PASSES[table])
+            got = of_head(factories[name](), data, truth, passes)
         yield Row(row, {key: float(f"{value:.6g}") for key, value in got.items()})
         progress(done + 1, len(todo))
 
