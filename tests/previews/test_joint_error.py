@@ -18,7 +18,7 @@ from headlong.plan import Dense, Level, Plan, deinterleave, unpack
 from headlong.previews import joint_error
 from headlong.previews.encode import Encoded, Group, Groups, encode
 from headlong.previews.int8 import int8_plan
-from headlong.previews.joint_error import bounded, decoded, spectral_norm
+from headlong.previews.joint_error import about_norm, bounded, decoded, spectral_norm
 from headlong.previews.prefix import EIGHT, prefix_groups, prefix_plan
 from headlong.previews.whitening import Basis, whiten
 from oracle import truth
@@ -123,6 +123,12 @@ def test_products_of_what_codes_leave(level: str, kind: str, vocab: int, dim: in
         for threads in (2, 3):
             for one, other in zip(grams, encoded(layer, basis, threads)[1], strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+def test_a_norm_for_choices_is_about_right() -> None:
+    rows = np.random.default_rng(0).standard_normal((500, 40)) * np.arange(1, 41) ** -0.5
+    assert about_norm(rows) == pytest.approx(np.linalg.norm(rows, 2), rel=0.05)
+    assert about_norm(np.zeros((3, 4))) == 0.0
 
 
 def test_too_many_products_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

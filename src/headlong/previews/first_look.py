@@ -28,6 +28,7 @@ from headlong.native import Doubles, encode_rows
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import SAMPLE, Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
+from headlong.previews.joint_error import about_norm
 from headlong.previews.look_costs import (
     TOGETHER,
     Look,
@@ -237,8 +238,7 @@ def _lengths(layer: Layer, seen: Seen, width: int | Groups | None, promise: Prom
     total = np.zeros(len(seen.best))
     for segment in tail_of(width, seen.rows.shape[1]):
         if segment not in seen.longest:  # candidates share segments
-            part = seen.rows[:, slice(*segment)].astype(np.float32)
-            seen.longest[segment] = math.sqrt(max(float(np.linalg.eigvalsh(part.T @ part)[-1]), 0.0))
+            seen.longest[segment] = about_norm(seen.rows[:, slice(*segment)])
         total += np.linalg.norm(seen.vectors[:, slice(*segment)], axis=1) * seen.longest[segment]
     return stands_for * total
 

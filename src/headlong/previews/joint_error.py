@@ -24,6 +24,8 @@ AT_ONCE = 512
 """Rows whose products are added up in float32: whole blocks of classes, as in csrc/encode/grams.h."""
 MOST_PRODUCTS = 2.0**38
 """Multiplications that compiling may spend on this: a few seconds. Larger layers go without."""
+ROUNDS = 8
+"""Powers that tell about how large a norm is."""
 FLUSHED = 2.0**-60
 """Of an entry: what products in float32 may lose by flushing small ones towards zero."""
 
@@ -52,6 +54,17 @@ def bounded(gram: Doubles, vocab: int) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         rounding = (AT_ONCE + 8) * 2.0**-24
         return _norm(gram, rounding / (1 - rounding) * float(np.trace(gram)), vocab)
+
+
+def about_norm(rows: Doubles) -> float:
+    """About ``‖rows‖``, for choices: from the longest row on, by powers."""
+    along = rows[np.einsum("ij,ij->i", rows, rows).argmax()]
+    for _ in range(ROUNDS):
+        size = float(np.linalg.norm(along))
+        if not 0 < size < np.inf:
+            return size
+        along = (along / size) @ rows.T @ rows
+    return float(np.sqrt(np.linalg.norm(along)))
 
 
 def affordable(vocab: int, squares: int) -> bool:

@@ -36,6 +36,8 @@ ROUNDED = 2.0**-9
 SOME, MANY_TIMES = 4096, 16.0
 """Rows whose median length is the typical one, and how many times longer a row may be."""
 UNIT = 2.0**-53
+SMALL = 64
+"""Rows of a triangle that are solved at once."""
 PIECE = 1 << 21
 """Numbers of float64 that a streaming pass holds at once."""
 
@@ -85,13 +87,21 @@ def directions(weight: Array, calibration: Doubles, plain: bool = False) -> Dire
     centre, gram = _moments(some, longest)
     covariance, scale = _covariance(calibration - mean)
     covariance = np.eye(len(mean)) if plain else covariance
-    factor = np.linalg.cholesky(covariance)
-    energy = factor.T @ gram @ factor
+    factor = np.linalg.cholesky(covariance).astype(np.float32)
     # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
-    unit = max(float(np.abs(energy).max(initial=0.0)), 1e-300)  # of equal rows, roundings are all there is, of either sign
-    turn = np.linalg.eigh((energy / unit).astype(np.float32))[1][:, ::-1]
-    narrow = factor.astype(np.float32)
-    return Directions(mean, centre, np.linalg.solve(narrow.T, turn).astype(np.float64), narrow @ turn, scale)
+    # Of equal rows, roundings are all there is, of either sign: the unit is the largest of any.
+    energy = factor.T @ (gram / max(float(np.abs(gram).max(initial=0.0)), 1e-300)).astype(np.float32) @ factor
+    turn = np.linalg.eigh(energy / max(float(np.abs(energy).max(initial=0.0)), 1e-30))[1][:, ::-1]
+    return Directions(mean, centre, _solved(factor.T, turn).astype(np.float64), factor @ turn, scale)
+
+
+def _solved(upper: Floats, right: Floats) -> Floats:
+    """``upper^-1 right`` of a triangle, half by half."""
+    if len(upper) <= SMALL:
+        return np.asarray(np.linalg.solve(upper, right))
+    half = len(upper) // 2
+    low = _solved(upper[half:, half:], right[half:])
+    return np.concatenate([_solved(upper[:half, :half], right[:half] - upper[:half, half:] @ low), low])
 
 
 def stored(rotation: Doubles) -> Halves | Floats:
