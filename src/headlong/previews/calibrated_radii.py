@@ -123,13 +123,16 @@ def conformal(scores: Array, delta: float) -> float:
 def controlled(losses: Array, delta: float) -> int | None:
     """The last column whose loss is ``delta`` at most for the next row, as is that of all columns before it; None: not one.
 
-    ``losses [n, columns]`` in 0..1 of exchangeable rows, the safest column first; a row's loss counts in all later columns.
-    ``(sum + 1) / (n + 1) <= delta`` bounds the expectation (conformal risk control: Angelopoulos and others, 2022); the sum
-    is taken with what it may lack by chance, so that most draws of the rows keep the rate, not only their mean.
+    ``losses [n, columns]`` in 0..1 of exchangeable rows, the safest column first. Columns are judged in this order until one
+    fails (learn then test in a fixed sequence: Angelopoulos and others, 2021), so many tries are as safe as one, and none has to
+    answer for the bad luck of a safer one. ``(sum + 1) / (n + 1) <= delta`` is what conformal risk control asks for
+    (Angelopoulos and others, 2022); the sum is taken with what it may lack by chance, so that most draws of the rows keep the
+    rate, not only their mean.
     """
-    sums = np.maximum.accumulate(losses, axis=1).sum(axis=0)
-    kept = np.flatnonzero((sums + CHANCE * np.sqrt(sums) + 1) / (len(losses) + 1) <= delta * (1 + 1e-12))
-    return int(kept[-1]) if len(kept) else None
+    sums = losses.sum(axis=0)
+    failed = np.flatnonzero(~((sums + CHANCE * np.sqrt(sums) + 1) / (len(losses) + 1) <= delta * (1 + 1e-12)))
+    kept = int(failed[0]) if len(failed) else losses.shape[1]
+    return kept - 1 if kept else None
 
 
 def allowed(count: int, delta: float) -> float:

@@ -1,8 +1,9 @@
 """How many rows a normaliser's sample takes, learned from queries: as few as keep the promise.
 
     n = spend * (r^2 + r) rows,   r = sum u / (eps * sum)    one number ``spend`` for all queries (csrc/normaliser/by_draws.cpp)
-    L(q, spend) = the share of query q's samples with |estimate - lse| > eps, at this spend or at any larger one that is tried
-    the least spend of those tried whose L shows a rate of at most delta                     (calibrated_radii.controlled)
+    L(q, spend) = the share of query q's samples with |estimate - lse| > eps
+    the least spend before the first of those tried, from the dearest on, whose L does not show a rate of at most delta
+    (calibrated_radii.controlled)
 
 Other queries say which spends are tried and what is typical of a radius.
 """

@@ -1,7 +1,8 @@
 """How narrow the bounds of blocks may be made when only the answer has to be right, learned from queries.
 
-    loss(q, k, f) = any of the k best that a search with tails times f finds is wrong, at this f or at a larger one tried
-    for each k of ASKED the least f of those tried whose losses show a rate of at most delta      (calibrated_radii.controlled)
+    loss(q, k, f) = any of the k best that a search with tails times f finds is wrong
+    for each k of ASKED the least f before the first, from the largest on, whose losses do not show a rate of at most delta
+    (calibrated_radii.controlled)
 
 Bounds that are too low for some class do no harm where the class is not among the best, or is found beside another. A call for
 another k is answered by the next larger k of ASKED: its first k are right where all of them are.
