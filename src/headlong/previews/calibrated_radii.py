@@ -124,8 +124,8 @@ def controlled(losses: Array, delta: float) -> int | None:
     """The last column whose loss is ``delta`` at most for the next row, as is that of all columns before it; None: not one.
 
     ``losses [n, columns]`` in 0..1 of exchangeable rows, the safest column first. Columns are judged in this order until one
-    fails (learn then test in a fixed sequence: Angelopoulos and others, 2021), so many tries are as safe as one, and none has to
-    answer for the bad luck of a safer one. ``(sum + 1) / (n + 1) <= delta`` is what conformal risk control asks for
+    fails (learn then test in a fixed sequence: Angelopoulos and others, 2021), so many tries are as safe as one, and none
+    has to answer for the bad luck of a safer one. ``(sum + 1) / (n + 1) <= delta`` is what conformal risk control asks for
     (Angelopoulos and others, 2022); the sum is taken with what it may lack by chance, so that most draws of the rows keep the
     rate, not only their mean.
     """
