@@ -3,7 +3,8 @@
     python benchmarks/two_compiles.py OTHER_TREE LAYER HIDDEN results/two-compiles.json
 
 OTHER_TREE is a checkout of another commit whose native module is built. Processor seconds say what is computed, so a busy
-machine changes them little; the least of ``ROUNDS`` is kept. Costs of the machine are the built-in ones in both.
+machine changes them little; the least of ``ROUNDS`` is kept. ``peak_mib``: by how much the process is larger at most while it
+compiles (Linux). ``module_bytes``: the native modules. Costs of the machine are the built-in ones in both.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ CASES: dict[str, tuple[bool, dict[str, Any]]] = {
     "eps 0.2 proved": (True, {"eps": 0.2, "delta": 0.0}),
     "no calibration, default promise": (False, {}),
     "no calibration, ids only": (False, {"eps": math.inf}),
+    "no calibration, eps 0.2 proved": (False, {"eps": 0.2, "delta": 0.0}),
 }
 
 
@@ -40,10 +42,25 @@ def compiled(layer_path: str, hidden_path: str) -> None:
     for line in sys.stdin:
         name, more = json.loads(line)
         given, options = CASES[name]
+        before = resident("VmRSS", forget=True)
         start = time.process_time()
-        hl.compile(layer, "cascade", calibration=hidden if given else None, threads=1, **options, **more)
-        sys.stdout.write(f"{time.process_time() - start}\n")
+        engine = hl.compile(layer, "cascade", calibration=hidden if given else None, threads=1, **options, **more)
+        seconds = time.process_time() - start
+        sys.stdout.write(json.dumps([seconds, resident("VmHWM") - before]) + "\n")
         sys.stdout.flush()
+        del engine
+
+
+def resident(what: str, forget: bool = False) -> float:
+    """MiB of this process: now, ``VmRSS``, or at most since the last time that ``forget`` was asked, ``VmHWM``."""
+    if forget:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith(what)).split()[1]) / 1024
+
+
+def module_bytes(tree: Path) -> int:
+    return next((tree / "src" / "headlong").glob("_native*")).stat().st_size
 
 
 def child(tree: Path, layer: str, hidden: str) -> subprocess.Popen[str]:
@@ -53,12 +70,14 @@ def child(tree: Path, layer: str, hidden: str) -> subprocess.Popen[str]:
     return subprocess.Popen(orders, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own)
 
 
-def asked(process: subprocess.Popen[str], *order: Any) -> float:
+def asked(process: subprocess.Popen[str], *order: Any) -> tuple[float, float]:
+    """Seconds, and MiB."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(order) + "\n")
     process.stdin.flush()
-    return float(process.stdout.readline())
+    seconds, peak = json.loads(process.stdout.readline())
+    return float(seconds), float(peak)
 
 
 def commit(tree: Path) -> str:
@@ -82,15 +101,19 @@ def main() -> None:
     other, this = (child(tree, options.layer, options.hidden) for tree in trees)
     rows = []
     for name in CASES:
-        seconds: dict[str, list[float]] = {"other": [], "this": [], "this without blocks": []}
+        taken: dict[str, list[tuple[float, float]]] = {"other": [], "this": [], "this without blocks": []}
         for _ in range(ROUNDS):
-            seconds["other"].append(asked(other, name, {}))
-            seconds["this"].append(asked(this, name, {}))
-            seconds["this without blocks"].append(asked(this, name, {"blocks": False}))
-        row = {"case": name, "rounds": ROUNDS, **{who: min(taken) for who, taken in seconds.items()}}
+            taken["other"].append(asked(other, name, {}))
+            taken["this"].append(asked(this, name, {}))
+            taken["this without blocks"].append(asked(this, name, {"blocks": False}))
+        least = {who: min(seconds for seconds, _ in each) for who, each in taken.items()}
+        peaks = {who: max(peak for _, peak in each) for who, each in taken.items()}
+        row = {"case": name, "rounds": ROUNDS, **least, "peak_mib": peaks}
         sys.stderr.write(f"{row}\n")
         rows.append(row)
-        record = {"environment": measure.environment(1), "other": commit(trees[0]), "this": commit(trees[1]), "rows": rows}
+        sizes = {"other": module_bytes(trees[0]), "this": module_bytes(trees[1])}
+        commits = {"other": commit(trees[0]), "this": commit(trees[1])}
+        record = {"environment": measure.environment(1), **commits, "module_bytes": sizes, "rows": rows}
         options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

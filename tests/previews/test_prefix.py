@@ -174,6 +174,25 @@ def test_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     check_radii(layer, parts, hidden[:5])
 
 
+def test_products_in_float64_where_float32_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = decaying(300, 40, 1.0)
+    wide, real, asked = hidden.astype(np.float64), np.linalg.cholesky, []
+
+    def first_fails(matrix: np.ndarray) -> np.ndarray:
+        asked.append(matrix)
+        if len(asked) == 1:
+            raise np.linalg.LinAlgError("not positive definite")
+        return real(matrix)
+
+    usual = whiten(layer.weight, wide)
+    monkeypatch.setattr(np.linalg, "cholesky", first_fails)
+    again = whiten(layer.weight, wide)
+    np.testing.assert_allclose(asked[0], asked[1], rtol=1e-4, atol=1e-5)
+    assert (asked[0] != asked[1]).any()
+    np.testing.assert_allclose(again.scale, usual.scale, rtol=1e-5)
+    check_radii(layer, prefix_plan(layer, again, 8, Dense()), hidden[:8])
+
+
 def test_the_width_follows_the_spectrum() -> None:
     """Steep: a short prefix; flat: int8 of everything; a normaliser to be kept: a longer one than ids need."""
     found, free = {}, BUILT_IN._replace(level=0.0)  # of what a second level costs a layer as small as this

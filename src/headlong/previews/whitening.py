@@ -15,7 +15,7 @@ in float64. Nothing of size [vocab, dim] is ever decomposed or held.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ ROUNDED = 2.0**-9
 SOME, MANY_TIMES = 4096, 16.0
 """Rows whose median length is the typical one, and how many times longer a row may be."""
 UNIT = 2.0**-53
+AT_ONCE = 512
+"""Vectors whose products are added up in one go."""
 SMALL = 64
 """Rows of a triangle that are solved at once."""
 PIECE = 1 << 21
@@ -85,9 +87,8 @@ def directions(weight: Array, calibration: Doubles, plain: bool = False) -> Dire
     mean, longest = calibration.mean(axis=0), _longest(weight)
     some = weight[:: max(1, len(weight) // max(GRAM_ROWS, ENOUGH * weight.shape[1]))]
     centre, gram = _moments(some, longest)
-    covariance, scale = _covariance(calibration - mean)
-    covariance = np.eye(len(mean)) if plain else covariance
-    factor = np.linalg.cholesky(covariance).astype(np.float32)
+    factor, scale = _factor(calibration, mean)
+    factor = np.eye(len(mean), dtype=np.float32) if plain else factor
     # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
     # Of equal rows, roundings are all there is, of either sign: the unit is the largest of any.
     energy = factor.T @ (gram / max(float(np.abs(gram).max(initial=0.0)), 1e-300)).astype(np.float32) @ factor
@@ -172,17 +173,31 @@ def _scaled(rows: Array, unit: float) -> tuple[Floats, NDArray[np.bool_]]:
     return scaled, short
 
 
-def _covariance(shifted: Doubles) -> tuple[Doubles, float]:
+def _factor(vectors: Doubles, mean: Doubles) -> tuple[Floats, float]:
+    """L of the covariance ``L L^T``, and what :func:`_covariance` says of its scale. Products in float32 will do where the
+    ridge is more than their rounding; else, of many coordinates with all their energy in a few, those in float64."""
+    try:
+        covariance, scale = _covariance(vectors, mean, np.float32)
+        return np.linalg.cholesky(covariance).astype(np.float32), scale
+    except np.linalg.LinAlgError:
+        covariance, scale = _covariance(vectors, mean, np.float64)
+        return np.linalg.cholesky(covariance).astype(np.float32), scale
+
+
+def _covariance(vectors: Doubles, mean: Doubles, kind: Any) -> tuple[Doubles, float]:
     """The covariance over its mean eigenvalue (a scale cancels between T and R), with its ridge, and that scale's root.
 
     Vectors that are all equal say nothing: every direction is then as likely as any other.
     """
-    dim = shifted.shape[1]
-    largest = float(np.abs(shifted).max(initial=0.0))
+    dim = vectors.shape[1]
+    largest = float(np.maximum(vectors.max(axis=0) - mean, mean - vectors.min(axis=0)).max(initial=0.0))
     if largest == 0.0:
         return np.eye(dim), 0.0
-    scaled = shifted / largest
-    moment = scaled.T @ scaled / len(scaled)
+    moment = np.zeros((dim, dim))
+    for start in range(0, len(vectors), AT_ONCE):
+        scaled = ((vectors[start : start + AT_ONCE] - mean) / largest).astype(kind)
+        moment += scaled.T @ scaled
+    moment /= len(vectors)
     power = float(np.trace(moment)) / dim
-    ridge = RIDGE + FEWER * min(1.0, dim / len(scaled))
+    ridge = RIDGE + FEWER * min(1.0, dim / len(vectors))
     return np.asarray(moment / power + ridge * np.eye(dim)), largest * power**0.5
