@@ -10,6 +10,8 @@ compiles (Linux). ``module_bytes``: the native modules. Costs of the machine are
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import math
 import os
@@ -42,7 +44,8 @@ def compiled(layer_path: str, hidden_path: str) -> None:
     for line in sys.stdin:
         name, more = json.loads(line)
         given, options = CASES[name]
-        before = resident("VmRSS", forget=True)
+        resident("VmHWM", forget=True)
+        before = resident("VmRSS")
         start = time.process_time()
         engine = hl.compile(layer, "cascade", calibration=hidden if given else None, threads=1, **options, **more)
         seconds = time.process_time() - start
@@ -54,6 +57,8 @@ def compiled(layer_path: str, hidden_path: str) -> None:
 def resident(what: str, forget: bool = False) -> float:
     """MiB of this process: now, ``VmRSS``, or at most since the last time that ``forget`` was asked, ``VmHWM``."""
     if forget:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what calls before gave back would be used again
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return int(next(line for line in lines if line.startswith(what)).split()[1]) / 1024
