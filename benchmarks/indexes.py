@@ -128,6 +128,8 @@ class Scann:
         self.index, self.leaves = scann.scann_ops_pybind.load_searcher(str(path)), 1
 
     def search(self, hidden: Floats) -> Any:
+        if len(hidden) > 1:
+            return self.index.search_batched(hidden, final_num_neighbors=K, leaves_to_search=self.leaves)[0]
         return self.index.search(hidden[0], final_num_neighbors=K, leaves_to_search=self.leaves)[0][None]
 
 

@@ -104,13 +104,15 @@ def check_numbers(plan: Plan) -> None:
             raise NonFiniteError(f"the {name} of the plan came out with NaN, though layer and vectors are finite; {LIBRARY}")
 
 
-def part(layer: Layer, method: str, wanted: Promise, *, threads: int | None, seed: int) -> Engine:
-    """The engine of one matrix of a structured layer."""
+def part(
+    layer: Layer, method: str, wanted: Promise, *, threads: int | None, seed: int, vectors: Doubles | None = None
+) -> Engine:
+    """The engine of one matrix of a structured layer; ``vectors`` are what it is asked for, and choose its plan."""
     if method not in READERS:
         raise OptionError(f"parts is {method!r}; expected one of {', '.join(READERS)}")
-    name, reason = choose(layer, wanted) if method == "auto" else (method, "asked for")
+    name, reason = choose(layer, wanted, vectors is not None) if method == "auto" else (method, "asked for")
     wanted = wanted._replace(over=frozenset({"query"}))
-    return reading(layer, METHODS[name](), wanted, threads=threads, seed=seed, reason=reason)
+    return reading(layer, METHODS[name](), wanted, vectors, threads=threads, seed=seed, reason=reason)
 
 
 def first_look(plan: Plan) -> str:

@@ -45,18 +45,25 @@ class BlocksEngine(StructuredEngine):
     kind: ClassVar[str] = "blocks"
     Options: ClassVar[type[Any]] = BlocksOptions
     draws_tempered: ClassVar[bool] = True
+    calibrates: ClassVar[bool] = True
 
-    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
+    def __init__(
+        self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
+    ) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, BlocksLayer):
             raise OptionError(f"layer is a {type(layer).__name__}; the blocks engine reads a BlocksLayer")
+        self.calibration = calibration
         count = len(layer.blocks)
         share = promise._replace(delta=promise.delta / count, delta_ids=promise.delta_ids / count)
         self.blocks = layer.blocks
         self.parts = [
-            part(block.layer, options.parts, share, threads=self._threads, seed=_seed(self.seed, number))
+            part(
+                block.layer, options.parts, share, threads=self._threads, seed=_seed(self.seed, number),
+                vectors=None if calibration is None else _view(block, calibration),
+            )
             for number, block in enumerate(layer.blocks)
-        ]
+        ]  # fmt: skip
         kept = [engine.promise for engine in self.parts]
         delta, delta_ids = (min(1.0, sum(getattr(one, name) for one in kept)) for name in ("delta", "delta_ids"))
         over = frozenset().union(*(one.over for one in kept))
