@@ -45,6 +45,8 @@ from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
 from headlong.previews.whitening import Basis, Directions
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BETWEEN = (80,)
+"""Widths that are tried besides where vectors say how many rows a normaliser takes: both parts of a call are long there."""
 BITS = (2.0, 3.0, 4.0, 5.0)
 """On average, by coordinates in the order of their energy."""
 JUDGES, LOGITS, BEST = 12, 2**23, 10
@@ -121,7 +123,8 @@ def best_look(
     seen = _see(layer, turn, rows, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
-    looks |= {Choice(width): width for width in CANDIDATES if width < layer.dim}
+    widths = CANDIDATES + BETWEEN if teaches(promise) else CANDIDATES
+    looks |= {Choice(width): width for width in widths if width < layer.dim}
     looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
     costs = here() if costs is None else costs
     floors = {choice: _expected(layer, size_of(layer, width), 0.0, costs) for choice, width in looks.items()}
