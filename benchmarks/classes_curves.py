@@ -176,7 +176,8 @@ def plot(path: Path, out: Path) -> None:
             if own:
                 row = min(own, key=lambda row: float(row["cold_us"]))
                 points.append((vocab, row["cold_us"], f"{vocab:,} classes: {row['cold_us']:.0f} us, {row['recall']:.1%}"))
-        series.append(Series(name, tuple(points)))
+        if points:  # who never has the recall is no line of the figure
+            series.append(Series(name, tuple(points)))
     axes = (lambda n: f"2^{math.log2(n):.0f}", lambda us: f"{us:.0f} us")
     svg = lines(f"ten ids, at least {ENOUGH:.0%} of them", series, axes, ("classes", "a cold call"))
     (out / "classes-curves.svg").write_text(standalone(svg, STYLE) + "\n", encoding="utf-8")
