@@ -26,7 +26,7 @@ AT_ONCE = 1 << 22
 CONFIDENCE = 0.95
 STEPS = 60
 ROUNDING = 1e-9
-"""Of float64 sums, relative to the largest logit and to one."""
+"""Of float64 sums, relative to the largest logit."""
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many vectors are done."""
@@ -122,6 +122,12 @@ def normalised(logits: Doubles, exponents: Doubles) -> tuple[Doubles, Doubles]:
     return logits, np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
+def tied(best: Array) -> Array:
+    """``[n, 1]``: by how much the logits ``best [n, k]`` may differ and be taken for equal, 1e-9 of the largest one."""
+    size = np.where(np.isfinite(best), np.abs(best), 0.0)
+    return np.asarray(ROUNDING * size.max(axis=1, keepdims=True))
+
+
 def _wrong(ids: Array, logits: Doubles) -> Array:
     """Whether any of the ids is none of the best: their logits are not the largest ones, ties and roundings apart."""
     k = ids.shape[1]
@@ -129,7 +135,7 @@ def _wrong(ids: Array, logits: Doubles) -> Array:
     given = np.where(ids < 0, -np.inf, np.take_along_axis(logits, np.maximum(ids, 0), axis=1))
     same = np.all(np.sort(ids, axis=1)[:, 1:] != np.sort(ids, axis=1)[:, :-1], axis=1) | (ids < 0).any(axis=1)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(best - given) > ROUNDING * (1 + np.abs(best))
+        apart = np.abs(best - given) > tied(best)
     return np.asarray((apart & ~(np.isneginf(best) & np.isneginf(given))).any(axis=1) | ~same)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from headlong import native
 from headlong.arrays import Array
+from headlong.engines.checking import tied
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -33,7 +34,7 @@ AROUND = (1.5, 1.2, 1.1, 1.0, 0.93, 0.87)
 """Factors that are tried on those that bound, in units of what was chosen."""
 CHOOSERS, PLENTY, LEAST = 500, 4, 3000
 """Vectors that choose; of those that bound: so many times the fewest, and no fewer than these where they are there."""
-ROUNDING, TINY = 1e-9, 1e-300
+TINY = 1e-300
 AT_ONCE = 1 << 22
 
 Find = Callable[[Doubles, int, float], tuple[Array, Array]]
@@ -52,8 +53,8 @@ def answer_factors(
     exact = [best(layer, find, hidden, asked[-1], threads) for hidden in (few, many)]
     found = []
     for k in asked:
-        likely = _likely(find, few, exact[0][:, k - 1], k, delta)
-        found.append((k, _kept(find, many, exact[1][:, k - 1], k, likely, delta)))
+        likely = _likely(find, few, exact[0][:, :k], k, delta)
+        found.append((k, _kept(find, many, exact[1][:, :k], k, likely, delta)))
     return tuple(found)
 
 
@@ -75,7 +76,7 @@ def guessed(layer: Layer, blocks: Blocks, share: float, vectors: Doubles, delta:
     find = _finder(layer, some, share, threads)
     few = np.ascontiguousarray(vectors[:: -(-len(vectors) // CHOOSERS)])
     k = min(ASKED[1], layer.vocab)
-    return some._replace(factor=_likely(find, few, best(layer, find, few, k, threads)[:, -1], k, delta))
+    return some._replace(factor=_likely(find, few, best(layer, find, few, k, threads), k, delta))
 
 
 def typical(blocks: Blocks, vectors: Doubles) -> Blocks:
@@ -128,9 +129,13 @@ def best(layer: Layer, find: Find, hidden: Doubles, k: int, threads: int) -> Arr
 
 
 def missed(find: Find, hidden: Doubles, truth: Array, k: int, factor: float) -> Array:
-    """``[n]`` in 0..1: whether the k-th best that is found is below the k-th best there is, roundings apart."""
+    """``[n]`` in 0..1: whether any of the k best logits that are found is below that of the k best there are, ``truth [n, k]``.
+
+    Roundings and ties apart: of equal logits either class is right. All of them are compared: where many tie with the k-th, a
+    better one may be missed and the k-th be the same.
+    """
     found, done = find(hidden, k, factor)
-    return np.asarray(done & (found[:, -1] < truth - ROUNDING * (1 + np.abs(truth))), np.float64)
+    return np.asarray(done & (found < truth - tied(truth)).any(axis=1), np.float64)
 
 
 def _finder(layer: Layer, blocks: Blocks, share: float, threads: int) -> Find:
