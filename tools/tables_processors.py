@@ -27,6 +27,8 @@ def instructions(bits: int) -> str:
         for level in dict.fromkeys(row["level"] for row in counted):
             mine = {row["queries"]: row for row in counted if row["level"] == level}
             rows.append((level, *(f"{mine[n]['per_class_and_query']:.0f} ({mine[n]['of_sdot']:.2f})" for n in counts)))
+        read = {row["queries"]: row["bytes_per_class_and_query"] for row in counted}  # of codes: the same for every level
+        rows.append(("bytes, any level", *(f"{read[n]:.0f}" for n in counts)))
         titles = ("level", *(f"{n} {'query' if n == 1 else 'queries'}" for n in counts))
         compilers = "; ".join(dict.fromkeys(record["compilers"].values()))
         return ReportTable("", titles, tuple(rows), f"{record['dim']} coordinates, codes of {bits} bits. {compilers}.")
