@@ -147,12 +147,18 @@ class Pool {
         try {
             work_(with_, piece);
         } catch (...) {
+            keep(std::current_exception());
+            // Only now: what others throw because they are stopped must not come first.
             if (Call* call = call_.load()) call->stop();
-            std::lock_guard<std::mutex> lock(failing_);
-            if (failed_.load(std::memory_order_relaxed)) return;
-            failure_ = std::current_exception();
-            failed_.store(true, std::memory_order_relaxed);
         }
+    }
+
+    // The first failure is the round's.
+    void keep(std::exception_ptr failure) {
+        std::lock_guard<std::mutex> lock(failing_);
+        if (failed_.load(std::memory_order_relaxed)) return;
+        failure_ = std::move(failure);
+        failed_.store(true, std::memory_order_relaxed);
     }
 
     // A worker that was begun may itself be waiting for this very processor: give way, and sleep soon.
