@@ -26,7 +26,7 @@ AT_ONCE = 1 << 22
 CONFIDENCE = 0.95
 STEPS = 60
 ROUNDING = 1e-9
-"""Of float64 sums, relative to the largest logit."""
+"""Of float64 sums: relative to the largest logit; of log-probabilities, in nats."""
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many vectors are done."""

@@ -176,12 +176,13 @@ def _scaled(rows: Array, unit: float) -> tuple[Floats, NDArray[np.bool_]]:
 def _factor(vectors: Doubles, mean: Doubles) -> tuple[Floats, float]:
     """L of the covariance ``L L^T``, and what :func:`_covariance` says of its scale. Products in float32 will do where the
     ridge is more than their rounding; else, of many coordinates with all their energy in a few, those in float64."""
+    covariance, scale = _covariance(vectors, mean, np.float32)
     try:
-        covariance, scale = _covariance(vectors, mean, np.float32)
-        return np.linalg.cholesky(covariance).astype(np.float32), scale
+        factor = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         covariance, scale = _covariance(vectors, mean, np.float64)
-        return np.linalg.cholesky(covariance).astype(np.float32), scale
+        factor = np.linalg.cholesky(covariance)
+    return factor.astype(np.float32), scale
 
 
 def _covariance(vectors: Doubles, mean: Doubles, kind: Any) -> tuple[Doubles, float]:

@@ -138,7 +138,7 @@ def promised_ids(weight: Any, queries: Callable[[int], Any]) -> Any:
 
 
 def test_a_better_class_is_missed_where_many_tie_with_the_kth() -> None:
-    """Only the k-th logits were compared once: where 960 classes are the same, eight in ten answers lacked a better one."""
+    """Only the k-th logits were compared once: where most classes are the same, most answers lacked a better one."""
     rng = np.random.default_rng(0)
     weight = np.tile(0.1 * rng.standard_normal(63), (1023, 1))
     weight[::16] += 1e-4 * rng.standard_normal((64, 63))
@@ -151,7 +151,7 @@ def test_a_better_class_is_missed_where_many_tie_with_the_kth() -> None:
     asked = queries(300)
     truth = -np.sort(-(asked @ weight.T.astype(np.float64)))[:, :64]
     found = np.stack([engine.topk(row[None], 64).logits[0] for row in asked])
-    assert int((found < truth - 1e-12).any(axis=1).sum()) <= 12  # 3 are allowed; 240 were wrong
+    assert int((found < truth - 1e-12).any(axis=1).sum()) <= 12  # 3 are promised, and the count has its luck
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1.0])
@@ -168,5 +168,5 @@ def test_promised_ids_of_a_layer_of_any_scale(scale: float) -> None:
     asked = queries(300)
     truth = np.argsort(-(asked @ weight.T.astype(np.float64)), axis=1)[:, :10]
     wrong = sum((engine.topk(row[None], 10).ids[0] != own).any() for row, own in zip(asked, truth, strict=True))
-    assert wrong <= 12  # 3 are allowed; 169 were wrong
+    assert wrong <= 12  # 3 are promised, and the count has its luck
     assert engine.check(asked, k=10).ids.failures == wrong
