@@ -24,6 +24,7 @@ from headlong.cli.main import app
 from headlong.errors import DataError, MalformedFileError, NonFiniteError, OptionError, StoreError
 from headlong.layers.matrix import Layer
 from headlong.store import open_file, write_file
+from headlong.studies.models import optimisers
 from headlong.studies.models.evaluate import evaluate
 from headlong.studies.models.harvest import Wish, harvest, trained
 from headlong.studies.models.jobs import build_job, harvested_feed
@@ -77,6 +78,21 @@ def test_training_learns_and_records(text: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text()) == json.loads(json.dumps(record))
     assert str(text.parent) not in json.dumps(record)
     assert record["layer"]["checksum"] == checksum(tmp_path)
+
+
+@pytest.mark.parametrize("able", [None, False])
+def test_bfloat16_is_asked_for_where_the_processor_has_it(
+    text: Path, tmp_path: Path, able: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every shipped recipe asks for it; an LSTM in bfloat16 is refused by PyTorch on a processor without."""
+    if able is not None:
+        monkeypatch.setattr(optimisers, "has_bfloat16", lambda: able)
+    there = optimisers.has_bfloat16()
+    record = train(recipe(text, bf16=True), tmp_path / "asked")
+    assert record["environment"]["products"] == ("bfloat16" if there else "float32")
+    plain = train(recipe(text), tmp_path / "plain")
+    assert plain["environment"]["products"] == "float32"
+    assert (record["layer"]["checksum"] == plain["layer"]["checksum"]) == (not there)
 
 
 def test_the_test_figure_is_that_of_the_best_epoch(text: Path, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
-"""Optimisers whose whole memory is tensors, and learning rates that are functions of where a run stands::
+"""Optimisers whose whole memory is tensors, learning rates that are functions of where a run stands, and types of products::
 
     adam       torch's, fused           sgd     torch's, plain
     nt-asgd    w = w - rate * g;  once triggered  average += (w - average) / steps since       (Merity et al. 2017)
 
     onecycle   rate * (up over a tenth of the run, then a half cosine down to 1/100)
     plateau    rate / 4^(epochs without a better validation figure)
+
+    products   in bfloat16 where it is wanted and the processor can, in float32 otherwise: PyTorch takes longer in bfloat16
+               without such instructions, and cannot run an LSTM in it; records say which it was
 
 Nothing here remembers where it is: a resumed run computes the same rates from its step and its history.
 """
@@ -13,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +26,28 @@ from headlong.studies.models.recipe import Training
 
 UP = 0.1
 FLOOR = 0.01
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Whether oneDNN, which makes PyTorch's products on a CPU, has kernels for bfloat16 here."""
+    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
+
+
+def product_type(wanted: bool = True) -> torch.dtype:
+    return torch.bfloat16 if wanted and has_bfloat16() else torch.float32
+
+
+def products(wanted: bool = True) -> AbstractContextManager[None]:
+    """Autocast where products are bfloat16's; nothing where they are float32's."""
+    half = product_type(wanted) is torch.bfloat16
+    return torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
+
+
+def product_facts(wanted: bool = True) -> dict[str, str]:
+    """For the environment of a record."""
+    return {"products": str(product_type(wanted)).removeprefix("torch.")}
 
 
 class AveragedSgd(torch.optim.SGD):

@@ -37,7 +37,7 @@ class Training:
     ``nonmono``     nt-asgd: averages once validation is worse than the best of all but the last ``nonmono`` epochs
     ``jitter``      windows of random length, as AWD-LSTM trains on
     ``bend``        pictures are shifted ("shift") or shifted, turned and flipped ("turn")
-    ``bf16``        autocast in training; figures are always measured in float32
+    ``bf16``        autocast in training, on a processor with such products; figures are always measured in float32
     ``save_steps``  steps between two checkpoints
     """
 

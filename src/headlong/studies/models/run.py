@@ -26,6 +26,7 @@ from headlong.store import replacing
 from headlong.studies.models.bleu import score_translations
 from headlong.studies.models.evaluate import Figures
 from headlong.studies.models.jobs import Job, build_job
+from headlong.studies.models.optimisers import product_facts
 from headlong.studies.models.processes import processes
 from headlong.studies.models.recipe import Recipe, Training, from_dict, read_recipe, shipped
 from headlong.studies.models.train import Moment, Run
@@ -83,7 +84,7 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
         "data": {"name": job.data.name, "licence": job.data.licence},
         "recipe": recipe.as_dict() | {"data": job.data.name},
         "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
-        "environment": environment(torch.get_num_threads(), processes=run.processes),
+        "environment": environment(torch.get_num_threads(), processes=run.processes, **product_facts(recipe.training.bf16)),
         "seconds": round(run.progress.seconds, 1),
         "cpu_seconds": round(run.progress.cpu_seconds, 1),
         "curve": run.progress.history,

@@ -8,9 +8,8 @@ the same loss as training them together, in a small part of the time: a decision
 softmax over the classes and one in each class. A binary tree: its top ``DEEP`` levels are a problem, and so is every subtree
 that hangs from them, and so on. Bands: the short list with its tokens, and each band behind its projection.
 
-Every problem is solved in whitened coordinates (:mod:`whitening`) by Adam, at a constant rate that falls to nothing over the
-last two passes. The weights after ``passes`` and those after two more, which branch off before the rate falls, are both
-returned: how far apart they are says whether the training was long enough.
+Every problem is solved in whitened coordinates (:mod:`whitening`) by Adam, at a rate that falls to nothing over the last two
+passes. Two more passes branch off before it falls: how far their weights are from the others says if training was long enough.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headlong.heads import BandsHead, DenseHead, Head, TreeHead, TwoLevelHead
+from headlong.studies.models.optimisers import product_type
 from headlong.studies.models.whitening import turn_of, turned_back
 
 Tensors = list[Tensor]
@@ -171,15 +171,15 @@ def fit(head: Head, rows: Rows, plan: AdamSettings) -> Iterator[int]:
 
 
 def tuned(head: DenseHead, rows: Rows, plan: AdamSettings) -> None:
-    """``MORE`` passes of a full softmax that is trained already, at a falling rate; its products run in bfloat16."""
+    """``MORE`` passes of a full softmax that is trained already, at a falling rate; products in bfloat16 if they can."""
 
     def gradient(weights: Tensors, part: Tensor) -> Tensors:
         weight, bias = weights
-        x, y = rows.hidden[part].bfloat16(), rows.target[part]
-        error = ((x @ weight.bfloat16().T).float() + bias).softmax(1)
+        x, y = rows.hidden[part].to(product_type()), rows.target[part]
+        error = ((x @ weight.to(x.dtype).T).float() + bias).softmax(1)
         error[torch.arange(len(y)), y] -= 1
         error /= len(y)
-        return [(error.bfloat16().T @ x).float(), error.sum(0)]
+        return [(error.to(x.dtype).T @ x).float(), error.sum(0)]
 
     with torch.no_grad():
         adam = _Adam([head.weight.detach(), head.bias.detach()], gradient, len(rows.target), plan)  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ from headlong.studies.models.backbones.base import Batch, State
 from headlong.studies.models.checkpoint import Progress, load_weights, open_checkpoint, resume, save_checkpoint
 from headlong.studies.models.evaluate import Figures, Tell, evaluate
 from headlong.studies.models.jobs import Job
-from headlong.studies.models.optimisers import AveragedSgd, build_optimiser, is_triggered, rate_at, set_rate
+from headlong.studies.models.optimisers import AveragedSgd, build_optimiser, is_triggered, products, rate_at, set_rate
 from headlong.studies.models.processes import Alone, Processes
 
 LAST, BEST = "last.safetensors", "best.safetensors"
@@ -139,7 +139,7 @@ class Run:
         torch.manual_seed(_seed(training.seed, progress.epoch, progress.step, self._beside.share.rank))
         set_rate(self._optimiser, rate)
         self._optimiser.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16) if training.bf16 else contextlib.nullcontext():
+        with products(training.bf16):
             loss, _, state = model(batch, self._state)
         value = float(loss.detach())
         if not math.isfinite(value):

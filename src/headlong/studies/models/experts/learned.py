@@ -35,6 +35,7 @@ from headlong.studies.models.experts.mitosis import SAMPLE, Vectors, changed
 from headlong.studies.models.experts.plan import TrainingPlan
 from headlong.studies.models.experts.proximal import Proximal, optimiser_of, strengthen
 from headlong.studies.models.experts.screening import screened
+from headlong.studies.models.optimisers import product_type
 
 TOPS = (1, 5, 10)
 PIECE = 4096
@@ -60,18 +61,18 @@ class Set(NamedTuple):
 
 
 class LearningHead(ExpertsHead):
-    """Training multiplies in bfloat16 and keeps gates, norms and probabilities in float32; reading is as it was."""
+    """Training multiplies in bfloat16 if it can; gates, norms and probabilities are in float32; reading is as it was."""
 
     def _losses(self, scaled: Tensor, target: Tensor, route: Route) -> tuple[Tensor, Tensor]:
         if not self.training or self.weight.dtype == torch.float64:
             return super()._losses(scaled, target, route)
         losses, places = [], torch.full_like(target, ABSENT)
-        half = scaled.bfloat16()
+        half = scaled.to(product_type())
         for (weight, ids), rows in zip(self.parts(), route.rows, strict=True):
             if len(rows):
                 place = place_of(ids, target[rows])
                 places[rows] = place
-                z = functional.linear(half[rows], weight.bfloat16()).float()
+                z = functional.linear(half[rows], weight.to(half.dtype)).float()
                 losses.append(functional.cross_entropy(z, place, reduction="none", ignore_index=ABSENT))
         found = torch.cat(losses)
         return torch.zeros_like(found).index_put((torch.cat(route.rows),), found), places == ABSENT

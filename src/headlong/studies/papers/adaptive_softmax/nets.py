@@ -95,6 +95,7 @@ def train(net: Net, body: Any, inputs: Any, labels: Any, prepare: Prepare, state
     import torch
 
     from headlong.studies.models.checkpoint import Paused
+    from headlong.studies.models.optimisers import products
 
     model = torch.nn.ModuleList([body, torch.nn.Linear(512 * 49, int(labels.max()) + 1)])
     optimiser = torch.optim.Adam(model.parameters(), lr=net.rate)
@@ -103,7 +104,7 @@ def train(net: Net, body: Any, inputs: Any, labels: Any, prepare: Prepare, state
         epoch, at = divmod(step, batches)
         torch.manual_seed(step)
         part = np.random.default_rng(epoch).permutation(len(labels))[at * BATCH : (at + 1) * BATCH]
-        with torch.autocast("cpu", torch.bfloat16):
+        with products():
             found = body(prepare(inputs[part]))
         loss = torch.nn.functional.cross_entropy(model[1](found.float()), torch.from_numpy(labels[part]))
         optimiser.zero_grad()

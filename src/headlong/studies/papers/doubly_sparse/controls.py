@@ -79,6 +79,7 @@ def tuned(
 
     from headlong.heads.dense import DenseHead
     from headlong.studies.models.checkpoint import Paused
+    from headlong.studies.models.optimisers import products
 
     head = _from_layer(data, method)
     optimiser = torch.optim.Adam(head.parameters(), plan.rate, betas=(0.9, 0.99), fused=True)
@@ -89,7 +90,7 @@ def tuned(
             group["lr"] = plan.rate * (1 - 0.9 * step / TUNED)
         rows = torch.randint(len(data.train.target), (plan.batch,))
         hidden = functional.dropout(data.train.hidden[rows].float(), plan.dropout)
-        with torch.autocast("cpu", torch.bfloat16):
+        with products():
             loss = head(hidden, data.train.target[rows]).loss
         optimiser.zero_grad()
         loss.backward()

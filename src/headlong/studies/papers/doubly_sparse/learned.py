@@ -209,6 +209,12 @@ def expected() -> dict[Setting, dict[str, Expected]]:
     return found
 
 
+def facts() -> dict[str, str]:
+    from headlong.studies.models.optimisers import product_facts
+
+    return product_facts()
+
+
 TABLE = register(
     PaperTable(
         paper="liao2019",
@@ -222,6 +228,7 @@ TABLE = register(
         run=run,
         expected=expected(),
         planned=planned,
+        facts=facts,
     )
 )
 

@@ -166,6 +166,12 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def facts() -> dict[str, str]:
+    from headlong.studies.models.optimisers import product_facts
+
+    return product_facts()
+
+
 SOURCE = (
     "the talk's AWD-LSTM table (PTB 58.37 / 57.25 / 56.43 / 56.02); another recipe, so only the order is compared; unverified"
 )
@@ -182,5 +188,6 @@ for _table, _study in STUDIES.items():
             needs=(FILES[_study.corpus],),
             run=partial(run, _table),
             planned=partial(planned, _study),
+            facts=facts,
         )
     )
