@@ -8,16 +8,14 @@
 namespace headlong {
 namespace {
 
-typedef float F16 __attribute__((vector_size(64)));
+#include "blocks/wide.inl"
+
+typedef Two<F8> F16;
+typedef Two<I8> I16;
 typedef int8_t Codes16 __attribute__((vector_size(16)));
 typedef uint8_t Lengths16 __attribute__((vector_size(16)));
 
-inline F16 both(__m256i low, __m256i high) {
-    F16 out;
-    _mm256_storeu_ps(reinterpret_cast<float*>(&out), _mm256_cvtepi32_ps(low));
-    _mm256_storeu_ps(reinterpret_cast<float*>(&out) + 8, _mm256_cvtepi32_ps(high));
-    return out;
-}
+inline F16 both(__m256i low, __m256i high) { return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)}; }
 inline F16 floats(Codes16 codes) {
     const __m128i all = reinterpret_cast<__m128i>(codes);
     return both(_mm256_cvtepi8_epi32(all), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(all, all)));

@@ -8,9 +8,16 @@
 namespace headlong {
 namespace {
 
+#include "blocks/wide.inl"
+
 typedef float F16 __attribute__((vector_size(64)));
+typedef int32_t I16 __attribute__((vector_size(64)));
 typedef int8_t Codes16 __attribute__((vector_size(16)));
 typedef uint8_t Lengths16 __attribute__((vector_size(16)));
+
+inline Two<F8> halves(const F16& a) { return {_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)}; }
+inline F4 folded(const F16& a) { return folded(halves(a)); }
+inline F4 least_four(const F16& a) { return least_four(halves(a)); }
 
 inline F16 floats(Codes16 codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(reinterpret_cast<__m128i>(codes))); }
 inline F16 floats(Lengths16 lengths) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(reinterpret_cast<__m128i>(lengths))); }

@@ -1,27 +1,20 @@
-// The looks of blocks/looks.h in the compiler's own vectors: the same lines for every instruction set, which says how sixteen
-// codes become numbers (`floats`), what fewer than sixteen codes give (`short_product`), which of sixteen numbers reach another
-// (`reaching`), and how those come to the front (`front`).
-
-typedef int32_t I16 __attribute__((vector_size(64)));
-
-template <typename V>
-inline V read(const uint8_t* from) {
-    V value;
-    std::memcpy(&value, from, sizeof(V));
-    return value;
-}
+// The looks of blocks/looks.h in vectors: the same lines for every instruction set, which says what sixteen numbers are (F16, I16: see
+// blocks/wide.inl), how codes become numbers (`floats`), what fewer than sixteen codes give (`short_product`), which of sixteen numbers
+// reach another (`reaching`), and how those come to the front (`front`).
 
 template <typename V>
 inline F16 sums(const uint8_t* rows, int64_t count, const float* x) {
     F16 even = {}, odd = {};
     int64_t j = 0;
     for (; j + 2 <= count; j += 2) {
-        even += floats(read<V>(rows + j * kNeighbours)) * x[j];
-        odd += floats(read<V>(rows + (j + 1) * kNeighbours)) * x[j + 1];
+        even += floats(got<V>(rows + j * kNeighbours)) * x[j];
+        odd += floats(got<V>(rows + (j + 1) * kNeighbours)) * x[j + 1];
     }
-    if (j < count) even += floats(read<V>(rows + j * kNeighbours)) * x[j];
+    if (j < count) even += floats(got<V>(rows + j * kNeighbours)) * x[j];
     return even + odd;
 }
+
+constexpr int32_t kPlaces[kNeighbours] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 // Of sixteen classes.
 struct Bounds16 {
@@ -31,7 +24,7 @@ struct Bounds16 {
 inline Bounds16 of_box(const uint8_t* record, const RecordShape& shape, const LookQuery& query) {
     const uint8_t* lengths = record + shape.count * kNeighbours;
     const uint8_t* numbers = lengths + shape.tails * kNeighbours;
-    const F16 scale = read<F16>(numbers), unit = read<F16>(numbers + 64), base = read<F16>(numbers + 128);
+    const F16 scale = got<F16>(numbers), unit = got<F16>(numbers + 64), base = got<F16>(numbers + 128);
     const F16 middle = base + query.add + scale * sums<Codes16>(record, shape.count, query.x);
     return {middle, middle + (unit * sums<Lengths16>(lengths, shape.tails, query.lengths) + query.slack)};
 }
@@ -40,14 +33,14 @@ inline Bounds16 of_ray(const uint8_t* record, const RecordShape& shape, const Lo
     const uint8_t* lengths = record + 2 * kNeighbours;
     float numbers[4];  // unit of the scales, of the bases, least base, unit
     std::memcpy(numbers, lengths + shape.tails * kNeighbours, sizeof(numbers));
-    const F16 base = floats(read<Lengths16>(record + kNeighbours)) * numbers[1] + numbers[2];
-    const F16 middle = base + query.add + floats(read<Codes16>(record)) * (numbers[0] * end);
+    const F16 base = floats(got<Lengths16>(record + kNeighbours)) * numbers[1] + numbers[2];
+    const F16 middle = base + query.add + floats(got<Codes16>(record)) * (numbers[0] * end);
     return {middle, middle + (sums<Lengths16>(lengths, shape.tails, query.lengths) * numbers[3] + query.slack)};
 }
 
 inline uint32_t written(const Bounds16& of, float tau, float* est, float* upper) {
-    std::memcpy(est, &of.middle, sizeof(of.middle));
-    std::memcpy(upper, &of.top, sizeof(of.top));
+    put(est, of.middle);
+    put(upper, of.top);
     return reaching(upper, tau);
 }
 
@@ -61,23 +54,14 @@ uint32_t ray(const uint8_t* record, const RecordShape& shape, const LookQuery& q
 
 void ray_nodes(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper) {
     const uint8_t* numbers = record + shape.tails * kNeighbours;
-    F16 end;
-    std::memcpy(&end, ends, sizeof(end));
-    const F16 high = read<F16>(numbers) * end, low = read<F16>(numbers + 64) * end;
-    const F16 base = read<F16>(numbers + 128), unit = read<F16>(numbers + 192);
-    const F16 top = base + query.add + (high > low ? high : low) + (unit * sums<Lengths16>(record, shape.tails, query.lengths) + query.slack);
-    std::memcpy(upper, &top, sizeof(top));
+    const F16 end = got<F16>(ends), high = got<F16>(numbers) * end, low = got<F16>(numbers + 64) * end;
+    const F16 base = got<F16>(numbers + 128), unit = got<F16>(numbers + 192);
+    const F16 top = base + query.add + larger(high, low) + (unit * sums<Lengths16>(record, shape.tails, query.lengths) + query.slack);
+    put(upper, top);
 }
 
-inline float total_of(F16 sum) {
-    typedef float F8 __attribute__((vector_size(32)));
-    typedef float F4 __attribute__((vector_size(16)));
-    F8 halves[2];
-    std::memcpy(halves, &sum, sizeof(sum));
-    const F8 eight = halves[0] + halves[1];
-    F4 quarters[2];
-    std::memcpy(quarters, &eight, sizeof(eight));
-    const F4 four = quarters[0] + quarters[1];
+inline float total_of(const F16& sum) {
+    const F4 four = folded(sum);
     return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
@@ -93,10 +77,8 @@ inline float product(const T* codes, int64_t count, const float* x) {
     F16 sum = {};
     int64_t j = 0;
     for (; j + kNeighbours <= count; j += kNeighbours) {
-        F16 values;
-        std::memcpy(&values, x + j, sizeof(values));
         typedef T V __attribute__((vector_size(16)));
-        sum += floats(read<V>(reinterpret_cast<const uint8_t*>(codes + j))) * values;
+        sum += floats(got<V>(codes + j)) * got<F16>(x + j);
     }
     if (j < count) sum += short_product(codes + j, x + j, count - j);
     return total_of(sum);
@@ -125,9 +107,11 @@ template <int Columns>
 inline void spread_some(const int8_t* codes, int64_t rows, const float* x, float* out) {
     F16 sums[Columns] = {};
     for (int64_t j = 0; j < rows; ++j)
+#pragma GCC unroll 4
         for (int c = 0; c < Columns; ++c)
-            sums[c] += floats(read<Codes16>(reinterpret_cast<const uint8_t*>(codes + (j * Columns + c) * kNeighbours))) * x[j];
-    std::memcpy(out, sums, sizeof(sums));
+            sums[c] += floats(got<Codes16>(codes + (j * Columns + c) * kNeighbours)) * x[j];
+#pragma GCC unroll 4
+    for (int c = 0; c < Columns; ++c) put(out + c * kNeighbours, sums[c]);
 }
 
 void spread(const int8_t* codes, int64_t rows, int64_t n, const float* x, float* out) {
@@ -137,24 +121,20 @@ void spread(const int8_t* codes, int64_t rows, int64_t n, const float* x, float*
 }
 
 int64_t listed(const float* x, int64_t n, float least, int32_t* out) {
-    I16 at = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    I16 at = got<I16>(kPlaces);
     int64_t found = 0;
     for (int64_t i = 0; i < n; i += kNeighbours, at += kNeighbours) {
         const uint32_t open = reaching(x + i, least);
         int32_t places[kNeighbours];
-        std::memcpy(places, &at, sizeof(at));
+        put(places, at);
         front(open, places, out + found);
         found += __builtin_popcount(open);
     }
     return found;
 }
 
-inline float least_of(F16 x) {
-    typedef float F4 __attribute__((vector_size(16)));
-    F4 parts[4];
-    std::memcpy(parts, &x, sizeof(x));
-    const F4 low = parts[0] < parts[1] ? parts[0] : parts[1], high = parts[2] < parts[3] ? parts[2] : parts[3];
-    const F4 least = low < high ? low : high;
+inline float least_of(const F16& x) {
+    const F4 least = least_four(x);
     const float left = least[0] < least[1] ? least[0] : least[1], right = least[2] < least[3] ? least[2] : least[3];
     return left < right ? left : right;
 }
@@ -162,12 +142,9 @@ inline float least_of(F16 x) {
 // The largest of sixteen lanes, each the largest of its column: sixteen numbers reach the least of those. What reaches it, too, is few,
 // of which one after the other is counted until there are enough.
 int64_t largest(const float* x, int64_t n, int64_t wanted, float least, float* work, int32_t* out) {
-    const F16 none = F16{} - __builtin_inff();
+    const F16 none = F16{} + -__builtin_inff();
     F16 top = none;
-    for (int64_t i = 0; i < n; i += kNeighbours) {
-        const F16 values = read<F16>(reinterpret_cast<const uint8_t*>(x + i));
-        top = values > top ? values : top;
-    }
+    for (int64_t i = 0; i < n; i += kNeighbours) top = larger(got<F16>(x + i), top);
     const float reached = least_of(top);
     const int64_t count = listed(x, n, reached > least ? reached : least, out);
     if (count <= wanted) return count;
@@ -178,11 +155,7 @@ int64_t largest(const float* x, int64_t n, int64_t wanted, float least, float* w
     int64_t above = 0, found = 0;
     while (found < wanted) {
         F16 next = none;
-        for (int64_t i = 0; i < padded; i += kNeighbours) {
-            const F16 values = read<F16>(reinterpret_cast<const uint8_t*>(work + i));
-            const F16 below = values >= edge ? none : values;
-            next = below > next ? below : next;
-        }
+        for (int64_t i = 0; i < padded; i += kNeighbours) next = larger(below(got<F16>(work + i), edge), next);
         edge = -least_of(-next);
         above = found;
         found = 0;
@@ -199,9 +172,8 @@ int64_t largest(const float* x, int64_t n, int64_t wanted, float least, float* w
 }
 
 int64_t taken(uint32_t open, int32_t first, const float* est, const float* upper, const OpenClasses& to) {
-    const I16 at = first + I16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     int32_t places[kNeighbours];
-    std::memcpy(places, &at, sizeof(at));
+    put(places, got<I16>(kPlaces) + first);
     front(open, places, to.places);
     front(open, est, to.est);
     front(open, upper, to.upper);

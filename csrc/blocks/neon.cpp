@@ -9,16 +9,14 @@
 namespace headlong {
 namespace {
 
-typedef float F16 __attribute__((vector_size(64)));
+#include "blocks/wide.inl"
+
+typedef Two<Two<F4>> F16;
+typedef Two<Two<I4>> I16;
 typedef int8_t Codes16 __attribute__((vector_size(16)));
 typedef uint8_t Lengths16 __attribute__((vector_size(16)));
 
-inline F16 joined(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) {
-    const float32x4_t all[4] = {a, b, c, d};
-    F16 out;
-    std::memcpy(&out, all, sizeof out);
-    return out;
-}
+inline F16 joined(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) { return {{(F4)a, (F4)b}, {(F4)c, (F4)d}}; }
 inline F16 floats(Codes16 codes) {
     const int16x8_t low = vmovl_s8(vget_low_s8((int8x16_t)codes)), high = vmovl_high_s8((int8x16_t)codes);
     return joined(vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),

@@ -17,7 +17,7 @@ inline void front(uint32_t open, const T* from, T* to) {
 // Products of fewer than sixteen codes with x.
 template <typename T>
 inline F16 short_product(const T* codes, const float* x, int64_t count) {
-    F16 out = {};
+    float out[kNeighbours] = {};
     for (int64_t j = 0; j < count; ++j) out[j] = static_cast<float>(codes[j]) * x[j];
-    return out;
+    return got<F16>(out);
 }

@@ -1,10 +1,17 @@
 // Sixteen numbers as the compiler's vectors and plain loops have them: for the levels without instructions of their own.
-typedef float F16 __attribute__((vector_size(64)));
+#include "blocks/wide.inl"
+
+typedef Two<Two<F4>> F16;
+typedef Two<Two<I4>> I16;
 typedef int8_t Codes16 __attribute__((vector_size(16)));
 typedef uint8_t Lengths16 __attribute__((vector_size(16)));
 
-inline F16 floats(Codes16 codes) { return __builtin_convertvector(codes, F16); }
-inline F16 floats(Lengths16 lengths) { return __builtin_convertvector(lengths, F16); }
+template <typename V>
+inline F4 four(V codes, int from) { return F4{float(codes[from]), float(codes[from + 1]), float(codes[from + 2]), float(codes[from + 3])}; }
+template <typename V>
+inline F16 sixteen_of(V codes) { return {{four(codes, 0), four(codes, 4)}, {four(codes, 8), four(codes, 12)}}; }
+inline F16 floats(Codes16 codes) { return sixteen_of(codes); }
+inline F16 floats(Lengths16 lengths) { return sixteen_of(lengths); }
 
 inline uint32_t reaching(const float* upper, float tau) {
     uint32_t bits = 0;

@@ -28,9 +28,12 @@ uint64_t read_of(const void* data, int64_t bytes) {
     typedef uint64_t Q __attribute__((vector_size(LANES * 4)));
     Q a = Q{}, b = Q{}, c = Q{}, d = Q{};
     for (int64_t i = 0; i + 4 * static_cast<int64_t>(sizeof(Q)) <= bytes; i += 4 * sizeof(Q)) {
-        Q v[4];
-        std::memcpy(v, p + i, sizeof v);
-        a ^= v[0], b ^= v[1], c ^= v[2], d ^= v[3];
+        const auto next = [&](int64_t place) {  // one vector: four at once would go through memory
+            Q v;
+            std::memcpy(&v, p + i + place * static_cast<int64_t>(sizeof(Q)), sizeof v);
+            return v;
+        };
+        a ^= next(0), b ^= next(1), c ^= next(2), d ^= next(3);
     }
     a ^= b ^ c ^ d;
     uint64_t all = 0;
