@@ -180,7 +180,7 @@ def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callabl
 
 STANDS = {
     "mnist": "the paper's network on MNIST, trained on 6,000 images: 25,088 features, of which fewer are read",
-    "eurosat": "a stand-in for VGG19 on EuroSAT, whose 25,088 features are dense",
+    "eurosat": "a stand-in for VGG19 on EuroSAT: a network of ours, whose 25,088 features are dense",
     "eurosat-sparse": "a stand-in for VGG19 on EuroSAT: 154 of 25,088 features are not 0, as VGG19's, but without a network",
 }
 for _name, _claim in STANDS.items():
