@@ -10,6 +10,7 @@ from tables_records import missing, record
 
 from headlong.report.tables import ReportTable, markdown
 
+SUITES = {"engines": "engines against float64", "oracle": "the helper that compares"}
 SLOWER = 1.03  # what a call may take of what it took, before it is named
 
 
@@ -59,7 +60,7 @@ def emulated() -> str:
         rows = []
         for suite, commit in dict.fromkeys((row["suite"], row["commit"]) for row in record["rows"]):
             mine = {row["level"]: row for row in record["rows"] if (row["suite"], row["commit"]) == (suite, commit)}
-            name = suite if commit == usual else f"{suite}, at {commit}"
+            name = SUITES.get(suite, suite) if commit == usual else f"{SUITES.get(suite, suite)}, at {commit}"
             rows.append((name, *(_ended(mine.get(level)) for level in levels)))
         processors = "; ".join(dict.fromkeys(f"{row['level']} on {row['processor']}" for row in record["rows"]))
         sources = f"sources of {usual}, where no other commit is named"
@@ -73,7 +74,7 @@ def _ended(row: dict[str, Any] | None) -> str:
         return "not run"
     more = [f"{row[word]} {word}" for word in ("failed", "skipped") if row[word]]
     more += [f"{row['seconds']:,} s"] + ["cut short"] * (not row["whole"])
-    return ", ".join([f"{row['passed']} passed", *more])
+    return ", ".join([f"{row['passed']:,} passed", *more])
 
 
 def targets() -> str:

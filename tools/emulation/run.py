@@ -39,12 +39,13 @@ LEVELS = {
     "dotprod": Level("neoverse-n1", "neon,dotprod"),
     "i8mm": Level("max", "neon,dotprod,i8mm"),
 }
-# What answers rest on first. A suite is every tests/**/test_NAME.py, but for "answers", which is tools/emulation/answers.py,
-# and "storm", the first cases of the storm that are no larger than STORM_LARGEST.
+# What answers rest on first: "engines" holds every engine against float64, by helpers that "oracle" tests. A suite is every
+# tests/**/test_NAME.py, but for "answers", which is tools/emulation/answers.py, and "storm", the first cases of the storm that
+# are no larger than STORM_LARGEST.
 SUITES = (
-    "contract", "oracle", "promise", "saved", "store", "damage", "answers", "levels", "kernels", "few_bits", "encode", "int8",
-    "svd", "storm", "promise_adversarial", "promise_kinds", "nucleus", "batches", "masks", "compile", "fuzz", "blocks",
-    "changed", "prefix", "reference", "adaptive", "engines",
+    "contract", "engines", "oracle", "promise", "saved", "store", "damage", "answers", "levels", "kernels", "few_bits",
+    "encode", "int8", "svd", "storm", "promise_adversarial", "promise_kinds", "nucleus", "batches", "masks", "compile", "fuzz",
+    "blocks", "changed", "prefix", "reference", "adaptive",
 )  # fmt: skip
 STORM_CASES, STORM_LARGEST = 25, 100_000  # numbers of a layer: emulation is slow
 STORM = f"""import itertools, sys
