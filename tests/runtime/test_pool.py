@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,15 @@ def test_the_default_is_what_the_process_may_use() -> None:
     assert found.stdout.split() == ["1"]
     assert 1 <= module.processors() <= len(os.sched_getaffinity(0))
     assert native.threads(7) == 7
+
+
+@linux
+def test_the_first_failure_of_a_call_is_its_own(tmp_path: Path) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    here, csrc, program = Path(__file__).parent, Path(__file__).parents[2] / "csrc", tmp_path / "first_failure"
+    sources = [str(here / "first_failure.cpp"), str(csrc / "runtime" / "pool.cpp")]
+    subprocess.run([compiler, "-std=c++17", "-pthread", f"-I{csrc}", *sources, "-ldl", "-o", str(program)], check=True)
+    said = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "bad_alloc\n"
