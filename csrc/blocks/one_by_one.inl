@@ -1,6 +1,7 @@
 // What looks.inl asks of instruction sets that have nothing of their own for it: number by number, without a branch where one would be
-// guessed wrong.
+// guessed wrong. OWN_FRONT says that `front` is there.
 
+#ifndef OWN_FRONT
 // Those of sixteen numbers that have a bit in `open`, at the front, zeros behind them.
 template <typename T>
 inline void front(uint32_t open, const T* from, T* to) {
@@ -13,6 +14,7 @@ inline void front(uint32_t open, const T* from, T* to) {
     found[at] = T{};
     std::memcpy(to, found, kNeighbours * sizeof(T));
 }
+#endif
 
 // Products of fewer than sixteen codes with x.
 template <typename T>

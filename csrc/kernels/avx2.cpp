@@ -285,10 +285,43 @@ void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const i
     }
 }
 
+// The same of 8-bit codes whose sums fit 32 bits with the query's two planes in one: 256 of the first and one of the second are 16 bits.
+// The sum is that of the planes, and so is what float32 makes of it: half the products.
+constexpr int64_t kWordsAtOnce = 128;  // 512 products of 128 and 127 * 257 at the most
+
+void scan_half_at_once(const uint8_t* half, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, float step,
+                       const float* scale, const float* base, float add, float* est) {
+    __m256i sum[4];
+    for (int v = 0; v < 4; ++v) sum[v] = _mm256_setzero_si256();
+    const __m256i even = _mm256_set1_epi16(0x00FF);
+    for (int64_t j = 0; j < words; ++j) {
+        if (ahead != nullptr) ask_ahead(ahead + j * 256);
+        int32_t x[2];
+        std::memcpy(x, planes + j * 8, 8);
+        const __m256i x0 = _mm256_set1_epi32(x[0]), x1 = _mm256_set1_epi32(x[1]);
+        const __m256i xe = _mm256_add_epi16(_mm256_slli_epi16(x0, 8), _mm256_srai_epi16(_mm256_slli_epi16(x1, 8), 8));
+        const __m256i xo = _mm256_add_epi16(_mm256_andnot_si256(even, x0), _mm256_srai_epi16(x1, 8));
+        for (int v = 0; v < 4; ++v) {
+            const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(half + j * 256 + v * 32));
+            const __m256i e = _mm256_madd_epi16(_mm256_and_si256(code, even), xe), o = _mm256_madd_epi16(_mm256_srli_epi16(code, 8), xo);
+            sum[v] = _mm256_add_epi32(sum[v], _mm256_add_epi32(e, o));
+        }
+    }
+    const __m256i all = _mm256_set1_epi32(static_cast<int32_t>(256u * static_cast<uint32_t>(offset[0]) + static_cast<uint32_t>(offset[1])));
+    for (int v = 0; v < 4; ++v) {
+        const __m256 dot = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum[v], all));
+        const __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
+        const __m256 start = base == nullptr ? _mm256_loadu_ps(est + 8 * v)
+                                             : _mm256_add_ps(_mm256_loadu_ps(base + 8 * v), _mm256_set1_ps(add));
+        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, start));
+    }
+}
+
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
              int64_t stride) {
-    const auto scan = bits == 8 ? scan_half<8> : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
+    const auto whole = words <= kWordsAtOnce ? scan_half_at_once : scan_half<8>;
+    const auto scan = bits == 8 ? whole : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
     for (int q = 0; q < n; ++q)
         for (int half = 0; half < 2; ++half) {
             const uint8_t* ahead = q + half == 0 ? block + kReadAhead : nullptr;
@@ -296,6 +329,21 @@ void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, cons
                  base == nullptr ? nullptr : base + half * 32, add[q], est + q * stride + half * 32);
         }
 }
+
+// As numbers of 16 bits: only codes of fewer than 8 bits do not saturate the 8-bit instruction.
+template <int Bits>
+inline void add_products(__m256i& sum, __m256i codes, __m256i x) {
+    if constexpr (Bits == 8) {
+        const auto low = [](__m256i v) { return _mm256_castsi256_si128(v); };
+        const auto high = [](__m256i v) { return _mm256_extracti128_si256(v, 1); };
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_cvtepu8_epi16(low(codes)), _mm256_cvtepi8_epi16(low(x))));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_cvtepu8_epi16(high(codes)), _mm256_cvtepi8_epi16(high(x))));
+    } else {
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));
+    }
+}
+
+#include "kernels/common/dot_codes_8_wide.inl"
 
 // ---- queries side by side ----
 
@@ -330,7 +378,7 @@ struct LaneOps<8> : LaneMaths {
 const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
-    static constexpr Kernels table = table_of("avx2", scan_u8, dot_codes_of);
+    static constexpr Kernels table = table_of("avx2", scan_u8, dot_codes);
     return &table;
 }
 
