@@ -18,8 +18,6 @@ namespace {
 typedef int16_t Shorts __attribute__((vector_size(16)));
 typedef uint16_t Words __attribute__((vector_size(16)));
 
-#include "kernels/common/load_row_4_wide.inl"
-
 template <Kind K>
 inline F load4(const void* row, int64_t j) {
     return four_entries<K>(static_cast<const char*>(row) + j * (K == Kind::f32 ? 4 : 2));

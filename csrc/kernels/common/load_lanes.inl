@@ -5,7 +5,6 @@
 typedef float F __attribute__((vector_size(LANES * 4)));
 
 #include "kernels/common/load_row.inl"
-#include "kernels/common/load_row_4_wide.inl"
 
 template <Kind K>
 inline F load(const char* from) {
