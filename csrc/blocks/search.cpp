@@ -15,6 +15,7 @@ namespace headlong {
 namespace {
 
 constexpr int kTogether = 16;        // queries that go together
+constexpr int64_t kCached = 8 << 20; // bytes of records that caches keep between queries, which then go their own ways, the highest bound first
 constexpr int64_t kAhead = 6;        // records asked for before they are read
 constexpr int64_t kLong = 4096;      // blocks to open from which a second thread is worth its waking
 constexpr int64_t kTaken = 4;        // nodes that a thread takes at once
@@ -227,7 +228,9 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
                            bool mask_per_row, int threads, const Reach& reach) {
     std::vector<SearchResult> answers(count);
     if (count == 0) return answers;
-    const int64_t each = std::min<int64_t>(kTogether, (count + threads - 1) / threads), groups = (count + each - 1) / each;
+    int64_t bytes = 0;
+    for (const BlockLevel& level : blocks.levels) bytes += level.groups * level.shape.group_bytes();
+    const int64_t each = bytes <= kCached ? 1 : std::min<int64_t>(kTogether, (count + threads - 1) / threads), groups = (count + each - 1) / each;
     std::atomic<int64_t> next{0};
     const auto work = [&](int) {
         const uint8_t* masks[kTogether];

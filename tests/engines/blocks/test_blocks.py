@@ -142,10 +142,11 @@ compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="Num
 
 
 @compiled_code
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_together_answers_are_those_of_one_by_one(threads: int) -> None:
-    layer, hidden = clustered(9001, 40)
+@pytest.mark.parametrize("vocab, threads, shared", [(9001, 1, False), (9001, 3, False), (300_001, 2, True)])
+def test_together_answers_are_those_of_one_by_one(vocab: int, threads: int, shared: bool) -> None:
+    layer, hidden = clustered(vocab, 40)
     blocks, _ = made(layer, hidden)
+    assert (sum(level.records.nbytes for level in blocks.levels) > 8 << 20) == shared
     search = native.blocks(layer.weight, layer.bias, blocks, 0.25, native.isa())
     wide = hidden.astype(np.float64)
     one = [search.topk(row[None], 10, None, 1) for row in wide]
@@ -155,7 +156,9 @@ def test_together_answers_are_those_of_one_by_one(threads: int) -> None:
         np.testing.assert_array_equal(ids, np.concatenate([answer[0] for answer in one[:batch]]))
         np.testing.assert_array_equal(logits, np.concatenate([answer[1] for answer in one[:batch]]))
         alone = sum(float(answer[3][0]) for answer in one[:batch])
-        if batch > 2 * threads:
+        if not shared:
+            assert read.sum() == alone  # caches keep all of it: each goes its own way
+        elif batch > 2 * threads:
             assert read.sum() < alone  # what is read once is shared out
         assert (rows >= 10).all()
 
