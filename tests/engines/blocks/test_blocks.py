@@ -142,7 +142,7 @@ compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="Num
 
 
 @compiled_code
-@pytest.mark.parametrize("vocab, threads, shared", [(9001, 1, False), (9001, 3, False), (300_001, 2, True)])
+@pytest.mark.parametrize(("vocab", "threads", "shared"), [(9001, 1, False), (9001, 3, False), (300_001, 2, True)])
 def test_together_answers_are_those_of_one_by_one(vocab: int, threads: int, shared: bool) -> None:
     layer, hidden = clustered(vocab, 40)
     blocks, _ = made(layer, hidden)
