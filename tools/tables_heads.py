@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from tables_records import left, lines, missing, record
 
@@ -18,7 +19,7 @@ def order(table: str) -> str:
     trained = lines(f"ganea2019.{table}")
     found = places(table, trained)
     if not found:
-        return f"Not run yet: `headlong reproduce ganea2019:{table}`."
+        return _alone(trained) if trained else f"Not run yet: `headlong reproduce ganea2019:{table}`."
     rows = [
         (
             place.head, f"{place.parameters:,}", str(place.seeds), _with_spread(*place.valid), _with_spread(*place.test),
@@ -30,6 +31,39 @@ def order(table: str) -> str:
     titles = ("head", "parameters", "seeds", "valid", "test", "of the softmax's", "printed", "time", "side")
     where = f"{measured_where(trained[0]['environment'])}; time: processor seconds over the softmax's; other programs ran."
     return markdown(ReportTable("", titles, tuple(rows), where))
+
+
+def _alone(trained: list[dict[str, Any]]) -> str:
+    """Rows without the softmax's, which they would stand beside."""
+    shown = {"parameters": ",.0f", "valid": ".1f", "test": ".1f", "cpu_seconds_per_epoch": ".0f"}
+    rows = tuple(
+        (*line["setting"].values(), *(format(line["got"][name], form) for name, form in shown.items())) for line in trained
+    )
+    titles = ("head", "seed", "parameters", "valid", "test", "processor seconds an epoch")
+    where = f"{measured_where(trained[0]['environment'])}. All other rows are not run."
+    return markdown(ReportTable("", titles, rows, where))
+
+
+def curves() -> str:
+    """Validation perplexity after each epoch of two trainings that differ in the head alone; one may have been stopped."""
+    names = {"train-ptb-lstm": "softmax", "train-ptb-lstm-plif": "PLIF, 256 knots"}
+    if text := missing(*names):
+        return text
+    found = {head: record(name) for name, head in names.items()}
+    epochs = len(found["softmax"]["curve"])
+    rows = {}
+    for head, run in found.items():
+        one = [entry["valid_perplexity"] for entry in run["curve"]]
+        rows[head] = [*one, *[None] * (epochs - len(one)), run.get("test", {}).get("perplexity")]
+    plain, curve = rows.values()
+    rows["PLIF's over the softmax's"] = [mine and mine / base for base, mine in zip(plain, curve, strict=True)]
+    shown = tuple(
+        (head, *("–" if value is None else f"{value:.1f}" if value > 2 else f"{value:.3f}" for value in values))
+        for head, values in rows.items()
+    )
+    types = ", ".join(f"{head} in {run['environment'].get('products', 'bfloat16')}" for head, run in found.items())
+    where = f"Seed 1 of both; products: {types}; `results/train-ptb-lstm*.json`."
+    return markdown(ReportTable("", ("after epoch", *map(str, range(1, epochs + 1)), "test"), shown, where))
 
 
 def hierarchical(part: str = "") -> str:
@@ -197,7 +231,7 @@ def capacity_of() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "heads-ptb": partial(order, "ptb"), "heads-ptb-early": partial(order, "ptb-early"),
+    "heads-ptb": partial(order, "ptb"), "heads-ptb-curves": curves, "heads-ptb-early": partial(order, "ptb-early"),
     "heads-wikitext2-early": partial(order, "wikitext2-early"),
     "hierarchical": hierarchical,
     "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"), "head-costs": costs,
