@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong.engines.checking import at_most, limits, tally
+from headlong.engines.checking import _wrong, at_most, limits, tally
 from rates import tail
 
 
@@ -54,6 +54,8 @@ class Wrong:
             return top
         if self.fault == "normaliser":
             return top._replace(log_probs=top.log_probs + 0.02)
+        if self.fault == "no number":
+            return top._replace(log_probs=top.log_probs * np.nan)
         ids = top.ids.copy()
         ids[:, -1] = ids[:, 0] if self.fault == "twice" else self.engine.topk(hidden, k + 1).ids[:, -1]
         return top._replace(ids=ids)
@@ -62,7 +64,7 @@ class Wrong:
         return self.engine.every_class(hidden)
 
 
-@pytest.mark.parametrize("fault", ["normaliser", "another id", "twice"])
+@pytest.mark.parametrize("fault", ["normaliser", "no number", "another id", "twice"])
 def test_planted_faults_are_counted(fault: str) -> None:
     from headlong.engines.checking import check
 
@@ -70,9 +72,17 @@ def test_planted_faults_are_counted(fault: str) -> None:
     engine = hl.compile(layer, "full")
     strict = check(Wrong(engine, fault, hl.Promise(0.01, 0.0, 0.0)), hidden, 5, 1, None)  # type: ignore[arg-type]
     loose = check(Wrong(engine, fault, hl.Promise(0.01, 0.2, 0.2)), hidden, 5, 1, None)  # type: ignore[arg-type]
-    counted = strict.log_probs if fault == "normaliser" else strict.ids
+    counted = strict.log_probs if fault in {"normaliser", "no number"} else strict.ids
     assert counted is not None and counted.failures == 15 and not strict.holds and loose.holds
     assert "does not hold" in str(strict)
+    assert fault != "no number" or strict.worst == np.inf
+
+
+def test_a_class_is_wrong_beside_a_huge_one_and_named_twice_beside_one_that_is_not_there() -> None:
+    huge = np.array([[4e9, 1.0, 0.5, 0.2, -np.inf]])
+    assert not _wrong(np.array([[0, 1]]), huge) and _wrong(np.array([[0, 2]]), huge)
+    tie = np.array([[2.0, 2.0, -np.inf, -np.inf]])
+    assert not _wrong(np.array([[0, 1, -1]]), tie) and _wrong(np.array([[0, 0, -1]]), tie)
 
 
 def test_what_is_not_promised_is_not_counted() -> None:

@@ -26,7 +26,7 @@ AT_ONCE = 1 << 22
 CONFIDENCE = 0.95
 STEPS = 60
 ROUNDING = 1e-9
-"""Of float64 sums: relative to the largest logit; of log-probabilities, in nats."""
+"""Of float64 sums: relative to a logit, and a hundredth of that to the largest; of log-probabilities, in nats."""
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many vectors are done."""
@@ -103,8 +103,8 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
             top = engine.topk(block[part], k)
             ids += int(_wrong(np.asarray(top.ids), logits[part]).sum())
             errors = _errors(np.asarray(top.ids), np.asarray(top.log_probs), log_probs[part])
-            worst = max(worst, float(errors.max()))
-            beyond += int((errors > eps + ROUNDING).sum())
+            worst = max(worst, float(np.where(np.isnan(errors), np.inf, errors).max()))
+            beyond += int((~(errors <= eps + ROUNDING)).sum())  # what is no number is none that was promised
         if progress is not None:
             progress(min(start + step, len(vectors)), len(vectors))
     count = len(vectors)
@@ -123,9 +123,12 @@ def normalised(logits: Doubles, exponents: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def tied(best: Array) -> Array:
-    """``[n, 1]``: by how much the logits ``best [n, k]`` may differ and be taken for equal, 1e-9 of the largest one."""
+    """``[n, k]``: by how much the logits ``best [n, k]`` may differ and be taken for equal.
+
+    1e-9 of their own size: beside one huge logit a share of that one would hide what is wrong about all others.
+    """
     size = np.where(np.isfinite(best), np.abs(best), 0.0)
-    return np.asarray(ROUNDING * size.max(axis=1, keepdims=True))
+    return np.asarray(ROUNDING * (size + 0.01 * size.max(axis=1, keepdims=True)))
 
 
 def _wrong(ids: Array, logits: Doubles) -> Array:
@@ -133,10 +136,11 @@ def _wrong(ids: Array, logits: Doubles) -> Array:
     k = ids.shape[1]
     best = -np.sort(-np.partition(logits, logits.shape[1] - k, axis=1)[:, -k:], axis=1)
     given = np.where(ids < 0, -np.inf, np.take_along_axis(logits, np.maximum(ids, 0), axis=1))
-    same = np.all(np.sort(ids, axis=1)[:, 1:] != np.sort(ids, axis=1)[:, :-1], axis=1) | (ids < 0).any(axis=1)
+    order = np.sort(ids, axis=1)
+    twice = ((order[:, 1:] == order[:, :-1]) & (order[:, 1:] >= 0)).any(axis=1)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(best - given) > tied(best)
-    return np.asarray((apart & ~(np.isneginf(best) & np.isneginf(given))).any(axis=1) | ~same)
+        near = np.abs(best - given) <= tied(best)
+    return np.asarray(~(near | (np.isneginf(best) & np.isneginf(given))).all(axis=1) | twice)
 
 
 def _errors(ids: Array, given: Doubles, exact: Doubles) -> Doubles:
