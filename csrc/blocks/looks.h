@@ -50,6 +50,8 @@ struct BlockList {
     int64_t closer_bytes = 0;
     const int32_t* groups = nullptr;
     int64_t count = 0, known = 0;     // to be opened; and to be asked for before they are
+    int32_t* opened = nullptr;        // which of them were, and [][16] of their classes; null: nobody asks
+    float *est = nullptr, *upper = nullptr;
 };
 
 // How many blocks of a list were passed, and opened; the classes that were found in them.

@@ -40,6 +40,21 @@ void Trail::begin(const Blocks& blocks, const LookQuery& own_look, const LookQue
         blocks.looks->sixteen(root.records + g * root.shape.group_bytes(), root.shape, middle, 0, &boxes[g * kNeighbours], top);
 }
 
+int32_t* Trail::room(int64_t count, float** est_there, float** upper_there) {
+    const size_t known = groups.size();
+    *est_there = &est[known * kNeighbours];
+    *upper_there = &upper[known * kNeighbours];
+    if (coming.size() < static_cast<size_t>(count)) coming.resize(count);
+    return coming.data();
+}
+
+void Trail::passed(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+        at[coming[i]] = static_cast<int32_t>(groups.size());
+        groups.push_back(coming[i]);
+    }
+}
+
 bool Run::begin(int sharing) {
     mark("set-up");
     const bool held = w_.rotated.take(*b_, hidden_);
@@ -159,7 +174,7 @@ void Run::leaves(const std::vector<int32_t>& groups, int64_t start, int64_t stop
     BlockList list{here.records, here.shape, bounds_, b_->filled, b_->there, b_->owner, ends_, b_->closer, closer_bytes_, nullptr, 0, 0};
     if (b_->closer == nullptr) list.closer_bytes = 0;
     while (start < stop) {
-        if (!full_ || trail_ != nullptr || mask_ != nullptr) {
+        if (!full_ || mask_ != nullptr) {
             if (wants(groups[start])) leaf(groups[start], static_cast<double>(bytes));
             ++start;
             continue;
@@ -168,7 +183,9 @@ void Run::leaves(const std::vector<int32_t>& groups, int64_t start, int64_t stop
         Pending& to = w_.pending;
         const size_t most = to.count < kPending ? kPending - to.count : 1;
         list.groups = &groups[start], list.count = stop - start, list.known = known - start;
+        if (trail_ != nullptr) list.opened = trail_->room(list.count, &list.est, &list.upper);
         const BlocksOpened some = b_->looks->opened(list, own_, tau_, static_cast<int64_t>(most), to.end(most));
+        if (trail_ != nullptr) trail_->passed(some.opened);
         start += some.passed;
         opened_ += some.opened;
         answer_.bytes += static_cast<double>(some.opened * bytes);

@@ -93,7 +93,12 @@ struct Trail {
     std::vector<int32_t> places;           // of the classes that were scored
     std::vector<double> z;                 // their logits
 
+    std::vector<int32_t> coming;           // where a look writes which blocks it opened
+
     void begin(const Blocks& blocks, const LookQuery& own_look, const LookQuery& closer_look);
+    // Where a look that opens at most `count` blocks writes which, and their classes' estimates; then how many it opened.
+    int32_t* room(int64_t count, float** est_there, float** upper_there);
+    void passed(int64_t count);
 };
 
 // hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where trees lie beside.

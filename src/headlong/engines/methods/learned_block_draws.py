@@ -11,7 +11,7 @@ import numpy as np
 
 from headlong import native
 from headlong.answers import Promise
-from headlong.engines.methods.learned_draws import CHOOSERS, CLOSER, JUDGES, as_shares, exact_lse, used
+from headlong.engines.methods.learned_draws import CHOOSERS, CLOSER, JUDGES, as_shares, known_lse, used
 from headlong.engines.reference.blocks import BlockSearch, looks
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -51,11 +51,12 @@ def taught_by_blocks(
 
 def _trial(teacher: Any, search: Any, eps: float, threads: int) -> Trial:
     """How far estimates are off, NaN where blocks do not answer."""
+    known = known_lse(teacher, eps, threads)
 
     def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
-        hidden = np.ascontiguousarray(hidden)
-        exact, error = exact_lse(teacher, hidden, eps, threads)
-        found = native.try_block_draws(teacher.capsule, search.capsule, hidden, eps, spends, tries, threads, 0)
+        exact, error = known(hidden)
+        some = np.ascontiguousarray(hidden)
+        found = native.try_block_draws(teacher.capsule, search.capsule, some, eps, spends, tries, threads, 0)
         return np.asarray(error + np.abs(found - exact))
 
     return trial
