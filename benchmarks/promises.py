@@ -37,7 +37,7 @@ from headlong.engines.reference.query import halves_of, products, radii
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
 
-SEEDS, ROTATIONS, EIGHTH, K, BLOCK = 3, 2000, 8, 10, 128
+SEEDS, ROTATIONS, EIGHTH, K, BLOCK = 6, 2000, 8, 10, 128
 CALIBRATION, COUNT, COSTED = 6000, 10_000, 300
 TIE = 1e-9
 TAUGHT = ("query", "calibration")

@@ -29,15 +29,15 @@ void Trail::begin(const Blocks& blocks, const LookQuery& own_look, const LookQue
     groups.clear();
     places.clear();
     z.clear();
-    // A box has its upper ends and its lower ones: half of x with each.
-    const BlockLevel& root = blocks.levels.front();
-    const auto nodes = static_cast<size_t>(root.groups * kNeighbours);
+    const auto nodes = static_cast<size_t>(blocks.levels.front().groups * kNeighbours);
     if (boxes.size() < nodes) boxes.resize(nodes);
-    float half[2 * kMostLook], top[kNeighbours];
     for (int64_t j = 0; j < blocks.look; ++j) half[j] = half[blocks.look + j] = 0.5f * own.x[j];
-    const LookQuery middle{half, own.lengths, own.add, own.slack};
-    for (int64_t g = 0; g < root.groups; ++g)
-        blocks.looks->sixteen(root.records + g * root.shape.group_bytes(), root.shape, middle, 0, &boxes[g * kNeighbours], top);
+}
+
+// A box has its upper ends and its lower ones: half of x with each.
+void Trail::middle_of(const Blocks& blocks, const uint8_t* record, int64_t group) {
+    float top[kNeighbours];
+    blocks.looks->sixteen(record, blocks.levels.front().shape, {half, own.lengths, own.add, own.slack}, 0, &boxes[group * kNeighbours], top);
 }
 
 int32_t* Trail::room(int64_t count, float** est_there, float** upper_there) {
@@ -69,8 +69,8 @@ bool Run::begin(int sharing) {
     w_.largest.clear();
     w_.ids.clear();
     if (!held) return false;
-    roots(sharing);
     if (trail_ != nullptr) trail_->begin(*b_, own_, closer_);
+    roots(sharing);
     seed();
     if (!reaches() || b_->levels.size() == 1) return true;
     const auto wanted = std::count_if(w_.bounds.begin(), w_.bounds.end(), [&](float bound) { return bound >= tau_; });

@@ -94,8 +94,11 @@ struct Trail {
     std::vector<double> z;                 // their logits
 
     std::vector<int32_t> coming;           // where a look writes which blocks it opened
+    float half[2 * kMostLook];             // the query's side of the middle of a box
 
     void begin(const Blocks& blocks, const LookQuery& own_look, const LookQuery& closer_look);
+    // The middles of a record of boxes.
+    void middle_of(const Blocks& blocks, const uint8_t* record, int64_t group);
     // Where a look that opens at most `count` blocks writes which, and their classes' estimates; then how many it opened.
     int32_t* room(int64_t count, float** est_there, float** upper_there);
     void passed(int64_t count);

@@ -221,12 +221,16 @@ void listed(Check& check) {
     const RecordShape one{count, tails};
     BlockList list{records.data(), rays ? RecordShape{2, tails, kRayNumbers} : one, values.data(), filled.data(), nullptr, rays ? owner.data() : nullptr,
                    along.data(), closer.data(), one.class_bytes(), order.data(), groups, groups};
+    const bool noted = noise.below(2) == 0;
     check.same("opened", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<int32_t> places(most + 2 * kNeighbours);
         std::vector<float> middle(places.size()), top(places.size());
         const OpenClasses to{places.data(), middle.data(), top.data()};
+        std::vector<int32_t> opened(groups);
+        std::vector<float> est(n), upper(n);
+        if (noted) list.opened = opened.data(), list.est = est.data(), list.upper = upper.data();
         const BlocksOpened some = looks_for(k.isa)->opened(list, query, tau, most, to);
-        put(out, some.passed), put(out, some.opened), put(out, some.found), put(out, middle);
+        put(out, some.passed), put(out, some.opened), put(out, some.found), put(out, middle), put(out, opened), put(out, est), put(out, upper);
         put(out, looks_for(k.isa)->closer_of(closer.data(), one, query, tau, to, some.found)), put(out, places), put(out, middle), put(out, top);
     });
 }
