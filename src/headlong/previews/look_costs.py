@@ -36,8 +36,9 @@ COUNTS = 256
 """How many numbers of exact rows are compared where the rest is drawn."""
 USED = 0.1
 """Of a radius: what is typical where a bet is made."""
-LEARNED = 0.5
-"""Of the rows that a variance of one takes: what vectors teach, since points lie in equal parts of a line of gaps."""
+LEARNED = 0.2
+"""Of the rows that a variance of one takes: what is drawn where vectors taught it. Points lie in equal parts of a line of gaps,
+and the widest are looked at closer first."""
 FARTHEST = 40.0
 """Nats: a radius beyond is as bad as any."""
 
