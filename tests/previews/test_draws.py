@@ -57,8 +57,8 @@ def test_what_is_learned_follows_the_spread() -> None:
 
     def trial(spread: float):  # type: ignore[no-untyped-def]
         def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-            noise = rng.standard_normal((len(hidden), len(spends), tries))
-            return np.abs(spread * noise / np.sqrt(np.array(spends)[:, None]))
+            noise = rng.standard_normal((len(hidden), len(spends), 1, tries))
+            return np.abs(spread * noise / np.sqrt(np.array(spends)[:, None, None]))
 
         return errors
 
@@ -74,8 +74,8 @@ def test_queries_of_unlike_spread_are_promised_near_the_rate() -> None:
     rng = np.random.default_rng(7)
 
     def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-        noise = rng.standard_normal((len(hidden), len(spends), tries))
-        return np.abs(0.01 * hidden[:, :1, None] * noise / np.sqrt(np.array(spends)[:, None]))
+        noise = rng.standard_normal((len(hidden), len(spends), 1, tries))
+        return np.abs(0.01 * hidden[:, :1, None, None] * noise / np.sqrt(np.array(spends)[:, None, None]))
 
     vectors = rng.lognormal(0, 0.3, (3256, 1))
     spend = learned_spend(errors, vectors[:256], vectors[256:], 0.01, 0.001)
@@ -85,16 +85,32 @@ def test_queries_of_unlike_spread_are_promised_near_the_rate() -> None:
     assert 0.001 / 8 < rate < 0.001 * 1.2
 
 
+def test_either_way_to_ask_keeps_the_rate() -> None:
+    """Where one way is wider, its errors say what is spent: the other's small ones do not make up for them."""
+    rng = np.random.default_rng(8)
+
+    def errors(*wide: float):  # type: ignore[no-untyped-def]
+        def tried(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
+            noise = rng.standard_normal((len(hidden), len(spends), len(wide), tries))
+            return np.abs(0.01 * np.array(wide)[:, None] * noise / np.sqrt(np.array(spends)[:, None, None]))
+
+        return tried
+
+    vectors = np.zeros((3256, 1))
+    both, worse = (learned_spend(errors(*wide), vectors[:256], vectors[256:], 0.01, 0.01) for wide in ((0.1, 1.0), (1.0,)))
+    assert both is not None and worse is not None and both == pytest.approx(worse, rel=0.2)
+
+
 def test_nothing_is_learned_of_errors_that_no_number_of_rows_cures() -> None:
     def biased(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-        return np.full((len(hidden), len(spends), tries), 1.0)
+        return np.full((len(hidden), len(spends), 2, tries), 1.0)
 
     assert learned_spend(biased, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01) is None
 
 
 def test_what_is_proved_costs_next_to_nothing() -> None:
     def silent(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-        return np.full((len(hidden), len(spends), tries), np.nan)
+        return np.full((len(hidden), len(spends), 2, tries), np.nan)
 
     spend = learned_spend(silent, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01)
     assert spend is not None and 0 < spend < 0.1

@@ -1,7 +1,7 @@
 """How many rows a normaliser's sample takes, learned from queries: as few as keep the promise.
 
     n = spend * (r^2 + r) rows,   r = sum u / (eps * sum)    one number ``spend`` for all queries (csrc/normaliser/by_draws.cpp)
-    L(q, spend) = the share of query q's samples with |estimate - lse| > eps
+    L(q, spend) = the share of query q's samples with |estimate - lse| > eps, in the worse of the ways to ask
     the least spend before the first of those tried, from the dearest on, whose L does not show a rate of at most delta
     (calibrated_radii.controlled)
 
@@ -22,14 +22,14 @@ AROUND = (2.6, 1.6, 1.25, 1.1, 1.03, 0.97, 0.92, 0.87, 0.82, 0.77, 0.72, 0.68, 0
 """What is tried, in units of the spend that errors normal for each query would take."""
 AT_ONCE = 4
 """Of these so many are tried together: the first that fails is the last."""
-TRIES = 8
-"""Samples of each query's rows: one in a thousand is made of the small chances of many, which few samples miss."""
+TRIES = 4
+"""Samples of each query's rows and way to ask: one in a thousand is made of the small chances of many, which few samples miss."""
 PLENTY, LEAST = 4, 2000
 """Queries: so many times the fewest that a rate takes, and no fewer than these where they are there."""
 LEAST_SPEND, MOST_SPEND = 0.05, 1000.0
 
 Trial = Callable[[Doubles, list[float], int], Doubles]
-"""``(hidden [n, dim], spends, tries) -> |estimate - lse| [n, spends, tries]``, NaN where nothing is drawn."""
+"""``(hidden [n, dim], spends, tries) -> |estimate - lse| [n, spends, ways, tries]``, NaN where nothing is drawn."""
 
 
 def first_spend(delta: float) -> float:
@@ -44,7 +44,7 @@ def learned_spend(
     fails for which nothing is drawn."""
     start = first_spend(delta)
     queries = bounded_by[-max(LEAST, PLENTY * enough(delta)) :]
-    likely = _likely(trial(chosen_by, [start], 2 * TRIES)[:, 0], start, eps, allowed(len(queries), delta))
+    likely = _likely(trial(chosen_by, [start], 4 * TRIES)[:, 0], start, eps, allowed(len(queries), delta))
     spends, losses = [likely * part for part in AROUND], np.zeros((len(queries), 0))
     found: int | None = -1
     while found == losses.shape[1] - 1 < len(spends) - 1:
@@ -56,9 +56,9 @@ def learned_spend(
 
 def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:
     """The spend with which about ``rate`` of errors are beyond ``eps``, if each query's are normal and as wide as ``errors``
-    ``[n, tries]``, those of the spend ``start``."""
+    ``[n, ways, tries]``, those of the spend ``start``."""
     with np.errstate(invalid="ignore"):
-        squares = np.where(np.isnan(errors), 0.0, errors**2).mean(axis=1)
+        squares = np.where(np.isnan(errors), 0.0, errors**2).mean(axis=2).max(axis=1)
     low, high = math.log(LEAST_SPEND), math.log(MOST_SPEND)
     for _ in range(40):
         middle = 0.5 * (low + high)
@@ -69,7 +69,7 @@ def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:
 
 
 def missed(trial: Trial, queries: Doubles, spends: list[float], eps: float, otherwise: float = 0.0) -> Doubles:
-    """How often each query's tries failed ``[n, spends]``; what was not drawn fails at the rate ``otherwise``."""
+    """How often each query's tries failed in the worse way ``[n, spends]``; what was not drawn fails at the rate ``otherwise``."""
     errors = trial(queries, spends, TRIES)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(np.isnan(errors), otherwise, errors > eps).mean(axis=2))
+        return np.asarray(np.where(np.isnan(errors), otherwise, errors > eps).mean(axis=3).max(axis=2))

@@ -57,7 +57,7 @@ def _trial(teacher: Any, search: Any, eps: float, threads: int) -> Trial:
         exact, error = known(hidden)
         some = np.ascontiguousarray(hidden)
         found = native.try_block_draws(teacher.capsule, search.capsule, some, eps, spends, tries, threads, 0)
-        return np.asarray(error + np.abs(found - exact))
+        return np.asarray(error + np.abs(found - exact))[:, :, None]
 
     return trial
 

@@ -1,7 +1,7 @@
 """What calibration vectors teach of the rows that a normaliser takes: a plan's ``draws``, tried on what will draw.
 
-Both ways to ask are tried, each on every other vector: for the normaliser alone, and for the best ids too, which are scored
-before anything is drawn. The rate is that of a call that is as likely one as the other.
+Both ways to ask are tried on every vector: for the normaliser alone, and for the best ids too, which are scored before anything
+is drawn. The rate holds for either: who only ever asks one way has the worse of the two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JUDGES, CHOOSERS = 8, 256
 """Vectors that say what is typical of a radius, and that say which spends are worth trying."""
 BEST, CLOSER = 10, 1024
 """Classes that are asked for, and those that a deeper level is judged by."""
-CLOSE = 20
+CLOSE = 100
 """How much closer than ``eps`` the normalisers are known that estimates are compared with."""
 START, LEAST = 0.1, 1e-4
 """Of a radius: the first guess at what is typical, and the least."""
@@ -58,12 +58,10 @@ def _trial(teacher: native.Teacher, layer: Layer, eps: float, threads: int) -> T
 
     def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
         exact, error = known(hidden)
-        found = np.empty((len(hidden), len(spends), tries))
-        for way, k in enumerate((0, min(BEST, layer.vocab))):
-            some = np.ascontiguousarray(hidden[way::2])
-            if len(some):
-                found[way::2] = teacher.try_draws(some, k, eps, spends, tries, threads, 0)
-        return error + np.abs(found - exact)
+        some = np.ascontiguousarray(hidden)
+        asked = (0, min(BEST, layer.vocab))
+        found = np.stack([teacher.try_draws(some, k, eps, spends, tries, threads, 0) for k in asked], axis=2)
+        return np.asarray(error[..., None] + np.abs(found - exact[..., None]))
 
     return trial
 
