@@ -23,7 +23,7 @@ AROUND = (2.6, 1.6, 1.25, 1.1, 1.03, 0.97, 0.92, 0.87, 0.82, 0.77, 0.72, 0.68, 0
 AT_ONCE = 4
 """Of these so many are tried together: the first that fails is the last."""
 TRIES = 4
-"""Samples of each query's rows and way to ask: one in a thousand is made of the small chances of many, which few samples miss."""
+"""Samples of each query's rows, each way to ask: one in a thousand is made of the small chances of many, which few miss."""
 PLENTY, LEAST = 4, 2000
 """Queries: so many times the fewest that a rate takes, and no fewer than these where they are there."""
 LEAST_SPEND, MOST_SPEND = 0.05, 1000.0
@@ -69,7 +69,7 @@ def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:
 
 
 def missed(trial: Trial, queries: Doubles, spends: list[float], eps: float, otherwise: float = 0.0) -> Doubles:
-    """How often each query's tries failed in the worse way ``[n, spends]``; what was not drawn fails at the rate ``otherwise``."""
+    """How often each query's tries failed in the worse way ``[n, spends]``; what was not drawn does at the rate ``otherwise``."""
     errors = trial(queries, spends, TRIES)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(np.isnan(errors), otherwise, errors > eps).mean(axis=3).max(axis=2))
