@@ -69,7 +69,7 @@ def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:
 
 
 def missed(trial: Trial, queries: Doubles, spends: list[float], eps: float, otherwise: float = 0.0) -> Doubles:
-    """How often each query's tries failed in the worse way ``[n, spends]``; what was not drawn does at the rate ``otherwise``."""
+    """How often each query's tries failed in the worse way ``[n, spends]``; what was not drawn at the rate ``otherwise``."""
     errors = trial(queries, spends, TRIES)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(np.isnan(errors), otherwise, errors > eps).mean(axis=3).max(axis=2))
