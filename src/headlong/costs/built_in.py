@@ -25,6 +25,7 @@ class Costs(NamedTuple):
     ``level``     threads that start and end a pass together
     ``call``      a call that reads next to nothing
     ``source``    where the numbers are from, in words
+    ``threads``   how many those are: a search that is one thread's takes so many times as long
     """
 
     memory: float
@@ -36,17 +37,18 @@ class Costs(NamedTuple):
     level: float
     call: float
     source: str = "built in"
+    threads: int = 2
 
 
-TERMS = Costs._fields[:-1]
+TERMS = Costs._fields[:-2]
 BUILT_IN = Costs(0.0235, 0.0095, 0.0115, 22.0, 0.095, 2.0, 2500.0, 6900.0)
 """Two cores of an AMD EPYC of 2022, threads included."""
 RANGE = 16.0
 """How far from the built-in number one is believed."""
 
 
-def settled(measured: Mapping[str, float], source: str) -> Costs:
-    """The costs that trials speak for: those of their terms that can be believed, in steps."""
+def settled(measured: Mapping[str, float], source: str, threads: int = BUILT_IN.threads) -> Costs:
+    """The costs that trials by ``threads`` speak for: those of their terms that can be believed, in steps."""
     found: dict[str, float] = {}
     for name in TERMS:
         usual, value = getattr(BUILT_IN, name), measured.get(name, math.nan)
@@ -57,4 +59,4 @@ def settled(measured: Mapping[str, float], source: str) -> Costs:
     if not found:
         return BUILT_IN
     said = f"{source}; {', '.join(left)} built in: the measured value is not plausible" if left else source
-    return BUILT_IN._replace(**found, source=said)
+    return BUILT_IN._replace(**found, source=said, threads=threads)

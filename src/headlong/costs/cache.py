@@ -51,7 +51,7 @@ def _found(asked: str, level: str, threads: int) -> Costs:
     if not (isinstance(measured, dict) and set(measured) == set(TERMS)):
         measured = {name: round(value, 6) for name, value in trials(threads).items()}
         write(path, {**known, key: measured})
-    return settled(measured, "measured on this machine")
+    return settled(measured, "measured on this machine", threads)
 
 
 def pinned(path: str) -> Costs:

@@ -1,17 +1,28 @@
-"""Whether blocks read less than a look at all classes, counted on some calibration vectors."""
+"""Whether blocks answer sooner than a look at all classes: what calibration vectors open, priced by what this machine costs.
+
+    ns of a search  =  call + threads * (memory * what every search reads + gathered * what it opens)
+                       + rows * (threads * row + gathered * a row's bytes)                        a search is one thread's
+    ns of a look    =  call + passes + bytes of every class + the same of the classes that are looked at closer, and of rows
+
+Both are those of a call after another, half of whose bytes are in the caches: between a loop and cold calls.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from headlong import native
 from headlong.arrays import Array
+from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Plan
+from headlong.previews.look_costs import SET_UP, scanned
+from headlong.previews.look_costs import TOGETHER as BATCH
 from headlong.previews.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
 from headlong.previews.whitening import Basis
 
@@ -20,10 +31,14 @@ JUDGES = 16
 ASKED = (1, 16, 64, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
 LESS = 0.5
-"""Of the bytes of a look at all classes: what blocks may read to be worth their while."""
+"""Of the bytes of a look at all classes: what blocks may read for a normaliser to be worth their while."""
+LONGER, SHORTER = 1.5, 1 / 1.5
+"""How long a look takes beside what its bytes are priced at: of one query, which waits for threads and compares all classes,
+and in large batches, which share more than eight do (``benchmarks/block_choice.py``)."""
 TOGETHER = 5.0
-"""Times fewer bytes than such a look, from which batches of any size are searched for: there a look at all classes is read once
-for all queries, but its products are each query's own (``benchmarks/phrases.py``; beyond, two at once)."""
+"""Times fewer bytes than a look at all classes, from which rays are not tried."""
+MOST_STREAMS = 4
+"""Threads that take all of the bandwidth of the memory."""
 RAYS_FROM = 4096
 """Classes from which rays are tried: their directions are a matrix that every query reads."""
 WITHIN = (1e-3, 1e-2, 5e-2)
@@ -75,22 +90,81 @@ def _judges(vectors: Doubles) -> Doubles:
     return np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
 
 
+class Counted(NamedTuple):
+    """Of one query: bytes that every query reads, bytes that it opens, and rows; ``items`` of what it opens, where each of them
+    is asked for alone; the share of queries that have to be asked again, another way."""
+
+    every: float
+    opened: float
+    rows: float
+    items: float = 0.0
+    again: float = 0.0
+
+
 def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
-    """``most, batch``: the largest of :data:`ASKED` for which a search reads less than a look at all classes, on some vectors
-    (0: none), and how many queries at once."""
+    """``most, batch``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on some
+    vectors (0: none), and how many queries at once."""
     if native.isa() == native.REFERENCE:
         return min(ASKED[1], layer.vocab), FEW  # it is asked for to be read, not to be fast
-    most, batch, look = 0, FEW, look_bytes(plan)
+    most, batch, costs = 0, FEW, here()
+    if not plan.levels:
+        return most, batch
     for k in ASKED:
         if k > layer.vocab:
             break
-        read = read_by(layer, blocks, vectors, share, k, LESS * look)
-        if math.isinf(read):
-            break
+        found = searched(layer, blocks, vectors, share, k)
+        look = Counted(look_bytes(plan), 0.0, k)
+        if not sooner(layer, plan, found, look, 1, costs):  # what every look reads says so mostly: no look has to be made
+            look = looked(layer, plan, vectors, k)
+            if not sooner(layer, plan, found, look, 1, costs):
+                break
         most = k
-        if k == ASKED[1] and read * TOGETHER <= look:
+        if k == ASKED[1] and sooner(layer, plan, found, look, BATCH, costs):
             batch = EVERY
     return most, batch
+
+
+def sooner(layer: Layer, plan: Plan, search: Counted, look: Counted, batch: int, costs: Costs) -> bool:
+    """Whether the search is over before the look is, for one query of ``batch``."""
+    row, alone = layer.dim * layer.weight.itemsize, costs.threads if batch == 1 else 1
+    asked = alone * costs.row + costs.gathered * row
+    searching = costs.call / batch + min(alone, MOST_STREAMS) * costs.memory * search.every / batch
+    searching += alone * costs.gathered * search.opened + asked * search.rows
+    products = look.every * costs.product
+    looking = costs.call / batch + max(scanned(look.every, costs) / batch, products)
+    if plan.rotation is not None:
+        looking += SET_UP[batch > 1] * costs.level
+    closer = costs.threads * costs.row * look.items + costs.gathered * look.opened + asked * look.rows
+    dense = max(scanned(layer.vocab * row, costs) / batch, layer.vocab * row * costs.product)
+    return searching <= (LONGER if batch == 1 else SHORTER) * (looking + min(closer, dense)) * (1 - search.again)
+
+
+def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
+    """What searches for the ``k`` best read on average of some vectors."""
+    search, judges = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors)
+    rays = None if blocks.rays is None else blocks.rays.directions
+    arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records, rays)
+    every, rows, read = float(sum(array.nbytes for array in arrays if array is not None)), 0.0, 0.0
+    done = 0.0
+    for row in judges:  # each alone: together they would share what they read
+        answer = search.topk(row[None], k, None, 1)
+        done += float(answer[5][0]) / len(judges)
+        rows, read = rows + float(answer[2][0]) / len(judges), read + float(answer[3][0]) / len(judges)
+    return Counted(every, max(0.0, read - every - rows * layer.dim * layer.weight.itemsize), rows, again=1 - done)
+
+
+def looked(layer: Layer, plan: Plan, vectors: Doubles, k: int) -> Counted:
+    """The same of looks at all classes."""
+    norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
+    reader = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
+    every, rows, opened = look_bytes(plan), 0.0, 0.0
+    judges = _judges(vectors)
+    for row in judges:
+        answer = reader.topk(row[None], k, math.inf, None, False, 1)
+        rows += float(answer[6][0]) / len(judges)
+        opened += max(0.0, float(answer[7][0] - every - answer[6][0] * layer.dim * layer.weight.itemsize)) / len(judges)
+    each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
+    return Counted(every, opened, rows, opened / each)
 
 
 def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
