@@ -106,7 +106,7 @@ class ColumnReader {
     const ColumnKernels* column = nullptr;
 
     int64_t blocks() const { return (rotated_dim + kColumns - 1) / kColumns; }
-    double linked(double z) const { return link.form == LinkForm::affine ? z * link_a + link_b : link_a * std::tanh(z / link_a); }
+    double linked(double z) const { return headlong::linked(link.form, link_a, link_b, z); }
     double logit(const double* hidden, int64_t id) const;
 
     // x [rotated_dim], hidden [dim]; `key` names the query's noise. The link has to be affine.

@@ -198,6 +198,17 @@ class BoundExecutor {
                         static_cast<double>(e.padded) * 4 * (1 + e.dense.slack.size());
     }
 
+    // The scales of a level's segments.
+    template <typename Codes>
+    Floats set_scale(const nb::sequence& level, Codes& to) {
+        Floats scale = nb::cast<Floats>(level[2]);
+        check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() && static_cast<int64_t>(scale.shape(1)) == executor_.padded,
+              "scale must be [segments, padded vocab]");
+        to.scale = scale.data();
+        keep(scale);
+        return scale;
+    }
+
     void set_level(const nb::sequence& level, int64_t width) {
         check(nb::len(level) == 6, "a level is (codes, layout, scale, slack, terms, adds)");
         Executor& e = executor_;
@@ -224,12 +235,7 @@ class BoundExecutor {
                   "codes must be [blocks, words, 64, 4] uint8");
             to.codes = static_cast<const uint8_t*>(codes.data());
             to.words = words;
-            Floats scale = nb::cast<Floats>(level[2]);
-            check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() &&
-                      static_cast<int64_t>(scale.shape(1)) == e.padded,
-                  "scale must be [segments, padded vocab]");
-            to.scale = scale.data();
-            keep(scale);
+            const Floats scale = set_scale(level, to);
             if (e.kernels->summed) to.sums = code_sums(to, e.padded);
             to.bytes = static_cast<double>(codes.nbytes()) + static_cast<double>(scale.nbytes()) + static_cast<double>(to.sums.size() * 4);
         } else {
@@ -295,12 +301,7 @@ class BoundExecutor {
               "a deeper level's codes are [vocab, bytes] uint8");
         to.codes = static_cast<const uint8_t*>(codes.data());
         keep(codes);
-        Floats scale = nb::cast<Floats>(level[2]);
-        check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() &&
-                  static_cast<int64_t>(scale.shape(1)) == e.padded,
-              "scale must be [segments, padded vocab]");
-        to.scale = scale.data();
-        keep(scale);
+        set_scale(level, to);
         to.adds = nb::cast<bool>(level[5]);
         set_slack(level, width, to.slack, to.terms);
         check(!to.terms.empty(), "a deeper level has a radius");

@@ -36,8 +36,8 @@ std::vector<Scored> nucleus_of(const SearchResult& found, double top_p, double s
     }
     if (best.empty()) return {};
     const double rest = static_cast<double>(vocab) * std::exp(std::min((found.floor - best.front().z) * scale, 0.0));
-    const size_t size = nucleus_size(mass, top_p, sum);
-    if (nucleus_size(mass, top_p, sum + rest) != size || sum < top_p * (sum + rest)) return {};
+    const size_t size = nucleus_size(mass, top_p * sum);
+    if (nucleus_size(mass, top_p * (sum + rest)) != size || sum < top_p * (sum + rest)) return {};
     best.resize(size);
     return best;
 }

@@ -26,6 +26,19 @@ inline F pick(I mask, F yes, F no) { return reinterpret_cast<F>((mask & reinterp
 inline F vmax(F a, F b) { return pick(a > b, a, b); }
 inline F vmin(F a, F b) { return pick(a < b, a, b); }
 
+// Whole numbers from 0 to 255 as bytes. (Compilers take AVX2's lanes apart, one by one.)
+inline B bytes_of(I v) {
+#if defined(__AVX2__) && LANES == 8
+    const __m256i wide = reinterpret_cast<__m256i>(v);
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1)), all = _mm_packus_epi16(half, half);
+    B out;
+    std::memcpy(&out, &all, sizeof out);
+    return out;
+#else
+    return __builtin_convertvector(v, B);
+#endif
+}
+
 // The first `there` entries, zeros behind.
 inline F some(const float* p, int64_t there) {
     float all[LANES] = {};
@@ -207,10 +220,10 @@ float quantise(const float* values, int64_t n, int bits, float inverse, float* w
         if (bits == 8) {
             w = vmin(vmax(v * inverse, splat(-top)), splat(top));
             w = (w + 12582912.f) - 12582912.f;  // to the nearest integer
-            *bytes = __builtin_convertvector(__builtin_convertvector(w, I) + 128, B);
+            *bytes = bytes_of(__builtin_convertvector(w, I) + 128);
         } else {
             const I u = __builtin_convertvector(vmin(vmax(v * inverse, splat(-half)) + half, splat(top)), I);
-            *bytes = __builtin_convertvector(u, B);
+            *bytes = bytes_of(u);
             w = __builtin_convertvector(2 * u + 1, F) - 2 * half;
         }
         return w;

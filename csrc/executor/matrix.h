@@ -31,7 +31,7 @@ struct Matrix {
     }
     double linked(double z) const {
         if (link.form == LinkForm::table) return tabled(z);
-        return link.form == LinkForm::affine ? z * link_a + link_b : link_a * std::tanh(z / link_a);
+        return headlong::linked(link.form, link_a, link_b, z);
     }
     double row_bytes() const { return static_cast<double>(dim) * (kind == Kind::f32 ? 4 : 2); }
 

@@ -118,6 +118,15 @@ void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const
 Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
                                uint64_t key, int threads, Known& known, Answer& answer);
 
+// sampling/nucleus_size.cpp: the nucleus of top_p where masses are known, `target` being top_p of all: how many of masses that
+// fall, or of classes in any order, which those that stay are brought to the front of
+struct Massive {
+    int64_t id;
+    double z, mass;
+};
+size_t nucleus_size(const std::vector<double>& mass, double target);
+size_t select_nucleus(std::vector<Massive>& all, double target);
+
 // sampling/sample.cpp, sampling/gumbel_keys.cpp: samples
 Status resolve_sample(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
                                 Draw* draws, Answer& answer);
@@ -126,7 +135,6 @@ bool find_best(const Executor& e, Look& look, int q, const Question& question, i
                     Answer& answer);
 void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer);
 void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer);
-size_t nucleus_size(const std::vector<double>& mass, double top_p, double total);
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule);
 Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
 bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,

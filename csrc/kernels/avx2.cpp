@@ -232,6 +232,8 @@ inline void ask_ahead(const uint8_t* from) {
     for (int line = 0; line < 4; ++line) _mm_prefetch(reinterpret_cast<const char*>(from) + line * 64, _MM_HINT_T1);
 }
 
+#include "kernels/avx2_codes.inl"
+
 // Half a block (32 classes) of one query: 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
 // Codes of fewer bits are taken out of their words first, and fit the 8-bit instruction.
 template <int Bits>
@@ -273,16 +275,9 @@ void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const i
             low[v] = _mm256_add_epi32(low[v], _mm256_add_epi32(_mm256_madd_epi16(e, x1e), _mm256_madd_epi16(o, x1o)));
         }
     }
-    __m256i o0 = _mm256_set1_epi32(offset[0]), o1 = _mm256_set1_epi32(offset[1]);
-    for (int v = 0; v < 4; ++v) {
-        if (Bits < 8) high[v] = _mm256_slli_epi32(high[v], 1), low[v] = _mm256_slli_epi32(low[v], 1);
-        __m256 a = _mm256_cvtepi32_ps(_mm256_sub_epi32(high[v], o0)), b = _mm256_cvtepi32_ps(_mm256_sub_epi32(low[v], o1));
-        __m256 dot = _mm256_fmadd_ps(a, _mm256_set1_ps(256.f), b);
-        __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
-        __m256 start = base == nullptr ? _mm256_loadu_ps(est + 8 * v)
-                                       : _mm256_add_ps(_mm256_loadu_ps(base + 8 * v), _mm256_set1_ps(add));
-        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, start));
-    }
+    __m256 dots[4];
+    join_planes<Bits>(high, low, offset, dots);
+    put_estimates(dots, step, scale, base, add, est);
 }
 
 // The same of 8-bit codes whose sums fit 32 bits with the query's two planes in one: 256 of the first and one of the second are 16 bits.
@@ -308,26 +303,17 @@ void scan_half_at_once(const uint8_t* half, const uint8_t* ahead, int64_t words,
         }
     }
     const __m256i all = _mm256_set1_epi32(static_cast<int32_t>(256u * static_cast<uint32_t>(offset[0]) + static_cast<uint32_t>(offset[1])));
-    for (int v = 0; v < 4; ++v) {
-        const __m256 dot = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum[v], all));
-        const __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
-        const __m256 start = base == nullptr ? _mm256_loadu_ps(est + 8 * v)
-                                             : _mm256_add_ps(_mm256_loadu_ps(base + 8 * v), _mm256_set1_ps(add));
-        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, start));
-    }
+    __m256 dots[4];
+    for (int v = 0; v < 4; ++v) dots[v] = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum[v], all));
+    put_estimates(dots, step, scale, base, add, est);
 }
 
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
              int64_t stride) {
-    const auto whole = words <= kWordsAtOnce ? scan_half_at_once : scan_half<8>;
-    const auto scan = bits == 8 ? whole : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
-    for (int q = 0; q < n; ++q)
-        for (int half = 0; half < 2; ++half) {
-            const uint8_t* ahead = q + half == 0 ? block + kReadAhead : nullptr;
-            scan(block + half * 128, ahead, words, planes + q * words * (8 / bits) * 8, offset + 2 * q, step[q], scale + half * 32,
-                 base == nullptr ? nullptr : base + half * 32, add[q], est + q * stride + half * 32);
-        }
+    const ScanHalf whole = words <= kWordsAtOnce ? scan_half_at_once : scan_half<8>;
+    const ScanHalf scan = bits == 8 ? whole : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
+    scan_halves(scan, block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
 }
 
 // As numbers of 16 bits: only codes of fewer than 8 bits do not saturate the 8-bit instruction.
@@ -342,8 +328,6 @@ inline void add_products(__m256i& sum, __m256i codes, __m256i x) {
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));
     }
 }
-
-#include "kernels/common/dot_codes_8_wide.inl"
 
 // ---- queries side by side ----
 

@@ -22,6 +22,8 @@ inline void add_dots(__m256i& sum, __m256i codes, __m256i x) {
 #endif
 }
 
+#include "kernels/avx2_codes.inl"
+
 // Half a block (32 classes) of one query.
 template <int Bits>
 void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, float step,
@@ -50,35 +52,20 @@ void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const i
             }
         }
     }
-    const __m256i o0 = _mm256_set1_epi32(offset[0]), o1 = _mm256_set1_epi32(offset[1]);
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-        if (Bits < 8) high[v] = _mm256_slli_epi32(high[v], 1), low[v] = _mm256_slli_epi32(low[v], 1);
-        const __m256 a = _mm256_cvtepi32_ps(_mm256_sub_epi32(high[v], o0)), b = _mm256_cvtepi32_ps(_mm256_sub_epi32(low[v], o1));
-        const __m256 dot = _mm256_fmadd_ps(a, _mm256_set1_ps(256.f), b);
-        const __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
-        const __m256 start = base == nullptr ? _mm256_loadu_ps(est + 8 * v)
-                                             : _mm256_add_ps(_mm256_loadu_ps(base + 8 * v), _mm256_set1_ps(add));
-        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dot, unit, start));
-    }
+    __m256 dots[4];
+    join_planes<Bits>(high, low, offset, dots);
+    put_estimates(dots, step, scale, base, add, est);
 }
 
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
              int64_t stride) {
-    const auto scan = bits == 8 ? scan_half<8> : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
-    for (int q = 0; q < n; ++q)
-        for (int half = 0; half < 2; ++half) {
-            const uint8_t* ahead = q + half == 0 ? block + kReadAhead : nullptr;
-            scan(block + half * 128, ahead, words, planes + q * words * (8 / bits) * 8, offset + 2 * q, step[q], scale + half * 32,
-                 base == nullptr ? nullptr : base + half * 32, add[q], est + q * stride + half * 32);
-        }
+    const ScanHalf scan = bits == 8 ? scan_half<8> : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
+    scan_halves(scan, block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
 }
 
 template <int Bits>
 inline void add_products(__m256i& sum, __m256i codes, __m256i x) { add_dots(sum, codes, x); }
-
-#include "kernels/common/dot_codes_8_wide.inl"
 
 // ---- queries side by side ----
 

@@ -5,6 +5,7 @@
 // Per-class arrays are padded to a multiple of 64 classes, so every `n` below is a multiple of 64.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/slack.h"
@@ -41,6 +42,9 @@ struct Link {
     const float* table = nullptr;  // base and slope of cell 0, of cell 1, ...
     float start = 0, step = 1, inverse = 1, cells = 0, slop = 0;  // cells: those between two knots
 };
+
+// The first two forms in float64, of `a` and `b` before they were rounded.
+inline double linked(LinkForm form, double a, double b, double z) { return form == LinkForm::affine ? z * a + b : a * std::tanh(z / a); }
 
 // Coordinates of one query that have a step of their own, and where a block of codes and the classes' scales hold them.
 struct Strip {

@@ -11,40 +11,6 @@ namespace {
 
 constexpr int64_t kHeldBytes = int64_t{1} << 25;  // of logits at once
 
-struct Massive {
-    int64_t id;
-    double z, mass;
-};
-
-// How many of `all`, which it reorders, come before the mass of the larger ones reaches `target`: the place is selected, larger
-// logits to the front; among equals, which no comparison tells apart, it is a quotient, and the smaller ids come first.
-size_t nucleus(std::vector<Massive>& all, double target) {
-    size_t first = 0, last = all.size();
-    double before = 0;
-    for (uint64_t turn = 0; first < last; ++turn) {
-        const double pivot = all[first + mix(turn + last) % (last - first)].z;
-        const auto begin = all.begin() + static_cast<int64_t>(first), end = all.begin() + static_cast<int64_t>(last);
-        const auto equal = std::partition(begin, end, [&](const Massive& m) { return m.z > pivot; });
-        const auto less = std::partition(equal, end, [&](const Massive& m) { return m.z == pivot; });
-        double above = before;
-        for (auto m = begin; m != equal; ++m) above += m->mass;
-        if (above >= target && begin != equal) {
-            last = static_cast<size_t>(equal - all.begin());
-            continue;
-        }
-        const double mass = equal->mass, tied = mass * static_cast<double>(less - equal);
-        if (!(above + tied < target)) {
-            const double wanted = mass > 0 ? std::ceil((target - above) / mass) : 1;
-            const int64_t some = std::clamp<int64_t>(static_cast<int64_t>(wanted), above > 0 ? 0 : 1, less - equal);
-            std::nth_element(equal, equal + some, less, [](const Massive& a, const Massive& b) { return a.id < b.id; });
-            return static_cast<size_t>(equal - all.begin() + some);
-        }
-        before = above + tied;
-        first = static_cast<size_t>(less - all.begin());
-    }
-    return last;
-}
-
 // The classes that top_k, then top_p and min_p keep, in no order.
 std::vector<Scored> kept_of(const Executor& e, const double* z, const SampleRule& rule) {
     std::vector<Scored> all;
@@ -65,7 +31,7 @@ std::vector<Scored> kept_of(const Executor& e, const double* z, const SampleRule
         total += mass;
         if (f >= floor) left.push_back({s.id, s.z, mass});
     }
-    left.resize(rule.top_p < 1 ? nucleus(left, rule.top_p * total) : left.size());
+    left.resize(rule.top_p < 1 ? select_nucleus(left, rule.top_p * total) : left.size());
     all.clear();
     for (const Massive& m : left) all.push_back({m.id, m.z});
     return all;

@@ -13,14 +13,6 @@ constexpr int64_t kFirst = 1;  // classes by key at first
 
 }  // namespace
 
-// How many classes, in falling order of `mass`, have less than top_p of `total` before them.
-size_t nucleus_size(const std::vector<double>& mass, double top_p, double total) {
-    double before = 0;
-    size_t size = 0;
-    while (size < mass.size() && (size == 0 || before < top_p * total)) before += mass[size++];
-    return size;
-}
-
 // Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule) {
     if (sorted.empty()) return sorted;
@@ -28,7 +20,7 @@ std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, cons
     std::vector<double> mass;
     double total = 0;
     for (const Scored& s : sorted) mass.push_back(std::exp(e.linked(s.z) * beta - most)), total += mass.back();
-    size_t keep = rule.top_p < 1 ? nucleus_size(mass, rule.top_p, total) : sorted.size();
+    size_t keep = rule.top_p < 1 ? nucleus_size(mass, rule.top_p * total) : sorted.size();
     const double floor = rule.min_p > 0 ? std::log(rule.min_p) : -kInf;
     while (keep > 1 && e.linked(sorted[keep - 1].z) * beta - most < floor) --keep;
     sorted.resize(keep);
