@@ -45,7 +45,7 @@ LAW: dict[str, set[str]] = {
     "engines/structured": {*CORE, "checks", "native", "engines", "engines/reference"},
     "engines/mixture": READING - {"engines/adaptive", "engines/device"},
     "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive"},
-    "engines/device/kernels": {"triton"},
+    "engines/device/kernels": {"triton", "plan", "links"},
     "compile": READING,
     "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},

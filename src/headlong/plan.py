@@ -31,6 +31,12 @@ ESTIMATE_ROUNDING = 2.0**-20
 """An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""
 
 
+PLANES = 32512.0
+"""Largest whole number of the two int8 planes in which a query is read, 256 * 127."""
+TERM_KINDS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
+"""What a :class:`Term` may be; native code and kernels number them in this order (``csrc/executor/plan.h``)."""
+
+
 class Term(NamedTuple):
     """The query's half of one summand of the radius; ``row`` of the slack is the other (-1: the term's own position).
 

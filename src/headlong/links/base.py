@@ -14,6 +14,8 @@ from headlong.errors import OptionError
 Floats = NDArray[np.float64]
 Lowered = tuple[str, float, float] | tuple[str, float, float, Floats, float, float, float]
 
+FORMS = ("affine", "softcap", "table")
+"""What a link is lowered to; native code and kernels number the forms in this order (``csrc/kernels/kernels.h``)."""
 ROUNDING = 2.0**-50
 """f computed in float64 is within this, relative to its largest term, of f: a few roundings, and libm's tanh."""
 TINY = float(np.finfo(np.float64).tiny)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import headlong as hl
-from headlong import native
+from headlong import native, plan
 from headlong.engines.reference import nucleus, query
+from headlong.links.base import FORMS
 
 MASSES = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(1e-6, 1.0)).map(lambda mass: np.sort(mass)[::-1].copy())
 VECTORS = hnp.arrays(np.float64, st.integers(1, 70), elements=st.floats(-1e6, 1e6).map(lambda x: x if abs(x) > 1e-6 else 0.0))
@@ -73,3 +76,16 @@ def test_peaks_are_split_alike(x: np.ndarray) -> None:
     ours = query.split_peaks(x)
     wide = math.sqrt(len(x) / 3)
     np.testing.assert_allclose(peaks + wide * rest, ours[0] + wide * ours[1], rtol=1e-9)
+
+
+def native_names(file: str, name: str) -> list[str]:
+    """A list of names in a C++ header, in its order."""
+    source = (Path(__file__).resolve().parents[3] / "csrc" / file).read_text(encoding="utf-8")
+    found = re.search(rf"{name}\[\] = {{([^}}]*)}}", source)
+    assert found is not None
+    return re.findall(r'"(\w+)"', found.group(1))
+
+
+def test_kinds_of_terms_and_forms_of_links_are_numbered_alike() -> None:
+    assert native_names("executor/plan.h", "kTermKinds") == list(plan.TERM_KINDS)
+    assert native_names("kernels/kernels.h", "kLinkForms") == [*FORMS, "gss"]  # gss is for losses alone

@@ -19,9 +19,8 @@ from headlong.engines.device.cascade import ALIGN, CodedQuery, CodesReader
 from headlong.engines.device.full_fused import SETTLING, LaunchShape, Room, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.records import Looked
-from headlong.plan import Level, slack_rows
+from headlong.plan import TERM_KINDS, Level, slack_rows
 
-TERMS = {"norm": 0, "quantised": 1, "hidden": 2, "one": 3, "peaks": 4, "rest": 5}
 COLUMNS = 32
 """Columns of the rotation that one program multiplies by."""
 MOST_ROWS = 16
@@ -70,7 +69,7 @@ class ShortCodes(ShortAnswers):
         places = edges.cpu().numpy()[:-1]
         segments = [(start, stop, place) for (start, stop, _), place in zip(level.layout, places, strict=True)]
         rows = zip(level.terms, slack_rows(level.terms), strict=True)
-        terms = [(TERMS[term.kind], term.start, term.stop, row) for term, row in rows]
+        terms = [(TERM_KINDS.index(term.kind), term.start, term.stop, row) for term, row in rows]
         factors = np.array([term.factor for term in level.terms], np.float64)
         tensor = self.reader.tensor
         return Tables(tensor(np.array(segments, np.int32)), tensor(np.array(terms, np.int32)), tensor(factors))

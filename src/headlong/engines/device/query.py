@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from headlong.engines.device.memory import Tensor
-from headlong.engines.reference.query import PLANES
+from headlong.plan import PLANES
 
 
 def round_up(values: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error
+from headlong.links.base import FORMS
 
 EXP32 = 2.0**-15
 """What float32 exponentials and their sum over one tile can take from a log-normaliser, in nats: a few times 2^-18."""
@@ -31,7 +32,6 @@ SLOTS = 8
 """Queries that are finished densely side by side: each takes 16 bytes a class of scratch memory."""
 WARPS = {1: 4, 16: 8, 32: 8}
 """Warps of a program that looks at so many queries: with fewer, registers do not suffice."""
-KINDS = {"affine": 0, "softcap": 1, "table": 2}
 
 
 class DeviceReader:
@@ -47,7 +47,7 @@ class DeviceReader:
         self.bias = None if layer.bias is None else self.tensor(layer.bias)
         self.norms = self.tensor(norms)
         lowered = layer.link.lowered()
-        self.kind = KINDS[lowered[0]]
+        self.kind = FORMS.index(lowered[0])
         self.link, self.identity = self.tensor(_link_numbers(lowered)), self.tensor(np.array([1.0, 0.0]))
         self.longest = min(float(norms.max()), math.sqrt(self.dim) * float(np.finfo(np.float32).max))
         self.largest = 0.0 if layer.bias is None else float(np.abs(layer.bias).max())
@@ -132,7 +132,7 @@ class DeviceReader:
         noise = self.full((batch * times, k), 0.0) if n else exponents
         self.finish_kernels.noise_rows[(batch * times, -(-k // self.blocks.noise))](
             ids, logits, exponents, noise, self.identity if plain else self.link, *call.noise, times, k,
-            KIND=KINDS["affine"] if plain else self.kind, SAMPLE=n > 0, BLOCK=self.blocks.noise,
+            KIND=FORMS.index("affine") if plain else self.kind, SAMPLE=n > 0, BLOCK=self.blocks.noise,
         )  # fmt: skip
         return exponents, noise
 

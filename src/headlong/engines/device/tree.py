@@ -26,6 +26,7 @@ from headlong.engines.device.table import Candidates, DeviceBest, DeviceDrawn, D
 from headlong.engines.reference.descent import Rounding, Steps, TreeReference
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.tree import TreeLayer
+from headlong.links.base import FORMS
 
 BEAM = 128
 """Nodes of one level that there is room for."""
@@ -121,7 +122,7 @@ class TreeDevice(TableEngine):
         reader.finish_kernels.dense_rows[(slots, tiles)](
             flags, reader.weight, reader.one if reader.bias is None else reader.bias, call.hidden, reader.one, 0, z, z, mass,
             reader.identity, *call.noise, first, call.batch, rows, self.layer.dim, tiles,
-            BIAS=reader.bias is not None, MASKED=False, KIND=0, SAMPLE=False,
+            BIAS=reader.bias is not None, MASKED=False, KIND=FORMS.index("affine"), SAMPLE=False,
             ROWS=reader.blocks.rows, BLOCK_D=reader.blocks.columns,
         )  # fmt: skip
         if not self.two_way:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headlong.errors import InputError
 from headlong.links import Link
 from headlong.native import round_up
-from headlong.plan import Level, Plan, Term, deinterleave, row_bytes, slack_rows, unpack
+from headlong.plan import PLANES, TERM_KINDS, Level, Plan, Term, deinterleave, row_bytes, slack_rows, unpack
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -27,8 +27,6 @@ Flags = NDArray[np.bool_]
 UNIT = 2.0**-53
 """Rounding unit of float64, in which finalists are accumulated."""
 ROWS_AT_ONCE = 4096
-PLANES = 32512.0
-"""Largest whole number of two int8 planes, 256 * 127."""
 
 
 class Matrix(NamedTuple):
@@ -224,7 +222,7 @@ def query_half(term: Term, halves: QuerySide) -> float:
             return split_peaks(halves.x[part])[0]
         case "rest":
             return split_peaks(halves.x[part])[1]
-    raise InputError(f"a plan has a term of kind {term.kind!r}; expected norm, quantised, peaks, rest, hidden or one")
+    raise InputError(f"a plan has a term of kind {term.kind!r}; expected one of {', '.join(TERM_KINDS)}")
 
 
 def split_peaks(x: Doubles) -> tuple[float, float]:

@@ -25,12 +25,11 @@ from headlong.engines.saved.changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
-from headlong.plan import CLASS_BLOCK, Blocks, Dense, Draws, Level, Plan, Term, padded, row_bytes, slack_rows
+from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Draws, Level, Plan, Term, padded, row_bytes, slack_rows
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
 MOST_LEVELS, MOST_TERMS, MOST_ROWS = 8, 64, 8
-TERMS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
 LARGEST_SIZE = 2**40
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ARRAYS = "plan.arrays."
@@ -232,7 +231,7 @@ class _Record:
             Term(str(kind), _whole(a, width), _whole(b, width), _number(c), _whole(row + 1, MOST_ROWS) - 1, *map(_number, more))
             for kind, a, b, c, row, *more in entry["terms"]
         )
-        if len(terms) > MOST_TERMS or any(term.kind not in TERMS or term.start > term.stop for term in terms):
+        if len(terms) > MOST_TERMS or any(term.kind not in TERM_KINDS or term.start > term.stop for term in terms):
             raise ValueError(f"level {depth} has the terms {terms}")
         rows = set(slack_rows(terms))
         _same(f"rows of the slack of level {depth}", rows, set(range(min(len(rows), MOST_ROWS))))

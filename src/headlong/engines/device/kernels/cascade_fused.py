@@ -29,6 +29,10 @@ from headlong.engines.device.kernels.fused_answers import (
     reaching,
     threshold_of,
 )
+from headlong.plan import PLANES, TERM_KINDS
+
+QUANTISED, REST, PEAKS, HIDDEN, ONE = (tl.constexpr(at) for at in range(1, len(TERM_KINDS)))
+MOST = tl.constexpr(PLANES)
 
 
 @triton.jit
@@ -64,10 +68,10 @@ def two_planes(x, lost, j, planes, columns, steps, segments, count):
         start, stop, place = tl.load(segments + 3 * s), tl.load(segments + 3 * s + 1), tl.load(segments + 3 * s + 2)
         inside = (j >= start) & (j < stop)
         most = tl.max(tl.where(inside, tl.abs(x), 0.0), 0)
-        step = (most / 32512.0 * 1.0000003 + 1e-37).to(tl.float32).to(tl.float64)
+        step = (most / MOST * 1.0000003 + 1e-37).to(tl.float32).to(tl.float64)
         step = tl.where(step < float("inf"), tl.where(most > 0, step, 0.0), 0.0)
         whole = tl.where(step > 0, tl.where(inside, x / tl.where(step > 0, step, 1.0), 0.0), 0.0)
-        whole = tl.floor(tl.minimum(tl.maximum(tl.where(whole == whole, whole, 0.0), -32512.0), 32512.0) + 0.5)
+        whole = tl.floor(tl.minimum(tl.maximum(tl.where(whole == whole, whole, 0.0), -MOST), MOST) + 0.5)
         coarse = tl.floor((whole + 128.0) / 256.0)
         tl.store(planes + place + j - start, coarse.to(tl.int8), mask=inside)
         tl.store(planes + columns + place + j - start, (whole - 256.0 * coarse).to(tl.int8), mask=inside)
@@ -99,12 +103,12 @@ def halves_of(x, lost, length, j, halves, terms, factors, count, rows, ROWS: tl.
     for t in range(count):
         kind, start, stop = tl.load(terms + 4 * t), tl.load(terms + 4 * t + 1), tl.load(terms + 4 * t + 2)
         inside = (j >= start) & (j < stop)
-        part = tl.where(inside, tl.where(kind == 1, lost, x), 0.0)
+        part = tl.where(inside, tl.where(kind == QUANTISED, lost, x), 0.0)
         half = tl.sqrt(tl.sum(part * part, 0))
-        if kind >= 4:
+        if (kind == PEAKS) | (kind == REST):
             peaks, rest = split_peaks(x, inside, stop - start)
-            half = tl.where(kind == 4, peaks, rest)
-        half = tl.where(kind == 2, length, tl.where(kind == 3, 1.0, half))
+            half = tl.where(kind == PEAKS, peaks, rest)
+        half = tl.where(kind == HIDDEN, length, tl.where(kind == ONE, 1.0, half))
         sums += tl.where(r == tl.load(terms + 4 * t + 3), tl.load(factors + t) * half, 0.0)
     up = (sums * 1.000000001 * 1.0000003 + 1e-37).to(tl.float32)
     tl.store(halves + r, tl.where(sums > 0, up, 0.0), mask=r < rows)

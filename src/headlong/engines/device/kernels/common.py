@@ -11,15 +11,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-AFFINE, SOFTCAP, TABLE = 0, 1, 2
+from headlong.links.base import FORMS
+
+AFFINE, SOFTCAP = (tl.constexpr(FORMS.index(form)) for form in ("affine", "softcap"))
 
 
 @triton.jit
 def linked(z, link, KIND: tl.constexpr):
     """f(z) in float64; ``link`` points at (scale, shift), (cap, 0) or (start, step, left, right, cells, values...)."""
-    if KIND == 0:
+    if KIND == AFFINE:
         f = z * tl.load(link) + tl.load(link + 1)
-    elif KIND == 1:
+    elif KIND == SOFTCAP:
         cap = tl.load(link)
         small = tl.exp(-2.0 * tl.abs(z) / cap)
         f = cap * (1.0 - small) / (1.0 + small)
