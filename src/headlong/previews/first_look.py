@@ -81,6 +81,7 @@ class Seen(NamedTuple):
                        of each group, the nearest in the order of logits
     ``whole``          ``[judges, classes]``: the radii of int8 codes of the rows as they are
     ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
+    ``lengths``        ``[judges], [classes]``: how long a segment of the vectors and of the rows is, of those asked for
     ``longest``        how far a segment of the rows reaches in its longest direction, of those segments that were asked for
     """
 
@@ -92,6 +93,7 @@ class Seen(NamedTuple):
     masses: tuple[tuple[Masses, NDArray[np.int64]], ...]
     whole: Doubles
     lightest: Doubles
+    lengths: dict[tuple[int, int], tuple[Doubles, ...]]
     longest: dict[tuple[int, int], float]
 
 
@@ -156,7 +158,7 @@ def _see(
     sampled_rows = np.ascontiguousarray(layer.weight[some])
     lost = encode_rows(sampled_rows, None).error[: len(sampled_rows)].astype(np.float64)
     whole = np.linalg.norm(judges, axis=1)[:, None] * lost
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, tuple(masses), whole, lightest, {})
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, tuple(masses), whole, lightest, {}, {})
 
 
 def expected_ns(
@@ -256,7 +258,9 @@ def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Do
     """``[judges, classes]``: loss * sum_s ‖B[s]‖ ‖x'[s]‖."""
     total = np.zeros((len(seen.vectors), len(seen.rows)))
     for start, stop in segments:
-        query, row = (np.linalg.norm(side[:, start:stop], axis=1) for side in (seen.vectors, seen.rows))
+        if (start, stop) not in seen.lengths:  # candidates share segments
+            seen.lengths[start, stop] = tuple(np.linalg.norm(side[:, start:stop], axis=1) for side in (seen.vectors, seen.rows))
+        query, row = seen.lengths[start, stop]
         total += loss * query[:, None] * row
     return total
 
@@ -276,12 +280,6 @@ def _largest_cosine(seen: Seen, width: int) -> float:
     query, row = (side[:, width:] / np.maximum(np.linalg.norm(side[:, width:], axis=1, keepdims=True), 1e-300)
                   for side in (seen.vectors, seen.rows))  # fmt: skip
     return float(np.abs(query @ row.T).max())
-
-
-def lse_of(exponents: Doubles) -> Doubles:
-    """``log sum exp`` of each row; the largest of a row is finite."""
-    most = exponents.max(axis=1)
-    return np.asarray(most + np.log(np.exp(exponents - most[:, None]).sum(axis=1)))
 
 
 def _ascending_shares(layer: Layer, logits: Doubles) -> Doubles:

@@ -38,22 +38,27 @@ def spectral_norm(vocab: int, dim: int, errors: Callable[[slice], Doubles], unco
     """
     if not affordable(vocab, dim * dim):
         return 0.0
-    gram, squares = np.zeros((dim, dim)), 0.0
+    gram = np.zeros((dim, dim))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         for first in range(0, vocab, AT_ONCE):
             part = slice(first, min(first + AT_ONCE, vocab))
             rows = errors(part).astype(np.float32)
             rows[uncoded[part]] = 0.0
             gram += rows.T @ rows
-            squares += float(np.einsum("ij,ij->", rows, rows, dtype=np.float64))
-    return _norm(gram, (AT_ONCE + 8) * 2.0**-24 * squares, vocab)
+    return bounded(gram, vocab)
 
 
 def bounded(gram: Doubles, vocab: int) -> float:
-    """No less than ``‖E‖``, from ``E^T E`` as the encoder sums it up; 0 where that is not to be had."""
+    """No less than ``‖E‖``, from ``E^T E`` as it is summed up: the root of the largest eigenvalue that a matrix so far from
+    ``gram`` may have; 0 where that is not to be had."""
     with np.errstate(over="ignore", invalid="ignore"):
-        rounding = (AT_ONCE + 8) * 2.0**-24
-        return _norm(gram, rounding / (1 - rounding) * float(np.trace(gram)), vocab)
+        squares, dim, rounding = float(np.trace(gram)), len(gram), (AT_ONCE + 8) * 2.0**-24
+        rounded = rounding / (1 - rounding) * squares
+        if not (np.isfinite(rounded) and np.isfinite(gram).all()):
+            return 0.0
+    largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0)
+    rounded += dim * 2.0**-48 * squares
+    return float(np.sqrt(largest + rounded)) * (1 + 2.0**-20) + FLUSHED * float(np.sqrt(vocab * dim))
 
 
 def about_norm(rows: Doubles) -> float:
@@ -70,16 +75,6 @@ def about_norm(rows: Doubles) -> float:
 def affordable(vocab: int, squares: int) -> bool:
     """Whether products of ``squares`` pairs of coordinates are summed up over all classes."""
     return float(vocab) * squares <= MOST_PRODUCTS
-
-
-def _norm(gram: Doubles, rounded: float, vocab: int) -> float:
-    """The root of the largest eigenvalue that a matrix may have that is ``rounded`` away from ``gram``, ``E^T E``."""
-    squares, dim = float(np.trace(gram)), len(gram)
-    if not (np.isfinite(squares) and np.isfinite(rounded) and np.isfinite(gram).all()):
-        return 0.0
-    largest = max(float(np.linalg.eigvalsh(gram)[-1]), 0.0)
-    rounded += dim * 2.0**-48 * squares
-    return float(np.sqrt(largest + rounded)) * (1 + 2.0**-20) + FLUSHED * float(np.sqrt(vocab * dim))
 
 
 def decoded(level: Level, segment: int, part: slice) -> Doubles:

@@ -38,11 +38,11 @@ from headlong.previews.calibrated_radii import likely_factor, reach, split, tail
 from headlong.previews.changed_rows import plan_again
 from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan, sampled
-from headlong.previews.first_look import CANDIDATES, apart, best_look
+from headlong.previews.first_look import CANDIDATES, Choice, apart, best_look
 from headlong.previews.int8 import better_centred, int8_plan, mean_row
 from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
 from headlong.previews.random_rotations import random_basis
-from headlong.previews.whitening import Basis, directions, whiten
+from headlong.previews.whitening import Basis, Directions, directions, whiten
 
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
@@ -170,17 +170,10 @@ class Cascade(Method):
             vectors, rate, queries = calibration, rate_of(promise), None
             if vectors is not None and radii in LEARNED:
                 vectors, queries = split(vectors, rate)
-            if vectors is None:
-                vectors = np.zeros((1, layer.dim))
-            judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
-            turn = directions(layer.weight, vectors, plain=calibration is None)
-            width, bits, proved = self.width, None, promise.delta == 0 and not math.isinf(promise.eps)
-            if width is None:
-                few, rows = self.few_bits and self.deeper and radii == "sure", sampled(layer, turn)
-                width, bits = best_look(layer, turn, rows, judges, promise, DENSE_SHARE, few, threads)
+            turn, (width, bits), energy = self._chosen(layer, vectors, threads, promise)
             basis = turn.basis() if width is not None or blocks else None
             if bits is not None:
-                planes, balance = Planes(filled(energy_of(rows), bits), 6), balanced(turn, energy_of(rows))
+                planes, balance = Planes(filled(energy, bits), 6), balanced(turn, energy)
                 return planes_plan(layer, balance, planes, dense, threads), basis, None
             if width is not None:
                 assert basis is not None
@@ -189,6 +182,7 @@ class Cascade(Method):
                     likely = likely_factor(layer.weight, basis, tail_of(width, layer.dim), queries, rate)
                 elif queries is not None:
                     factor = tail_factor(layer.weight, basis, width, queries, rate)
+                proved = promise.delta == 0 and not math.isinf(promise.eps)
                 coded = self._coded_for_both(layer, basis, width, proved, threads) if blocks else (None, None)
                 plan = prefix_plan(
                     layer, basis, width, dense, threads, factor, self.deeper, likely, proved, coded[0]
@@ -197,6 +191,21 @@ class Cascade(Method):
         centred = calibration is not None and better_centred(layer, calibration)
         centre = mean_row(layer.weight) if centred else None
         return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis, None
+
+    def _chosen(
+        self, layer: Layer, vectors: Doubles | None, threads: int, promise: Promise
+    ) -> tuple[Directions, Choice, Doubles]:
+        """The directions of the basis, the first look in it, and the energy of its coordinates where the look was chosen. The
+        vectors and rows that choose are as large as the codes that come next: nothing keeps them."""
+        plain = vectors is None
+        vectors = np.zeros((1, layer.dim)) if vectors is None else vectors
+        judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
+        turn = directions(layer.weight, vectors, plain)
+        del vectors
+        if self.width is not None:
+            return turn, Choice(self.width), np.zeros(0)
+        few, rows = self.few_bits and self.deeper and radii_of(promise) == "sure", sampled(layer, turn)
+        return turn, best_look(layer, turn, rows, judges, promise, DENSE_SHARE, few, threads), energy_of(rows)
 
     def _coded_for_both(
         self, layer: Layer, basis: Basis, width: int, proved: bool, threads: int

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from headlong.engines.few_allowed_classes import lse_of
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.first_look import CANDIDATES, lse_of
+from headlong.previews.first_look import CANDIDATES
 from headlong.previews.whitening import Basis, pieces, whiten
 
 BEST, TRIED, LOGITS, FURTHER = 32, 240, 2**25, 2.0
