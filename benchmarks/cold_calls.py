@@ -61,7 +61,7 @@ def main() -> None:
         settings, calibration = Settings(threads=asked.threads), np.asarray(inputs.hidden(asked.calibration))
         field = bench.contestants(layer, NAMES, settings, stage("compile"), calibration)
         work = cold.OtherLayers(cold.megabytes())
-        over, table = rows(cold.race(field, queries, 1, asked.rounds, work, stage("ask")))
+        over, table = rows(cold.contest(field, queries, 1, asked.rounds, work, stage("ask")))
     facts = {"layer": Path(asked.layer).stem, "between two calls": work.made, "rounds": asked.rounds, "over": over}
     made = measure.environment(asked.threads, load=load, others=neighbours.share())
     record = {"environment": made, "facts": facts, "rows": table}

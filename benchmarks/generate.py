@@ -136,7 +136,7 @@ def clock(model: Any, settings: Any) -> list[dict[str, Any]]:
     import torch
     from language_models import prompts, uncertain
 
-    from headlong.bench.measure import Contestant, Schedule, race
+    from headlong.bench.measure import Contestant, Schedule, contest
     from headlong.integrations.transformers import accelerate, restore
 
     asked, rows = prompts(model, 16), []
@@ -150,7 +150,7 @@ def clock(model: Any, settings: Any) -> list[dict[str, Any]]:
         for what, (stock, ours) in rivals(head).items():
             for batch in (1, 8):
                 pair = [Contestant("stock", stock), Contestant("headlong", ours)]
-                timings = race(pair, hidden, batch, Schedule(rounds=9, calls=3, settle=1, seconds=settings.seconds))
+                timings = contest(pair, hidden, batch, Schedule(rounds=9, calls=3, settle=1, seconds=settings.seconds))
                 about = {"what": what, **shared, "batch": batch}
                 rows.append(about | ratio({timing.contestant: timing.seconds for timing in timings}, batch))
                 sys.stdout.write(f"{ {key: value for key, value in rows[-1].items() if key != 'seconds'} }\n")

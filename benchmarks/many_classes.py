@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headlong.bench.measure import Contestant, Schedule, claim_threads, environment, pinned, race, write_run
+from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, write_run
 
 THREADS, K, ROWS, BLOCK = 2, 5, 4096, 256
 NAMES = ("fitted", "given")
@@ -105,7 +105,8 @@ def times(folder: Path) -> list[dict[str, Any]]:
         shared["worst log-probability"] = float(np.abs(np.log(proba) - np.log(expected)).max())
         for batch in (1, 64, ROWS):
             entries = [Contestant(way, call) for way, call in calls.items()]
-            timings = race(entries, asked, batch, Schedule(rounds=5, settle=1, calls=1 if batch == ROWS else 5, seconds=25.0))
+            schedule = Schedule(rounds=5, settle=1, calls=1 if batch == ROWS else 5, seconds=25.0)
+            timings = contest(entries, asked, batch, schedule)
             medians = {one.contestant: statistics.median(one.seconds) / batch for one in timings}
             for one in timings:
                 row = {"way": one.contestant, "at once": batch, "µs a row": 1e6 * medians[one.contestant]}

@@ -104,7 +104,7 @@ def main() -> None:
             return
         field = [measure.Contestant(name, asking(engine)) for name, (engine, _) in engines.items()]
         work = cold.OtherLayers(cold.megabytes())
-        seconds = {one.contestant: one.seconds for one in cold.race(field, queries, 1, asked.rounds, work)}
+        seconds = {one.contestant: one.seconds for one in cold.contest(field, queries, 1, asked.rounds, work)}
     made = measure.environment(asked.threads, load=load, others=neighbours.share())
     facts = {"layer": Path(asked.layer).stem, "between two calls": work.made, "rounds": asked.rounds}
     rows = [row(name, *engine, queries, seconds) for name, engine in engines.items()]

@@ -109,7 +109,7 @@ def timed(folder: Path, threads: int) -> list[dict[str, Any]]:
             best += [measure.wall(one.call, block) for block in blocks]
         loops.append(statistics.median(best[len(blocks) :]))
     work = cold.OtherLayers(cold.LEAST)
-    colds = cold.race([one for *_, one in field], hidden, 1, ROUNDS, work)
+    colds = cold.contest([one for *_, one in field], hidden, 1, ROUNDS, work)
     name = (folder / "name.txt").read_text(encoding="utf-8")
     found = []
     for (contestant, knob, _), loop, timing in zip(field, loops, colds, strict=True):

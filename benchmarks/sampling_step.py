@@ -51,7 +51,7 @@ def nucleus_sizes(layer: hl.Layer, hidden: np.ndarray) -> list[int]:
     return sizes
 
 
-def race(calls: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, float]:
+def contest(calls: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, float]:
     """Median seconds of each, in turns."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
@@ -78,7 +78,7 @@ def sampling(layer: hl.Layer, rows: list[np.ndarray], calibration: np.ndarray, a
     engine = hl.compile(layer, "cascade", calibration=calibration, eps=0.05, threads=asked.threads)
     narrow = [torch.from_numpy(row.astype(np.float32)).to(torch.bfloat16) for row in rows]
     step, how = torch_step(layer), {"top_p": TOP_P, "temperature": TEMPERATURE}
-    times = race(
+    times = contest(
         {"torch bf16": lambda i: step(narrow[i]), "headlong": lambda i: engine.sample(rows[i], **how)}, asked.rounds
     )  # fmt: skip
     costs = [engine.sample(row, **how).cost for row in rows[:16]]
@@ -101,7 +101,7 @@ def masked(layer: hl.Layer, rows: list[np.ndarray], calibration: np.ndarray, ask
     calls: dict[str, Callable[[int], Any]] = {
         name: lambda i, mask=mask: engine.topk(rows[i], K, **mask) for name, mask in found.items()
     }
-    times = race(calls, max(4, asked.rounds // 2))
+    times = contest(calls, max(4, asked.rounds // 2))
     truths = every_logit(layer, rows[:8])
     return [
         {"mask": name, "median_us": 1e6 * times[name], "over_no_mask": times[name] / times["no mask"],

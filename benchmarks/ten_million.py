@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headlong.bench.measure import Contestant, Schedule, claim_threads, environment, pinned, race, write_run
+from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, write_run
 
 VOCAB, DIM, MILLION, QUERIES, K, THREADS = 10_000_000, 128, 1_000_000, 32, 10, 2
 EF_CONSTRUCTION, EF_SEARCH, LINKS = 100, (64, 256), 16
@@ -134,7 +134,7 @@ def timed(name: str, call: Callable[[Any], Any], queries: Any, truth: Any) -> di
     row["same ids in order"] = int((ids == truth).all(axis=1).sum())
     for batch in (1, 16):
         one = Contestant(name, call)
-        seconds = race([one], queries[:QUERIES], batch, Schedule(rounds=8, settle=1, calls=4, seconds=12.0))[0].seconds
+        seconds = contest([one], queries[:QUERIES], batch, Schedule(rounds=8, settle=1, calls=4, seconds=12.0))[0].seconds
         row |= {f"ms, batch {batch}": 1e3 * statistics.median(seconds) / batch, f"seconds, batch {batch}": seconds}
     return row
 

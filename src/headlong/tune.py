@@ -103,10 +103,10 @@ class _Contest:
         engine, took = _built(self.task, method, options)
         trial = _judged(self.task, name, options, engine, took)
         if self.best is None:
-            trial = trial._replace(seconds=_race(self.task.held, {"next": engine}, self.task.k, 1)[0])
+            trial = trial._replace(seconds=_contest(self.task.held, {"next": engine}, self.task.k, 1)[0])
         else:
-            ours, theirs = _race(self.task.held, {"best": self.best[1], "next": engine}, self.task.k, 1)
-            # On the scale of the best one's first race, so that a machine that got busy since is not held against anyone.
+            ours, theirs = _contest(self.task.held, {"best": self.best[1], "next": engine}, self.task.k, 1)
+            # On the scale of the best one's first contest, so that a machine that got busy since is not held against anyone.
             trial = trial._replace(seconds=theirs * self.best[0].seconds / ours)
         self.trials.append(trial)
         if self.best is None or (trial.kept, -trial.seconds) > (self.best[0].kept, -self.best[0].seconds * NEAR):
@@ -182,14 +182,14 @@ def _judged(task: Task, name: str, options: dict[str, Any], engine: Engine, took
     )  # fmt: skip
 
 
-def _race(queries: Doubles, engines: dict[str, Engine], k: int, batch: int) -> list[float]:
+def _contest(queries: Doubles, engines: dict[str, Engine], k: int, batch: int) -> list[float]:
     """Median seconds of one call of each."""
 
     def asking(engine: Engine) -> Callable[[Any], Any]:
         return lambda hidden: engine.topk(hidden, k)
 
     field = [Contestant(name, asking(engine)) for name, engine in engines.items()]
-    return [float(np.median(timing.seconds)) for timing in measure.race(field, queries, batch, SHORT)]
+    return [float(np.median(timing.seconds)) for timing in measure.contest(field, queries, batch, SHORT)]
 
 
 def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
@@ -198,7 +198,7 @@ def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
         return
     dense = engine.reading_densely(0)
     for size in (size for size in BATCHES if size <= len(task.held)):
-        ours, theirs = _race(task.held, {"chosen": engine, "dense": dense}, task.k, size)
+        ours, theirs = _contest(task.held, {"chosen": engine, "dense": dense}, task.k, size)
         yield Crossing(size, ours / size, theirs / size)
 
 

@@ -102,7 +102,7 @@ def test_other_work_comes_before_every_cold_call() -> None:
     def one(name: str) -> Contestant:
         return Contestant(name, lambda block: heard.append(f"{name}{block[0]}"))
 
-    found = cold.race([one("a"), one("b")], [0, 1, 2], 1, 4, lambda: heard.append("work"))
+    found = cold.contest([one("a"), one("b")], [0, 1, 2], 1, 4, lambda: heard.append("work"))
     assert [len(entry.seconds) for entry in found] == [4, 4]
     turns = [tuple(heard[at : at + 4]) for at in range(2, len(heard), 4)]  # after one untimed call of each
     for turn, (first, a, second, b) in enumerate(turns):

@@ -16,10 +16,10 @@ from headlong.bench.measure import (
     Contestant,
     Schedule,
     claim_threads,
+    contest,
     environment,
     pinned,
     processors,
-    race,
     read_run,
     write_run,
 )
@@ -40,7 +40,7 @@ def watched(name: str, log: list[tuple[str, list[int]]]) -> Contestant:
 def test_turns_are_interleaved_and_see_the_same_queries() -> None:
     log: list[tuple[str, list[int]]] = []
     queries = np.arange(6)[:, None]
-    timings = race([watched("a", log), watched("b", log), watched("c", log)], queries, 2, QUICK)
+    timings = contest([watched("a", log), watched("b", log), watched("c", log)], queries, 2, QUICK)
     assert [(timing.contestant, timing.batch, len(timing.seconds)) for timing in timings] == [(n, 2, 8) for n in "abc"]
     assert all(value >= 0 for timing in timings for value in timing.seconds)
     turn = QUICK.settle + QUICK.calls
@@ -65,14 +65,14 @@ def test_untimed_calls_are_not_counted() -> None:
 
         time.sleep(next(slow))
 
-    (timing,) = race([Contestant("x", call)], np.zeros((1, 1)), 1, Schedule(rounds=3, settle=1, calls=1, pause=0.0))
+    (timing,) = contest([Contestant("x", call)], np.zeros((1, 1)), 1, Schedule(rounds=3, settle=1, calls=1, pause=0.0))
     assert max(timing.seconds) < 0.05
 
 
 def test_untimed_calls_go_on_for_as_long_as_the_pause() -> None:
     log: list[tuple[str, list[int]]] = []
     schedule = Schedule(rounds=1, settle=1, calls=2, pause=0.02)
-    race([watched("x", log)], np.arange(4)[:, None], 1, schedule)
+    contest([watched("x", log)], np.arange(4)[:, None], 1, schedule)
     untimed = [block for _, block in log[:-2]]
     assert len(untimed) > 10
     assert untimed[:4] == [[6], [4], [2], [0]]
@@ -82,7 +82,7 @@ def test_untimed_calls_go_on_for_as_long_as_the_pause() -> None:
 def test_the_budget_ends_a_race_after_three_rounds() -> None:
     moved: list[tuple[int, int]] = []
     schedule = Schedule(rounds=50, settle=0, calls=1, pause=0.0, seconds=0.0)
-    (timing,) = race([Contestant("x", lambda _: None)], np.zeros((1, 1)), 1, schedule, lambda *at: moved.append(at))
+    (timing,) = contest([Contestant("x", lambda _: None)], np.zeros((1, 1)), 1, schedule, lambda *at: moved.append(at))
     assert len(timing.seconds) == 3
     assert moved[-1] == (50, 50)
 
@@ -90,7 +90,7 @@ def test_the_budget_ends_a_race_after_three_rounds() -> None:
 @pytest.mark.parametrize("batch", [0, 5])
 def test_a_batch_beyond_the_queries_is_refused(batch: int) -> None:
     with pytest.raises(OptionError, match=f"batch {batch} with 4 queries; expected 1 to 4"):
-        race([], np.zeros((4, 1)), batch, QUICK)
+        contest([], np.zeros((4, 1)), batch, QUICK)
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:

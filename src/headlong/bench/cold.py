@@ -5,8 +5,8 @@
     for turn in rounds:  for one in contestants (a fresh order each turn):  work() ; seconds += wall(one.call, block)
 
 ``work`` multiplies more megabytes of other weights by a vector than the largest cache holds, as the layers before the output
-layer do: in PyTorch where a contestant has loaded it, in NumPy elsewhere. :func:`headlong.bench.measure.race` times calls in a
-loop of nothing but themselves instead. Both are true; a user of a decoder meets this one.
+layer do: in PyTorch where a contestant has loaded it, in NumPy elsewhere. :func:`headlong.bench.measure.contest` times calls in
+a loop of nothing but themselves instead. Both are true; a user of a decoder meets this one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OtherLayers:
             x = weight @ x
 
 
-def race(
+def contest(
     contestants: Sequence[Contestant], queries: Any, batch: int, rounds: int, work: Callable[[], None],
     progress: Progress | None = None, seconds: float = float("inf"), seed: int = 0,
 ) -> list[Timing]:  # fmt: skip

@@ -93,7 +93,7 @@ def wall(call: Callable[[Any], Any], block: Any) -> float:
     return time.perf_counter() - start
 
 
-def race(
+def contest(
     contestants: Sequence[Contestant],
     queries: Any,
     batch: int,

@@ -198,7 +198,7 @@ def timed(
 ) -> list[dict[str, Any]]:
     """One entry for each contestant at this batch size: what it costs, and the time of every call of the loop."""
     costs, label = _costs(field, queries, batch), stage(f"time in a loop, batch {batch}")
-    return _entries(costs, measure.race(field, queries, batch, schedule, label, clock))
+    return _entries(costs, measure.contest(field, queries, batch, schedule, label, clock))
 
 
 def timed_cold(
@@ -207,7 +207,7 @@ def timed_cold(
     """As :func:`timed`, as many calls, one a turn, each after other work."""
     costs, label = _costs(field, queries, batch), stage(f"time cold, batch {batch}")
     rounds = settings.rounds * settings.calls
-    return _entries(costs, cold.race(field, queries, batch, rounds, work, label, settings.seconds, settings.seed))
+    return _entries(costs, cold.contest(field, queries, batch, rounds, work, label, settings.seconds, settings.seed))
 
 
 def _costs(field: Sequence[Contestant], queries: Any, batch: int) -> dict[str, dict[str, Any]]:

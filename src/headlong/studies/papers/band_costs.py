@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.bench.measure import Contestant, Schedule, environment, pinned, processors, race, write_run
+from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, write_run
 from headlong.compile import compile as compile_layer
 from headlong.store import open_file
 
@@ -79,7 +79,7 @@ def trained(pair: Pair, hidden: Any, target: Any, schedule: Schedule) -> dict[st
         return lambda rows: step(heads[name], hidden[rows], targets[name][rows], optimisers[name])
 
     fields = [Contestant(name, call(name), torch.from_numpy) for name in heads]
-    times = race(fields, np.arange(len(hidden)), ROWS, schedule)
+    times = contest(fields, np.arange(len(hidden)), ROWS, schedule)
     return {"losses": losses, "step": {one.contestant: one.seconds for one in times}}
 
 
@@ -104,7 +104,7 @@ def answered(pair: Pair, hidden: Any, threads: int, schedule: Schedule) -> dict[
         Contestant("torch", theirs, torch.from_numpy),
     ]
     seconds = {
-        str(batch): {one.contestant: one.seconds for one in race(fields, hidden, batch, schedule)} for batch in (1, 64)
+        str(batch): {one.contestant: one.seconds for one in contest(fields, hidden, batch, schedule)} for batch in (1, 64)
     }
     mine, others = engine.topk(hidden, k=10), theirs(torch.from_numpy(hidden))[1].numpy()
     same = float(np.mean([len(set(a) & set(b)) for a, b in zip(mine.ids.tolist(), others.tolist(), strict=True)]))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong.bench.measure import Contestant, Schedule, environment, race
+from headlong.bench.measure import Contestant, Schedule, contest, environment
 from headlong.engines.mixture.engine import MixtureEngine
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import load_layer
@@ -107,7 +107,7 @@ def times(data: Data, head_path: str, threads: int = 2) -> dict[str, Any]:
 
     torch.set_num_threads(threads)
     calls = contestants(data, _mixture(head_path), threads)
-    timings = race(calls, data.asked, 1, Schedule(rounds=24, settle=2, calls=8, seconds=60.0))
+    timings = contest(calls, data.asked, 1, Schedule(rounds=24, settle=2, calls=8, seconds=60.0))
     middle = {one.contestant: statistics.median(one.seconds) for one in timings}
     best = min((name for name in middle if name.startswith("dense")), key=middle.__getitem__)
     return {

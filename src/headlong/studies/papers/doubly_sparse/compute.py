@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headlong.bench.measure import Contestant, Schedule, race
+from headlong.bench.measure import Contestant, Schedule, contest
 from headlong.layers.matrix import Layer
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def timed(model: Model, batch: Batch, rows: Layer) -> dict[str, float]:
         return lambda _: call()
 
     with torch.inference_mode():
-        runs = race([Contestant(name, once(call)) for name, call in field.items()], np.zeros(1), 1, SCHEDULE, clock=processor)
+        everyone = [Contestant(name, once(call)) for name, call in field.items()]
+        runs = contest(everyone, np.zeros(1), 1, SCHEDULE, clock=processor)
     return {run.contestant: round(min(run.seconds), 8) for run in runs}
 
 

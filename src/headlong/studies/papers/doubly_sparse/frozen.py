@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.bench.measure import Contestant, Schedule, claim_threads, environment, pinned, race
+from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned
 from headlong.compile import compile as compile_layer
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.structured.base import StructuredEngine
@@ -90,7 +90,7 @@ def timed(layer: ExpertsLayer, rows: Any, hidden: Any, threads: int) -> dict[str
         *(Contestant(name, engine.topk) for name, engine in engines.items()),
     ]
     with pinned(threads):
-        runs = race(contestants, hidden[:: max(1, len(hidden) // 512)], 1, Schedule(rounds=25, calls=8, seconds=60.0))
+        runs = contest(contestants, hidden[:: max(1, len(hidden) // 512)], 1, Schedule(rounds=25, calls=8, seconds=60.0))
     return {run.contestant: round(1e6 * float(np.median(run.seconds)), 1) for run in runs} | {"threads": threads}
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.bench import rivals
-from headlong.bench.measure import Contestant, Schedule, claim_threads, environment, pinned, processors, race, write_run
+from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, processors, write_run
 from headlong.compile import compile as compile_layer
 from headlong.layers.blocks import Block, BlocksLayer
 from headlong.layers.experts import ExpertsLayer
@@ -98,7 +98,7 @@ def timed(made: Shape, threads: int, schedule: Schedule) -> dict[str, list[float
     hidden = np.random.default_rng(1).standard_normal((QUERIES, made.dim)).astype(np.float32)
     return {
         run.contestant: [round(1000 * part, 5) for part in statistics.quantiles(run.seconds, n=4)]
-        for run in race(contestants(made, threads), hidden, 1, schedule)
+        for run in contest(contestants(made, threads), hidden, 1, schedule)
     }
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from headlong.bench import rivals
-from headlong.bench.measure import Contestant, Schedule, environment, pinned, processors, race, write_run
+from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, write_run
 from headlong.compile import compile as compile_layer
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, load_layer
@@ -83,7 +83,7 @@ def _engine(name: str, engine: Any) -> Contestant:
 def timed(layers: Iterator[tuple[str, Layer | StructuredLayer]], hidden: Any, threads: int, schedule: Schedule) -> list[Any]:
     field = list(contestants(layers, threads))
     found = []
-    for timing in race(field, hidden, 1, schedule):
+    for timing in contest(field, hidden, 1, schedule):
         (one,) = (one for one in field if one.name == timing.contestant)
         entry: dict[str, Any] = {"contestant": one.name, "about": dict(one.about), "seconds": timing.seconds}
         costs = [getattr(one.call(one.prepare(hidden[b : b + 1])), "cost", None) for b in range(16)]
