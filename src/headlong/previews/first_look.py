@@ -146,15 +146,15 @@ def _see(
     vectors = (judges - turn.mean) @ turn.rotation.astype(np.float64)
     logits = logits_of(layer, judges, threads)
     sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
-    # One by one: a copy of all logits would be the most that building takes at a time.
+    # One by one, and in the logits' own place: copies of them would be the most that building takes at a time.
     best, masses = np.array([np.partition(row, -k)[-k] for row in logits]), []
     if not math.isinf(promise.eps):
-        shares = np.stack([_ascending_shares(layer, row) for row in logits])
-        for row, own in zip(shares, sampled, strict=True):
-            groups, ranks = masses_of(row[::-1], k)
+        for row, own in zip(logits, sampled, strict=True):
+            shares = _ascending_shares(layer, row)
+            groups, ranks = masses_of(shares[::-1], k)
             masses.append((groups, np.argsort(-own)[(ranks * (len(own) / layer.vocab)).astype(np.int64)]))
-        if promise.delta > 0:
-            lightest = shares.cumsum(axis=1)
+            np.cumsum(shares, out=row)
+        lightest = logits if promise.delta > 0 else lightest
     sampled_rows = np.ascontiguousarray(layer.weight[some])
     lost = encode_rows(sampled_rows, None).error[: len(sampled_rows)].astype(np.float64)
     whole = np.linalg.norm(judges, axis=1)[:, None] * lost

@@ -167,7 +167,8 @@ def _moments(weight: Array, longest: float) -> tuple[Doubles, Doubles]:
 def _scaled(rows: Array, unit: float) -> tuple[Floats, NDArray[np.bool_]]:
     """``rows / unit`` in float32, those longer than ``unit`` as zeros, and which are not."""
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = rows.astype(np.float32) / np.float32(unit)
+        scaled = rows.astype(np.float32)
+        scaled /= np.float32(unit)
         short = np.einsum("ij,ij->i", scaled, scaled) <= 1 + 1e-6
     scaled[~short] = 0.0
     return scaled, short
