@@ -14,7 +14,7 @@ constexpr int64_t kDrawnAlone = 2;  // queries at once; more of them look at all
 // Whether queries taught what is asked here.
 bool learned_by_blocks(const Blocks& b, const Question& question, int64_t count);
 
-// Answers for `count` <= kDrawnAlone queries. One for which the search or the draws would be dear is asked of the executor, and
+// Answers for `count` <= kDrawnAlone queries. One for which the search or the draws would be expensive is asked of the executor, and
 // there nothing that was learned is used.
 std::vector<Answer> ask_by_blocks(const Executor& e, const Blocks& b, const double* hidden, int64_t count, const Question& question);
 

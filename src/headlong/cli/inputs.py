@@ -183,13 +183,13 @@ def hidden(text: str, dim: int | None = None, vocab: int | None = None) -> Any:
         rows = rows[None, :]
     if rows.ndim != 2 or rows.shape[1] != (dim or rows.shape[1]):
         wanted = f"{text} has shape {list(rows.shape)}; expected hidden vectors [n, {dim or 'dim'}]"
-        raise ShapeError(f"{wanted}{_turned(rows, dim, vocab)}")
+        raise ShapeError(f"{wanted}{_transposed(rows, dim, vocab)}")
     if rows.dtype.newbyteorder("=") not in HIDDEN:
         raise DtypeError(f"{text} is {rows.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
     return rows
 
 
-def _turned(rows: Any, dim: int | None, vocab: int | None) -> str:
+def _transposed(rows: Any, dim: int | None, vocab: int | None) -> str:
     """What is probably the wrong way round, and how to turn it."""
     if rows.ndim == 2 and vocab is not None and rows.shape[1] == vocab != dim:
         shapes = f"[{vocab}, {dim}] looks transposed: it is read as [classes, dimensions]"

@@ -174,7 +174,7 @@ class _Reference:
         """The classes ``part``, whole blocks but for the last."""
         layer, to = self.layer, self.to
         rows = layer.weight[part] - self.basis.centre
-        left = self._turned(rows)
+        left = self._rotated(rows)
         base = rows @ self.basis.mean
         if layer.bias is not None:
             base += layer.bias[part]
@@ -255,7 +255,7 @@ class _Reference:
         np.subtract(whole, codes * factor[:, None], out=left)
         return np.asarray(factor, np.float64)
 
-    def _turned(self, rows: Doubles) -> Floats:
+    def _rotated(self, rows: Doubles) -> Floats:
         """``rows @ back`` in float32, of :data:`CHUNK` coordinates at a time."""
         with np.errstate(over="ignore", invalid="ignore"):
             narrow = rows.astype(np.float32)

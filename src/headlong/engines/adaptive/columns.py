@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, round_up
 from headlong.plan import padded
+from headlong.previews.whitening import UNIT
 
 BLOCK = 16
 GROUP = 64
@@ -26,7 +27,6 @@ GROUP = 64
 MOST_DIM = 4096
 """Beyond, a rotation costs more than it saves: coordinates stay as they are."""
 PIECE = 1 << 21
-UNIT = 2.0**-53
 RIDGE = 1e-4
 
 Arrays = dict[str, NDArray[Any]]
