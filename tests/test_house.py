@@ -349,3 +349,15 @@ def test_long_functions_are_seen() -> None:
     body = "    if (x) { y(); }  // } not here\n" * 70
     native = f'namespace n {{\nstruct S {{\n  int f(int x) {{\n#ifdef A\n{body}    return "}}"[0];\n  }}\n}};\n}}\n'
     assert list(native_functions(native)) == [(73, "int f(int x)")]
+
+
+def test_vectors_fit_their_registers() -> None:
+    """A wider one lives in memory: right, and many times slower."""
+    wide = [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "csrc").rglob("*"))
+        if path.suffix in (".cpp", ".h", ".inl")
+        and "avx512" not in path.name
+        and re.search(r"vector_size\((64|LANES \* 8)\)", path.read_text(encoding="utf-8"))
+    ]
+    assert wide == []

@@ -133,11 +133,11 @@ def parts() -> str:
     return markdown(ReportTable("", titles, tuple(table), caption))
 
 
-def two_builds() -> str:
+def two_builds(name: str) -> str:
     """This commit over an older one: times of single calls, each the ratio of medians, and of calls in batches."""
-    if text := missing("two-builds"):
+    if text := missing(name):
         return text
-    found = record("two-builds")
+    found = record(name)
     rows: dict[str, list[Any]] = {}
     for row in found["rows"]:
         rows.setdefault(row["promise"], []).append(row)
@@ -173,5 +173,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "adapt": plain("adapt", ADAPT),
     "auto": choice,
     "call-parts": parts,
-    "two-builds": two_builds,
+    "two-builds": lambda: two_builds("two-builds"),
+    "two-builds-avx2": lambda: two_builds("two-builds-avx2"),
 }
