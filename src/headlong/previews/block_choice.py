@@ -3,6 +3,7 @@
     ns of a search  =  call + threads * (memory * what every search reads + gathered * what it opens)
                        + rows * (threads * row + gathered * a row's bytes)                        a search is one thread's
     ns of a look    =  call + passes + bytes of every class + the same of the classes that are looked at closer, and of rows
+                       + in a batch narrowed * classes                                         which no query shares
 
 Both are those of a call after another, half of whose bytes are in the caches: between a loop and cold calls.
 """
@@ -134,6 +135,8 @@ def sooner(layer: Layer, plan: Plan, search: Counted, look: Counted, batch: int,
     looking = costs.call / batch + max(scanned(look.every, costs) / batch, products)
     if plan.rotation is not None:
         looking += SET_UP[batch > 1] * costs.level
+    if batch > 1:  # what a look shares is codes: intervals and comparisons of every class are each query's own
+        looking += costs.narrowed * layer.vocab
     closer = costs.threads * costs.row * look.items + costs.gathered * look.opened + asked * look.rows
     dense = max(scanned(layer.vocab * row, costs) / batch, layer.vocab * row * costs.product)
     return searching <= (LONGER if batch == 1 else SHORTER) * (looking + min(closer, dense)) * (1 - search.again)
