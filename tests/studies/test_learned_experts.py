@@ -148,7 +148,7 @@ def test_experts_learn_to_leave_out_and_a_killed_run_goes_on(tmp_path: Path) -> 
     stages = list(learn(data, QUICK, 0, tmp_path, lines.append))
     assert [stage.experts for stage in stages] == [2, 4] and lines
     last = stages[-1].rungs[-1]
-    assert last["rows"] < 0.7 * 4 * len(data.weight), "a third of the rows of four whole layers are gone"
+    assert last["rows"] < 0.75 * 4 * len(data.weight), "a quarter of the rows of four whole layers is gone"
     assert last["top1"] > data.full - 2 * QUICK.slack
     (tmp_path / "stage-4.safetensors").unlink()
     again = list(learn(data, QUICK, 0, tmp_path, lines.append))

@@ -85,7 +85,7 @@ def test_query_halves() -> None:
     halves = QuerySide(np.array([3.0, 4.0, 9.0]), np.array([6.0, 8.0, 1.0]), 7.0)
     assert query_half(Term("norm", 0, 2), halves) == 5.0 and query_half(Term("one", 0, 0), halves) == 1.0
     assert query_half(Term("quantised", 0, 2), halves) == 10.0 and query_half(Term("hidden", 0, 0), halves) == 7.0
-    with pytest.raises(InputError, match="'max'; expected norm"):
+    with pytest.raises(InputError, match="'max'; expected one of norm"):
         query_half(Term("max", 0, 2), halves)
 
 

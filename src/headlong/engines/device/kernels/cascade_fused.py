@@ -105,7 +105,7 @@ def halves_of(x, lost, length, j, halves, terms, factors, count, rows, ROWS: tl.
         inside = (j >= start) & (j < stop)
         part = tl.where(inside, tl.where(kind == QUANTISED, lost, x), 0.0)
         half = tl.sqrt(tl.sum(part * part, 0))
-        if (kind == PEAKS) | (kind == REST):
+        if (kind >= REST) & (kind <= PEAKS):  # neighbours in the list: two equalities take a register too many
             peaks, rest = split_peaks(x, inside, stop - start)
             half = tl.where(kind == PEAKS, peaks, rest)
         half = tl.where(kind == HIDDEN, length, tl.where(kind == ONE, 1.0, half))
