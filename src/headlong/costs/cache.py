@@ -1,6 +1,6 @@
 """The costs of the machine at hand: measured on first use and kept in one small file per user.
 
-``HEADLONG_COSTS``   unset: measured once and kept in the user's cache folder, by processor, instruction set, threads, version
+``HEADLONG_COSTS``   unset: measured once and kept in the user's cache folder, by processor, instruction set, threads, build
                      "default": those that are built in, nothing is measured
                      a file: its terms, ``{"memory": 0.02, ...}`` in nanoseconds, as ``headlong inspect --json`` says them, and
                      the others as built in
@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def _found(asked: str, level: str, threads: int) -> Costs:
         return BUILT_IN
     if asked:
         return pinned(asked)
-    key = f"{processor()}, {level}, {threads} threads, headlong {headlong.__version__}"
+    key = f"{processor()}, {level}, {threads} threads, headlong {headlong.__version__}, built {built()}"
     path = folder() / FILE
     known = read(path)
     measured = known.get(key)
@@ -81,6 +82,12 @@ def folder() -> Path:
         return Path.home() / "Library" / "Caches" / "headlong"
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "headlong"
+
+
+def built() -> str:
+    """When the native module was, to the second: what another build measured says little of this one."""
+    file = native.loaded().__file__
+    return "" if file is None else time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(os.stat(file).st_mtime))
 
 
 def processor() -> str:
