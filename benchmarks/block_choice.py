@@ -14,10 +14,10 @@ import json
 import math
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import choice
 import numpy as np
 from blocks import recommender, recurrent
 from phrases import read
@@ -81,19 +81,8 @@ def ways(layer: hl.Layer, calibration: Any, promise: dict[str, Any]) -> dict[str
 
 def timed(field: dict[str, Engine], asked: Any, k: int, batch: int, other: Any) -> dict[str, float]:
     """Median microseconds a query, in turns."""
-    taken: dict[str, list[float]] = {name: [] for name in field}
-    names = list(field)
-    for turn in range(ROUNDS):
-        rows = np.ascontiguousarray(asked[turn * batch % (len(asked) - batch + 1) :][:batch])
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            if other is None:
-                field[name].topk(rows, k)
-            else:
-                other.sum()
-            start = time.perf_counter()
-            field[name].topk(rows, k)
-            taken[name].append(1e6 * (time.perf_counter() - start) / batch)
-    return {name: statistics.median(all_) for name, all_ in taken.items()}
+    taken = choice.timed(field, asked, batch, ROUNDS, other, k)
+    return {name: statistics.median(all_) / batch for name, all_ in taken.items()}
 
 
 def cases(name: str, folder: Path) -> list[dict[str, Any]]:

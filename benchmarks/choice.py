@@ -50,20 +50,20 @@ def engines(layer: hl.Layer, vectors: np.ndarray, options: dict[str, Any], threa
 
 
 def timed(
-    field: dict[str, Any], asked: np.ndarray, batch: int, turns: int, other: np.ndarray | None
+    field: dict[str, Any], asked: np.ndarray, batch: int, turns: int, other: np.ndarray | None, k: int = K
 ) -> dict[str, list[float]]:
     """The microseconds of each turn's call of each engine."""
     taken: dict[str, list[float]] = {name: [] for name in field}
     names = list(field)
     for turn in range(turns):
-        rows = np.ascontiguousarray(asked[turn * batch % (len(asked) - batch) :][:batch])
+        rows = np.ascontiguousarray(asked[turn * batch % (len(asked) - batch + 1) :][:batch])
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             if other is None:
-                field[name].topk(rows, K)
+                field[name].topk(rows, k)
             else:
                 other.sum()
             start = time.perf_counter()
-            field[name].topk(rows, K)
+            field[name].topk(rows, k)
             taken[name].append(1e6 * (time.perf_counter() - start))
     return taken
 
