@@ -27,8 +27,9 @@ from headlong.previews.look_costs import TOGETHER as BATCH
 from headlong.previews.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
 from headlong.previews.whitening import Basis
 
-JUDGES = 16
-"""Calibration vectors that are searched for."""
+JUDGES, FEWEST, ASKED_IN_ALL = 16, 4, 2048
+"""Calibration vectors that are searched for: fewer, but no fewer than :data:`FEWEST`, where each of them is asked for many
+classes, whose numbers differ less from vector to vector."""
 ASKED = (1, 16, 64, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
 LESS = 0.5
@@ -78,7 +79,7 @@ def tighter(
 def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int, most: float = math.inf) -> float:
     """Bytes that a search for the ``k`` best reads on average of some vectors; inf where one is given up, or where it is known
     before the last that they are more than ``most``."""
-    search, judges, total = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors), 0.0
+    search, judges, total = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors, k), 0.0
     for row in judges:  # each alone: together they would share what they read
         answer = search.topk(row[None], k, None, 1)
         total += float(np.mean(answer[3]))
@@ -87,8 +88,9 @@ def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int
     return total / len(judges)
 
 
-def _judges(vectors: Doubles) -> Doubles:
-    return np.ascontiguousarray(vectors[:: -(-len(vectors) // JUDGES)], np.float64)
+def _judges(vectors: Doubles, k: int) -> Doubles:
+    most = max(FEWEST, min(JUDGES, ASKED_IN_ALL // k))
+    return np.ascontiguousarray(vectors[:: -(-len(vectors) // most)], np.float64)
 
 
 class Counted(NamedTuple):
@@ -115,7 +117,9 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
             break
         found = searched(layer, blocks, vectors, share, k)
         look = Counted(look_bytes(plan), 0.0, k)
-        if not sooner(layer, plan, found, look, 1, costs):  # what every look reads says so mostly: no look has to be made
+        if not sooner(layer, plan, found, look, 1, costs):  # the shortest and the longest look say so mostly: none has to be made
+            if not sooner(layer, plan, found, look._replace(opened=math.inf), 1, costs):
+                break
             look = looked(layer, plan, vectors, k)
             if not sooner(layer, plan, found, look, 1, costs):
                 break
@@ -144,7 +148,7 @@ def sooner(layer: Layer, plan: Plan, search: Counted, look: Counted, batch: int,
 
 def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
     """What searches for the ``k`` best read on average of some vectors."""
-    search, judges = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors)
+    search, judges = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors, k)
     rays = None if blocks.rays is None else blocks.rays.directions
     arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records, rays)
     every, rows, read = float(sum(array.nbytes for array in arrays if array is not None)), 0.0, 0.0
@@ -161,7 +165,7 @@ def looked(layer: Layer, plan: Plan, vectors: Doubles, k: int) -> Counted:
     norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
     reader = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
     every, rows, opened = look_bytes(plan), 0.0, 0.0
-    judges = _judges(vectors)
+    judges = _judges(vectors, k)
     for row in judges:
         answer = reader.topk(row[None], k, math.inf, None, False, 1)
         rows += float(answer[6][0]) / len(judges)
@@ -176,14 +180,17 @@ def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share:
     kind, *affine = layer.link.lowered()
     if native.isa() == native.REFERENCE or kind != "affine" or blocks.factor < 1:
         return math.inf
-    some, search = _judges(vectors), native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
-    k = min(ASKED[1], layer.vocab)
-    for eps in WITHIN:
+    k, search = min(ASKED[1], layer.vocab), native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    some = _judges(vectors, k)
+
+    def kept(eps: float) -> bool:
         alone = [search.within(None, row[None], k, None, 1, *affine, eps) for row in some]
-        done = float(np.mean([answer[5].all() for answer in alone]))
-        if done >= MOST_OF and float(np.mean([answer[7] for answer in alone])) <= LESS * look_bytes(plan):
-            return eps
-    return math.inf
+        done, read = (float(np.mean([answer[which].mean() for answer in alone])) for which in (5, 7))
+        return done >= MOST_OF and read <= LESS * look_bytes(plan)
+
+    if not kept(WITHIN[-1]):  # nor are finer ones
+        return math.inf
+    return next((eps for eps in WITHIN[:-1] if kept(eps)), WITHIN[-1])
 
 
 def look_bytes(plan: Plan) -> float:

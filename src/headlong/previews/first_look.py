@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from headlong.answers import Promise
 from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, encode_rows
+from headlong.native import Doubles, encode_int8
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import SAMPLE, Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
 from headlong.previews.int8 import logits_of
@@ -109,7 +109,7 @@ def apart(vectors: Doubles, vocab: int) -> tuple[Doubles, Doubles]:
     made of: with 4,096 in 640 dimensions, looks at others leave four times as many classes open."""
     step = -(-len(vectors) // _judges(vocab))
     judges = vectors[::step]
-    return judges, (np.delete(vectors, np.s_[::step], axis=0) if step >= PLENTY else vectors)
+    return judges, (vectors[np.arange(len(vectors)) % step > 0] if step >= PLENTY else vectors)
 
 
 def _judges(vocab: int) -> int:
@@ -156,7 +156,7 @@ def _see(
             np.cumsum(shares, out=row)
         lightest = logits if promise.delta > 0 else lightest
     sampled_rows = np.ascontiguousarray(layer.weight[some])
-    lost = encode_rows(sampled_rows, None).error[: len(sampled_rows)].astype(np.float64)
+    lost = encode_int8(sampled_rows, threads).error[: len(sampled_rows)].astype(np.float64)
     whole = np.linalg.norm(judges, axis=1)[:, None] * lost
     return Seen(rows, vectors, sampled, _shares(layer, sampled), best, tuple(masses), whole, lightest, {}, {})
 

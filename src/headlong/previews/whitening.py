@@ -33,7 +33,7 @@ GRAM_ROWS = 8192
 """Rows, evenly spread, that tell the energy of every direction, where there are no fewer than eight per coordinate."""
 ROUNDED = 2.0**-9
 """What rounding a rotation to float16 may take of any of its rows and columns, relatively."""
-SOME, MANY_TIMES = 4096, 16.0
+SOME, MANY_TIMES = 1024, 16.0
 """Rows whose median length is the typical one, and how many times longer a row may be."""
 UNIT = 2.0**-53
 AT_ONCE = 512
