@@ -120,7 +120,7 @@ def test_the_command_line_shows_and_draws(tmp_path: Path, rng: np.random.Generat
     path, hidden = tmp_path / "layer.safetensors", tmp_path / "hidden.npy"
     write_file(path, {"weight": rng.standard_normal((50, 4)).astype(np.float32)})
     np.save(hidden, rng.standard_normal((60, 4)).astype(np.float32))
-    asked = ["capacity", str(path), "--hidden", str(hidden), "--threads", "1"]
+    asked = ["capacity", str(path), str(hidden), "--threads", "1"]
     shown = CliRunner().invoke(app, [*asked, "--html", str(tmp_path / "page.html")])
     assert shown.exit_code == 0 and "press rank" in shown.stdout and "never first" in shown.stdout
     assert "<svg" in (tmp_path / "page.html").read_text()

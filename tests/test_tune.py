@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong.bench.measure import Schedule, read_run
+from headlong.bench.measure import Schedule
 from headlong.cli.main import app
 from headlong.errors import OptionError, ShapeError
 from headlong.report.tuning import Crossing, crossover
@@ -116,12 +117,12 @@ def test_the_command(tmp_path: Path) -> None:
     layer, hidden = decaying(1000, 48, 2.0)
     layer.save(tmp_path / "layer.safetensors")
     np.save(tmp_path / "hidden.npy", hidden)
-    out, raw = tmp_path / "engine.safetensors", tmp_path / "run.json"
+    out = tmp_path / "engine.safetensors"
     files = [str(tmp_path / "layer.safetensors"), str(tmp_path / "hidden.npy")]
-    found = CliRunner().invoke(app, ["tune", *files, "-k", "3", "-o", str(out), "--json", str(raw)])
+    found = CliRunner().invoke(app, ["tune", *files, "-k", "3"])
     assert found.exit_code == 0, found.output
     assert "(chosen)" in found.stdout and "Engine(" in found.stdout
-    record = read_run(raw)
+    record = json.loads(CliRunner().invoke(app, ["tune", *files, "-k", "3", "-o", str(out), "--json"]).stdout)
     assert record["chosen"] in {trial["name"] for trial in record["trials"]} and hl.load(out).reason.startswith("tuned:")
 
 

@@ -5,7 +5,7 @@
 
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
-#include "encode/encode.h"
+#include "encode/task.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
 

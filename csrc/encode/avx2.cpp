@@ -1,11 +1,11 @@
-// The encoder of encode/encode.h for one instruction set; see encode/kernels.inl.
+// The encoder of encode/task.h for one instruction set; see encode/kernels.inl.
 #include <immintrin.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "encode/encode.h"
+#include "encode/task.h"
 
 namespace headlong {
 namespace {

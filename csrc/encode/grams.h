@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "encode/encode.h"
+#include "encode/task.h"
 #include "runtime/scratch.h"
 
 namespace headlong {

@@ -1,4 +1,4 @@
-// The kernels of encode/encode.h, once for each instruction set. Included inside the anonymous namespace of a translation unit that
+// The kernels of encode/task.h, once for each instruction set. Included inside the anonymous namespace of a translation unit that
 // defines LANES (floats of one vector), F, load<Kind>, and ROWS, the rows of a tile.
 
 typedef int32_t I __attribute__((vector_size(LANES * 4)));

@@ -1,5 +1,5 @@
 // Blocks of 64 rows, each by one thread from the layer to its codes: nothing of the rotated layer is ever held.
-#include "encode/encode.h"
+#include "encode/task.h"
 
 #include <algorithm>
 #include <atomic>

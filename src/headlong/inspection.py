@@ -197,7 +197,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.synthetic:
         yield (
             "no hidden vectors were given",
-            "pass --hidden FILE: trained hidden vectors leave fewer candidates than isotropic ones",
+            "pass HIDDEN: trained hidden vectors leave fewer candidates than isotropic ones",
         )
 
 

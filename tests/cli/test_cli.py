@@ -120,7 +120,7 @@ def test_compile_can_leave_the_layer_out(files: Path) -> None:
 
 def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
     page = files / "inspect.html"
-    said = call("inspect", files / "layer.safetensors", "--hidden", files / "h.npy", "--html", page)
+    said = call("inspect", files / "layer.safetensors", files / "h.npy", "--html", page)
     for part in ("row norm", "int8 interval, nats", "rows scored for a proved top 10", "Singular values", "What would help"):
         assert part in said
     assert "<svg" in page.read_text(encoding="utf-8")
@@ -136,8 +136,8 @@ def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
 def test_bench_writes_runs_that_reports_read(files: Path) -> None:
     raw, page = files / "run.json", files / "bench.html"
     said = call(
-        "bench", files / "plain.safetensors", "--hidden", files / "h.npy", "--batch", "1,2", "-k", 3, "--rounds", 1,
-        "--only", "full; cascade, ids only; numpy fp32", "--json", raw, "--html", page,
+        "bench", files / "plain.safetensors", files / "h.npy", "--batch", "1,2", "-k", 3, "--rounds", 1,
+        "--only", "full; cascade, ids only; numpy fp32", "-o", raw, "--html", page,
     )  # fmt: skip
     assert "cascade, ids only" in said
     record = read_run(raw)
@@ -183,7 +183,7 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
     recipe = nextword.Recipe
     monkeypatch.setattr(nextword, "Recipe", small)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    said = call("demo", "--quick", "--html", tmp_path / "demo.html", "--json", tmp_path / "demo.json")
+    said = call("demo", "--quick", "--html", tmp_path / "demo.html", "-o", tmp_path / "demo.json")
     for part in ("perplexity", "What comes next", "cascade", "svd", "speed-up", "agreement"):
         assert part in said
     assert "<svg" in (tmp_path / "demo.html").read_text(encoding="utf-8")
@@ -275,11 +275,17 @@ def test_bench_on_a_device_that_is_not_here(files: Path) -> None:
 
 def test_bench_on_a_device(interpreter: str, files: Path, tmp_path: Path) -> None:
     shown = call(
-        "bench", files / "layer.safetensors", "--device", interpreter, "--only", "torch bf16, graph",
-        "--json", tmp_path / "r.json", "--hidden", files / "h.npy", "--queries", "2", "--rounds", "1", "--batch", "1,2",
+        "bench", files / "layer.safetensors", files / "h.npy", "--device", interpreter, "--only", "torch bf16, graph",
+        "-o", tmp_path / "r.json", "--queries", "2", "--rounds", "1", "--batch", "1,2",
     )  # fmt: skip
     assert "torch bf16, graph" in shown and "of the bandwidth" in shown
     assert read_run(tmp_path / "r.json")["ceilings"]
+
+
+def test_topk_on_a_device(interpreter: str, files: Path) -> None:
+    asked = ("topk", files / "layer.safetensors", files / "h.npy", "-k", 3, "--json")
+    there, here = (call(*asked, *more).splitlines() for more in (("--device", interpreter), ()))
+    assert [json.loads(line)["ids"] for line in there] == [json.loads(line)["ids"] for line in here]
 
 
 @pytest.mark.parametrize(
@@ -291,11 +297,11 @@ def test_bench_on_a_device(interpreter: str, files: Path, tmp_path: Path) -> Non
         (("compile", "{}/engine.bin", "-o", "{}/e"), "is a compiled engine"),
         (("bench", "{}/engine.bin"), "is a compiled engine"),
         (("topk", "{}/engine.bin", "{}/h.npy", "--method", "svd"), "does not take --method"),
-        (("inspect", "{}/engine.bin", "--hidden", "{}/h.npy"), "does not take --hidden"),
+        (("inspect", "{}/engine.bin", "{}/h.npy"), "does not take HIDDEN"),
         (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "eps=3"), "eps is an option of compile"),
         (("inspect", "{}/layer.safetensors", "-k", "201"), "k is 201"),
-        (("inspect", "{}/layer.safetensors", "--hidden", "{}/none.npy"), "hidden has no rows"),
-        (("bench", "{}/layer.safetensors", "--hidden", "{}/none.npy"), "hidden has no rows"),
+        (("inspect", "{}/layer.safetensors", "{}/none.npy"), "hidden has no rows"),
+        (("bench", "{}/layer.safetensors", "{}/none.npy"), "hidden has no rows"),
         (("bench", "{}/layer.safetensors", "--queries", "0"), "queries is 0"),
         (("bench", "{}/layer.safetensors", "--rounds", "-1"), "rounds is -1"),
         (("bench", "{}/layer.safetensors", "--only", "full", "--eps", "-1"), "eps is -1"),
@@ -343,7 +349,7 @@ def test_a_broken_npy_is_one_line(files: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["c8", "?", "M8[D]", "U1", "i8", [("a", "f4")]])
-@pytest.mark.parametrize("command", [["inspect", "{}", "--hidden"], ["topk", "{}"], ["bench", "{}", "--hidden"]])
+@pytest.mark.parametrize("command", [["inspect", "{}"], ["topk", "{}"], ["bench", "{}"]])
 def test_every_command_refuses_the_same_types(files: Path, command: list[str], dtype: Any) -> None:
     np.save(files / "h.npy", np.zeros((3, 16), dtype))
     args = [part.replace("{}", str(files / "layer.safetensors")) for part in command]
@@ -392,8 +398,8 @@ def test_numbers_near_the_end_of_float32_pass_without_a_warning(files: Path) -> 
     np.save(files / "far.npy", hidden.astype(np.float64) * 1e300)
     np.save(files / "one.npy", hidden[0])
     assert json.loads(call("inspect", files / "huge.safetensors", "--json"))["int8_widths"][-1] > 1e30
-    assert "beyond float32's range" in fails("inspect", files / "layer.safetensors", "--hidden", files / "far.npy")
-    assert "beyond float32's range" in fails("bench", files / "layer.safetensors", "--hidden", files / "far.npy")
+    assert "beyond float32's range" in fails("inspect", files / "layer.safetensors", files / "far.npy")
+    assert "beyond float32's range" in fails("bench", files / "layer.safetensors", files / "far.npy")
     call("compile", files / "layer.safetensors", "-o", files / "e", "--method", "cascade", "--calibration", files / "one.npy")
 
 

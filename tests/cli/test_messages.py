@@ -98,7 +98,7 @@ def test_a_file_that_is_something_else_is_known(files: Path, name: str, found: s
 def test_the_commands_say_so(files: Path) -> None:
     assert "is an .npy array" in refused("inspect", files / "h.npy")
     assert "is an .npz with states, other" in refused("topk", files / "layer.safetensors", files / "h.npz")
-    assert "is a table of text" in refused("bench", files / "layer.safetensors", "--hidden", files / "h.csv")
+    assert "is a table of text" in refused("bench", files / "layer.safetensors", files / "h.csv")
     (files / "array.bin").write_bytes((files / "h.npy").read_bytes())
     good = CliRunner().invoke(app, ["topk", str(files / "layer.safetensors"), str(files / "array.bin"), "--json"])
     assert good.exit_code == 0 and len(good.stdout.splitlines()) == 70, "an array is known by its content"
@@ -145,7 +145,7 @@ def test_bench_says_whose_queries_it_used(files: Path) -> None:
     assert "Queries: random vectors" in said and "compile takes, by itself: full: 3,200 weights" in said
     assert "where the promise is: ids proved, log-probabilities within 0.2 nats proved" in said
     assert "emptied the caches" in said and "in a loop" in said
-    only = CliRunner().invoke(app, [*asked, "--hidden", str(files / "h.npy"), "--way", "loop"]).stdout
+    only = CliRunner().invoke(app, [*asked, str(files / "h.npy"), "--way", "loop"]).stdout
     assert "random vectors" not in only and "emptied" not in only
 
 

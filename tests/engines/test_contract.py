@@ -18,10 +18,12 @@ from headlong.engines.changed import Changed
 from headlong.engines.contract import AnyEngine
 from headlong.engines.shards import here
 from headlong.errors import UnsupportedError
+from headlong.previews.screens import equal_clusters
 from structured_layers import made
 
 VOCAB, DIM = 300, 16
 VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save", "check", "with_rows", "without", "compact")
+PLACED, KINDS_PLACED = ("full", "cascade", "svd"), ("tree", "experts", "mixture")
 HEADS = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mos"}
 
 
@@ -45,13 +47,18 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "shards": shards,
     "changed": changed,
     "adapting": lambda: hl.compile(matrix(), "cascade", adapt=True),
-    "device": lambda: hl.compile(matrix(), "full", device="interpreter"),
-    "device tree": lambda: hl.compile(made("tree", DIM, VOCAB).layer, device="interpreter"),
+    "screens": lambda: hl.compile(equal_clusters(matrix(), np.random.default_rng(5).standard_normal((400, DIM)), 6, 5)),
+    **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in PLACED},  # type: ignore[misc]
+    **{f"device {kind}": lambda kind=kind: hl.compile(made(HEADS[kind], DIM, VOCAB).layer, device="interpreter")  # type: ignore[misc]
+       for kind in KINDS_PLACED},
 }
 ON_ONE_MATRIX = {method.name for method in BUILT_IN}
 
 
-@pytest.fixture(params=MAKERS)
+QUIET = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's inf - inf is NumPy's, which warns
+
+
+@pytest.fixture(params=[pytest.param(name, marks=QUIET if name.startswith("device") else ()) for name in MAKERS])
 def engine(request: pytest.FixtureRequest) -> Any:
     if request.param.startswith("device"):
         request.getfixturevalue("interpreter")
@@ -64,7 +71,8 @@ def hidden() -> np.ndarray:
 
 
 def test_the_suite_covers_every_kind() -> None:
-    assert {kind.kind for kind in STRUCTURED} - {"screens", "screen"} <= set(MAKERS)
+    placed = {f"device {name}" for name in (*PLACED, *KINDS_PLACED)}
+    assert {kind.kind for kind in STRUCTURED} | {method.name for method in BUILT_IN} | placed <= set(MAKERS)
 
 
 def test_every_verb_has_the_same_parameters(engine: Any) -> None:

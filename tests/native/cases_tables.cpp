@@ -3,7 +3,7 @@
 
 #include "adaptive/search.h"
 #include "blocks/looks.h"
-#include "encode/encode.h"
+#include "encode/task.h"
 #include "native/cases.h"
 
 namespace headlong {

@@ -229,9 +229,14 @@ def _isa_flags() -> list[str]:
     return [flag for flag in ISA_FLAGS if flag in flags]
 
 
+def as_run(record: Mapping[str, Any]) -> dict[str, Any]:
+    """``record`` as a file of it begins: with what it is."""
+    return {"format": FORMAT, "version": VERSION, **record}
+
+
 def write_run(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
     """One JSON file; lists of entries take one line an entry, so that a changed run is a small difference."""
-    text = ",\n".join(_field(*item) for item in {"format": FORMAT, "version": VERSION, **record}.items())
+    text = ",\n".join(_field(*item) for item in as_run(record).items())
     target = Path(path)
     beside = target.with_name(f".{target.name}.tmp")
     try:
@@ -259,9 +264,9 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"{name} cannot be read: {cause(error)}") from error
     except ValueError as error:
-        raise MalformedFileError(f"{name} is not JSON: {error}; expected a run that 'headlong bench --json' wrote") from error
+        raise MalformedFileError(f"{name} is not JSON: {error}; expected a run that 'headlong bench -o' wrote") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT or "runs" not in record:
-        raise MalformedFileError(f"{name} is not a headlong run; expected a file that 'headlong bench --json' wrote")
+        raise MalformedFileError(f"{name} is not a headlong run; expected a file that 'headlong bench -o' wrote")
     if record.get("version") != VERSION:
         raise MalformedFileError(f"{name} has version {record.get('version')}; this headlong reads {VERSION}: run it again")
     return record

@@ -13,9 +13,11 @@ from headlong.errors import OptionError
 
 LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
 CalibrationFile = Annotated[
-    str | None, typer.Option("--calibration", help="Hidden vectors as the engine will see them: as --hidden.")
+    str | None, typer.Option("--calibration", help="Hidden vectors as the engine will see them: as HIDDEN.")
 ]
-HiddenFile = Annotated[str | None, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")]
+VECTORS = "Hidden vectors: file.npy or file.safetensors[:tensor]."
+HiddenFile = Annotated[str, typer.Argument(metavar="HIDDEN", help=VECTORS)]
+MaybeHidden = Annotated[str | None, typer.Argument(metavar="[HIDDEN]", help=VECTORS)]
 Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
 Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
 Method = Annotated[str, typer.Option(help="auto, full, cascade, svd or adaptive; of a layer.")]
@@ -27,8 +29,8 @@ Eps = Annotated[float, typer.Option(help="How far log-probabilities may be off, 
 Delta = Annotated[float, typer.Option(help="How often they may be off by more; 0: proved.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of everyone; default: all processors.")]
 Seed = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the raw run there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+RunFile = Annotated[Path | None, typer.Option("-o", "--out", help="Write the raw run there (.json).")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML page there.")]
 
 

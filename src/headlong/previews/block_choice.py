@@ -117,7 +117,7 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
             break
         found = searched(layer, blocks, vectors, share, k)
         look = Counted(look_bytes(plan), 0.0, k)
-        if not sooner(layer, plan, found, look, 1, costs):  # the shortest and the longest look say so mostly: none has to be made
+        if not sooner(layer, plan, found, look, 1, costs):  # the shortest and the longest look mostly say so: none is made
             if not sooner(layer, plan, found, look._replace(opened=math.inf), 1, costs):
                 break
             look = looked(layer, plan, vectors, k)

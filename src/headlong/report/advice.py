@@ -16,8 +16,8 @@ def remarks(record: Record) -> Iterator[str]:
     """One sentence each."""
     if record["layer"].get("hidden") == MADE_UP:
         yield (
-            "Queries: random vectors, as no --hidden came, scaled so that the most likely class has probability 0.3. "
-            "A trained model's vectors usually need less to be read: pass --hidden, and more of them as --calibration."
+            "Queries: random vectors, as no HIDDEN was given, scaled so that the most likely class has probability 0.3. "
+            "A trained model's vectors usually need less to be read: pass some, and more of them as --calibration."
         )
     for entry in record.get("left_out", []):
         yield f"{entry['contestant']} took no part: {entry['why']}."

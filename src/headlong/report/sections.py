@@ -56,7 +56,7 @@ def report(sources: Sequence[ResultFile], title: str = "headlong: results") -> s
     files = sum(map(len, kinds.values()))
     if not files:
         names = ", ".join(name for name, _ in other)
-        raise MalformedFileError(f"{names}: no result in there; expected what bench --json, inspect --json or reproduce wrote")
+        raise MalformedFileError(f"{names}: no result in there; expected what bench -o, inspect --json or reproduce wrote")
     parts: list[Part] = [*_answer(sources)]
     parts.append(Paragraph(f"Made from {len(sources)} files. Groups unfold; a click on a heading sorts by it.", soft=True))
     for kind, groups in kinds.items():

@@ -12,10 +12,11 @@ from headlong.cli.shared_options import (
     CalibrationFile,
     Delta,
     Eps,
-    HiddenFile,
     HtmlFile,
-    JsonFile,
+    Json,
     K,
+    MaybeHidden,
+    RunFile,
     Seed,
     Threads,
     Weight,
@@ -26,7 +27,7 @@ from headlong.errors import OptionError
 
 def bench(
     layer: Annotated[str | None, typer.Argument(metavar="[LAYER]", help="As everywhere; none with --synthetic.")] = None,
-    hidden: HiddenFile = None,
+    hidden: MaybeHidden = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
     k: K = 10,
     eps: Eps = 0.2,
@@ -51,8 +52,9 @@ def bench(
     device: Annotated[
         str | None, typer.Option(help="cuda or cuda:N: engines and PyTorch on that GPU, by its own clock; default: the CPU.")
     ] = None,
-    raw: JsonFile = None,
+    out: RunFile = None,
     html: HtmlFile = None,
+    as_json: Json = False,
 ) -> None:
     """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
     count = settled(threads)
@@ -62,19 +64,17 @@ def bench(
     from headlong.bench import run as contest
     from headlong.bench import synthetic as spectra
     from headlong.bench.gpu_clock import place
-    from headlong.bench.measure import write_run
+    from headlong.bench.measure import as_run, write_run
     from headlong.bench.settings import WAYS, Settings, batches
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, show, write_text
-    from headlong.report.advice import MADE_UP, remarks
-    from headlong.report.device import device_table
+    from headlong.cli.terminal import bars, say_json, write_text
+    from headlong.report.advice import MADE_UP
     from headlong.report.sections import bench_page
-    from headlong.report.tables import comparisons, engines
 
     if (layer is None) == (synthetic is None):
         got = "neither" if layer is None else "both"
         raise OptionError(f"bench takes a layer or --synthetic VOCAB,DIM,POWER; got {got}: pass one of them")
-    for path in filter(None, (raw, html)):
+    for path in filter(None, (out, html)):
         inputs.target(path, layer, hidden, calibration)
     there = None if device is None else place(device)
     ways = WAYS if way == "both" else (way,)
@@ -97,15 +97,27 @@ def bench(
     layer = layer or f"synthetic {synthetic}"
     asked = Path(hidden).name if hidden else MADE_UP if synthetic is None else "synthetic"
     record["layer"] |= {"name": Path(layer).name, "hidden": asked}
-    for table in comparisons(record):
-        show(table)
-    show(engines(record))
-    for line in remarks(record):
-        typer.echo(line)
-    if there is not None:
-        show(device_table(Path(layer).name, record))
-    if raw is not None:
-        write_run(raw, record)
-        typer.echo(f"wrote {raw}", err=True)
+    if as_json:
+        say_json(as_run(record))
+    else:
+        shown(record, Path(layer).name, there is not None)
+    if out is not None:
+        write_run(out, record)
+        typer.echo(f"wrote {out}", err=True)
     if html is not None:
         write_text(html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
+
+
+def shown(record: dict[str, Any], layer: str, on_device: bool) -> None:
+    """The run as tables, and what to make of it."""
+    from headlong.cli.terminal import show
+    from headlong.report.advice import remarks
+    from headlong.report.device import device_table
+    from headlong.report.tables import comparisons, engines
+
+    for table in (*comparisons(record), engines(record)):
+        show(table)
+    for line in remarks(record):
+        typer.echo(line)
+    if on_device:
+        show(device_table(layer, record))

@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from headlong.cli.shared_options import Bias, HtmlFile, JsonFlag, LayerFile, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, HiddenFile, HtmlFile, Json, LayerFile, Threads, Weight, settled
 
 
 def capacity(
     layer: LayerFile,
-    hidden: Annotated[str, typer.Option("--hidden", help="Hidden vectors: file.npy or file.safetensors[:tensor].")],
+    hidden: HiddenFile,
     queries: Annotated[int, typer.Option(help="Hidden vectors that are used, evenly spread.", min=2)] = 1024,
     programs: Annotated[int, typer.Option(help="Classes that linear programs may decide.", min=0)] = 200,
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
     html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    as_json: Json = False,
 ) -> None:
     """Show what a layer can express: the rank of its log-probabilities, and classes that can never be first."""
     settled(threads)

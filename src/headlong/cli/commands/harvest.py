@@ -13,7 +13,9 @@ from headlong.cli.shared_options import Threads, settled
 def harvest(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint, or a Hugging Face folder.")],
     data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file; default: the run's.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder for layer.safetensors and hidden.safetensors.")] = Path("harvest"),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="The folder for layer.safetensors and hidden.safetensors.")
+    ] = Path("harvest"),
     splits: Annotated[str, typer.Option(help="Which, with commas: train, valid, test.")] = "train,valid",
     rows: Annotated[int, typer.Option(help="Hidden vectors of each split; 0: all.")] = 8192,
     dtype: Annotated[str, typer.Option(help="Of the hidden vectors: float16 or float32.")] = "float16",

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from headlong.cli.shared_options import Bias, HiddenFile, HtmlFile, JsonFlag, LayerFile, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, HtmlFile, Json, LayerFile, MaybeHidden, Threads, Weight, settled
 
 
 def inspect(
     layer: LayerFile,
-    hidden: HiddenFile = None,
+    hidden: MaybeHidden = None,
     k: Annotated[int | None, typer.Option("-k", help="How many classes; default: 10, or all of fewer.")] = None,
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
     html: HtmlFile = None,
-    as_json: JsonFlag = False,
+    as_json: Json = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read the whole file and compare it with its checksum.")] = False,
 ) -> None:
     """Show norms, singular values, interval widths, rows left to score and what would help; or why an engine was chosen."""
@@ -30,7 +30,7 @@ def inspect(
     if verify:
         typer.echo(inputs.verified(layer, count))
         return
-    given = {"-k": k, "--hidden": hidden, "--html": html, "--weight": weight, "--bias": bias}
+    given = {"-k": k, "HIDDEN": hidden, "--html": html, "--weight": weight, "--bias": bias}
     if (engine := inputs.engine(layer, count, {name: value is not None for name, value in given.items()})) is not None:
         said = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
         say_json(said) if as_json else typer.echo(f"{engine!r}\n{engine.name}: {engine.reason}")

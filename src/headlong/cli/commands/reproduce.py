@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headlong.cli.shared_options import JsonFlag, Threads, settled
+from headlong.cli.shared_options import Json, Threads, settled
 from headlong.errors import OptionError
 
 if TYPE_CHECKING:
@@ -26,11 +26,13 @@ def reproduce(
     model: Annotated[
         str | None, typer.Option(help="A local folder: a table's pretrained model, or its corpus; --list says which take one.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder for the results, one JSON-lines file per table.")] = Path("results"),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="The folder for the results, one JSON-lines file per table.")
+    ] = Path("results"),
     queries: Annotated[int | None, typer.Option(help="At most this many queries; default: all.")] = None,
     rows: Annotated[str, typer.Option(help="Of a study, only rows that hold this text, such as 'seed=1'.")] = "",
     threads: Threads = None,
-    as_json: JsonFlag = False,
+    as_json: Json = False,
 ) -> None:
     """Run published tables on the available data, and say for each number whether it matched."""
     count = settled(threads)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from headlong.cli.shared_options import Bias, LayerFile, Seed, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, HiddenFile, LayerFile, Seed, Threads, Weight, settled
 
 
 def shortlist(
     layer: LayerFile,
-    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="Calibration vectors: file.npy, file.safetensors[:tensor].")],
+    hidden: HiddenFile,
     out: Annotated[Path, typer.Option("-o", "--out", help="A file (.safetensors); for centroid-head, a folder.")],
     kind: Annotated[str, typer.Option(help="tokens, learned, clusters or centroid-head.")] = "tokens",
     size: Annotated[int, typer.Option(help="tokens: how many.")] = 32000,

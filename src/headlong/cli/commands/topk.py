@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headlong.cli.shared_options import Bias, JsonFlag, K, Method, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, HiddenFile, Json, K, Method, Threads, Weight, settled
 
 SHOWN = 20
 """Queries printed as text; JSON has them all."""
@@ -16,14 +16,15 @@ BLOCK = 64
 
 def topk(
     source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, or an engine that compile saved.")],
-    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
+    hidden: HiddenFile,
     k: K = 10,
     method: Method = "auto",
     eps: Annotated[float | None, typer.Option(help="In nats; inf: ids and exact logits only.")] = None,
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
-    as_json: JsonFlag = False,
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N: the layer on that GPU; default: the CPU.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
     count = settled(threads)
@@ -32,10 +33,11 @@ def topk(
     from headlong.cli.terminal import bars, json_lines, say_json, show
     from headlong.report.tables import topk_table
 
-    given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None}
-    engine = inputs.engine(source, count, given)
+    given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None,
+             "--device": device is not None}
+    engine: Any = inputs.engine(source, count, given)
     if engine is None:
-        engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count)
+        engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count, device=device)
     rows = inputs.hidden(hidden, engine.layer.dim, engine.layer.vocab)
     shown = rows if as_json else rows[:SHOWN]
     lines: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headlong.cli.shared_options import JsonFlag, Threads, choices, settled
+from headlong.cli.shared_options import Json, Threads, choices, settled
 
 
 def train(
@@ -17,11 +17,13 @@ def train(
     data: Annotated[str | None, typer.Option(help="A data set's name or folder, or a text file.")] = None,
     head: Annotated[str | None, typer.Option(help="The output layer: dense, ...")] = None,
     option: Annotated[list[str] | None, typer.Option(help="table.key=value of the recipe; may be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; one that exists is gone on with.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The run's folder; a run that is there already is continued.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run; default: the recipe's.")] = None,
     threads: Threads = None,
     listed: Annotated[bool, typer.Option("--list", help="List the recipes that headlong brings.")] = False,
-    as_json: JsonFlag = False,
+    as_json: Json = False,
 ) -> None:
     """Train a small model, or continue a stopped run; writes best.safetensors and run.json into its folder."""
     import os

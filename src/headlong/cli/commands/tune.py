@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from headlong.cli.shared_options import Bias, Delta, Eps, JsonFile, K, LayerFile, Seed, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, Delta, Eps, HiddenFile, Json, K, LayerFile, Seed, Threads, Weight, settled
 
 
 def tune(
     layer: LayerFile,
-    hidden: Annotated[str, typer.Argument(metavar="HIDDEN", help="file.npy or file.safetensors[:tensor].")],
+    hidden: HiddenFile,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")] = None,
     eps: Eps = 0.01,
     delta: Delta = 1e-3,
@@ -23,13 +23,13 @@ def tune(
     bias: Bias = None,
     threads: Threads = None,
     seed: Seed = 0,
-    raw: JsonFile = None,
+    as_json: Json = False,
 ) -> None:
     """Try the plausible plans on hidden vectors, and keep the fastest that keeps the promise."""
     count = settled(threads)
-    from headlong.bench.measure import write_run
+    from headlong.bench.measure import as_run
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, show
+    from headlong.cli.terminal import bars, say_json, show
     from headlong.report.tuning import crossing_table, table
     from headlong.tune import as_record
     from headlong.tune import tune as tuned
@@ -44,9 +44,10 @@ def tune(
         )
         if out is not None:
             engine.save(out, layer=not without_layer)
+    if as_json:
+        say_json(as_run(as_record(report, engine)))
+        return
     show(table(report))
     if len(report.crossings):
         show(crossing_table(report))
     typer.echo(repr(engine))
-    if raw is not None:
-        write_run(raw, as_record(report, engine))

@@ -92,6 +92,8 @@ class ShortAnswers:
         reader, batch, sample = self.reader, len(hidden), wish is not None
         shape = self._shape(hidden, k)
         room, found = self._room(batch, shape, sample=sample), self._answer(batch, k)
+        if not batch:
+            return found
         hides = reader.one if mask is None else mask, 0 if mask is None or len(mask) == 1 else int(mask.shape[1])
         kinds = {"BIAS": reader.bias is not None, "KIND": reader.kind, "SAMPLE": sample}
         looked = self._look(hidden, hides, shape, room, _numbers(wish), kinds | {"MASKED": mask is not None})
