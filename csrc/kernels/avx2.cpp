@@ -339,17 +339,15 @@ struct LaneOps;
 
 template <>
 struct LaneOps<8> : LaneMaths {
-    static constexpr bool centred = false;
-    struct X {
-        __m256i even, odd;
-    };
-    static X take(const int8_t* from) {
-        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-        return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
-    }
-    static I dots(I sum, uint32_t code, const X& x) {
-        const __m256i even = _mm256_set1_epi32(static_cast<int>(code & 0x00FF00FF)), odd = _mm256_set1_epi32(static_cast<int>(code >> 8 & 0x00FF00FF));
-        return sum + (I)_mm256_madd_epi16(even, x.even) + (I)_mm256_madd_epi16(odd, x.odd);
+    static constexpr bool centred = true;
+    using X = __m256i;
+    static X take(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+    // The sign of a code goes to the number that it multiplies, so that bytes without a sign multiply bytes with one. Two products of
+    // a code and of a number within 127 fit 16 bits. Bits that are turned twice let the compiler read codes into all lanes at once.
+    static I dots(I sum, uint32_t code, X x) {
+        const __m256i codes = _mm256_set1_epi32(static_cast<int>(code ^ 0x80808080u)) ^ _mm256_set1_epi8(-128);
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+        return sum + (I)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     }
 };
 

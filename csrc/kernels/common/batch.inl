@@ -16,37 +16,16 @@ inline typename LaneOps<L>::F lane_load(const float* p) {
 // R rows from r0 on, V x L queries from lane `lane` on. Listed: rows by their ids; else the classes of a block, side by side.
 constexpr int64_t kLaneAhead = 8192;  // bytes of a block's codes that are fetched ahead
 
-template <int L, int R, int V, bool Listed>
-inline void batch_tile(const LaneRows& rows, int64_t r0, const LanePass* passes, int pass_count, const float* base, const float* add,
-                       int lanes, int lane, float* est) {
+// Adds the products of one pass: a word, four codes of a row, at a time.
+template <int L, int R, int V, bool Listed, bool Whole>
+inline void tile_dots(const uint8_t* const* from, const LanePass& pass, int lanes, int lane, typename LaneOps<L>::I (&sum)[R][V]) {
     using Ops = LaneOps<L>;
-    using F = typename Ops::F;
-    using I = typename Ops::I;
-    for (int p = 0; p < pass_count; ++p) {
-        const LanePass& pass = passes[p];
-        const uint8_t* from[R];
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-            from[r] = rows.codes + pass.at + (Listed ? rows.ids[r0 + r] * rows.row_step : (r0 + r) * kLaneStep);
-        I sum[R][V] = {};
-        const int8_t* planes = pass.planes + lane * 4;
-        const bool whole = pass.bits == 8;
-        const uint32_t mask = 0x01010101u * ((1u << pass.bits) - 1);
-        for (int64_t j = 0; !whole && j < pass.words; ++j)
-            for (int shift = 0; shift < 8; shift += pass.bits, planes += lanes * 4) {
-                typename Ops::X x[V];
-#pragma GCC unroll 16
-                for (int v = 0; v < V; ++v) x[v] = Ops::take(planes + v * L * 4);
-#pragma GCC unroll 16
-                for (int r = 0; r < R; ++r) {
-                    uint32_t code;
-                    std::memcpy(&code, Listed ? from[r] + j * 4 : from[0] + j * kLaneQuad + r * kLaneStep, 4);
-#pragma GCC unroll 16
-                    for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], code >> shift & mask, x[v]);
-                }
-            }
-        for (int64_t j = 0; whole && j < pass.words; ++j, planes += lanes * 4) {
-            if (!Listed) __builtin_prefetch(from[0] + j * kLaneQuad + kLaneAhead);
+    const int8_t* planes = pass.planes + lane * 4;
+    const int bits = Whole ? 8 : pass.bits;
+    const uint32_t mask = Whole ? ~0u : 0x01010101u * ((1u << bits) - 1);
+    for (int64_t j = 0, words = pass.words; j < words; ++j) {
+        if (Whole && !Listed) __builtin_prefetch(from[0] + j * kLaneQuad + kLaneAhead);
+        for (int shift = 0; shift < 8; shift += bits, planes += lanes * 4) {
             typename Ops::X x[V];
 #pragma GCC unroll 16
             for (int v = 0; v < V; ++v) x[v] = Ops::take(planes + v * L * 4);
@@ -54,27 +33,56 @@ inline void batch_tile(const LaneRows& rows, int64_t r0, const LanePass* passes,
             for (int r = 0; r < R; ++r) {
                 uint32_t code;
                 std::memcpy(&code, Listed ? from[r] + j * 4 : from[0] + j * kLaneQuad + r * kLaneStep, 4);
+                if (!Whole) code = code >> shift & mask;
+                if (Whole && Ops::centred) code ^= 0x80808080u;
 #pragma GCC unroll 16
-                for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], Ops::centred ? code ^ 0x80808080u : code, x[v]);
-            }
-        }
-        const bool fresh = p == 0 && base != nullptr;
-#pragma GCC unroll 16
-        for (int v = 0; v < V; ++v) {
-            I start;
-            std::memcpy(&start, pass.start + lane + v * L, sizeof start);
-            const F step = lane_load<L>(pass.step + lane + v * L), more = fresh ? lane_load<L>(add + lane + v * L) : F{};
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                const int64_t id = Listed ? rows.ids[r0 + r] : rows.first + r0 + r;
-                float* to = est + (Listed ? rows.place[r0 + r] : r0 + r) * lanes + lane + v * L;
-                const F before = fresh ? more + base[id] : lane_load<L>(to);
-                const I dot = (whole ? sum[r][v] : sum[r][v] + sum[r][v]) + (Ops::centred && whole ? I{} : start);
-                const F after = before + __builtin_convertvector(dot, F) * (step * pass.scale[id]);
-                std::memcpy(to, &after, sizeof after);
+                for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], code, x[v]);
             }
         }
     }
+}
+
+// What is summed stays here until the last pass, and every address is read once: what is written might be an address.
+template <int L, int R, int V, bool Listed>
+inline void batch_tile(const LaneRows& rows, int64_t r0, const LanePass* passes, int pass_count, const float* base, const float* add,
+                       int lanes, int lane, float* est) {
+    using Ops = LaneOps<L>;
+    using F = typename Ops::F;
+    using I = typename Ops::I;
+    int64_t ids[R];
+    float* to[R];
+    F total[R][V];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+        ids[r] = Listed ? rows.ids[r0 + r] : rows.first + r0 + r;
+        to[r] = est + (Listed ? rows.place[r0 + r] : r0 + r) * lanes + lane;
+#pragma GCC unroll 16
+        for (int v = 0; v < V; ++v) total[r][v] = base == nullptr ? lane_load<L>(to[r] + v * L) : lane_load<L>(add + lane + v * L) + base[ids[r]];
+    }
+    for (const LanePass* pass = passes; pass != passes + pass_count; ++pass) {
+        const uint8_t* from[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) from[r] = rows.codes + pass->at + (Listed ? ids[r] * rows.row_step : (r0 + r) * kLaneStep);
+        I sum[R][V] = {};
+        const bool whole = pass->bits == 8;
+        if (whole) tile_dots<L, R, V, Listed, true>(from, *pass, lanes, lane, sum);
+        else tile_dots<L, R, V, Listed, false>(from, *pass, lanes, lane, sum);
+        const float* scale = pass->scale;
+#pragma GCC unroll 16
+        for (int v = 0; v < V; ++v) {
+            I start = {};
+            if (!Ops::centred || !whole) std::memcpy(&start, pass->start + lane + v * L, sizeof start);
+            const F step = lane_load<L>(pass->step + lane + v * L);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                const I dot = (whole ? sum[r][v] : sum[r][v] + sum[r][v]) + start;
+                total[r][v] += __builtin_convertvector(dot, F) * (step * scale[ids[r]]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) std::memcpy(to[r] + v * L, &total[r][v], sizeof total[r][v]);
 }
 
 template <int L, int R, int V, bool Listed>
@@ -149,7 +157,9 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
     const int lanes = L * V;
     constexpr float kOctaves = 1.44269504f;  // in a factor of e
     const float slope = look.link.a * look.beta * kOctaves, more = 1 + look.slop;
-    F middles[V] = {}, gaps[V] = {}, moved[V] = {};
+    F middles[V] = {}, gaps[V] = {}, moved[V] = {}, left[V] = {};  // `left` in memory would make each class wait for the one before
+#pragma GCC unroll 8
+    for (int v = 0; Bet && v < V; ++v) left[v] = lane_load<L>(state.left + v * L);
     const bool choosy = state.further != nullptr;
     for (int64_t row = 0; row < rows.count; ++row) {
         const int64_t id = rows.ids == nullptr ? rows.first + row : rows.ids[row];
@@ -179,20 +189,25 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
         }
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
-            float* at = state.left + v * L;
-            F left = F{};
             uint32_t some = reaches[v] | out[v];
+            F after = F{};
             if (Bet) {
-                left = lane_load<L>(at) - gap[v];
-                some |= Ops::negative(left);
+                after = left[v] - gap[v];
+                some |= Ops::negative(after);
             }
-            if (__builtin_expect(some != 0, 0)) lane_hits<L>(look, state, id, v * L, reaches[v], out[v], lane_load<L>(from + v * L), upper[v], middle[v], gap[v]);
-            else if (Bet) std::memcpy(at, &left, sizeof left);
+            if (__builtin_expect(some != 0, 0)) {
+                float* at = state.left + v * L;
+                if (Bet) std::memcpy(at, &left[v], sizeof left[v]);
+                lane_hits<L>(look, state, id, v * L, reaches[v], out[v], lane_load<L>(from + v * L), upper[v], middle[v], gap[v]);
+                after = lane_load<L>(at);
+            }
+            left[v] = after;
             middles[v] += middle[v];
             gaps[v] += gap[v];
             if (!Bet) moved[v] += middle[v] * Ops::least(wide[v], F{} + 1e30f);
         }
     }
+    for (int v = 0; Bet && v < V; ++v) std::memcpy(state.left + v * L, &left[v], sizeof left[v]);
     for (int v = 0; v < V; ++v)
         for (int i = 0; i < L; ++i) {
             state.middle[v * L + i] += middles[v][i];
