@@ -118,14 +118,13 @@ inline float lane_exponential(uint64_t& state) {  // -log of a uniform number, b
 template <int L>
 __attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state, int64_t id, int lane, uint32_t reaches, uint32_t out,
                                          const typename LaneOps<L>::F& est, const typename LaneOps<L>::F& upper,
-                                         typename LaneOps<L>::F& middle, typename LaneOps<L>::F& gap) {
+                                         typename LaneOps<L>::F& middle, typename LaneOps<L>::F& gap, typename LaneOps<L>::F& line) {
     using F = typename LaneOps<L>::F;
     float e[L], u[L], m[L], g[L];
     std::memcpy(e, &est, sizeof e);
     std::memcpy(u, &upper, sizeof u);
     std::memcpy(m, &middle, sizeof m);
     std::memcpy(g, &gap, sizeof g);
-    float* left = state.left + lane;
     if (lane + L > look.n)
         for (int i = 0; i < L; ++i)
             if (lane + i >= look.n) m[i] = g[i] = 0, reaches &= ~(1u << i), out &= ~(1u << i);  // no query
@@ -138,7 +137,8 @@ __attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state,
     }
     std::memcpy(&middle, m, sizeof m);
     std::memcpy(&gap, g, sizeof g);
-    const F after = lane_load<L>(left) - gap;
+    const F after = line - gap;
+    float left[L];
     std::memcpy(left, &after, sizeof after);
     for (uint32_t some = (reaches & ~out) | LaneOps<L>::negative(after); some != 0; some &= some - 1) {
         const int i = __builtin_ctz(some);
@@ -146,6 +146,7 @@ __attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state,
         for (; left[i] < 0; ++drawn) left[i] += look.theta[lane + i] * lane_exponential(state.noise[lane + i]);
         hits[count++] = {static_cast<int32_t>(id), lane + i, drawn, e[i], u[i], m[i], g[i]};
     }
+    std::memcpy(&line, left, sizeof line);
     state.hit_count += count;
 }
 
@@ -159,7 +160,7 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
     const float slope = look.link.a * look.beta * kOctaves, more = 1 + look.slop;
     F middles[V] = {}, gaps[V] = {}, moved[V] = {}, left[V] = {};  // `left` in memory would make each class wait for the one before
 #pragma GCC unroll 8
-    for (int v = 0; Bet && v < V; ++v) left[v] = lane_load<L>(state.left + v * L);
+    for (int v = 0; v < V; ++v) left[v] = lane_load<L>(state.left + v * L);
     const bool choosy = state.further != nullptr;
     for (int64_t row = 0; row < rows.count; ++row) {
         const int64_t id = rows.ids == nullptr ? rows.first + row : rows.ids[row];
@@ -189,31 +190,24 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
         }
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
-            uint32_t some = reaches[v] | out[v];
-            F after = F{};
-            if (Bet) {
-                after = left[v] - gap[v];
-                some |= Ops::negative(after);
-            }
-            if (__builtin_expect(some != 0, 0)) {
-                float* at = state.left + v * L;
-                if (Bet) std::memcpy(at, &left[v], sizeof left[v]);
-                lane_hits<L>(look, state, id, v * L, reaches[v], out[v], lane_load<L>(from + v * L), upper[v], middle[v], gap[v]);
-                after = lane_load<L>(at);
-            }
-            left[v] = after;
+            const F after = left[v] - gap[v];
+            const uint32_t some = reaches[v] | out[v] | (Bet ? Ops::negative(after) : 0);
+            if (__builtin_expect(some != 0, 0))
+                lane_hits<L>(look, state, id, v * L, reaches[v], out[v], lane_load<L>(from + v * L), upper[v], middle[v], gap[v], left[v]);
+            else left[v] = after;
             middles[v] += middle[v];
             gaps[v] += gap[v];
             if (!Bet) moved[v] += middle[v] * Ops::least(wide[v], F{} + 1e30f);
         }
     }
-    for (int v = 0; Bet && v < V; ++v) std::memcpy(state.left + v * L, &left[v], sizeof left[v]);
-    for (int v = 0; v < V; ++v)
+    for (int v = 0; v < V; ++v) {
+        std::memcpy(state.left + v * L, &left[v], sizeof left[v]);
         for (int i = 0; i < L; ++i) {
             state.middle[v * L + i] += middles[v][i];
             state.gap[v * L + i] += gaps[v][i];
             state.moved[v * L + i] += moved[v][i] * (1 / static_cast<double>(kOctaves));
         }
+    }
 }
 
 template <int L, int V>
