@@ -6,12 +6,15 @@
 
 namespace headlong {
 
+constexpr double kProduct = 0.021;  // of a row's number, in a batch
+constexpr double kExponential = 2.1, kInterval = 3.2;  // of a class for one query, with all that both add to sums
+
 // A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes, which
 // small layers leave in a cache.
 inline double dense_cost(const Matrix& m, double n) {
     constexpr double kCached = 8 << 20;
     const double byte = m.row_bytes() * static_cast<double>(m.vocab) <= kCached ? 0.01 : 0.1;
-    return 2.1 + 0.021 * static_cast<double>(m.dim) + byte * m.row_bytes() / n;
+    return kExponential + kProduct * static_cast<double>(m.dim) + byte * m.row_bytes() / n;
 }
 
 // A class that is looked at for one lane of many by so many bytes of codes.
@@ -20,9 +23,19 @@ inline double lane_cost(double bytes) { return 0.7 + 0.006 * bytes; }
 // A class that is looked at more closely for one query, somewhere among the others.
 inline double hit_cost(double bytes) { return 25 + 0.1 * bytes; }
 
-// A class of a look at all of them for one query, beside its codes: its interval, and what that adds to the sums.
-constexpr double kInterval = 2.5;
-inline double look_cost(const Executor& e) { return kInterval + lane_cost(e.preview.bytes / static_cast<double>(e.padded)); }
+// A class of a look at all of them for one query of a batch: its interval, what that adds to the sums, the products of its codes as
+// the level makes them.
+inline double look_cost(const Executor& e) {
+    const bool coded = e.preview.codes != nullptr;
+    const double products = static_cast<double>(coded ? 4 * e.preview.quads : e.preview.width);
+    return kInterval + kProduct * products * (coded ? e.kernels->code_product : 1);
+}
+
+// Whether queries that share a dense pass take less of it than of a look, whatever they look for: where products of codes cost more
+// than those of rows and their part of the bytes. More queries than dense_rows takes read rows as tiles.
+inline bool looks_cost_more(const Executor& e, size_t together) {
+    return together > kRowQueries && look_cost(e) - kInterval > dense_cost(e, static_cast<double>(together)) - kExponential;
+}
 
 // A class of one more pass over the intervals of a query, for its normaliser.
 constexpr double kPass = 2;

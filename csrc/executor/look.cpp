@@ -307,6 +307,12 @@ double bearable_hits(const Executor& e, const Look& look, double bytes) {
     return std::max(0.3 * dense, 0.7 * spared) * static_cast<double>(e.vocab) / hit_cost(bytes);
 }
 
+// The same while the look itself can still be saved.
+double bearable_hits_beforehand(const Executor& e, const Look& look, double bytes) {
+    if (look.together < 2 || look.source != &e.preview) return kInf;
+    return std::max(0.0, dense_cost(e, look.together) - look_cost(e)) * static_cast<double>(e.vocab) / hit_cost(bytes);
+}
+
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {
     const int n = look.prepared.n;
     Pass pass{e, look, question, 1, false, {}};

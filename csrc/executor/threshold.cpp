@@ -49,13 +49,21 @@ bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, i
     const double seen_share = static_cast<double>(seen) / static_cast<double>(e.vocab);
     const size_t rank = std::min<size_t>(k, 1 + static_cast<size_t>(seen_share * static_cast<double>(k)));
     const float likely = kth_largest(est, n, rank);
-    size_t rivals = 0;
+    const Span& first = look.spans.front();
+    size_t rivals = 0, further = 0;
     for (int t = 0; t < look.threads; ++t)
-        for (float upper : parts[t].upper) rivals += upper >= likely;
+        for (size_t i = 0; i < parts[t].ids.size(); ++i) {
+            const bool rival = parts[t].upper[i] >= likely;
+            rivals += rival;
+            further += rival && parts[t].ids[i] >= first.first + first.count;
+        }
+    const auto too_many = [&](double most) { return static_cast<double>(rivals) > most + 3 * std::sqrt(most) + 2.0 * static_cast<double>(rank) + 8; };
     // Once the look is read, candidates cost their rows; before that, the look can still be saved.
     const double spared = look.source == &e.preview ? 1 - e.preview.bytes / e.dense.bytes : 1;
-    const double most = spared * e.share * static_cast<double>(seen);
-    return static_cast<double>(rivals) > most + 3 * std::sqrt(most) + 2.0 * static_cast<double>(rank) + 8;
+    if (too_many(spared * e.share * static_cast<double>(seen))) return true;
+    // In a batch fewer are too many, if they are as many beyond the first classes, which may be the most frequent ones.
+    const double most = bearable_hits_beforehand(e, look, e.row_bytes()) / static_cast<double>(e.vocab);
+    return too_many(most * static_cast<double>(seen)) && static_cast<double>(further) > most * static_cast<double>(seen - first.count);
 }
 
 // The k best of n estimates, those with the smallest ids among equals.

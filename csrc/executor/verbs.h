@@ -49,6 +49,7 @@ double part_of_dense(const Executor& e, const Look& look);
 double worth_scoring(const Executor& e, const Look& look);
 double most_rows(const Executor& e, const Look& look);
 double bearable_hits(const Executor& e, const Look& look, double bytes);
+double bearable_hits_beforehand(const Executor& e, const Look& look, double bytes);
 
 // executor/prepare.cpp: a query as the levels want it
 void prepare(const Executor& e, const Source& source, Look& look);

@@ -234,8 +234,7 @@ inline void ask_ahead(const uint8_t* from) {
 
 #include "kernels/avx2_codes.inl"
 
-// Half a block (32 classes) of one query: 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
-// Codes of fewer bits are taken out of their words first, and fit the 8-bit instruction.
+// Half a block (32 classes) of one query. Codes of fewer than 8 bits are taken out of their words first, and fit the 8-bit instruction.
 template <int Bits>
 void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, float step,
                const float* scale, const float* base, float add, float* est) {
@@ -243,8 +242,7 @@ void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const i
     const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << Bits) - 1)), ones = _mm256_set1_epi16(1);
     __m256i high[4], low[4];
     for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm256_setzero_si256();
-    const __m256i even = _mm256_set1_epi16(0x00FF);
-    for (int64_t j = 0; Bits < 8 && j < words; ++j) {
+    for (int64_t j = 0; j < words; ++j) {
         if (ahead != nullptr) ask_ahead(ahead + j * 256);
         __m256i code[4];
         for (int v = 0; v < 4; ++v)
@@ -261,58 +259,18 @@ void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const i
             }
         }
     }
-    for (int64_t j = 0; Bits == 8 && j < words; ++j) {
-        if (ahead != nullptr) ask_ahead(ahead + j * 256);
-        int32_t x[2];
-        std::memcpy(x, planes + j * 8, 8);
-        __m256i x0 = _mm256_set1_epi32(x[0]), x1 = _mm256_set1_epi32(x[1]);
-        __m256i x0e = _mm256_srai_epi16(_mm256_slli_epi16(x0, 8), 8), x0o = _mm256_srai_epi16(x0, 8);
-        __m256i x1e = _mm256_srai_epi16(_mm256_slli_epi16(x1, 8), 8), x1o = _mm256_srai_epi16(x1, 8);
-        for (int v = 0; v < 4; ++v) {
-            __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(half + j * 256 + v * 32));
-            __m256i e = _mm256_and_si256(code, even), o = _mm256_srli_epi16(code, 8);
-            high[v] = _mm256_add_epi32(high[v], _mm256_add_epi32(_mm256_madd_epi16(e, x0e), _mm256_madd_epi16(o, x0o)));
-            low[v] = _mm256_add_epi32(low[v], _mm256_add_epi32(_mm256_madd_epi16(e, x1e), _mm256_madd_epi16(o, x1o)));
-        }
-    }
     __m256 dots[4];
     join_planes<Bits>(high, low, offset, dots);
     put_estimates(dots, step, scale, base, add, est);
 }
 
-// The same of 8-bit codes whose sums fit 32 bits with the query's two planes in one: 256 of the first and one of the second are 16 bits.
-// The sum is that of the planes, and so is what float32 makes of it: half the products.
-constexpr int64_t kWordsAtOnce = 128;  // 512 products of 128 and 127 * 257 at the most
-
-void scan_half_at_once(const uint8_t* half, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, float step,
-                       const float* scale, const float* base, float add, float* est) {
-    __m256i sum[4];
-    for (int v = 0; v < 4; ++v) sum[v] = _mm256_setzero_si256();
-    const __m256i even = _mm256_set1_epi16(0x00FF);
-    for (int64_t j = 0; j < words; ++j) {
-        if (ahead != nullptr) ask_ahead(ahead + j * 256);
-        int32_t x[2];
-        std::memcpy(x, planes + j * 8, 8);
-        const __m256i x0 = _mm256_set1_epi32(x[0]), x1 = _mm256_set1_epi32(x[1]);
-        const __m256i xe = _mm256_add_epi16(_mm256_slli_epi16(x0, 8), _mm256_srai_epi16(_mm256_slli_epi16(x1, 8), 8));
-        const __m256i xo = _mm256_add_epi16(_mm256_andnot_si256(even, x0), _mm256_srai_epi16(x1, 8));
-        for (int v = 0; v < 4; ++v) {
-            const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(half + j * 256 + v * 32));
-            const __m256i e = _mm256_madd_epi16(_mm256_and_si256(code, even), xe), o = _mm256_madd_epi16(_mm256_srli_epi16(code, 8), xo);
-            sum[v] = _mm256_add_epi32(sum[v], _mm256_add_epi32(e, o));
-        }
-    }
-    const __m256i all = _mm256_set1_epi32(static_cast<int32_t>(256u * static_cast<uint32_t>(offset[0]) + static_cast<uint32_t>(offset[1])));
-    __m256 dots[4];
-    for (int v = 0; v < 4; ++v) dots[v] = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum[v], all));
-    put_estimates(dots, step, scale, base, add, est);
-}
+#include "kernels/avx2_joined_planes.inl"
 
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
              int64_t stride) {
-    const ScanHalf whole = words <= kWordsAtOnce ? scan_half_at_once : scan_half<8>;
-    const ScanHalf scan = bits == 8 ? whole : bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
+    if (bits == 8) return scan_bytes(block, words, planes, step, scale, base, add, n, est, stride);
+    const ScanHalf scan = bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
     scan_halves(scan, block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
 }
 
@@ -360,7 +318,7 @@ struct LaneOps<8> : LaneMaths {
 const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
-    static constexpr Kernels table = table_of("avx2", scan_u8, dot_codes);
+    static constexpr Kernels table = table_of("avx2", scan_u8, dot_codes, 0.75);
     return &table;
 }
 

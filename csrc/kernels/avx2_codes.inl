@@ -5,14 +5,15 @@ using ScanHalf = void (*)(const uint8_t* half, const uint8_t* ahead, int64_t wor
                           const float* scale, const float* base, float add, float* est);
 
 // From products to estimates: those of a first segment begin with `base` and `add`, others add up.
+inline void put_eight(__m256 dots, float step, const float* scale, const float* base, float add, float* est) {
+    const __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale), _mm256_set1_ps(step));
+    const __m256 start = base == nullptr ? _mm256_loadu_ps(est) : _mm256_add_ps(_mm256_loadu_ps(base), _mm256_set1_ps(add));
+    _mm256_storeu_ps(est, _mm256_fmadd_ps(dots, unit, start));
+}
+
 inline void put_estimates(const __m256 (&dots)[4], float step, const float* scale, const float* base, float add, float* est) {
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-        const __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale + 8 * v), _mm256_set1_ps(step));
-        const __m256 start = base == nullptr ? _mm256_loadu_ps(est + 8 * v)
-                                             : _mm256_add_ps(_mm256_loadu_ps(base + 8 * v), _mm256_set1_ps(add));
-        _mm256_storeu_ps(est + 8 * v, _mm256_fmadd_ps(dots[v], unit, start));
-    }
+    for (int v = 0; v < 4; ++v) put_eight(dots[v], step, scale + 8 * v, base == nullptr ? nullptr : base + 8 * v, add, est + 8 * v);
 }
 
 // The products with x, from the sums of both of its planes.

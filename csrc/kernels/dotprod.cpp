@@ -52,7 +52,7 @@ struct LaneOps<4> : LaneMaths {
 const uint64_t dotprod_features = compiled_features();
 
 const Kernels* dotprod_kernels() {
-    static constexpr Kernels table = table_of("dotprod", scan_u8, dot_codes, true);
+    static constexpr Kernels table = table_of("dotprod", scan_u8, dot_codes, 0.4, true);
     return &table;
 }
 

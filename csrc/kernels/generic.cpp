@@ -130,7 +130,7 @@ struct LaneOps<4> : LaneMaths {
 }  // namespace
 
 const Kernels* generic_kernels() {
-    static constexpr Kernels table = table_of("generic", scan_u8, dot_codes);
+    static constexpr Kernels table = table_of("generic", scan_u8, dot_codes, 1.25);
     return &table;
 }
 

@@ -162,7 +162,7 @@ struct LaneOps<4> : LaneMaths {
 const uint64_t i8mm_features = compiled_features();
 
 const Kernels* i8mm_kernels() {
-    static constexpr Kernels table = table_of("i8mm", scan_pairs, dot_codes);
+    static constexpr Kernels table = table_of("i8mm", scan_pairs, dot_codes, 0.35);
     return &table;
 }
 

@@ -279,6 +279,10 @@ struct Kernels {
     // Bytes are multiplied by bytes of one kind, signed or not. Where codes are to stay as they are stored, planes are raised by
     // 128, and what that adds to a sum of products is 128 times the sum of the codes: an argument of scan_u8 says so.
     bool summed = false;
+
+    // What the product of an 8-bit code with both planes of a query costs beside one of dense_tile's, in a batch: measured where
+    // the level was (avx512vnni, avx2, generic), else counted in instructions. Queries are looked at or read densely by it.
+    double code_product = 0.5;
 };
 
 // The table of a level by name ("portable", "generic", "avx2", ...); "" is the best this CPU has; nullptr if it lacks it.

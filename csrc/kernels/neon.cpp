@@ -64,7 +64,7 @@ struct LaneOps<4> : LaneMaths {
 }  // namespace
 
 const Kernels* neon_kernels() {
-    static constexpr Kernels table = table_of("neon", scan_u8, dot_codes, true);
+    static constexpr Kernels table = table_of("neon", scan_u8, dot_codes, 2, true);
     return &table;
 }
 

@@ -132,7 +132,7 @@ struct LaneOps<4> : LaneMaths {
 }  // namespace
 
 const Kernels* portable_kernels() {
-    static constexpr Kernels table = table_of("portable", scan_u8, dot_codes_of);
+    static constexpr Kernels table = table_of("portable", scan_u8, dot_codes_of, 0.5);
     return &table;
 }
 

@@ -10,6 +10,7 @@ import pytest
 import headlong as hl
 from headlong import native
 from oracle import check_topk, truth
+from plans import DEAR
 
 VOCAB, DIM = 12_000, 256
 
@@ -43,6 +44,18 @@ def test_the_sample_is_all_that_is_read_in_vain(kind: str, batch: int, level: st
     plain = hl.compile(layer, "full", threads=2).topk(hidden, 10, eps=eps)
     preview = engine.plan.levels[0].codes.nbytes / batch
     assert (top.cost.bytes - plain.cost.bytes).mean() < preview / 8  # one query is tried for those that come with it
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+def test_many_queries_are_read_densely_where_products_of_codes_cost_more_than_those_of_rows(batch: int, level: str) -> None:
+    rng = np.random.default_rng(6)
+    layer = hl.Layer((rng.standard_normal((VOCAB, DIM)) / DIM**0.5).astype(np.float32))
+    hidden = rng.standard_normal((batch, DIM))
+    top = hl.compile(layer, "cascade", width=0, eps=0.2, delta=0.0).topk(hidden, 10)
+    assert (top.cost.dense == (batch == 64 and level in DEAR)).all() and (top.error <= 0.2).all()
+    found = truth(layer, hidden)
+    for b in range(batch):
+        check_topk(found.logits[b], top.ids[b], top.logits[b], 2 * found.rounding[b])
 
 
 def test_a_class_that_carries_all_mass_is_not_taken_for_a_flat_layer() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import headlong as hl
 from limited import in_limits
+from plans import as_looks_are_worth
 
 K = 10
 
@@ -156,8 +157,9 @@ def test_a_batch_over_short_rows_shares_a_dense_pass_however_many_they_are(way: 
 
 
 @pytest.mark.parametrize("batch", [8, 64])
-def test_where_the_first_looks_are_in_vain_the_others_are_not_taken(batch: int) -> None:
+def test_where_the_first_looks_are_in_vain_the_others_are_not_taken(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No interval is as narrow as this promise: every normaliser ends in a dense pass, all but the first at once."""
+    as_looks_are_worth(monkeypatch)
     rng = np.random.default_rng(7)
     layer = hl.Layer(rng.normal(size=(9_000, 48)).astype(np.float32))
     engine = hl.compile(layer, "cascade", eps=1e-6, threads=2).reading_densely(math.inf)
@@ -203,8 +205,9 @@ def test_a_batch_that_would_look_at_much_one_by_one_is_read_densely(way: str) ->
 
 
 @pytest.mark.parametrize("way", ["as it turns out", "as is known beforehand"])
-def test_a_batch_whose_proofs_cost_more_than_rows_is_read_densely(way: str) -> None:
+def test_a_batch_whose_proofs_cost_more_than_rows_is_read_densely(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks that succeed may cost more than a dense pass: a query shares no pass over its intervals with another."""
+    as_looks_are_worth(monkeypatch)
     rng = np.random.default_rng(9)
     weight = (rng.normal(size=(12_000, 256)) * np.exp(0.4 * rng.normal(size=(12_000, 1)))).astype(np.float16)
     hidden = rng.normal(size=(64, 256))

@@ -37,7 +37,7 @@ std::vector<int32_t> offsets_of(const std::vector<int8_t>& planes, int64_t quads
 void scan(Check& check) {
     Noise& noise = check.noise();
     const int bits = some_bits(noise), n = 1 + static_cast<int>(noise.below(9));
-    const int64_t words = 1 + noise.below(40), quads = words * 8 / bits;
+    const int64_t words = 1 + noise.below(noise.below(8) == 0 ? 258 : 40), quads = words * 8 / bits;
     const bool extreme = noise.below(4) == 0, fresh = noise.below(2) == 0;
     auto block = noise.bytes<uint8_t>(words * 256, 0, 255);
     if (extreme)
