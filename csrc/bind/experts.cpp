@@ -1,6 +1,7 @@
 // The Python face of a gate over executors; see headlong.engines.structured.experts for what it answers.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 
 #include <stdexcept>
 
@@ -24,10 +25,11 @@ void check(bool good, const char* what) {
 
 class BoundExperts {
   public:
-    BoundExperts(Floats gate, Ids ids, Ids starts, nb::list executors, bool constant, bool scaled)
+    // searches: of each expert None, or the capsule of its blocks, batch, most, least and affine as a Reader has them.
+    BoundExperts(Floats gate, Ids ids, Ids starts, nb::list executors, nb::list searches, bool constant, bool scaled)
         : gate_(gate), ids_(ids), starts_(starts), executors_(executors) {
         Experts& e = experts_;
-        check(gate.ndim() == 2 && gate.shape(0) == nb::len(executors) && nb::len(executors) > 0,
+        check(gate.ndim() == 2 && gate.shape(0) == nb::len(executors) && nb::len(executors) > 0 && nb::len(searches) == nb::len(executors),
               "gate must be [experts, width], one executor each");
         const int64_t count = static_cast<int64_t>(gate.shape(0));
         e.width = static_cast<int64_t>(gate.shape(1));
@@ -49,6 +51,7 @@ class BoundExperts {
             for (int64_t j = 0; j < e.width; ++j) square += static_cast<double>(e.gate[k * e.width + j]) * e.gate[k * e.width + j];
             e.most_gate = std::max(e.most_gate, std::sqrt(square) * (1 + 0x1p-20));
             e.experts.push_back(executor);
+            e.readers.push_back(reader_of(executor, searches[k]));
         }
     }
 
@@ -131,6 +134,21 @@ class BoundExperts {
     }
 
   private:
+    static Reader reader_of(const Executor* executor, nb::handle search) {
+        Reader reader;
+        reader.executor = executor;
+        if (search.is_none()) return reader;
+        const auto found = nb::cast<nb::tuple>(search);
+        const auto* blocks = static_cast<const Blocks*>(nb::cast<nb::capsule>(found[0]).data(kBlocksCapsule));
+        check(blocks != nullptr && blocks->dim == executor->dim && blocks->vocab == executor->vocab, "executor and blocks of one expert");
+        reader.searches.push_back({0, blocks});
+        reader.blocks_batch = nb::cast<int64_t>(found[1]);
+        reader.blocks_most = nb::cast<int64_t>(found[2]);
+        reader.least = nb::cast<double>(found[3]);
+        reader.affine = nb::cast<std::pair<double, double>>(found[4]);
+        return reader;
+    }
+
     int64_t batch_of(const Doubles& hidden) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == experts_.dim, "hidden must be [batch, dim]");
         return static_cast<int64_t>(hidden.shape(0));
@@ -146,8 +164,8 @@ class BoundExperts {
 
 void bind_experts(nb::module_& m) {
     nb::class_<BoundExperts>(m, "Experts")
-        .def(nb::init<Floats, Ids, Ids, nb::list, bool, bool>(), nb::arg("gate"), nb::arg("ids"), nb::arg("starts"),
-             nb::arg("executors"), nb::arg("constant"), nb::arg("scaled"))
+        .def(nb::init<Floats, Ids, Ids, nb::list, nb::list, bool, bool>(), nb::arg("gate"), nb::arg("ids"), nb::arg("starts"),
+             nb::arg("executors"), nb::arg("searches"), nb::arg("constant"), nb::arg("scaled"))
         .def("topk", &BoundExperts::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("threads") = 0,
              nb::arg("delta") = 0.0, nb::arg("seed") = 0)
         .def("logits", &BoundExperts::logits, nb::arg("hidden"), nb::arg("ids"))

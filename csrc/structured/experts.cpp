@@ -72,7 +72,8 @@ std::vector<Answer> Experts::ask(const Routed& routed, const Question& question)
         asked.eps = left_of(question.eps, routed, rows);
         std::vector<double> x(rows.size() * width);
         for (size_t i = 0; i < rows.size(); ++i) std::copy_n(&routed.x[rows[i] * width], width, &x[i * width]);
-        std::vector<Answer> found = headlong::ask(*experts[e], x.data(), static_cast<int64_t>(rows.size()), asked, false);
+        const int64_t n = static_cast<int64_t>(rows.size());
+        std::vector<Answer> found = asked.k > 0 ? readers[e].topk(x.data(), n, asked) : readers[e].lse(x.data(), n, asked);
         for (size_t i = 0; i < rows.size(); ++i) {
             for (Scored& s : found[i].best) s.id = ids[starts[e] + s.id];
             found[i].proved = found[i].proved && routed.routes[rows[i]].sure;

@@ -1,6 +1,7 @@
 // A gate over executors: each query is read by the one expert that the gate picks, in one native call.
 #pragma once
 
+#include "direct/reader.h"
 #include "executor/executor.h"
 
 namespace headlong {
@@ -23,6 +24,7 @@ struct Routed {
 class Experts {
   public:
     std::vector<const Executor*> experts;
+    std::vector<Reader> readers;      // who answers for each of them: its executor, or a search over its blocks
     const float* gate = nullptr;      // [experts][width]
     const int64_t* ids = nullptr;     // [rows], ascending inside an expert
     const int64_t* starts = nullptr;  // [experts + 1]

@@ -99,7 +99,7 @@ def compile(
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, which returns tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the device of the layer's weight
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
-    A structured layer has one engine, that of its kind. Those of mixtures and blocks take calibration vectors.
+    A structured layer has one engine, that of its kind. Those of mixtures, blocks and experts take calibration vectors.
     """
     wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
     wanted = wanted._replace(over=admitted(over, wanted))

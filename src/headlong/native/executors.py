@@ -138,9 +138,12 @@ def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:
     return order
 
 
-def experts(gate: Floats, ids: Array, starts: Array, executors: list[Executor], constant: bool, scaled: bool) -> Any:
-    """A gate ``[experts, width]`` over native executors, one for each expert, whose classes are a run of ``ids``."""
-    return loaded().Experts(gate, ids, starts, executors, constant, scaled)
+def experts(
+    gate: Floats, ids: Array, starts: Array, executors: list[Executor], searches: list[Any], constant: bool, scaled: bool
+) -> Any:
+    """A gate ``[experts, width]`` over native executors, one for each expert, whose classes are a run of ``ids``; ``searches``
+    over their blocks, as ``engines/structured/experts.py`` names them, or None."""
+    return loaded().Experts(gate, ids, starts, executors, searches, constant, scaled)
 
 
 def columns(

@@ -16,7 +16,6 @@ import pytest
 import headlong as hl
 from headlong.engines.base import Engine
 from headlong.engines.shards import here
-from headlong.errors import OptionError
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.matrix import Layer
 from oracle import truth
@@ -124,7 +123,8 @@ def test_a_nucleus_that_a_bet_decides_is_the_exact_one(case: Case) -> None:
     check_rate(other, ASKED, DELTA)
 
 
-def test_experts_take_no_calibration_and_say_so(case: Case) -> None:
+def test_experts_prove_with_calibration_vectors_too(case: Case) -> None:
+    """These choose what is read; nothing is learned of how wrong it may be."""
     layer = ExpertsLayer(np.ones((2, DIM), np.float32), case.layer.weight, np.arange(VOCAB), [0, VOCAB // 2, VOCAB], VOCAB)
-    with pytest.raises(OptionError, match="takes no calibration vectors"):
-        hl.compile(layer, calibration=case.calibration)
+    engine = hl.compile(layer, calibration=case.calibration, delta_ids=RATE, over={"query", "calibration"}, threads=1)
+    assert engine.promise.delta_ids == 0 and "calibration" not in engine.promise.over

@@ -7,7 +7,8 @@
     sample = argmax z / T + gumbel over its classes         one Gumbel per class of the whole layer
 
 The answers are those of the layer's own distribution: classes that the expert lacks have probability 0, rows end early
-with id -1 where it has fewer than k. With ``parts="cascade"`` each expert is read by int8 codes first.
+with id -1 where it has fewer than k. With ``parts="cascade"`` each expert is read by int8 codes first; calibration vectors
+choose what is read of the expert that the gate sends them to, searches over its blocks among it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
+from headlong.engines.blocks import BlockReader
 from headlong.engines.factory import READERS, part
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
@@ -31,6 +33,9 @@ from headlong.errors import OptionError
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+
+FEWEST = 64
+"""Calibration vectors that the gate sends to an expert, from which on they choose its plan."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +74,19 @@ class ExpertsEngine(StructuredEngine):
     kind: ClassVar[str] = "experts"
     Options: ClassVar[type[Any]] = ExpertsOptions
     draws_tempered: ClassVar[bool] = True
+    calibrates: ClassVar[bool] = True
 
-    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
+    def __init__(
+        self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
+    ) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, ExpertsLayer):
             raise OptionError(f"layer is a {type(layer).__name__}; the experts engine reads an ExpertsLayer")
+        self.calibration = calibration
+        vectors = [None] * layer.experts if calibration is None else routed(layer, calibration)
         self.parts = [
-            part(layer.expert(number), options.parts, promise, threads=self._threads, seed=self.seed)
-            for number in range(layer.experts)
+            part(layer.expert(number), options.parts, promise, threads=self._threads, seed=self.seed, vectors=mine)
+            for number, mine in enumerate(vectors)
         ]
         kept = [engine.promise for engine in self.parts]
         self.promise = Promise(
@@ -88,12 +98,12 @@ class ExpertsEngine(StructuredEngine):
         self._sizes = layer.sizes
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)
+        readers = [engine.executor for engine in self.parts]
+        searches = [search_of(reader) for reader in readers]
         self._reader: ExpertsReader = (
             ExpertsReference(layer)
             if self.isa == native.REFERENCE
-            else native.experts(
-                layer.gate, layer.ids, layer.starts, [engine.executor for engine in self.parts], layer.constant, layer.scaled
-            )
+            else native.experts(layer.gate, layer.ids, layer.starts, readers, searches, layer.constant, layer.scaled)
         )
 
     def route(self, hidden: Any) -> Ids:
@@ -136,6 +146,23 @@ class ExpertsEngine(StructuredEngine):
         rows = self._sizes[expert]
         read = np.asarray(rows * float(self._row_bytes) + self._gate_bytes, np.float64)
         return Spent(rows, read, np.zeros(len(rows), bool))
+
+
+def routed(layer: ExpertsLayer, hidden: Doubles) -> list[Doubles | None]:
+    """What each expert is asked for of these vectors, ``g x``; None where that is too little to choose a plan by."""
+    x = np.concatenate([hidden, np.ones((len(hidden), 1))], axis=1) if layer.constant else hidden
+    scores = x @ layer.gate.astype(np.float64).T
+    expert, best = scores.argmax(axis=1), scores.max(axis=1, keepdims=True)
+    asked = x / np.exp(scores - best).sum(axis=1, keepdims=True) if layer.scaled else x
+    each = (np.ascontiguousarray(asked[expert == number]) for number in range(layer.experts))
+    return [mine if len(mine) >= FEWEST else None for mine in each]
+
+
+def search_of(reader: Any) -> tuple[Any, ...] | None:
+    """What native code asks an expert's blocks by; None where it has none."""
+    if not isinstance(reader, BlockReader) or reader.affine is None:
+        return None
+    return reader.searches[0][1].capsule, reader.batch, reader.most, reader.least, reader.affine
 
 
 class Chosen(NamedTuple):
