@@ -37,7 +37,7 @@ SEGMENTS = 5
 """Lengths of what is behind LOOK, at most; their segments double, the last takes the rest."""
 ROOT = 2560
 """Nodes that are looked at for every query, at most: with more of them there is one more level of boxes."""
-AT_ONCE = 4 * NEIGHBOURS**3
+AT_ONCE = NEIGHBOURS**3
 """Classes that are coded and packed at once."""
 GAUGED = 2048
 """Classes whose medians set the units of the rounding."""

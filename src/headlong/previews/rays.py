@@ -45,7 +45,8 @@ FAR = 2.5
 WIDEST = 1e6
 """Rows and bases within which no product leaves float32."""
 LEAST = np.float32(1e-30)
-AT_ONCE = 4096
+AT_ONCE, FEW = 4096, 1024
+"""Classes that are looked at together, and those that all directions are compared with."""
 
 
 def rays_of(layer: Layer, basis: Basis, threads: int = 1, each: int = A_RAY[0]) -> Blocks | None:
@@ -108,7 +109,7 @@ def _directions(rows: Doubles, count: int) -> tuple[Floats, Ids]:
 
 
 def _nearest(units: Floats, directions: Floats) -> Ids:
-    parts = (units[start : start + AT_ONCE] @ directions.T for start in range(0, len(units), AT_ONCE))
+    parts = (units[start : start + FEW] @ directions.T for start in range(0, len(units), FEW))
     return np.concatenate([part.argmax(axis=1) for part in parts])
 
 
@@ -166,7 +167,8 @@ def _records(
     bases = np.where(pieces, bases + ROUNDING * np.abs(bases).max(axis=1)[:, None], np.nan)
     leaves = _leaves(codes, unit, bases, round_up(reach))
     nodes = _nodes(np.where(pieces, codes * unit.astype(np.float64)[:, None], np.nan), bases, round_up(reach.max(axis=2)))
-    closer = _closer(left[ids], lengths[-1][ids], float32[ids], there)
+    places = (slice(start, start + AT_ONCE) for start in range(0, len(ids), AT_ONCE))
+    closer = np.concatenate([_closer(left[ids[p]], lengths[-1][ids[p]], float32[ids[p]], there[p]) for p in places])
     return (BoxLevel(nodes, 0, len(lengths)), BoxLevel(leaves, 2, len(lengths))), closer, last
 
 
