@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import faiss
 import hnswlib
 import numpy as np
-import scann
 from numpy.typing import NDArray
 from usearch.index import Index
 
@@ -101,19 +100,22 @@ def _load_faiss(path: Path, dim: int, threads: int, near: bool) -> Any:
     return faiss.read_index(str(path))
 
 
-def _usearch(rows: Floats, path: Path, near: bool) -> None:
-    index = Index(ndim=rows.shape[1], metric="l2sq" if near else "ip", dtype="f32", connectivity=32, expansion_add=200)
+def _usearch(rows: Floats, path: Path, near: bool, links: int = 32, view: int = 200) -> None:
+    metric = "l2sq" if near else "ip"
+    index = Index(ndim=rows.shape[1], metric=metric, dtype="f32", connectivity=links, expansion_add=view)
     index.add(np.arange(len(rows)), rows)
     index.save(str(path))
 
 
 def _load_usearch(path: Path, dim: int, threads: int, near: bool) -> Any:
-    index = Index(ndim=dim, metric="l2sq" if near else "ip", dtype="f32", connectivity=32, expansion_add=200)
+    index = Index(ndim=dim, metric="l2sq" if near else "ip", dtype="f32")
     index.load(str(path))
     return index
 
 
 def _scann(rows: Floats, path: Path, near: bool) -> None:
+    import scann  # not on every machine
+
     leaves = round(math.sqrt(len(rows)))
     builder = scann.scann_ops_pybind.builder(rows, K, "dot_product").tree(leaves, leaves, training_sample_size=len(rows))
     index = builder.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(20 * K).build()
@@ -125,6 +127,8 @@ class Scann:
     """Leaves are an argument of its search."""
 
     def __init__(self, path: Path) -> None:
+        import scann
+
         self.index, self.leaves = scann.scann_ops_pybind.load_searcher(str(path)), 1
 
     def search(self, hidden: Floats) -> Any:
@@ -158,5 +162,6 @@ KINDS = {
 SMALL_GRAPHS = {
     "hnswlib, 16 links" + LIFTED: KINDS["hnswlib"]._replace(build=partial(_hnswlib, **_SMALL), lifted=True),
     "faiss HNSW, 16 links" + LIFTED: KINDS["faiss HNSW"]._replace(build=partial(_faiss_hnsw, **_SMALL), lifted=True),
+    "usearch, 16 links": KINDS["usearch"]._replace(build=partial(_usearch, **_SMALL)),
 }
 """Graphs of half as many links, searched half as wide when they are built: a million rows take minutes instead of hours."""
