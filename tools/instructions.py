@@ -31,12 +31,11 @@ class Level(NamedTuple):
     scan: str  # the function of its table
     products: dict[str, int]  # made by one instruction, of those that multiply codes
     few: dict[str, int] | None = None  # of fewer than 8 bits, where others multiply those
-    longer: bool = True  # whether classes of more than `DIM` coordinates are read by the same loop
 
 
 LEVELS = {
     # Both planes of a query are one number of 16 bits there, so each of 16 products is two.
-    "avx2": Level("avx2.cpp", "scan_u8", {"vpmaddwd": 32}, {"vpmaddubsw": 32}, longer=False),
+    "avx2": Level("avx2.cpp", "scan_u8", {"vpmaddwd": 32}, {"vpmaddubsw": 32}),
     "avxvnni": Level("avxvnni.cpp", "scan_u8", {"vpdpbusd": 32}),
     "avx512vnni": Level("avx512.cpp", "scan_u8", {"vpdpbusd": 64}),
     "neon": Level("neon.cpp", "scan_u8", {"smull": 8, "smull2": 8, "umull": 8, "umull2": 8}),
@@ -49,7 +48,6 @@ PROBE = """namespace headlong {{
 __attribute__((flatten)) void probe_{bits}_{queries}(
     const uint8_t* block, int64_t words, const int32_t* sums, const int8_t* planes, const int32_t* offset, const float* step,
     const float* scale, const float* base, const float* add, float* est) {{
-    {known}
     {scan}(block, words, {bits}, sums, planes, offset, step, scale, base, add, {queries}, est, 64);
 }}
 }}
@@ -72,8 +70,7 @@ def command_of(build: Path, source: str) -> list[str]:
 def disassembly(command: list[str], level: Level, folder: Path, build: Path) -> dict[str, str]:
     """Every function of the level and of its probes."""
     probe, made, linked = folder / "probe.cpp", folder / "probe.o", folder / "probe.so"
-    known = "" if level.longer else f"if (words > {DIM // 4}) __builtin_unreachable();"
-    probes = [PROBE.format(scan=level.scan, bits=bits, queries=n, known=known) for bits, n in itertools.product(BITS, QUERIES)]
+    probes = [PROBE.format(scan=level.scan, bits=bits, queries=n) for bits, n in itertools.product(BITS, QUERIES)]
     probe.write_text(INCLUDED.format(source=level.source) + "".join(probes))
     subprocess.run([*command, "-o", str(made), "-c", str(probe)], check=True, cwd=build)
     subprocess.run([command[0], "-shared", "-nostdlib", "-o", str(linked), str(made)], check=True)  # calls get their targets

@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
 import tables_bench as bench  # noqa: E402
+import tables_block_goals as block_goals  # noqa: E402
 import tables_blocks as blocks  # noqa: E402
 import tables_choice as first_screen  # noqa: E402
 import tables_commands as commands  # noqa: E402
@@ -30,8 +31,8 @@ import tables_studies as evidence  # noqa: E402
 import tables_training as training  # noqa: E402
 
 SUBJECTS = (
-    bench, blocks, commands, curves, device, experts, heads, integrations, measured, processors, first_screen, evidence,
-    training,
+    bench, block_goals, blocks, commands, curves, device, experts, heads, integrations, measured, processors, first_screen,
+    evidence, training,
 )  # fmt: skip
 PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if "<!-- begin" in file.read_text(encoding="utf-8")]
 FILES = ("README.md", "results/README.md", *(file.relative_to(ROOT).as_posix() for file in PAGES))

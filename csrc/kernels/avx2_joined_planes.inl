@@ -74,9 +74,10 @@ void scan_joined(const uint8_t* block, bool ahead, int64_t words, const int8_t* 
         const int64_t count = words - start < kWordsJoined ? words - start : kWordsJoined;
         for (int q = 0; q < N; ++q) offset[q] = join_words(planes + (q * words + start) * 8, count, joined + q * 2 * kWordsJoined);
         for (int part = 0; part < 8 / V; ++part) {
-            __m256i sums[kSums];
-            const auto sum = ahead && part == 0 ? sum_words<N, V, true> : sum_words<N, V, false>;
-            sum(block + start * 256 + part * V * 32, count, joined, offset, once ? ones + part * kSums : sums);
+            __m256i sums[kSums], *to = once ? ones + part * kSums : sums;
+            const uint8_t* from = block + start * 256 + part * V * 32;
+            if (ahead && part == 0) sum_words<N, V, true>(from, count, joined, offset, to);
+            else sum_words<N, V, false>(from, count, joined, offset, to);
             for (int i = 0; i < kSums && !once; ++i) {
                 __m256i &unit = units[part * kSums + i], &one = ones[part * kSums + i];
                 unit = _mm256_add_epi32(unit, _mm256_srai_epi32(sums[i], 8));
