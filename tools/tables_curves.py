@@ -90,5 +90,6 @@ def _graphs(rows: list[dict[str, Any]]) -> str:
 BLOCKS = {
     "recall-curves": recall_curves,
     "classes-curves": lambda: growth("classes-curves"),
+    "classes-curves-avx2": lambda: growth("classes-curves-avx2"),
     "characters-curves": lambda: growth("characters-curves"),
 }
