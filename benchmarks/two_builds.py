@@ -1,10 +1,10 @@
 """Two builds of the library against each other, in turns in one run: what a change costs or saves where it is felt.
 
-    python benchmarks/two_builds.py OTHER_TREE LAYER HIDDEN results/two-builds.json
+    python benchmarks/two_builds.py OTHER_TREE LAYER HIDDEN results/two-builds.json [--this TREE]
 
-OTHER_TREE is a checkout of another commit whose native module is built; this tree is the second build. Each lives in a process
-of its own and answers one query a turn, the same one: in a loop, after other weights have emptied the caches, after a torch
-product on all cores, and after a pause. ``floor``: the bytes that a query reads, at the speed at which the same run reads
+OTHER_TREE is a checkout of another commit whose native module is built; this tree, or TREE, is the second build. Each lives in
+a process of its own and answers one query a turn, the same one: in a loop, after other weights have emptied the caches, after a
+torch product on all cores, and after a pause. ``floor``: the bytes that a query reads, at the speed at which the same run reads
 memory on the same threads.
 """
 
@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("layer")
     parser.add_argument("hidden")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--this", type=Path, default=Path(__file__).resolve().parents[1], help="the second build's tree")
     options = parser.parse_args()
     from headlong import __version__, native
     from headlong.bench import measure
@@ -157,7 +158,7 @@ def main() -> None:
     try:
         builds = [
             Build(tree, str(Path(options.layer).resolve()), str(kept), options.threads)
-            for tree in (options.other.resolve(), Path(__file__).resolve().parents[1])
+            for tree in (options.other.resolve(), options.this.resolve())
         ]
         bandwidth = native.bandwidth(MEGABYTES << 20, options.threads, 5)
         rows = []

@@ -1,10 +1,11 @@
 """What compiling costs in two builds of the library, in processor seconds of one thread, in turns.
 
-    python benchmarks/two_compiles.py OTHER_TREE LAYER HIDDEN results/two-compiles.json
+    python benchmarks/two_compiles.py OTHER_TREE LAYER HIDDEN results/two-compiles.json [--this TREE]
 
-OTHER_TREE is a checkout of another commit whose native module is built. Processor seconds say what is computed, so a busy
-machine changes them little; the least of ``ROUNDS`` is kept. ``peak_mib``: by how much the process is larger at most while it
-compiles (Linux). ``module_bytes``: the native modules. Costs of the machine are the built-in ones in both.
+OTHER_TREE is a checkout of another commit whose native module is built, and so is TREE, which stands in for this one. Processor
+seconds say what is computed, so a busy machine changes them little; the least of ``ROUNDS`` is kept. ``peak_mib``: by how much
+the process is larger at most while it compiles (Linux). ``module_bytes``: the native modules. Costs of the machine are the
+built-in ones in both.
 """
 
 from __future__ import annotations
@@ -99,18 +100,21 @@ def main() -> None:
     for name in ("layer", "hidden"):
         parser.add_argument(name)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--this", type=Path, help="another commit in place of this tree, of which no blocks are left out")
     options = parser.parse_args()
     from headlong.bench import measure
 
-    trees = [options.other.resolve(), Path(__file__).resolve().parents[1]]
+    trees = [options.other.resolve(), (options.this or Path(__file__).parents[1]).resolve()]
     other, this = (child(tree, options.layer, options.hidden) for tree in trees)
     rows = []
     for name in CASES:
-        taken: dict[str, list[tuple[float, float]]] = {"other": [], "this": [], "this without blocks": []}
+        turns: dict[str, tuple[Any, dict[str, Any]]] = {"other": (other, {}), "this": (this, {})}
+        if options.this is None:
+            turns["this without blocks"] = this, {"blocks": False}
+        taken: dict[str, list[tuple[float, float]]] = {who: [] for who in turns}
         for _ in range(ROUNDS):
-            taken["other"].append(asked(other, name, {}))
-            taken["this"].append(asked(this, name, {}))
-            taken["this without blocks"].append(asked(this, name, {"blocks": False}))
+            for who, (process, more) in turns.items():
+                taken[who].append(asked(process, name, more))
         least = {who: min(seconds for seconds, _ in each) for who, each in taken.items()}
         peaks = {who: max(peak for _, peak in each) for who, each in taken.items()}
         row = {"case": name, "rounds": ROUNDS, **least, "peak_mib": peaks}

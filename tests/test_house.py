@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -349,6 +350,13 @@ def test_long_functions_are_seen() -> None:
     body = "    if (x) { y(); }  // } not here\n" * 70
     native = f'namespace n {{\nstruct S {{\n  int f(int x) {{\n#ifdef A\n{body}    return "}}"[0];\n  }}\n}};\n}}\n'
     assert list(native_functions(native)) == [(73, "int f(int x)")]
+
+
+def test_faults_can_still_be_planted() -> None:
+    """``tools/plant_faults.py`` writes a line otherwise: it has to be there, once."""
+    faults = tomllib.loads((ROOT / "tools/faults.toml").read_text(encoding="utf-8"))["fault"]
+    lost = [one["what"] for one in faults if (ROOT / one["file"]).read_text(encoding="utf-8").count(one["old"]) != 1]
+    assert len(faults) > 10 and not lost
 
 
 def test_vectors_fit_their_registers() -> None:

@@ -2,8 +2,9 @@
 
     python tools/wheels.py results/wheels.json WHEEL "where its tests ran" LOG [LOG ...]
 
-tools/arm.sh and tools/wheel.sh call it once every test has ended; LOG is what pytest printed. A record without a single passed
-test, or with one that failed, is refused. The row takes the place of the one for the same interpreter and processor.
+tools/arm.sh and tools/wheel_without_containers.sh call it once every test has ended; LOG is what pytest printed. A record
+without a single passed test, or with one that failed, is refused. The row takes the place of the one for the same interpreter
+and processor.
 """
 
 from __future__ import annotations

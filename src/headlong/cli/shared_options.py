@@ -13,21 +13,21 @@ from headlong.errors import OptionError
 
 LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
 CalibrationFile = Annotated[
-    str | None, typer.Option("--calibration", help="Hidden vectors as the engine will see them: as HIDDEN.")
+    str | None, typer.Option("--calibration", help="Hidden vectors like those of later queries; given as HIDDEN is.")
 ]
 VECTORS = "Hidden vectors: file.npy or file.safetensors[:tensor]."
 HiddenFile = Annotated[str, typer.Argument(metavar="HIDDEN", help=VECTORS)]
 MaybeHidden = Annotated[str | None, typer.Argument(metavar="[HIDDEN]", help=VECTORS)]
-Weight = Annotated[str | None, typer.Option(help="The weight's tensor; found by itself where models use the usual names.")]
-Bias = Annotated[str | None, typer.Option(help="The bias's tensor; '' takes none.")]
-Method = Annotated[str, typer.Option(help="auto, full, cascade, svd or adaptive; of a layer.")]
+Weight = Annotated[str | None, typer.Option(help="Name of the weight tensor; default: the usual names are tried.")]
+Bias = Annotated[str | None, typer.Option(help="Name of the bias tensor; '': no bias.")]
+Method = Annotated[str, typer.Option(help="How a layer is read: auto, full, cascade, svd or adaptive.")]
 MethodOption = Annotated[
-    list[str] | None, typer.Option("--option", help="name=value, of the method: docs/cli.md lists each method's.")
+    list[str] | None, typer.Option("--option", help="An option of the method, name=value: docs/cli.md lists them.")
 ]
 K = Annotated[int, typer.Option("-k", help="How many classes.")]
 Eps = Annotated[float, typer.Option(help="How far log-probabilities may be off, in nats.")]
 Delta = Annotated[float, typer.Option(help="How often they may be off by more; 0: proved.")]
-Threads = Annotated[int | None, typer.Option(help="Threads of everyone; default: all processors.")]
+Threads = Annotated[int | None, typer.Option(help="Threads of every library; default: all processors.")]
 Seed = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 RunFile = Annotated[Path | None, typer.Option("-o", "--out", help="Write the raw run there (.json).")]

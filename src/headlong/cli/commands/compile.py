@@ -32,7 +32,7 @@ def compile(
     delta: Delta = 1e-3,
     delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
     over: Annotated[
-        str | None, typer.Option(help="What the chances rest on, with commas: query, rotation, calibration.")
+        str | None, typer.Option(help="What may be random, with commas: query, rotation, calibration.")
     ] = None,
     calibration: CalibrationFile = None,
     option: MethodOption = None,

@@ -2,7 +2,7 @@
 # What cibuildwheel does for Linux, on this machine instead of in its containers: a wheel of each Python that is named, its tag
 # from auditwheel, its use of the stable ABI from abi3audit, and then pyproject's own test command in a fresh environment.
 #
-#   tools/wheel.sh python3.11 python3.12
+#   tools/wheel_without_containers.sh python3.11 python3.12
 #
 # The tag is that of this machine's compiler and C library; cibuildwheel's containers make an older one, for more machines.
 # HEADLONG_WHEELS names the folder that keeps wheels and environments (a new one).
