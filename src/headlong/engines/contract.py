@@ -138,6 +138,7 @@ class Common(ABC):
         """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
 
         ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
+        ``top_k``  as many as there are classes, or more, keeps all, as in transformers
         ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
         With a ``delta`` above 0, a bet on sampled rows may decide whether a class is in the nucleus. For a row it is wrong
         with probability ``delta`` at most, and such draws are not ``proved``.
