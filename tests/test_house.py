@@ -23,6 +23,7 @@ DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device", "saved")}
 READING = {*CORE, "checks", "native", "costs", "previews", "engines", "engines/reference", *ENGINES}
+ASKING = {*CORE, DOOR, "checks", "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "checks", "native", "bench", "heads", "torch"}
 SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "rabitqlib", "turbovec", "pyvsag"}
@@ -40,26 +41,26 @@ LAW: dict[str, set[str]] = {
     "previews": CORE | {"native", "costs"},
     "engines/reference": {*CORE, "native"},
     "engines": {*CORE, "checks", "native", "costs", "previews", "engines/reference", "engines/saved"},
-    "engines/saved": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
-    "engines/methods": {*CORE, "checks", "native", "previews", "engines", "engines/reference", "engines/adaptive"},
+    "engines/saved": {*CORE},
+    "engines/methods": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
     "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
     "engines/structured": {*CORE, "checks", "native", "engines", "engines/reference"},
-    "engines/mixture": READING - {"engines/adaptive", "engines/device"},
-    "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive"},
+    "engines/mixture": READING - {"engines/adaptive", "engines/device", "engines/saved", "costs"},
+    "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive", "engines/saved", "costs"},
     "engines/device/kernels": {"triton", "plan", "links"},
     "compile": READING,
     "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},
-    "bench": {*MEASURING},
+    "bench": {*ASKING, "engines/device", "bench/rivals"},
     "bench/rivals": {*CORE, "bench", "torch", *SEARCHING},
     "report": {"errors", "numpy", "matplotlib"},
     "torch": {"integrations"},
     "integrations": {
-        *READING, DOOR, "compile", "heads", "integrations/generation", "integrations/sklearn",
+        *ASKING, "compile", "heads", "integrations/generation", "integrations/sklearn",
         "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
     },
-    "integrations/generation": {*READING, DOOR, "compile", "integrations", "torch", "transformers"},
-    "integrations/sklearn": {*READING, DOOR, "compile", "heads", "torch", "sklearn", "scipy"},
+    "integrations/generation": {*ASKING, "integrations", "torch", "transformers"},
+    "integrations/sklearn": {*ASKING, "heads", "torch", "sklearn", "scipy"},
     "inspection": MEASURING,
     "capacity": MEASURING | {"scipy"},
     "tune": MEASURING,

@@ -169,6 +169,14 @@ def constructor(node: ast.ClassDef) -> str:
     return f"({', '.join(_word(ast.unparse(one.target), one.value) for one in fields)})"
 
 
+NAMES = r"``[^`]+``(?:, ``[^`]+``)*"
+
+
+def _as_wide(names: re.Match[str]) -> str:
+    """Without backticks, and spaces in their place: the lines stay aligned."""
+    return names.group().replace("``", "").ljust(len(names.group()))
+
+
 def markdown(text: str | None) -> str:
     """A docstring as Markdown: one backtick, roles as code, indented blocks and aligned lists as they stand."""
     text = re.sub(r":(?:class|meth|func|mod|data):`~?([^`]*)`", r"`\1`", text or "")
@@ -179,8 +187,8 @@ def markdown(text: str | None) -> str:
             continue
         if literal or one.startswith("    "):
             out.append("```text\n" + textwrap.dedent(one) + "\n```")
-        elif re.match(r"``[^`]+``  ", one):  # names and what they are, a line each
-            lines = [re.sub(r"^``([^`]+)``", r"\1    ", line).replace("``", "") for line in one.split("\n")]
+        elif re.match(NAMES + "  ", one):  # names and what they are, a line each
+            lines = [re.sub(f"^{NAMES}", _as_wide, line).replace("``", "") for line in one.split("\n")]
             out.append("```text\n" + "\n".join(lines) + "\n```")
         else:
             plain = one.replace("``", "`")

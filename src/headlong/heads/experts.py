@@ -9,9 +9,9 @@
     E = sum_k sqrt(sum_c ‖W^k_c‖^2)  (groups="expert")   or   sum_c sqrt(mean_k ‖W^k_c‖^2)  (groups="class")
 
 All experts are one packed matrix: a class that was pruned from an expert is not there, neither as a zero logit nor as
-memory (``growing.py`` prunes them and divides experts). A target that its expert lacks has probability 0 and no finite
-loss: there the gate is taught instead, ``-log`` of its mass on the experts that have it. The gate's probability scales the
-bias, too: it is a temperature and never changes an expert's ranking.
+memory (``expert_pruning.py`` prunes them, training divides experts). A target that its expert lacks has probability 0 and no
+finite loss: there the gate is trained instead, by ``-log`` of its mass on the experts that have it. The gate's probability
+scales the bias, too: it is a temperature and never changes an expert's ranking.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class ExpertsHead(Head):
         return out
 
     def replace(self, weight: Tensor, ids: Tensor, sizes: Tensor, gate: Tensor | None = None) -> None:
-        """Other rows for the experts, packed, and other gates if given: what growing.py makes of them."""
+        """Other rows for the experts, packed, and other gates if given: as pruning and division of experts make them."""
         self.weight = nn.Parameter(weight.detach().clone())
         self.ids, self.sizes = ids.clone(), sizes.clone()
         if gate is not None:
