@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -115,15 +116,18 @@ def _answers(rank: int) -> Any:
     fresh = engine.sample(rows).ids.numpy()
     masked = engine.topk(rows, 2, allowed=[3, 1900]).ids.numpy()
     chosen = engine.log_prob(rows, ids).logits.numpy()
-    return top.ids.numpy(), top.logits.numpy(), top.lse.numpy(), draws, fresh, masked, chosen, sent
+    blocks = distributed.compile(distributed.slice_of(whole), eps=math.inf, method="cascade", blocks=True, threads=1)
+    searched = blocks.topk(rows, 6).ids.numpy(), blocks.sample(rows, seed=5, **FILTERS[2]).ids.numpy()
+    return top.ids.numpy(), top.logits.numpy(), top.lse.numpy(), draws, fresh, masked, chosen, sent, searched
 
 
 def test_processes_answer_like_one_engine() -> None:
     found = in_processes(_answers, 3)
     one = hl.compile(layer(), "cascade", eps=1e-6, delta=0.0)
     top = one.topk(hidden(), 6)
-    for ids, logits, lse, draws, fresh, masked, chosen, sent in found:
+    for ids, logits, lse, draws, fresh, masked, chosen, sent, searched in found:
         assert (ids == top.ids).all() and (logits == top.logits).all()
+        assert (searched[0] == top.ids).all() and (searched[1] == draws[2]).all()
         np.testing.assert_allclose(lse, top.lse, atol=3e-6)
         for filters, drawn in zip(FILTERS, draws, strict=True):
             assert (drawn == one.sample(hidden(), seed=5, **filters).ids).all()
