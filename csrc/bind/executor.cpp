@@ -111,16 +111,16 @@ class BoundExecutor {
                               flags(answers, &Answer::dense));
     }
 
-    nb::object try_draws(Doubles hidden, int64_t k, double eps, const std::vector<double>& spends, int tries, int threads,
+    nb::object try_draws(Doubles hidden, const std::vector<int64_t>& ways, double eps, const std::vector<double>& spends, int tries, int threads,
                          uint64_t seed) const {
         const int64_t batch = batch_of(hidden);
-        check(k >= 0 && k <= executor_.vocab && tries >= 1 && tries <= 4096 && spends.size() <= 4096, "k in 0..vocab, 1..4096 tries");
+        check(ways.size() <= 4096 && tries >= 1 && tries <= 4096 && spends.size() <= 4096, "1..4096 tries");
+        for (int64_t k : ways) check(k >= 0 && k <= executor_.vocab, "k must be in 0..vocab");
         for (double spend : spends) check(spend > 0 && std::isfinite(spend), "what is spent is above 0");
         Question question = ask(std::nullopt, batch, eps, threads, 0.5, seed);  // that it may fail matters, not how often
-        question.k = k;
         std::vector<double> found;
-        unlocked([&] { found = headlong::try_draws(executor_, hidden.data(), batch, question, spends, tries); });
-        return owned(std::move(found), {static_cast<size_t>(batch), spends.size(), static_cast<size_t>(tries)});
+        unlocked([&] { found = headlong::try_draws(executor_, hidden.data(), batch, question, ways, spends, tries); });
+        return owned(std::move(found), {static_cast<size_t>(batch), spends.size(), ways.size(), static_cast<size_t>(tries)});
     }
 
     nb::object logits(Doubles hidden, Ids ids, int threads) const {
@@ -371,7 +371,7 @@ void bind_executor(nb::module_& m) {
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
              nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
              nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("isa") = "", nb::arg("draws").none() = nb::none())
-        .def("try_draws", &BoundExecutor::try_draws, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("spends"),
+        .def("try_draws", &BoundExecutor::try_draws, nb::arg("hidden"), nb::arg("ways"), nb::arg("eps"), nb::arg("spends"),
              nb::arg("tries"), nb::arg("threads") = 0, nb::arg("seed") = 0)
         .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),
              nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)

@@ -16,37 +16,18 @@
 
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"
-#include "runtime/prefetch.h"
+#include "normaliser/line.h"
 #include "runtime/trace.h"
 
 namespace headlong {
+
+static constexpr double kSums = 0x1p-16;  // relative: float sums of a look
+
+namespace lines {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr double kWidest = 1e3;  // r beyond which nothing is drawn
-constexpr double kSums = 0x1p-16;  // relative: float sums of a look
-
-// A class with a wide gap, or with what a closer look left of it.
-struct Wide {
-    int32_t id;
-    float est, gap;
-};
-
-// What one query's draws go by. Gaps take the place of radii, which nobody wants behind them.
-struct Line {
-    Weighed w;  // its shift, and the hidden vector in float32 where that will do
-    Scratch<float> own;
-    float* gap = nullptr;
-    Scratch<double> blocks;       // sums of the gaps of each kBlock classes
-    std::vector<uint8_t> weighed;  // whether the gaps of these are there, one by one
-    std::vector<double> closer;   // what closer looks added to the middles, chunk by chunk
-    std::vector<float> edges;     // gaps from which each deeper level pays, and from which a class is scored
-    double exact = 0, known = 0;  // terms of what was scored; and the middles of all others
-    double aim = 0, step = 0;
-    double likely = 0;            // rows that are read
-};
-
-int64_t chunks_of(const Executor& e) { return (e.padded + kChunk - 1) / kChunk; }
 
 // How much of a gap a deeper level leaves, by the classes that stand for all.
 double left_by(const Executor& e, const Look& look, int q, size_t level) {
@@ -94,14 +75,17 @@ void guess(const Executor& e, const Look& look, int q, const std::vector<Scored>
     line.likely = draws.spend * (r * r + r);
 }
 
+}  // namespace
+
 Line start_line(const Executor& e, Look& look, int q, const Question& question, const Draws& draws, const std::vector<Scored>& scored) {
     Line line;
     const double* hidden = &look.hidden[q * e.dim];
     double shift = look.masses[q].shift;
     for (const Scored& s : scored) shift = std::max(shift, e.linked(s.z) * question.beta);
     shift = static_cast<float>(shift);  // as all terms have it
-    const double fixed = kSums + float_error(e, shift, question.beta) + dot_error(e, hidden) + allow_float32(e, hidden, question, line.w);
-    line.aim = question.eps - fixed;
+    const double fixed = kSums + float_error(e, shift, question.beta) + dot_error(e, hidden);
+    line.lost = allow_float32(e, hidden, question, line.w);
+    line.aim = question.eps - fixed - line.lost;
     for (const Scored& s : scored) line.exact += std::exp(e.linked(s.z) * question.beta - shift);
     guess(e, look, q, scored, question.beta, shift, draws, line);
     line.exact = take_out(e, look, q, scored, question.beta, &line.w.shift);
@@ -113,6 +97,8 @@ Line start_line(const Executor& e, Look& look, int q, const Question& question, 
     line.weighed.resize(e.padded / kBlock), line.blocks.resize(e.padded / kBlock);
     return line;
 }
+
+namespace {
 
 // The gaps of n classes, one by one, and their sums by blocks. Those that are worth a closer look, or a row, are taken out.
 void weigh_each(const Executor& e, const Look& look, int q, double beta, int64_t first, int64_t n, double edge, Line& line, std::vector<Wide>& wide) {
@@ -130,6 +116,8 @@ void weigh_each(const Executor& e, const Look& look, int q, double beta, int64_t
         if (!e.deeper.empty()) prefetch_row(e.deeper[0].codes, e.deeper[0].bytes, ids[i]);
     }
 }
+
+}  // namespace
 
 // The sums of the gaps of a chunk, block by block. The look knows them where it was told to; then only blocks that have enough for
 // a class that is wide, or one that was scored, are weighed class by class.
@@ -176,51 +164,24 @@ void look_closer(const Executor& e, const Look& look, int q, double beta, Line& 
     *bytes += static_cast<double>(some.size()) * static_cast<double>(e.deeper[level].bytes);
 }
 
-// Reads rows some time after they were asked for, and adds up what they say, chunk by chunk: in the same order whichever threads do it.
-class Rows {
-  public:
-    Rows(const Executor& e, const double* hidden, double beta, const Weighed& w, std::vector<double>& sums)
-        : e_(e), hidden_(hidden), beta_(beta), w_(w), sums_(sums) {}
+// Numbers in [0, 1), by name.
+static double uniform(uint64_t key, uint64_t name) { return static_cast<double>(mix(key + 0x9E3779B97F4A7C15u * (name + 1)) >> 11) * 0x1p-53; }
 
-    // The error of the middle of a class, so many times.
-    void take(int64_t id, float est, double times) {
-        prefetch_row(e_.weight, static_cast<int64_t>(e_.row_bytes()), id);
-        if (e_.bias != nullptr) __builtin_prefetch(e_.bias + id);
-        wanted_.push_back({id, 0});
-        taken_.push_back({times, est});
-        if (wanted_.size() >= read_ + kBehind + kGroup) read(kGroup);
-    }
-    void close() {
-        if (read_ < wanted_.size()) read(wanted_.size() - read_);
-    }
-    int64_t count() const { return static_cast<int64_t>(wanted_.size()); }
-
-  private:
-    static constexpr size_t kGroup = 8, kBehind = 24;
-
-    void read(size_t n) {
-        some_.assign(wanted_.begin() + read_, wanted_.begin() + read_ + n);
-        score_near(e_, hidden_, w_, some_, 1);
-        for (size_t i = 0; i < n; ++i) {
-            const auto& [times, est] = taken_[read_ + i];
-            const double middle = std::exp(e_.linked(est) * beta_ - w_.shift), term = std::exp(e_.linked(some_[i].z) * beta_ - w_.shift);
-            sums_[some_[i].id / kChunk] += times * (term - middle);
-        }
-        read_ += n;
-    }
-
-    const Executor& e_;
-    const double* hidden_;
-    double beta_;
-    const Weighed& w_;
-    std::vector<double>& sums_;
-    std::vector<Scored> wanted_, some_;
-    std::vector<std::pair<double, float>> taken_;
-    size_t read_ = 0;
+// A place in a line of gaps, and the sum of those before it.
+struct Reached {
+    int64_t i;
+    double sum;
 };
 
-// Numbers in [0, 1), by name.
-double uniform(uint64_t key, uint64_t name) { return static_cast<double>(mix(key + 0x9E3779B97F4A7C15u * (name + 1)) >> 11) * 0x1p-53; }
+// The first from there on, in steps, that reaches beyond a point. Out of line: inside of the loops around it its numbers lay in memory.
+__attribute__((noinline)) static Reached reached(const float* gap, int64_t step, int64_t stop, double point, Reached from) {
+    for (; from.i < stop; from.i += step) {
+        const double sum = from.sum + gap[from.i];
+        if (point < sum) break;
+        from.sum = sum;
+    }
+    return from;
+}
 
 // The classes of a chunk on whose gaps points fall, one in each step of its line.
 void draw_chunk(const Executor& e, const Look& look, int q, double beta, Line& line, int64_t c, uint64_t key, Rows& rows) {
@@ -232,24 +193,25 @@ void draw_chunk(const Executor& e, const Look& look, int q, double beta, Line& l
     const auto next = [&] { return line.step * (static_cast<double>(count) + uniform(key, static_cast<uint64_t>(c) << 32 | count)); };
     double before = 0, point = next();
     for (int64_t first = c * kChunk; first < stop; first += kBlock) {
-        double sum = before;
-        before += line.blocks[first / kBlock];
-        if (!(point < before)) continue;
+        const double after = before + line.blocks[first / kBlock];
+        if (!(point < after)) {
+            before = after;
+            continue;
+        }
         if (!line.weighed[first / kBlock]) weigh_each(e, look, q, beta, first, kBlock, kInf, line, none);
         const float* gap = line.gap + first;
         float columns[kColumns];
         for (int64_t j = 0; j < kColumns; ++j) columns[j] = (gap[j] + gap[j + kColumns]) + (gap[j + 2 * kColumns] + gap[j + 3 * kColumns]);
-        for (int64_t j = 0; j < kColumns; ++j) {
-            if (!(point < sum + columns[j])) {
-                sum += columns[j];
-                continue;
-            }
-            for (int64_t i = j; i < kBlock; i += kColumns) {
+        for (Reached column{0, before}; (column = reached(columns, 1, kColumns, point, column)).i < kColumns; ++column.i) {
+            Reached one = column;
+            for (; (one = reached(gap, kColumns, kBlock, point, one)).i < kBlock; one.i += kColumns) {
                 int times = 0;
-                for (sum += gap[i]; point < sum; point = next()) ++times, ++count;
-                if (times > 0) rows.take(first + i, est[first + i], times * line.step / gap[i]);
+                for (one.sum += gap[one.i]; point < one.sum; point = next()) ++times, ++count;
+                rows.take(first + one.i, est[first + one.i], times * line.step / gap[one.i]);
             }
+            column.sum = one.sum;
         }
+        before = after;
     }
 }
 
@@ -262,13 +224,6 @@ void draw_wide(const Line& line, const std::vector<Wide>& wide, uint64_t key, Ro
     }
 }
 
-// The part of a thread: what is wide in the chunks that it took, and what was read.
-struct Share {
-    std::vector<Wide> wide;
-    int64_t rows = 0;
-    double bytes = 0;
-};
-
 // What a line and the rows behind it say; none (NaN) where these are more than what makes a query better read densely.
 double estimate(const Executor& e, const Look& look, const Line& line, const std::vector<Share>& all, const std::vector<double>& sums, Answer& answer) {
     int64_t rows = 0;
@@ -280,7 +235,7 @@ double estimate(const Executor& e, const Look& look, const Line& line, const std
     return line.w.shift + std::log(std::max(known + std::accumulate(sums.begin(), sums.end(), 0.0), line.exact));
 }
 
-}  // namespace
+}  // namespace lines
 
 // What is typical of a radius, in an exponent.
 float narrowed_by(const Executor& e, double beta) {
@@ -304,6 +259,7 @@ bool learned(const Executor& e, const Look& look, int q, const Question& questio
 // Rows are asked for as soon as a point falls on their class: while they come, the next chunks are weighed.
 Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
             Answer& answer) {
+    using namespace lines;
     Line line = start_line(e, look, q, question, e.draws, scored);
     if (!(line.likely < most_rows(e, look))) return Status::finish_densely;
     const double* hidden = &look.hidden[q * e.dim];
@@ -335,62 +291,6 @@ Status draw(const Executor& e, Look& look, int q, const Question& question, int 
     answer.passes += 1;
     lse = {estimate(e, look, line, all, sums, answer), question.eps};
     return std::isnan(lse.value) ? Status::finish_densely : Status::done;
-}
-
-namespace {
-
-// The estimates of one query, [spends][tries].
-void try_one(const Executor& e, const double* hidden, int64_t row, const Question& question, const std::vector<double>& spends, int tries,
-             double* out) {
-    Look look = start_look(e, e.preview, hidden, {row}, 1);
-    look.est.resize(e.padded);
-    look.rad.resize(e.padded);
-    look.note_gaps(e.padded);
-    look_at_all(e, look, question);
-    Answer answer;
-    std::vector<Scored> scored;
-    std::vector<float> est, upper;
-    if (look.finish_densely[0].load() != 0) return;
-    if (question.k > 0 && !best_of(e, look, 0, question.k, 1, answer.best, scored, est, upper, answer)) return;
-    const Interval sure = normaliser(e, look, 0, question, scored, est, upper);
-    if (sure.error + dot_error(e, look.hidden.data()) <= question.eps || !learned(e, look, 0, question)) return;
-    const std::vector<float> kept(look.est.data(), look.est.data() + e.padded), radii(look.rad.data(), look.rad.data() + e.padded);
-    Draws draws = e.draws;
-    const uint64_t key = key_of(look.hidden.data(), e.dim, question.seed);
-    for (size_t s = 0; s < spends.size(); ++s) {
-        draws.spend = spends[s];
-        std::copy(kept.begin(), kept.end(), look.est.data());
-        std::copy(radii.begin(), radii.end(), look.rad.data());
-        Line line = start_line(e, look, 0, question, draws, scored);
-        if (!(line.likely < most_rows(e, look))) continue;
-        std::vector<Share> all(1);
-        Share& own = all.front();
-        for (int64_t c = 0; c < chunks_of(e); ++c) weigh_chunk(e, look, 0, question.beta, c, line, own.wide);
-        for (size_t level = 0; level < e.deeper.size(); ++level) look_closer(e, look, 0, question.beta, line, level, own.wide, &own.bytes);
-        for (int t = 0; t < tries; ++t) {
-            std::vector<double> sums(chunks_of(e));
-            Rows rows(e, look.hidden.data(), question.beta, line.w, sums);
-            const uint64_t other = mix(key + static_cast<uint64_t>(t));
-            for (int64_t c = 0; c < chunks_of(e); ++c) draw_chunk(e, look, 0, question.beta, line, c, other, rows);
-            draw_wide(line, own.wide, other, rows);
-            rows.close();
-            own.rows = rows.count();
-            out[s * tries + t] = estimate(e, look, line, all, sums, answer);
-        }
-    }
-}
-
-}  // namespace
-
-std::vector<double> try_draws(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                              const std::vector<double>& spends, int tries) {
-    const size_t each = spends.size() * static_cast<size_t>(tries);
-    std::vector<double> out(static_cast<size_t>(count) * each, std::numeric_limits<double>::quiet_NaN());
-    Turns<int64_t> next;
-    run_parallel(static_cast<int>(std::min<int64_t>(question.threads, count)), [&](int) {
-        for (int64_t i = next++; i < count; i = next++) try_one(e, hidden, i, question, spends, tries, out.data() + static_cast<size_t>(i) * each);
-    });
-    return out;
 }
 
 }  // namespace headlong

@@ -10,8 +10,10 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.engines.base import Engine
+from headlong.engines.reference.executor import Executor as Reference
+from headlong.engines.reference.query import Matrix
 from headlong.previews.calibrated_radii import controlled
-from headlong.previews.draws import AROUND, TRIES, learned_spend
+from headlong.previews.draws import AROUND, LEAST, LEAST_SPEND, TRIES, learned_spend
 from oracle import truth
 from plans import decaying
 
@@ -114,6 +116,51 @@ def test_what_is_proved_costs_next_to_nothing() -> None:
 
     spend = learned_spend(silent, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01)
     assert spend is not None and 0 < spend < 0.1
+
+
+def test_numbers_are_given_up_only_where_they_fail() -> None:
+    """Queries are asked in runs, and a number that has failed is not asked again: what is taken is what all losses say."""
+    kept = set()
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        beyond = rng.random((LEAST, len(AROUND), 2, TRIES)) < np.geomspace(0.002, 0.03, len(AROUND))[:, None, None]
+
+        def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
+            if tries > TRIES:  # what those say that choose: the least is likely
+                return np.zeros((len(hidden), 1, 2, tries))
+            return np.where(beyond[hidden[:, 0].astype(int), : len(spends)], 1.0, 0.0)  # noqa: B023
+
+        last = controlled(beyond.mean(axis=3).max(axis=2), 0.01)
+        found = learned_spend(errors, np.zeros((64, 1)), np.arange(float(LEAST))[:, None], 0.01, 0.01)
+        kept.add(last)
+        assert found == (None if last is None else pytest.approx(LEAST_SPEND * AROUND[last]))
+    assert len(kept) > 2
+
+
+@pytest.mark.parametrize("level", native.levels())
+def test_tries_are_as_far_off_as_calls(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried takes logits from one pass over all rows: its errors are those of calls, which read rows one by one."""
+    layer, hidden = decaying(4000, 48, 1.0)
+    hidden, over = hidden * 0.5, {"query", "calibration"}
+    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.05, over=over, calibration=hidden, blocks=False)
+    assert engine.plan.draws is not None
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    some, norms = np.ascontiguousarray(hidden[-12:], np.float64), native.row_norms(layer.weight, 1)
+    parts = layer.weight, layer.bias, norms
+    teacher = (
+        Reference(Matrix(*parts, layer.link, engine.plan))
+        if level == native.REFERENCE
+        else native.executor(*parts, layer.link.lowered(), engine.plan, level)
+    )
+    tried = teacher.try_draws(some, [0, 10], 0.05, [4 * engine.plan.draws.spend, engine.plan.draws.spend], 48, 1, 7)
+    drawn = np.isfinite(tried).all(axis=(1, 2, 3))
+    assert tried.shape == (12, 2, 2, 48) and drawn.sum() >= 6
+    seeds = [Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, seed=seed) for seed in range(48)]
+    exact = truth(layer, some).lse
+    called = np.stack([one.lse(row[None]).lse - exact[i] for one in seeds for i, row in enumerate(some)]).reshape(48, 12)
+    alone, more = (np.sqrt((tried[drawn, spend, 0] ** 2).mean()) for spend in (1, 0))
+    assert alone == pytest.approx(np.sqrt((called[:, drawn] ** 2).mean()), rel=0.2)
+    assert more < 0.75 * alone, "four times the rows, half as far off"
 
 
 @pytest.mark.parametrize("level", native.levels())

@@ -66,9 +66,10 @@ class Teacher(Executor, Protocol):
     """An executor that can say what it would answer if more or fewer rows were drawn."""
 
     def try_draws(
-        self, hidden: Doubles, k: int, eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
+        self, hidden: Doubles, ways: list[int], eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
     ) -> Doubles:
-        """Estimates of normalisers ``[batch, spends, tries]``, NaN where nothing is drawn; ``k`` ids are found first"""
+        """How far off estimates of normalisers are ``[batch, spends, ways, tries]``, NaN where nothing is drawn; as many ids
+        are found first as each of ``ways`` says"""
 
 
 def executor(
@@ -127,7 +128,7 @@ def topk_by_block_draws(
 def try_block_draws(
     executor: Any, search: Any, hidden: Doubles, eps: float, spends: list[float], tries: int, threads: int, seed: int
 ) -> Doubles:
-    """As :meth:`Teacher.try_draws`, of blocks."""
+    """Estimates of normalisers ``[batch, spends, tries]``, NaN where blocks do not answer."""
     found: Doubles = loaded().try_block_draws(executor, search, hidden, eps, spends, tries, threads, seed)
     return found
 

@@ -18,10 +18,10 @@ import numpy as np
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import allowed, controlled, enough
 
-AROUND = (2.6, 1.6, 1.25, 1.1, 1.03, 0.97, 0.92, 0.87, 0.82, 0.77, 0.72, 0.68, 0.64, 0.6, 0.55, 0.5)
+AROUND = (2.6, 1.6, 1.25, 1.0, 0.94, 0.88, 0.83, 0.78, 0.73, 0.68, 0.63, 0.58, 0.54, 0.5)
 """What is tried, in units of the spend that errors normal for each query would take."""
-AT_ONCE = 4
-"""Of these so many are tried together: the first that fails is the last."""
+AT_ONCE = 256
+"""Queries that are asked before numbers are given up that have failed too often already."""
 TRIES = 4
 """Samples of each query's rows, each way to ask: one in a thousand is made of the small chances of many, which few miss."""
 PLENTY, LEAST = 4, 2000
@@ -45,13 +45,15 @@ def learned_spend(
     start = first_spend(delta)
     queries = bounded_by[-max(LEAST, PLENTY * enough(delta)) :]
     likely = _likely(trial(chosen_by, [start], 4 * TRIES)[:, 0], start, eps, allowed(len(queries), delta))
-    spends, losses = [likely * part for part in AROUND], np.zeros((len(queries), 0))
-    found: int | None = -1
-    while found == losses.shape[1] - 1 < len(spends) - 1:
-        some = spends[losses.shape[1] :][:AT_ONCE]
-        losses = np.concatenate([losses, missed(trial, queries, some, eps, otherwise)], axis=1)
-        found = controlled(losses, delta)
-    return None if found is None else spends[found]
+    spends, losses = [likely * part for part in AROUND], np.zeros((len(queries), len(AROUND)))
+    for first in range(0, len(queries), AT_ONCE):
+        losses[first : first + AT_ONCE, : len(spends)] = missed(trial, queries[first : first + AT_ONCE], spends, eps, otherwise)
+        # Queries that are not asked yet count as if none failed: what is lost now is lost for good, and cheaper ones with it.
+        found = controlled(losses[:, : len(spends)], delta)
+        if found is None:
+            return None
+        spends = spends[: found + 1]
+    return spends[-1]
 
 
 def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from headlong import native
 from headlong.answers import Promise
-from headlong.engines.methods.learned_draws import CHOOSERS, CLOSER, JUDGES, as_shares, known_lse, used
+from headlong.engines.methods.learned_draws import CHOOSERS, CLOSER, JUDGES, as_shares, used
 from headlong.engines.reference.blocks import BlockSearch, looks
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -20,6 +20,8 @@ from headlong.previews.block_choice import LESS, look_bytes
 from headlong.previews.draws import Trial, first_spend, learned_spend
 from headlong.previews.int8 import logits_of
 
+CLOSE = 100
+"""How much closer than ``eps`` the normalisers are known that estimates are compared with."""
 LEVELS, BEST = 2, 10
 """Levels of a tree that is drawn from, and the classes that its search looks for."""
 
@@ -51,11 +53,10 @@ def taught_by_blocks(
 
 def _trial(teacher: Any, search: Any, eps: float, threads: int) -> Trial:
     """How far estimates are off, NaN where blocks do not answer."""
-    known = known_lse(teacher, eps, threads)
 
     def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
-        exact, error = known(hidden)
         some = np.ascontiguousarray(hidden)
+        exact, error = (part[:, None, None] for part in teacher.lse(some, eps / CLOSE, None, True, threads)[:2])
         found = native.try_block_draws(teacher.capsule, search.capsule, some, eps, spends, tries, threads, 0)
         return np.asarray(error + np.abs(found - exact))[:, :, None]
 

@@ -6,8 +6,6 @@ is drawn. The rate holds for either: who only ever asks one way has the worse of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,8 +24,6 @@ JUDGES, CHOOSERS = 8, 256
 """Vectors that say what is typical of a radius, and that say which spends are worth trying."""
 BEST, CLOSER = 10, 1024
 """Classes that are asked for, and those that a deeper level is judged by."""
-CLOSE = 100
-"""How much closer than ``eps`` the normalisers are known that estimates are compared with."""
 START, LEAST = 0.1, 1e-4
 """Of a radius: the first guess at what is typical, and the least."""
 
@@ -54,32 +50,12 @@ def taught(layer: Layer, plan: Plan, promise: Promise, chosen_by: Doubles, bound
 
 def _trial(teacher: native.Teacher, layer: Layer, eps: float, threads: int) -> Trial:
     """How far the executor's estimates are off, asked in either way."""
-    known = known_lse(teacher, eps, threads)
+    ways = [0, min(BEST, layer.vocab)]
 
     def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
-        exact, error = known(hidden)
-        some = np.ascontiguousarray(hidden)
-        asked = (0, min(BEST, layer.vocab))
-        found = np.stack([teacher.try_draws(some, k, eps, spends, tries, threads, 0) for k in asked], axis=2)
-        return np.asarray(error[..., None] + np.abs(found - exact[..., None]))
+        return teacher.try_draws(np.ascontiguousarray(hidden), ways, eps, spends, tries, threads, 0)
 
     return trial
-
-
-def known_lse(teacher: native.Teacher, eps: float, threads: int) -> Callable[[Doubles], tuple[Doubles, Doubles]]:
-    """The normalisers that estimates are compared with, from every row, and how far they may be off: each ``[n, 1, 1]``.
-
-    Vectors that are asked about again have them still.
-    """
-    last: list[tuple[Doubles, Doubles, Doubles]] = []
-
-    def known(hidden: Doubles) -> tuple[Doubles, Doubles]:
-        if not last or last[0][0] is not hidden:
-            exact, error = teacher.lse(np.ascontiguousarray(hidden), eps / CLOSE, None, True, threads)[:2]
-            last[:] = [(hidden, exact[:, None, None], error[:, None, None])]
-        return last[0][1:]
-
-    return known
 
 
 def typical(matrix: Matrix, logits: Doubles, vectors: Doubles) -> tuple[float, ...]:

@@ -164,17 +164,21 @@ class Executor:
         return _columns(list(found), ("f",), ("f",), *_COST)
 
     def try_draws(
-        self, hidden: Doubles, k: int, eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
+        self, hidden: Doubles, ways: list[int], eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
     ) -> Doubles:
-        """``[batch, spends, tries]``: estimates of each normaliser, if draws cost what ``spends`` say; NaN: none are made."""
-        found = np.full((len(hidden), len(spends), tries), np.nan)
-        draws = self.matrix.plan.draws
+        """``[batch, spends, ways, tries]``: how far off each normaliser is, if draws cost what ``spends`` say and as many
+        ids are found first as ``ways`` say; NaN: none are made."""
+        found = np.full((len(hidden), len(spends), len(ways), tries), np.nan)
+        draws, seeds = self.matrix.plan.draws, [seed + t for t in range(tries)]
         assert draws is not None
-        for b, query in enumerate(self._queries(hidden, None, False, k)):
-            top(query, k)
-            for s, spend in enumerate(spends if not query.dense else []):
-                values = estimates(query.again(), Draws(eps, spend, draws.narrow), [seed + t for t in range(tries)])
-                found[b, s] = np.nan if values is None else values
+        exact, error = self.lse(hidden, 0.0, None, True, threads)[:2]
+        for way, k in enumerate(ways):
+            for b, query in enumerate(self._queries(hidden, None, False, k)):
+                top(query, k)
+                for s, spend in enumerate(spends if not query.dense else []):
+                    values = estimates(query.again(), Draws(eps, spend, draws.narrow), seeds)
+                    if values is not None:
+                        found[b, s, way] = error[b] + np.abs(np.array(values) - exact[b])
         return found
 
     def _normaliser(self, query: Query, eps: float, mask: Mask, delta: float, seed: int) -> tuple[float, float]:
