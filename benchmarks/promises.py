@@ -198,12 +198,14 @@ def main() -> None:
 
 
 def write(new: dict[str, Any], path: Path, threads: int) -> None:
-    """The file with one row more, or in place of the one that it had."""
+    """The file with one row more, or in place of the one that it had; each row says which build it was counted with."""
+    environment = measure.environment(threads)
+    new |= {"commit": environment["commit"], "date": environment["date"]}
     known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
     rows = [row for row in known if (row.get("layer"), row["promise"]) != (new["layer"], new["promise"])] + [new]
     rows.sort(key=lambda row: row.get("layer", "~"))
     facts = {"asked": COUNT, "calibrated_with": CALIBRATION}
-    record = {"environment": measure.environment(threads), "facts": facts, "rows": rows}
+    record = {"environment": environment, "facts": facts, "rows": rows}
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
