@@ -130,11 +130,12 @@ def test_numbers_are_given_up_only_where_they_fail() -> None:
                 return np.zeros((len(hidden), 1, 2, tries))
             return np.where(beyond[hidden[:, 0].astype(int), : len(spends)], 1.0, 0.0)  # noqa: B023
 
-        last = controlled(beyond.mean(axis=3).max(axis=2), 0.01)
+        alone = [controlled(beyond[:, :, way].mean(axis=2), 0.01) for way in range(2)]
+        last = None if None in alone else min(alone)  # type: ignore[type-var]
         found = learned_spend(errors, np.zeros((64, 1)), np.arange(float(LEAST))[:, None], 0.01, 0.01)
         kept.add(last)
         assert found == (None if last is None else pytest.approx(LEAST_SPEND * AROUND[last]))
-    assert len(kept) > 2
+    assert len(kept) > 1
 
 
 @pytest.mark.parametrize("level", native.levels())

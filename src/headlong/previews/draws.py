@@ -1,9 +1,9 @@
 """How many rows a normaliser's sample takes, learned from queries: as few as keep the promise.
 
     n = spend * (r^2 + r) rows,   r = sum u / (eps * sum)    one number ``spend`` for all queries (csrc/normaliser/by_draws.cpp)
-    L(q, spend) = the share of query q's samples with |estimate - lse| > eps, in the worse of the ways to ask
-    the least spend before the first of those tried, from the dearest on, whose L does not show a rate of at most delta
-    (calibrated_radii.controlled)
+    L(q, spend, way) = the share of query q's samples with |estimate - lse| > eps, asked in one of the ways
+    the least spend before the first of those tried, from the dearest on, whose L does not show a rate of at most delta in each
+    way (calibrated_radii.controlled)
 
 Other queries say which spends are tried and what is typical of a radius.
 """
@@ -44,23 +44,27 @@ def learned_spend(
     fails for which nothing is drawn."""
     start = first_spend(delta)
     queries = bounded_by[-max(LEAST, PLENTY * enough(delta)) :]
-    likely = _likely(trial(chosen_by, [start], 4 * TRIES)[:, 0], start, eps, allowed(len(queries), delta))
-    spends, losses = [likely * part for part in AROUND], np.zeros((len(queries), len(AROUND)))
+    tried, rate = trial(chosen_by, [start], 4 * TRIES)[:, 0], allowed(len(queries), delta)
+    ways = range(tried.shape[1])
+    likely = max(_likely(tried[:, way], start, eps, rate) for way in ways)
+    spends, losses = [likely * part for part in AROUND], np.zeros((len(queries), len(AROUND), len(ways)))
     for first in range(0, len(queries), AT_ONCE):
-        losses[first : first + AT_ONCE, : len(spends)] = missed(trial, queries[first : first + AT_ONCE], spends, eps, otherwise)
+        some = slice(first, first + AT_ONCE)
+        losses[some, : len(spends)] = missed(trial, queries[some], spends, eps, otherwise)
         # Queries that are not asked yet count as if none failed: what is lost now is lost for good, and cheaper ones with it.
-        found = controlled(losses[:, : len(spends)], delta)
-        if found is None:
-            return None
-        spends = spends[: found + 1]
+        for way in ways:  # each way has to keep the rate, so what any of them refuses is refused, and none pays for the other
+            found = controlled(losses[:, : len(spends), way], delta)
+            if found is None:
+                return None
+            spends = spends[: found + 1]
     return spends[-1]
 
 
 def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:
     """The spend with which about ``rate`` of errors are beyond ``eps``, if each query's are normal and as wide as ``errors``
-    ``[n, ways, tries]``, those of the spend ``start``."""
+    ``[n, tries]``, those of the spend ``start``."""
     with np.errstate(invalid="ignore"):
-        squares = np.where(np.isnan(errors), 0.0, errors**2).mean(axis=2).max(axis=1)
+        squares = np.where(np.isnan(errors), 0.0, errors**2).mean(axis=1)
     low, high = math.log(LEAST_SPEND), math.log(MOST_SPEND)
     for _ in range(40):
         middle = 0.5 * (low + high)
@@ -71,7 +75,7 @@ def _likely(errors: Doubles, start: float, eps: float, rate: float) -> float:
 
 
 def missed(trial: Trial, queries: Doubles, spends: list[float], eps: float, otherwise: float = 0.0) -> Doubles:
-    """How often each query's tries failed in the worse way ``[n, spends]``; what was not drawn at the rate ``otherwise``."""
+    """How often each query's tries failed ``[n, spends, ways]``; what was not drawn at the rate ``otherwise``."""
     errors = trial(queries, spends, TRIES)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(np.isnan(errors), otherwise, errors > eps).mean(axis=3).max(axis=2))
+        return np.asarray(np.where(np.isnan(errors), otherwise, errors > eps).mean(axis=3))
