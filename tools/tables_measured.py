@@ -69,6 +69,12 @@ MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_
 FAILURES = {
     "layer": "layer", "promise": "promise", "over": "over", "promised": "rate promised", "failures": "failures",
     "trials": "trials", "low": "at least", "high": "at most", "worst": "worst error", "share_read": "of float32's bytes",
+    "commit": "counted at",
+}  # fmt: skip
+BETS = {
+    "layer": "layer", "eps": "within", "delta": "but for", "scored": "scored", "bet": "drawn by the bet",
+    "any": "by any valid rule", "closer": "the same, closer looks first", "known": "the variance known",
+    "error": "error left, of eps",
 }  # fmt: skip
 PROMISE_TIMES = {
     "promise": "promise", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "share_read": "of float32's bytes",
@@ -168,6 +174,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "promise-kinds": plain("promise-kinds", FAILURES),
+    "bets": plain("bets", BETS),
     "promise-times": promise_times,
     "growth": plain("growth", GROWTH),
     "adapt": plain("adapt", ADAPT),

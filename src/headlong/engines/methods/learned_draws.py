@@ -1,7 +1,7 @@
 """What calibration vectors teach of the rows that a normaliser takes: a plan's ``draws``, tried on what will draw.
 
 Both ways to ask are tried on every vector: for the normaliser alone, and for the best ids too, which are scored before anything
-is drawn. The rate holds for either: who only ever asks one way has the worse of the two.
+is drawn. The rate holds for each by itself: who only ever asks one way has that one.
 """
 
 from __future__ import annotations
