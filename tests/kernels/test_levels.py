@@ -101,8 +101,12 @@ def digest(*arrays: np.ndarray) -> str:
     return whole.hexdigest()[:16]
 
 
+def either(name: str) -> tuple[AnyEngine, np.ndarray]:
+    return structured(name) if name in STRUCTURED else compiled(name)
+
+
 def answers(name: str) -> dict[str, str]:
-    engine, hidden = structured(name) if name in STRUCTURED else compiled(name)
+    engine, hidden = either(name)
     found: dict[str, str] = {}
     for count in (1, 3, 24, 72):
         top = engine.topk(hidden[:count], 7)
@@ -128,9 +132,10 @@ def test_ids_proofs_and_samples_are_those_of_x86(name: str, level: str, monkeypa
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_forced_level_is_what_runs(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["int8", "adaptive", "tree", "mixture"])
+def test_a_forced_level_is_what_runs(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
-    engine, hidden = compiled("int8")
+    engine, hidden = either(name)
     assert re.search(rf"\bkernel {level}\b", repr(engine))
     assert engine.topk(hidden[:1], 3).cost.path.endswith(f"/{level}")
 
