@@ -65,6 +65,10 @@ soak SECONDS="3600":
 sanitize KIND="address" *TESTS:
     PYTHON={{python}} tools/sanitize.sh {{KIND}} {{TESTS}}
 
+# Every kernel of this processor beside the reference, without Python, on fuzzed inputs
+kernels *ROUNDS:
+    PYTHON={{python}} tools/kernels.sh {{ROUNDS}}
+
 # Time every engine and the rivals that are installed; raw runs go to results/
 bench *ARGS:
     headlong bench {{ARGS}}

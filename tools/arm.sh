@@ -66,6 +66,9 @@ setup_more() { install_wheels "$more" --no-deps "${more_wheels[@]}"; }
 
 setup() { setup_tools; setup_root; setup_wheels; }
 
+# An emulated interpreter takes long to compile what it imports, and Debian's packages hold sources alone.
+compiled() { if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then "$python" -m compileall -q "$@" || true; fi; }
+
 build() {
   local launcher=()
   mkdir -p "$own"
@@ -76,6 +79,7 @@ build() {
     -DPython_EXECUTABLE="$(command -v "$python")" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$own/configure.log" ||
     { cat "$own/configure.log"; exit 1; }
   ninja -C "$build" > "$own/build.log" || { grep -E 'error|FAILED' -A 5 "$own/build.log"; exit 1; }
+  compiled "$root/usr/lib/python3.11" "$here/src/headlong"
   rm -rf "$package" && mkdir -p "$package/headlong"  # the Python files as they are, beside a native module of their processor
   ln -sfn "$here"/src/headlong/* "$package/headlong/"
   find "$package/headlong" -name '_native*' -delete

@@ -31,6 +31,7 @@ class Level(NamedTuple):
     scan: str  # the function of its table
     products: dict[str, int]  # made by one instruction, of those that multiply codes
     few: dict[str, int] | None = None  # of fewer than 8 bits, where others multiply those
+    queries: tuple[int, ...] = QUERIES
 
 
 LEVELS = {
@@ -41,8 +42,18 @@ LEVELS = {
     "neon": Level("neon.cpp", "scan_u8", {"smull": 8, "smull2": 8, "umull": 8, "umull2": 8}),
     "dotprod": Level("dotprod.cpp", "scan_u8", {"sdot": 16, "udot": 16}),
     "i8mm": Level("i8mm.cpp", "scan_pairs", {"usdot": 16, "usmmla": 32}),
+    "usmmla": Level("i8mm.cpp", "by_usmmla", {"usmmla": 32}, queries=(1,)),  # what i8mm might do for one query, and does not
 }
 INCLUDED = """#include "kernels/{source}"
+"""
+BY_USMMLA = """namespace headlong {
+void by_usmmla(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
+    const float* step, const float* scale, const float* base, const float* add, int, float* est, int64_t stride) {
+    const auto few = bits == 4 ? pairs_across<4, 1, 4> : bits == 2 ? pairs_across<2, 1, 4> : pairs_across<1, 1, 4>;
+    const auto scan = bits == 8 ? pairs_across<8, 1, 4> : few;
+    scan(block, words, planes, offset, step, scale, base, add, est, stride);
+}
+}
 """
 PROBE = """namespace headlong {{
 __attribute__((flatten)) void probe_{bits}_{queries}(
@@ -70,8 +81,10 @@ def command_of(build: Path, source: str) -> list[str]:
 def disassembly(command: list[str], level: Level, folder: Path, build: Path) -> dict[str, str]:
     """Every function of the level and of its probes."""
     probe, made, linked = folder / "probe.cpp", folder / "probe.o", folder / "probe.so"
-    probes = [PROBE.format(scan=level.scan, bits=bits, queries=n) for bits, n in itertools.product(BITS, QUERIES)]
-    probe.write_text(INCLUDED.format(source=level.source) + "".join(probes))
+    asked = itertools.product(BITS, level.queries)
+    probes = [PROBE.format(scan=level.scan, bits=bits, queries=n) for bits, n in asked]
+    more = BY_USMMLA if level.scan == "by_usmmla" else ""
+    probe.write_text(INCLUDED.format(source=level.source) + more + "".join(probes))
     subprocess.run([*command, "-o", str(made), "-c", str(probe)], check=True, cwd=build)
     subprocess.run([command[0], "-shared", "-nostdlib", "-o", str(linked), str(made)], check=True)  # calls get their targets
     objdump = re.sub(r"(g|c|clang)\+\+[-\d]*$", "objdump", command[0])
@@ -115,7 +128,7 @@ def count(build: Path, name: str, folder: Path) -> list[dict[str, Any]]:
     level = LEVELS[name]
     command = command_of(build, level.source)
     functions, rows = disassembly(command, level, folder, build), []
-    for bits, queries in itertools.product(BITS, QUERIES):
+    for bits, queries in itertools.product(BITS, level.queries):
         products = level.products if bits == 8 or level.few is None else level.few
         loops = innermost(reached(functions, f"probe_{bits}_{queries}E"), products)
         if not loops:

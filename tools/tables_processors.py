@@ -11,6 +11,7 @@ from tables_records import missing, record
 from headlong.report.tables import ReportTable, markdown
 
 SUITES = {"engines": "engines against float64", "oracle": "the helper that compares"}
+LOOPS = {"usmmla": "not used: `usmmla`"}  # that no level has
 SLOWER = 1.03  # what a call may take of what it took, before it is named
 
 
@@ -27,7 +28,8 @@ def instructions(bits: int) -> str:
         rows = []
         for level in dict.fromkeys(row["level"] for row in counted):
             mine = {row["queries"]: row for row in counted if row["level"] == level}
-            rows.append((level, *(f"{mine[n]['per_class_and_query']:.0f} ({mine[n]['of_sdot']:.2f})" for n in counts)))
+            cells = (f"{row['per_class_and_query']:.0f} ({row['of_sdot']:.2f})" if row else "" for row in map(mine.get, counts))
+            rows.append((LOOPS.get(level, level), *cells))
         read = {row["queries"]: row["bytes_per_class_and_query"] for row in counted}  # of codes: the same for every level
         rows.append(("bytes, any level", *(f"{read[n]:.0f}" for n in counts)))
         titles = ("level", *(f"{n} {'query' if n == 1 else 'queries'}" for n in counts))
@@ -37,12 +39,34 @@ def instructions(bits: int) -> str:
     return _of("instructions", made)
 
 
+def _three_digits(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
+
+
+def kernel_counts() -> str:
+    """Instructions of whole calls as they ran under QEMU, a row for each kind of kernel, and bytes of the layer."""
+
+    def made(record: dict[str, Any]) -> ReportTable:
+        found = {(row["kernel"], row["level"]): row for row in record["rows"]}
+        levels = dict.fromkeys(row["level"] for row in record["rows"])
+        rows = []
+        for kernel in dict.fromkeys(row["kernel"] for row in record["rows"]):
+            mine = [found[kernel, level] for level in levels]
+            counts = (_three_digits(row["instructions"]) for row in mine)
+            rows.append((kernel, mine[0]["each"], *counts, _three_digits(mine[0]["bytes"])))
+        titles = ("kernel", "for each", *levels, "bytes read")
+        caption = f"512 coordinates; {record['emulator']}; sources of {record['commit']}."
+        return ReportTable("", titles, tuple(rows), caption)
+
+    return _of("kernel-counts", made)
+
+
 def few_bits() -> str:
     """Times the number of SDOT, for one query and for four."""
 
     def made(record: dict[str, Any]) -> ReportTable:
         found = {(row["level"], row["bits"], row["queries"]): row["of_sdot"] for row in record["rows"]}
-        levels = dict.fromkeys(row["level"] for row in record["rows"])
+        levels = dict.fromkeys(row["level"] for row in record["rows"] if row["level"] not in LOOPS)
         cells = [(bits, queries) for bits in (4, 2, 1) for queries in (1, 4)]
         rows = tuple((level, *(f"{found[level, bits, queries]:.2f}" for bits, queries in cells)) for level in levels)
         titles = tuple(f"{bits} bits, {queries} at once" for bits, queries in cells)
@@ -139,11 +163,11 @@ def speeds() -> str:
 AFTER = {"nothing": "in a loop", "cold caches": "cold", "torch on all cores": "after torch", "a pause of 5 ms": "after a pause"}
 
 
-def whole_calls() -> str:
+def whole_calls(name: str) -> str:
     """Calls of whole engines by a newer build: how many take at most 3 % more than they did, and which take more."""
-    if text := missing("two-builds"):
+    if text := missing(name):
         return text
-    found = record("two-builds")
+    found = record(name)
     rows = found["rows"]
     slower = [row for row in rows if row["ratio"] > SLOWER]
     named = [f"{row['promise']}, {AFTER[row['before']]}, {row['batch']} at once: {row['ratio']:.3f}" for row in slower]
@@ -154,10 +178,12 @@ def whole_calls() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "instructions": lambda: instructions(8),
     "instructions-few-bits": few_bits,
+    "kernel-counts": kernel_counts,
     "emulated": emulated,
     "targets": targets,
     "wheels": wheels,
     "avx512-extras": extras,
     "x86-speeds": speeds,
-    "whole-calls": whole_calls,
+    "whole-calls": lambda: whole_calls("two-builds"),
+    "whole-calls-avx2": lambda: whole_calls("two-builds-avx2"),
 }

@@ -25,7 +25,7 @@ BATCHES = (1, 8, 64)
 LEAST = 0.02  # seconds of a measurement
 
 
-def cases(layer_file: str, hidden_file: str) -> dict[str, Callable[[], Any]]:
+def cases(levels: str, layer_file: str, hidden_file: str) -> dict[str, Callable[[], Any]]:
     """Calls by name; runs in a child, where `headlong` is one of the two."""
     import numpy as np
 
@@ -35,7 +35,7 @@ def cases(layer_file: str, hidden_file: str) -> dict[str, Callable[[], Any]]:
     path, tensor = hidden_file.rsplit(":", 1)
     hidden = np.asarray(open_file(path).read(tensor)[:4096], np.float32)
     layer, found = hl.Layer.load(layer_file, weight="weight"), dict[str, Callable[[], Any]]()
-    for level in ("avx2", "avx512vnni"):
+    for level in levels.split(","):
         os.environ["HEADLONG_ISA"] = level
         engines = {
             "int8": hl.compile(layer, "cascade", width=0, threads=1),
@@ -54,9 +54,9 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def serve(layer: str, hidden: str) -> None:
+def serve(levels: str, layer: str, hidden: str) -> None:
     """A child: names of the cases, then a line of seconds a call for each line that names one."""
-    calls = cases(layer, hidden)
+    calls = cases(levels, layer, hidden)
     say(json.dumps(list(calls)))
     for line in sys.stdin:
         call = calls[line.strip()]
@@ -127,12 +127,14 @@ def main() -> None:
     parser.add_argument("--hidden", required=True)
     parser.add_argument("--rounds", type=int, default=5, help="of each pair of processes")
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--levels", default="avx2,avx512vnni", help="that this machine has")
     parser.add_argument("--names", default="old,new", help="how the record calls the two")
     parser.add_argument("--more", action="store_true", help="add to the pairs of the record")
     given = parser.parse_args()
     rows = json.loads(given.json.read_text())["rows"] if given.more else []
     for _ in range(given.pairs):
-        both = Child(given.old, [given.layer, given.hidden]), Child(given.new, [given.layer, given.hidden])
+        arguments = [given.levels, given.layer, given.hidden]
+        both = Child(given.old, arguments), Child(given.new, arguments)
         rows = joined(rows, timed(both, given.rounds))
         for one in both:
             one.process.kill()

@@ -101,7 +101,7 @@ void intervals(Check& check) {
     const uint64_t seed = noise.next(), row = noise.next();
     const int64_t first = 4 * noise.below(1000);
     std::vector<uint32_t> words(c.n);
-    check.same("noise", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact("noise", [&](const Kernels& k, std::vector<uint8_t>& out) {
         k.noise(seed, row, 3, first, c.n, words.data());
         put(out, words);
     });
@@ -117,20 +117,20 @@ void choices(Check& check) {
     Noise& noise = check.noise();
     Classes c = some_classes(noise, true);
     const float edge = noise.uniform(-8, 8);
-    check.same("survivors", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact("survivors", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<int32_t> ids(c.n);
         std::vector<float> kept(c.n), upper(c.n);
         const int64_t count = k.survivors(c.est.data(), c.rad.data(), c.n, edge, 640, ids.data(), kept.data(), upper.data());
         put(out, count);
         put(out, ids.data(), count), put(out, kept.data(), count), put(out, upper.data(), count);
     });
-    check.same("lower_above", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact("lower_above", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<float> low(c.n);
         const int64_t count = k.lower_above(c.est.data(), c.rad.data(), c.n, edge, low.data());
         put(out, low.data(), count);
     });
     const std::vector<float> weights = noise.floats(c.n, 0, 1);
-    check.same("split", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact("split", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<float> u = weights;
         std::vector<int32_t> ids(c.n);
         std::vector<double> sums(c.n / kRun);

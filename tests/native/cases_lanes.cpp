@@ -58,6 +58,13 @@ void scanned(Check& check) {
         k.batch_scan(rows, every.data(), passes, fresh ? base.data() : nullptr, fresh ? add.data() : nullptr, lanes, est.data());
         put(out, est);
     });
+    const std::vector<float> one(64, 1.f), none(64, 0.f);
+    every[0].step = every[0].scale = one.data();
+    check.exact("batch_scan of whole numbers", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> est(crowd.count * lanes);
+        k.batch_scan(rows, every.data(), 1, none.data(), none.data(), lanes, est.data());
+        put(out, est);
+    });
 }
 
 void weighed(Check& check) {

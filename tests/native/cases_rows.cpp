@@ -159,7 +159,7 @@ void alike(Check& check, Kind kind, int64_t dim) {
     Noise& noise = check.noise();
     Stored row = stored(noise, kind, dim, true);
     if (noise.below(8) == 0) std::memset(&row.bytes[row.bytes.size() - 2], 0xFF, 2);  // no number
-    check.same("widen", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact("widen", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<double> wide(dim);
         put(out, k.widen(row.bytes.data(), kind, dim, wide.data()));
         put(out, wide);

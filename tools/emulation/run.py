@@ -44,8 +44,8 @@ LEVELS = {
 # are no larger than STORM_LARGEST.
 SUITES = (
     "contract", "engines", "oracle", "promise", "saved", "store", "damage", "answers", "levels", "kernels", "few_bits",
-    "encode", "int8", "svd", "storm", "promise_adversarial", "promise_kinds", "nucleus", "batches", "masks", "compile", "fuzz",
-    "blocks", "changed", "prefix", "reference", "adaptive",
+    "largest_sums", "encode", "int8", "svd", "storm", "promise_adversarial", "promise_kinds", "nucleus", "batches", "masks",
+    "compile", "fuzz", "blocks", "block_draws", "draws", "direct", "changed", "prefix", "reference", "adaptive",
 )  # fmt: skip
 STORM_CASES, STORM_LARGEST = 25, 100_000  # numbers of a layer: emulation is slow
 STORM = f"""import itertools, sys
