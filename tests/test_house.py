@@ -276,14 +276,17 @@ def test_no_folder_has_more_files_than_one_screen() -> None:
     assert not crowded and len(folders()) > 30
 
 
+ROOM_HEADS = {"csrc/kernels/kernels.h", "csrc/executor/executor.h", "csrc/losses/losses.h", "csrc/losses/losses.cpp"}
+
+
 def test_no_file_is_named_after_its_folder() -> None:
-    """``adaptive/adaptive_race.py``: the folder says it already."""
+    """``adaptive/adaptive_race.py``: the folder says it already. :data:`ROOM_HEADS` say what a room is, or are all of it."""
     repeated = [
         file.relative_to(ROOT).as_posix()
         for folder, files in folders().items() if not folder.startswith("tests")
-        for file in files if file.stem.startswith((f"{file.parent.name}_", f"{file.parent.name.removesuffix('s')}_"))
+        for file in files if f"{file.stem}_".startswith((f"{file.parent.name}_", f"{file.parent.name.removesuffix('s')}_"))
     ]  # fmt: skip
-    assert not repeated
+    assert set(repeated) == ROOM_HEADS
 
 
 def python_functions(source: str) -> Iterator[tuple[int, str]]:
