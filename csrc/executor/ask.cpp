@@ -85,7 +85,7 @@ bool costs_more_than_rows(const Executor& e, double queries, double in_vain, dou
 
 void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
                    const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) {
-    const bool use_preview = e.has_preview && !dense_only && (e.budget > 0 || !looks_cost_more(e, rows.size()));
+    const bool use_preview = e.has_preview && !dense_only && !(question.weighs_first && looks_cost_more(e, rows.size()));
     const Source& source = use_preview ? e.preview : e.dense;
     const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
     const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));

@@ -310,7 +310,8 @@ double bearable_hits(const Executor& e, const Look& look, double bytes) {
 // The same while the look itself can still be saved.
 double bearable_hits_beforehand(const Executor& e, const Look& look, double bytes) {
     if (look.together < 2 || look.source != &e.preview) return kInf;
-    return std::max(0.0, dense_cost(e, look.together) - look_cost(e)) * static_cast<double>(e.vocab) / hit_cost(bytes);
+    const double dense = dense_cost(e, look.together);
+    return std::max(0.3 * dense, dense - look_cost(e)) * static_cast<double>(e.vocab) / hit_cost(bytes);
 }
 
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {

@@ -42,7 +42,8 @@ double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k) {
 }
 
 // Whether a query has so many rivals for the k-th best that it is better read densely, judged by the estimates of the sample.
-bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, int64_t k, const float* est, size_t n) {
+bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, const Question& question, const float* est, size_t n) {
+    const int64_t k = question.k;
     const Part* parts = &look.parts[static_cast<size_t>(q) * look.threads];
     // The k-th best of all will be about the `rank`-th best of the sample. Ties, and intervals as wide as all logits are
     // apart, reach it as often here as everywhere.
@@ -61,6 +62,7 @@ bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, i
     // Once the look is read, candidates cost their rows; before that, the look can still be saved.
     const double spared = look.source == &e.preview ? 1 - e.preview.bytes / e.dense.bytes : 1;
     if (too_many(spared * e.share * static_cast<double>(seen))) return true;
+    if (!question.weighs_first) return false;
     // In a batch fewer are too many, if they are as many beyond the first classes, which may be the most frequent ones.
     const double most = bearable_hits_beforehand(e, look, e.row_bytes()) / static_cast<double>(e.vocab);
     return too_many(most * static_cast<double>(seen)) && static_cast<double>(further) > most * static_cast<double>(seen - first.count);
@@ -135,7 +137,7 @@ void raise_threshold(const Executor& e, Look& look, int q, const Question& quest
             n += parts[t].upper[i] >= so_far;
         }
     if (n < k) return;
-    if ((look.source == &e.dense || e.deeper.empty()) && too_many_rivals(e, look, q, seen, question.k, est.data(), n)) {
+    if ((look.source == &e.dense || e.deeper.empty()) && too_many_rivals(e, look, q, seen, question, est.data(), n)) {
         look.finish_densely[q].store(1);
         return;
     }

@@ -274,6 +274,29 @@ void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, cons
     scan_halves(scan, block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
 }
 
+// Short strips of 8 bits are joined once for all blocks.
+void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks, const Strip* strips, int64_t count, const float* base,
+              float add, float* est) {
+    constexpr int64_t kMost = 8;
+    int32_t joined[kMost][2 * kWordsJoined + 2], offset[kMost];
+    const auto kept = [&](int64_t s) { return s < kMost && strips[s].bits == 8 && strips[s].words <= kWordsJoined; };
+    for (int64_t s = 0; s < count; ++s)
+        if (kept(s)) offset[s] = join_words(strips[s].planes, strips[s].words, joined[s]);
+    for (int64_t c = first; c < first + 64 * blocks; c += 64, est += 64)
+        for (int64_t s = 0; s < count; ++s) {
+            const Strip& strip = strips[s];
+            const uint8_t* block = codes + (c * words + strip.first_word * 64) * 4;
+            const float* from = s == 0 ? base + c : nullptr;
+            if (!kept(s)) {
+                scan_u8(block, strip.words, strip.bits, nullptr, strip.planes, strip.offset, &strip.step, strip.scale + c, from, &add, 1, est, 64);
+                continue;
+            }
+            __m256i sums[8];
+            sum_words<1, 8, true>(block, strip.words, joined[s], &offset[s], sums);
+            put_sums<1, 8>(sums, &strip.step, strip.scale + c, from, &add, est, 64);
+        }
+}
+
 // As numbers of 16 bits: only codes of fewer than 8 bits do not saturate the 8-bit instruction.
 template <int Bits>
 inline void add_products(__m256i& sum, __m256i codes, __m256i x) {
@@ -318,7 +341,11 @@ struct LaneOps<8> : LaneMaths {
 const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
-    static constexpr Kernels table = table_of("avx2", scan_u8, dot_codes, 0.75);
+    static constexpr Kernels table = [] {
+        Kernels own = table_of("avx2", scan_u8, dot_codes, 0.75);
+        own.scan_one = scan_one;
+        return own;
+    }();
     return &table;
 }
 

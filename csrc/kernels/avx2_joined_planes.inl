@@ -61,24 +61,45 @@ __attribute__((noinline)) void sum_words(const uint8_t* block, int64_t words, co
         for (int v = 0; v < V; ++v) out[q * V + v] = sum[q][v];
 }
 
-// A block of 64 classes for N queries, V x 8 classes after the others. More words than fit 32 bits are summed up run by run, in units
-// of 256 and of 1.
+// What the sums of N queries and V x 8 classes say of their estimates.
+template <int N, int V>
+inline void put_sums(const __m256i* sums, const float* step, const float* scale, const float* base, const float* add, float* est, int64_t stride) {
+    for (int q = 0; q < N; ++q)
+        for (int v = 0; v < V; ++v)
+            put_eight(_mm256_cvtepi32_ps(sums[q * V + v]), step[q], scale + v * 8, base == nullptr ? nullptr : base + v * 8, add[q], est + q * stride + v * 8);
+}
+
+// A block of 64 classes for N queries, V x 8 classes after the others.
 template <int N, int V>
 void scan_joined(const uint8_t* block, bool ahead, int64_t words, const int8_t* planes, const float* step, const float* scale,
                  const float* base, const float* add, float* est, int64_t stride) {
+    int32_t joined[N * 2 * kWordsJoined + 2], offset[N];
+    for (int q = 0; q < N; ++q) offset[q] = join_words(planes + q * words * 8, words, joined + q * 2 * kWordsJoined);
+    for (int part = 0; part < 8 / V; ++part) {
+        __m256i sums[N * V];
+        const int at = part * V * 8;
+        if (ahead && part == 0) sum_words<N, V, true>(block + at * 4, words, joined, offset, sums);
+        else sum_words<N, V, false>(block + at * 4, words, joined, offset, sums);
+        put_sums<N, V>(sums, step, scale + at, base == nullptr ? nullptr : base + at, add, est + at, stride);
+    }
+}
+
+// The same of more words than fit 32 bits, which are summed up run by run, in units of 256 and of 1.
+template <int N, int V>
+void scan_long(const uint8_t* block, bool ahead, int64_t words, const int8_t* planes, const float* step, const float* scale,
+               const float* base, const float* add, float* est, int64_t stride) {
     constexpr int kSums = N * V;
     int32_t joined[N * 2 * kWordsJoined + 2], offset[N];
     __m256i units[8 / V * kSums] = {}, ones[8 / V * kSums] = {};
-    const bool once = words <= kWordsJoined;
     for (int64_t start = 0; start < words; start += kWordsJoined) {
         const int64_t count = words - start < kWordsJoined ? words - start : kWordsJoined;
         for (int q = 0; q < N; ++q) offset[q] = join_words(planes + (q * words + start) * 8, count, joined + q * 2 * kWordsJoined);
         for (int part = 0; part < 8 / V; ++part) {
-            __m256i sums[kSums], *to = once ? ones + part * kSums : sums;
+            __m256i sums[kSums];
             const uint8_t* from = block + start * 256 + part * V * 32;
-            if (ahead && part == 0) sum_words<N, V, true>(from, count, joined, offset, to);
-            else sum_words<N, V, false>(from, count, joined, offset, to);
-            for (int i = 0; i < kSums && !once; ++i) {
+            if (ahead && part == 0) sum_words<N, V, true>(from, count, joined, offset, sums);
+            else sum_words<N, V, false>(from, count, joined, offset, sums);
+            for (int i = 0; i < kSums; ++i) {
                 __m256i &unit = units[part * kSums + i], &one = ones[part * kSums + i];
                 unit = _mm256_add_epi32(unit, _mm256_srai_epi32(sums[i], 8));
                 one = _mm256_add_epi32(one, _mm256_and_si256(sums[i], _mm256_set1_epi32(255)));
@@ -87,16 +108,24 @@ void scan_joined(const uint8_t* block, bool ahead, int64_t words, const int8_t* 
     }
     for (int i = 0; i < 8 / V * kSums; ++i) {
         const int q = i / V % N, at = (i / kSums * V + i % V) * 8;
-        __m256 dot = _mm256_cvtepi32_ps(ones[i]);
-        if (!once) dot = _mm256_fmadd_ps(_mm256_cvtepi32_ps(units[i]), _mm256_set1_ps(256.f), dot);
+        const __m256 dot = _mm256_fmadd_ps(_mm256_cvtepi32_ps(units[i]), _mm256_set1_ps(256.f), _mm256_cvtepi32_ps(ones[i]));
         put_eight(dot, step[q], scale + at, base == nullptr ? nullptr : base + at, add[q], est + q * stride + at);
     }
 }
 
 void scan_bytes(const uint8_t* block, int64_t words, const int8_t* planes, const float* step, const float* scale, const float* base,
                 const float* add, int n, float* est, int64_t stride) {
+    const bool once = words <= kWordsJoined;
     int q = 0;
-    for (; q + 2 <= n; q += 2)
-        scan_joined<2, 4>(block, q == 0, words, planes + q * words * 8, step + q, scale, base, add + q, est + q * stride, stride);
-    if (q < n) scan_joined<1, 8>(block, q == 0, words, planes + q * words * 8, step + q, scale, base, add + q, est + q * stride, stride);
+    const auto some = [&](const auto& scan, int width) {
+        scan(block, q == 0, words, planes + q * words * 8, step + q, scale, base, add + q, est + q * stride, stride);
+        q += width;
+    };
+    while (q + 2 <= n) {
+        if (once) some(scan_joined<2, 4>, 2);
+        else some(scan_long<2, 4>, 2);
+    }
+    if (q == n) return;
+    if (once) some(scan_joined<1, 8>, 1);
+    else some(scan_long<1, 8>, 1);
 }

@@ -96,7 +96,7 @@ const uint64_t avxvnni_features = compiled_features();
 const Kernels* avxvnni_kernels() {
     static const Kernels table = [] {
         Kernels own = *avx2_kernels();
-        own.isa = "avxvnni", own.scan_u8 = scan_u8, own.dot_codes = dot_codes, own.batch_scan = batch_scan, own.code_product = 0.7;
+        own.isa = "avxvnni", own.scan_u8 = scan_u8, own.dot_codes = dot_codes, own.batch_scan = batch_scan, own.scan_one = nullptr, own.code_product = 0.7;
         return own;
     }();
     return &table;

@@ -49,7 +49,7 @@ def test_the_sample_is_all_that_is_read_in_vain(kind: str, batch: int, level: st
 @pytest.mark.parametrize("batch", [8, 64])
 def test_many_queries_are_read_densely_where_products_of_codes_cost_more_than_those_of_rows(batch: int, level: str) -> None:
     rng = np.random.default_rng(6)
-    layer = hl.Layer((rng.standard_normal((VOCAB, DIM)) / DIM**0.5).astype(np.float32))
+    layer = hl.Layer((rng.standard_normal((VOCAB, DIM)) / DIM**0.5).astype(np.float16))
     hidden = rng.standard_normal((batch, DIM))
     top = hl.compile(layer, "cascade", width=0, eps=0.2, delta=0.0).topk(hidden, 10)
     assert (top.cost.dense == (batch == 64 and level in DEAR)).all() and (top.error <= 0.2).all()
