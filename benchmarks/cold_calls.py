@@ -28,7 +28,7 @@ from headlong.report.tables import DENSE, percentile
 
 NAMES = (
     "full", "cascade", "calibrated, ids only", "calibrated, default promise", "calibrated widths, ids but for 0.01",
-    "torch fp32", "torch bf16", "torch int8", "hnswlib",
+    "torch fp32", "torch bf16", "torch int8", "torch int8 dynamic", "hnswlib",
 )  # fmt: skip
 QUERIES = 256
 QUARTILES = {"median": 50, "q25": 25, "q75": 75, "p90": 90}

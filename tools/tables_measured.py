@@ -158,6 +158,22 @@ def two_builds(name: str) -> str:
     return markdown(ReportTable("", titles, table, f"{caption} {measured_where(found['environment'])}."))
 
 
+def batch_instructions() -> str:
+    """What a query of a batch takes, and what of it."""
+    if text := missing("batch-instructions"):
+        return text
+    found = record("batch-instructions")
+    parts = list(dict.fromkeys(part for row in found["rows"] for part in row.get("parts", {})))
+    titles = ("what", "at once", "instructions a query, thousands", *parts)
+    table = tuple(
+        (row["contestant"], field(row["batch"]), f"{row['instructions'] / 1000:,.0f}",
+         *(f"{row['parts'].get(part, 0) / 1000:,.0f}" if "parts" in row else "" for part in parts))
+        for row in found["rows"]
+    )  # fmt: skip
+    caption = f"Counted by callgrind, AVX2, one thread; {measured_where(found['environment'])}."
+    return markdown(ReportTable("", titles, table, caption))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
     "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
@@ -180,6 +196,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "adapt": plain("adapt", ADAPT),
     "auto": choice,
     "call-parts": parts,
+    "batch-instructions": batch_instructions,
     "two-builds": lambda: two_builds("two-builds"),
     "two-builds-avx2": lambda: two_builds("two-builds-avx2"),
 }

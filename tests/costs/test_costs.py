@@ -99,6 +99,15 @@ def test_a_batch_counts_beside_a_single_query() -> None:
     assert alone[0] < alone[1] and eight[0] > eight[1]
 
 
+def test_few_bits_lose_where_unpacking_takes_longer_than_reading() -> None:
+    layer = hl.Layer(np.zeros((60_000, 512), np.float16))
+    few, whole = Size(148, True, None, False), Size(512, False, None, False)
+    for costs, sooner in ((BUILT_IN, few), (dearer(4, "unpacked"), whole)):
+        for batch in (1, 8):
+            other = whole if sooner is few else few
+            assert spent_on(layer, sooner, 0.0, batch, costs) < spent_on(layer, other, 0.0, batch, costs)
+
+
 def test_what_a_proof_opens() -> None:
     """Nothing where the gaps fit; the widest first; a class of a wide radius by its exponential, not by its radius."""
     masses, narrow = Masses(np.full(500, 2.0), np.full(500, 1e-3), 0.0), np.full(500, 0.05)

@@ -22,8 +22,8 @@ from headlong.plan import Level, Plan, Term
 RUNS, AGAIN, PIECES = 7, 21, 8
 LARGE, SMALL, LITTLE = 1 << 25, 1 << 20, 1 << 17
 """Bytes that no cache close to a core holds, that most do, and that are read before the last thread has woken."""
-CLASSES, DIM, TOGETHER = 8192, 128, 8
-"""Of the layer whose codes are multiplied, and queries at once."""
+CLASSES, DIM, TOGETHER, FEW = 8192, 128, 8, 2
+"""Of the layer whose codes are multiplied; queries at once; bits of the codes that are unpacked."""
 MANY, NARROW_DIM = 1 << 15, 64
 """Classes of the layer whose normaliser is proved, and its columns."""
 CLOSE, WIDE, ONE_IN = 0.15, 2.0, 64
@@ -47,6 +47,7 @@ def trials(threads: int) -> dict[str, float]:
         "memory": memory(numbers, threads),
         "cache": scan(SMALL, threads),
         "product": product(threads),
+        "unpacked": unpacked(threads),
         "row": row,
         "gathered": byte,
         "narrowed": narrowed(threads),
@@ -71,6 +72,17 @@ def memory(numbers: Halves, threads: int) -> float:
 def looked(reader: native.Executor, query: NDArray[np.float64], threads: int) -> float:
     """One look."""
     return fastest(lambda: reader.lse(query, math.inf, None, False, threads), 1)
+
+
+def unpacked(threads: int) -> float:
+    """A byte of codes of two bits in a look for one query; both layers are in the caches."""
+    half, whole = (unpacking(classes, threads) for classes in (CLASSES // 2, CLASSES))
+    return 2 * (whole - half) / (CLASSES * DIM)
+
+
+def unpacking(classes: int, threads: int) -> float:
+    reader, query = looking(codes_of(classes, DIM), 1, bits=FEW)
+    return fastest(lambda: looked(reader, query, threads))
 
 
 def product(threads: int) -> float:
@@ -117,14 +129,14 @@ def codes_of(classes: int, dim: int) -> NDArray[np.uint8]:
 
 
 def looking(
-    codes: NDArray[np.uint8], queries: int, close: float = 1e-3, wide: float = 1e-3
+    codes: NDArray[np.uint8], queries: int, close: float = 1e-3, wide: float = 1e-3, bits: int = 8
 ) -> tuple[native.Executor, NDArray[np.float64]]:
-    """An executor that looks at ``codes [classes / 64, dim / 4, 64, 4]`` with radii ``close``, some ``wide``, and queries."""
-    classes, dim = 64 * len(codes), 4 * codes.shape[1]
+    """An executor that looks at ``codes [classes / 64, bytes / 4, 64, 4]`` with radii ``close``, some ``wide``, and queries."""
+    classes, dim = 64 * len(codes), 4 * codes.shape[1] * (8 // bits)
     slack = np.full((1, classes), close, np.float32)
     slack[0, ::ONE_IN] = wide
     scale = np.full((1, classes), SPREAD / (CODE * math.sqrt(dim / 2)), np.float32)
-    level = Level(codes, ((0, dim, 8),), scale, slack, (Term("one", 0, dim),))
+    level = Level(codes, ((0, dim, bits),), scale, slack, (Term("one", 0, dim),))
     hidden = np.cos(np.arange(queries * dim, dtype=np.float64)).reshape(queries, dim)
     return of_rows(np.zeros((classes, dim), np.float16), (level,), np.full(classes, BEST, np.float32)), hidden
 

@@ -21,7 +21,7 @@ from headlong.previews.draws import first_spend
 SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
 UNPACKED = (1.3, 1.6)
-"""What a byte of codes of few bits costs: read, and multiplied for one query more."""
+"""What a byte of codes of few bits costs at least: read, and multiplied for one query more."""
 TOGETHER = 8
 """Queries of a batch that is judged beside a single one."""
 IN_CACHE = 1 << 21
@@ -68,9 +68,12 @@ class Look(NamedTuple):
 
 def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, costs: Costs) -> float:
     """Nanoseconds of one query of ``batch``, the mean over judges, each of which has ``gathered`` so much."""
-    read, multiplied = UNPACKED if look.bits else (1.0, 1.0)
     bytes_ = layer.vocab * look.first
-    total = max(read * scanned(bytes_, costs) / batch, multiplied * bytes_ * costs.product if batch > 1 else 0.0)
+    read, multiplied = UNPACKED if look.bits else (1.0, 1.0)
+    slower = max(1.0, costs.unpacked / (read * costs.memory)) if look.bits else 1.0  # where unpacking takes longer than reading
+    total = max(read * scanned(bytes_, costs) / batch, slower * multiplied * bytes_ * costs.product if batch > 1 else 0.0)
+    if look.bits and batch == 1:
+        total = max(total, bytes_ * costs.unpacked)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
         total += SET_UP[batch > 1] * costs.level + max(scanned(rotated, costs) / batch, rotated * costs.product)

@@ -157,7 +157,7 @@ def wrong(record: Record) -> str:
     """How often the best k of products in fewer bits and of graphs are not the layer's own: the sentence before their times."""
     k = record["settings"]["k"]
     found = {entry["contestant"]: entry for entry in record["answers"]}
-    others = [name for name in ("torch bf16", "torch int8", *SEARCHES) if name in found]
+    others = [name for name in ("torch bf16", "torch int8", "torch int8 dynamic", *SEARCHES) if name in found]
     parts = [f"{name} {percent(missed(record, found[name]))}" for name in others]
     mine = [found[name] for name in OURS if name in found]
     ours = percent(max(missed(record, entry) for entry in mine))

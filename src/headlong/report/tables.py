@@ -23,7 +23,7 @@ from headlong.report.measured_on import machine
 
 Record = Mapping[str, Any]
 
-DENSE = ("torch bf16", "torch int8", "torch fp32", "numpy fp32")
+DENSE = ("torch bf16", "torch int8", "torch int8 dynamic", "torch fp32", "numpy fp32")
 """Plain products over all rows. The fastest that took part is what speed-ups are over, unless the run names another."""
 WAYS = {"cold": "after other work has emptied the caches", "loop": "in a loop, the layer in the caches"}
 """How calls were timed, and what a heading says of it."""
