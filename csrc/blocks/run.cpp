@@ -93,14 +93,14 @@ bool Run::enter(const Blocks& blocks, int sharing) {
     return true;
 }
 
-void Run::join(const Run& first, std::atomic<float>& threshold) {
+void Run::join(const Run& first, float floor, std::atomic<float>& threshold) {
     box_ = first.box_;
     own_ = first.own_;
     closer_ = first.closer_;
     bounds_ = first.bounds_;
     ends_ = first.ends_;
     seeded_ = first.seeded_;
-    tau_ = first.tau_;
+    tau_ = floor;
     share(&threshold);
     w_.candidate_count = 0;
     w_.pending.count = 0;

@@ -68,7 +68,7 @@ class Run {
     // Goes on in a tree beside, with the threshold and the best that there are. False as above.
     bool enter(const Blocks& blocks, int sharing);
     // Goes on with a search that another run began, whose threshold every run of it raises.
-    void join(const Run& first, std::atomic<float>& threshold);
+    void join(const Run& first, float floor, std::atomic<float>& threshold);
     // Writes down what it sees.
     void leave(Trail* trail) { trail_ = trail; }
     // With a threshold that every run of the search raises, or (null) alone.

@@ -185,6 +185,7 @@ class Group {
                 sweep.open(nodes, at, std::min(at + kTaken, count));
         };
         first.share(&threshold);
+        const float floor = first.floor();  // as it is now: whoever takes the first part raises it
         run_parallel(threads_, [&](int t) {
             if (t == 0) {
                 open(first);
@@ -192,7 +193,7 @@ class Group {
             }
             static thread_local Work beside;
             Run own(tree, hidden_, k_, reach_, mask, beside, parts[t].answer);
-            own.join(first, threshold);
+            own.join(first, floor, threshold);
             open(own);
             parts[t].done = own.close();
             parts[t].best = own.best();
