@@ -16,9 +16,10 @@ from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError
 from headlong.previews.svd import svd_plan
 from headlong.studies import papers
-from headlong.studies.papers import Context, Expected
+from headlong.studies.papers import Context
 from headlong.studies.papers.svd_hierarchical import softmax as vlasova_softmax
 from headlong.studies.papers.svd_hierarchical.softmax import ROWS, WIDTHS, Exact, compare, evaluate, setting
+from headlong.studies.papers.verdicts import Expected
 
 
 def silent(_: str) -> Progress:

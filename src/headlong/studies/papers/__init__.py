@@ -1,9 +1,5 @@
 """Published tables as data: what was claimed, how it is run here, what was expected, and how near we came.
 
-::
-
-    verdict = "matched" if low - tolerance <= got <= high + tolerance else "differs"
-
 One file for each paper registers its tables. A table yields rows; each row is a setting and the numbers measured for it.
 A row for which nothing was published gets the verdict "no figure"; a table whose data are not here is "not run", with
 the reason. Nothing is dropped silently.
@@ -21,6 +17,7 @@ from typing import Any, NamedTuple
 
 from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError, cause
+from headlong.studies.papers.verdicts import Expected
 
 FILES = (
     "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.cuda", "svd_hierarchical.billion",
@@ -59,17 +56,6 @@ class Row(NamedTuple):
 
     setting: Setting
     got: Mapping[str, float]
-
-
-class Expected(NamedTuple):
-    """The published range of one number, and by how much a run may leave it and still match."""
-
-    low: float
-    high: float
-    tolerance: float = 0.0
-
-    def verdict(self, got: float) -> str:
-        return "matched" if self.low - self.tolerance <= got <= self.high + self.tolerance else "differs"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 ::
 
-    matched    our figure is the printed one, within the tolerance that is stated          differs    it is not
+    matched    our figure is the printed one, within the tolerance that is stated (``verdicts``)
+    differs    it is not
     stand-in   a figure of something smaller, or of another kind: ``note`` says of what
     not run    nothing was measured; ``note`` says what it takes
     by arithmetic    follows from the set-up alone, so it says that the set-up is the same, and is no outcome

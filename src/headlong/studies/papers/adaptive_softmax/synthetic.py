@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.engines.adaptive.published import PublishedSearch, Rules, answer
-from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
+from headlong.studies.papers import Context, PaperTable, Row, Setting, register
+from headlong.studies.papers.verdicts import Expected
 
 Ids = NDArray[np.int64]
 Doubles = NDArray[np.float64]

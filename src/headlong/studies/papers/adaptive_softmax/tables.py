@@ -34,7 +34,8 @@ from headlong.engines.adaptive.reader import PublishedReader, RaceReader
 from headlong.engines.adaptive.tuning import clopper_pearson
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
-from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
+from headlong.studies.papers import Context, PaperTable, Row, Setting, register
+from headlong.studies.papers.verdicts import Expected
 
 Doubles = NDArray[np.float64]
 

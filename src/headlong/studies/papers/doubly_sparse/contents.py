@@ -27,11 +27,11 @@ from headlong.bench.measure import environment, read_run, write_run
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import load_layer
 from headlong.store import open_file
-from headlong.studies.papers import Expected
 from headlong.studies.papers.doubly_sparse import synthetic as liao2019_synthetic
 from headlong.studies.papers.doubly_sparse import tasks as study
 from headlong.studies.papers.doubly_sparse.compute import compute
 from headlong.studies.papers.svd_hierarchical.steps import said
+from headlong.studies.papers.verdicts import Expected
 
 SMALLEST, SHOWN = 6, 24
 """Experts that are listed, and words of each."""

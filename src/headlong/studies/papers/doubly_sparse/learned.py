@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
+from headlong.studies.papers import Context, PaperTable, Row, Setting, register
 from headlong.studies.papers.doubly_sparse import tasks as study
 from headlong.studies.papers.doubly_sparse.controls import frequent, full, rows_of, tuned
 from headlong.studies.papers.doubly_sparse.printed import REAL, WORDS
+from headlong.studies.papers.verdicts import Expected
 
 if TYPE_CHECKING:
     from headlong.studies.models.experts.learned import Set, Stage

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from headlong.bench.measure import Progress, environment
-from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
+from headlong.studies.papers import Context, PaperTable, Row, Setting, register
 from headlong.studies.papers.doubly_sparse import synthetic
 from headlong.studies.papers.doubly_sparse import tasks as study
 from headlong.studies.papers.doubly_sparse.printed import REAL, WORDS
+from headlong.studies.papers.verdicts import Expected
 
 METHODS = ("full", "svd-5", "svd-10", "d-softmax-cut", "seeded-64", "seeded-32", "seeded-16", "seeded-8")
 RUNS = "runs"

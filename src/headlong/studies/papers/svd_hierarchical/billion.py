@@ -26,7 +26,8 @@ from headlong.heads import trees
 from headlong.heads.classes import by_frequency
 from headlong.native import Doubles
 from headlong.store import open_file, write_file
-from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
+from headlong.studies.papers import Context, PaperTable, Row, Setting, register
+from headlong.studies.papers.verdicts import Expected
 
 FILE = "gbw/counts.safetensors"
 MODELS = ("full", "two levels, frequency", "tree, balanced", "tree, huffman")

@@ -30,7 +30,8 @@ from headlong.arrays import hidden64
 from headlong.layers.matrix import Layer
 from headlong.previews.svd import svd_plan
 from headlong.store import open_file
-from headlong.studies.papers import Context, Expected, PaperTable, Row, Setting, register
+from headlong.studies.papers import Context, PaperTable, Row, Setting, register
+from headlong.studies.papers.verdicts import Expected
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
