@@ -124,7 +124,7 @@ def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
 
 def tables(facts: Facts) -> list[ReportTable]:
     """Norms, singular values, widths and candidates as text."""
-    source = "synthetic isotropic hidden vectors" if facts.synthetic else "hidden vectors given"
+    source = "synthetic isotropic hidden vectors" if facts.synthetic else "of the hidden vectors given"
     widths = np.percentile(facts.widths, PERCENTILES)
     spread = [
         ("row norm ‖w‖", *(f"{value:.4g}" for value in np.percentile(facts.norms, PERCENTILES))),

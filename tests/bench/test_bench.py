@@ -238,7 +238,7 @@ def test_synthetic_layers_have_their_spectrum() -> None:
 
 def test_unknown_and_uninstalled_rivals(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, _ = made(rng)
-    with pytest.raises(OptionError, match="there is no contestant 'fais'; expected one of full, .*faiss flat"):
+    with pytest.raises(OptionError, match="there is no contestant 'fais'; expected one of full; .*faiss flat"):
         bench.contestants(layer, ["fais"], QUICK, ignore)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert rivals.installed() == ["numpy fp32"]

@@ -84,7 +84,7 @@ def contestants(
     wanted, entries = list(names), engines(settings)
     unknown = next((name for name in wanted if name not in entries and name not in rivals.RIVALS), None)
     if unknown is not None:
-        raise OptionError(f"there is no contestant {unknown!r}; expected one of {', '.join([*entries, *rivals.RIVALS])}")
+        raise OptionError(f"there is no contestant {unknown!r}; expected one of {'; '.join([*entries, *rivals.RIVALS])}")
     compiled: dict[str, Any] = {}
     built = []
     for done, name in enumerate(wanted):
