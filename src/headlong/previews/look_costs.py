@@ -69,11 +69,11 @@ class Look(NamedTuple):
 def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, costs: Costs) -> float:
     """Nanoseconds of one query of ``batch``, the mean over judges, each of which has ``gathered`` so much."""
     bytes_ = layer.vocab * look.first
-    read, multiplied = UNPACKED if look.bits else (1.0, 1.0)
-    slower = max(1.0, costs.unpacked / (read * costs.memory)) if look.bits else 1.0  # where unpacking takes longer than reading
-    total = max(read * scanned(bytes_, costs) / batch, slower * multiplied * bytes_ * costs.product if batch > 1 else 0.0)
-    if look.bits and batch == 1:
-        total = max(total, bytes_ * costs.unpacked)
+    read, products = scanned(bytes_, costs), bytes_ * costs.product if batch > 1 else 0.0
+    if look.bits:
+        slower = max(1.0, costs.unpacked / (UNPACKED[0] * costs.memory))  # where unpacking takes longer than reading
+        read, products = UNPACKED[0] * read, slower * UNPACKED[1] * products if batch > 1 else bytes_ * costs.unpacked
+    total = max(read / batch, products)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
         total += SET_UP[batch > 1] * costs.level + max(scanned(rotated, costs) / batch, rotated * costs.product)

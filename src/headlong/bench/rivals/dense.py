@@ -46,6 +46,16 @@ def numpy_fp32(layer: Layer, k: int, threads: int) -> Contestant:
     return Contestant("numpy fp32", call, float32, about={"reads": "all rows, float32", "bytes": 4 * layer.vocab * layer.dim})
 
 
+def best(z: Any, k: int) -> tuple[Any, Any]:
+    """Ids and log-probabilities of the k best of torch's logits."""
+    values, ids = z.topk(k)
+    return ids, values - z.logsumexp(1, keepdim=True)
+
+
+def found(result: tuple[Any, Any]) -> Found:
+    return Found(result[0].numpy(), result[1].double().numpy())
+
+
 def _torch(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Contestant:
     import torch
 
@@ -57,16 +67,12 @@ def _torch(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Contest
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
     def call(hidden: Any) -> tuple[Any, Any]:
         z = linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh)
-        values, ids = z.topk(k)
-        return ids, values - z.logsumexp(1, keepdim=True)
+        return best(z, k)
 
     def prepare(hidden: Any) -> Any:
         return torch.from_numpy(np.array(hidden, np.float32)).to(kind)
 
-    def answer(result: tuple[Any, Any]) -> Found:
-        return Found(result[0].numpy(), result[1].double().numpy())
-
-    return Contestant(name, call, prepare, answer, {"reads": f"all rows, {dtype}", "bytes": weight.numel() * weight.itemsize})
+    return Contestant(name, call, prepare, found, {"reads": f"all rows, {dtype}", "bytes": weight.numel() * weight.itemsize})
 
 
 @rival("torch fp32", "torch")
@@ -102,8 +108,7 @@ def torch_int8(layer: Layer, k: int, threads: int) -> Contestant:
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
     def call(hidden: Any) -> tuple[Any, Any]:
         z = linked(layer, product(hidden, codes, scales)[:, : layer.vocab] + bias, torch.tanh)
-        values, ids = z.topk(k)
-        return ids, values - z.logsumexp(1, keepdim=True)
+        return best(z, k)
 
     def prepare(hidden: Any) -> Any:
         wide = np.zeros((len(hidden), codes.shape[1]), np.float32)
@@ -111,19 +116,13 @@ def torch_int8(layer: Layer, k: int, threads: int) -> Contestant:
         return torch.from_numpy(wide).to(torch.bfloat16)
 
     about = {"reads": "all rows, int8 weights", "bytes": codes.numel() + 2 * layer.vocab, "memory": codes.numel()}
-    return Contestant(
-        "torch int8",
-        call,
-        prepare,
-        lambda result: Found(result[0].numpy(), result[1].double().numpy()),
-        about,
-    )
+    return Contestant("torch int8", call, prepare, found, about)
 
 
 @rival("torch int8 dynamic", "torch")
 def torch_int8_dynamic(layer: Layer, k: int, threads: int) -> Contestant:
     """Weights in int8 with one scale a row, hidden vectors in 7 bits with one scale a batch: what ``quantize_dynamic`` makes of
-    a linear layer. The fastest dense product where processors have no bfloat16."""
+    a linear layer."""
     import torch
 
     torch.set_num_threads(threads)
@@ -137,13 +136,12 @@ def torch_int8_dynamic(layer: Layer, k: int, threads: int) -> Contestant:
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
     def call(hidden: Any) -> tuple[Any, Any]:
         z = linked(layer, torch.ops.quantized.linear_dynamic(hidden, packed, reduce_range=True), torch.tanh)
-        values, ids = z.topk(k)
-        return ids, values - z.logsumexp(1, keepdim=True)
+        return best(z, k)
 
     return Contestant(
         "torch int8 dynamic",
         call,
         lambda hidden: torch.from_numpy(np.array(hidden, np.float32)),
-        lambda result: Found(result[0].numpy(), result[1].double().numpy()),
+        found,
         {"reads": "all rows, int8", "bytes": weight.numel() + 4 * layer.vocab, "memory": weight.numel()},
     )
