@@ -14,7 +14,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.engines import method
+from headlong.engines import method_choice
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
@@ -91,16 +91,16 @@ def _levels(item: pytest.Item) -> set[str]:
 @pytest.fixture(scope="session", autouse=True)
 def crossover() -> Iterator[float]:
     """Tests' layers are small: batches of them would be read densely, and how batches look would go untested."""
-    usual = method.APART
+    usual = method_choice.APART
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(method, "APART", math.inf)
+        patch.setattr(method_choice, "APART", math.inf)
         yield usual
 
 
 @pytest.fixture
 def usual_crossover(crossover: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches as users have them."""
-    monkeypatch.setattr(method, "APART", crossover)
+    monkeypatch.setattr(method_choice, "APART", crossover)
 
 
 @pytest.fixture

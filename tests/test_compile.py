@@ -10,8 +10,7 @@ import pytest
 
 import headlong as hl
 from headlong import native
-from headlong.engines.factory import FEW, FEW_TO_BET, choose
-from headlong.engines.method import SHARED
+from headlong.engines.method_choice import FEW, FEW_TO_BET, SHARED, choose
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer

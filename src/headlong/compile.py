@@ -1,8 +1,9 @@
-"""From a layer to an engine: the choice of a method and its reason, one pass over the weights, the promise.
+"""From a layer to an engine: arguments are checked, a method is chosen, an engine is built.
 
 ``cascade`` proves ids from a quarter of the bytes, with calibration vectors often from a twentieth; only where a layer is so
-small that reading all of it takes microseconds is ``full`` the faster one. A method that promises nothing is never chosen
-for you.
+small that reading all of it takes microseconds is ``full`` the faster one. Which one is taken, and from which size on, is
+decided in ``engines/method_choice.py`` (on a GPU in ``engines/device/method_choice.py``). A method that promises nothing is
+never chosen for you.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from headlong.engines.adapting import Adapting
 from headlong.engines.adaptive import method as bandit
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
+from headlong.engines.build import reading
+from headlong.engines.device.build import PLACED, on_device, structured_on_device
 from headlong.engines.device.engine import DeviceEngine
-from headlong.engines.device.factory import PLACED, device_choice, on_device, structured_on_device
 from headlong.engines.device.memory import place_of
+from headlong.engines.device.method_choice import device_choice
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
-from headlong.engines.factory import bets, choose, first_look, reading
-from headlong.engines.method import METHODS, SHARED, Method
+from headlong.engines.method import METHODS, Method
+from headlong.engines.method_choice import PROVED, SHARED, bets, choose, first_look
 from headlong.engines.methods import cascade, full, svd
 from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture
@@ -50,8 +53,6 @@ STRUCTURED = (
 RANDOMNESS = frozenset({"query", "rotation", "calibration"})
 ADAPTED = ("auto", "cascade")
 """Methods whose plan vectors choose and whose promise does not rest on them."""
-PROVED = 8
-"""Queries at once beyond which a dense pass is faster than proofs of their normalisers; ``headlong tune`` measures it."""
 
 
 class Linear(Protocol):

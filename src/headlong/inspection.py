@@ -26,7 +26,7 @@ from headlong.arrays import evenly
 from headlong.bench.measure import Progress
 from headlong.costs import BUILT_IN, Costs, here
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
-from headlong.engines.factory import choose
+from headlong.engines.method_choice import choose
 from headlong.engines.reference.query import halves_of, radii
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer

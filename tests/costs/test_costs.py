@@ -17,7 +17,7 @@ import headlong as hl
 from headlong import native
 from headlong.costs import BUILT_IN, TERMS, Costs, here, settled
 from headlong.costs import cache as costs_cache
-from headlong.engines.factory import FEW, choose
+from headlong.engines.method_choice import FEW, choose
 from headlong.errors import OptionError
 from headlong.previews.few_bits import energy_of, filled, sampled
 from headlong.previews.first_look import best_look

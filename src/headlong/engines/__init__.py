@@ -1,1 +1,1 @@
-"""Engines read layers: ``base`` has the contract, ``factory`` makes them, each folder holds one family."""
+"""Engines read layers: ``contract`` says what each has, ``method_choice`` which one is taken, ``build`` makes it."""

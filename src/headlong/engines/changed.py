@@ -28,10 +28,10 @@ from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
 from headlong.cached_attribute import once
 from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
+from headlong.engines.build import checked_norms, reading
 from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
 from headlong.engines.class_masks import Marked
 from headlong.engines.direct_call import Direct
-from headlong.engines.factory import checked_norms, reading
 from headlong.engines.merged import Merged, best_of, blank, log_probs_of, merged_lse
 from headlong.engines.method import METHODS
 from headlong.engines.sampling_filters import Filters

@@ -23,33 +23,6 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
 
-SMALL = 1_500_000
-"""Weights below which reading all of them is no slower than looking first."""
-APART: float = 4
-"""Queries at once beyond which a dense pass over a small layer is cheaper than looks at it: one tile of products serves all of
-them, while candidates and draws are each query's own (``results/storm-costs.json``)."""
-
-
-SHARED = 2_500_000
-"""Weights below which queries that come together are read densely sooner than they bet, each for itself, and int8 codes of all
-coordinates are read as fast as anything shorter."""
-
-
-NARROW = 64
-"""Coordinates up to which a class costs a query of a batch no more in the dense pass, which they share, than in a look and its
-part of a normaliser, which each of them pays; with more that is so in batches as many times as large, up to twice
-(``results/storm-costs.json``, ``results/storm-costs-60000.json``)."""
-
-
-def crossover(layer: Layer, eps: float = math.inf, shares: bool = True) -> float:
-    """The batch beyond which all rows are read, whatever was looked at first: :data:`APART` where the layer has few weights,
-    where its rows are short and normalisers are asked for within ``eps``, or where queries share nothing that they read.
-    """
-    if not shares or layer.vocab * layer.dim < SMALL:
-        return APART
-    longer = max(4, 4 * layer.dim // NARROW) / 4  # in quarters, for APART is four
-    return longer * APART if longer <= 2 and math.isfinite(eps) else math.inf
-
 
 @dataclass(frozen=True)
 class Method(ABC):

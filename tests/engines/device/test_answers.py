@@ -14,9 +14,9 @@ import pytest
 import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
-from headlong.engines.device.full_fused import MOST
-from headlong.engines.device.memory import TILE_SIZES
+from headlong.engines.device.full_launches import MOST
 from headlong.engines.device.reader import CAPACITY, unit
+from headlong.engines.device.tile_sizes import TILE_SIZES
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, truth
@@ -312,7 +312,7 @@ def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, r
 def test_auto_looks_first_where_ids_alone_are_promised(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     layer, calibration, _ = decaying(rng)
     assert hl.compile(layer, calibration=calibration, device=PLACE).name == "full"
-    monkeypatch.setattr("headlong.engines.device.factory.WORTH_A_LOOK", 1)
+    monkeypatch.setattr("headlong.engines.device.method_choice.WORTH_A_LOOK", 1)
     assert hl.compile(layer, calibration=calibration, eps=math.inf, device=PLACE).name == "cascade"
 
 

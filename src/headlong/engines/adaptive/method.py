@@ -22,7 +22,8 @@ from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.race import WIDTHS, tail_scores
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader
 from headlong.engines.hand_off import EngineParts
-from headlong.engines.method import Method, crossover, register, sure
+from headlong.engines.method import Method, register, sure
+from headlong.engines.method_choice import crossover
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles

@@ -17,8 +17,9 @@ import numpy as np
 
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import round_up, split_peaks, two_planes
-from headlong.engines.device.reader import EXP32, WARPS, DeviceReader
+from headlong.engines.device.reader import EXP32, DeviceReader
 from headlong.engines.device.records import Call, Finalists, Looked
+from headlong.engines.device.tile_sizes import WARPS, queries_together
 from headlong.links import lowering_error
 from headlong.plan import Level, Plan, deinterleave, row_bytes, slack_rows, unpack
 
@@ -134,7 +135,7 @@ class CodesReader(DeviceReader):
     def look(self, call: Call, k: int, *, sample: bool = False, keep: bool = True) -> Looked:
         """Level 0 of all classes; estimates and the queries' side are kept for the levels behind it."""
         sides, shared = self.query(call)
-        block = 1 if call.batch <= 4 else 16 if call.batch <= 16 else 32
+        block = queries_together(call.batch)
         classes = self.blocks.wide if block > 1 else self.blocks.classes
         shape = Tiles(block, classes, *self.tiles(classes, k))
         looked = self._room(call.batch, shape.tiles, shape.best, keep=True)

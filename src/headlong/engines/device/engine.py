@@ -19,8 +19,8 @@ from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.engines.arguments import checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.cascade import CodesReader
-from headlong.engines.device.cascade_fused import ShortCodes
-from headlong.engines.device.full_fused import MOST, Short, ShortAnswers
+from headlong.engines.device.cascade_launches import ShortCodes
+from headlong.engines.device.full_launches import MOST, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.reader import DeviceReader

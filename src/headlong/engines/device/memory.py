@@ -1,4 +1,4 @@
-"""Which device there is, arrays in its memory, and how much one program takes there; the only file that imports torch.
+"""Which device there is, and arrays in its memory; the only file that imports torch.
 
 torch and Triton are imported when a device engine is made, not before. ``"interpreter"`` names Triton's interpreter: the same
 kernels, one NumPy operation at a time, on the CPU's memory. It is for tests and for reading along where no GPU is at hand.
@@ -7,7 +7,7 @@ kernels, one NumPy operation at a time, on the CPU's memory. It is for tests and
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,28 +15,6 @@ from headlong.errors import MissingPackageError, OptionError
 
 INTERPRETER = "interpreter"
 Tensor = Any
-
-
-class TileSizes(NamedTuple):
-    """What one program takes: ``classes`` of a look at one query or at several (``wide``), ``columns`` of a row at a time,
-    exact ``rows`` (``exact`` columns at a time), ``noise`` and ``order`` of the candidates, upper ends to ``select`` from.
-    ``programs`` that settle at once: two for each multiprocessor. ``dp4a``: whether there is such an instruction."""
-
-    classes: int = 64
-    wide: int = 128
-    columns: int = 64
-    rows: int = 16
-    noise: int = 128
-    order: int = 64
-    select: int = 1024
-    exact: int = 256
-    programs: int = 264
-    dp4a: bool = True
-
-
-TILE_SIZES = TileSizes()
-INTERPRETED = TileSizes(classes=256, wide=256, rows=256, noise=1024, order=512, programs=2, dp4a=False)
-"""The interpreter pays for each operation, not for its size."""
 
 
 def place_of(name: Any) -> tuple[Any, Any]:

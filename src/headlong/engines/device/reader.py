@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from headlong.engines.device.memory import INTERPRETED, INTERPRETER, TILE_SIZES, Tensor, place_of, tensor_of
+from headlong.engines.device.memory import INTERPRETER, Tensor, place_of, tensor_of
 from headlong.engines.device.query import round_up
 from headlong.engines.device.records import Call, Finalists, Looked
+from headlong.engines.device.tile_sizes import INTERPRETED, TILE_SIZES, WARPS, queries_together
 from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
 from headlong.links import ROUNDING as LINK_ROUNDING
@@ -30,8 +31,6 @@ CAPACITY = 1024
 """Candidates kept for each query; more, and the query is finished densely."""
 SLOTS = 8
 """Queries that are finished densely side by side: each takes 16 bytes a class of scratch memory."""
-WARPS = {1: 4, 16: 8, 32: 8}
-"""Warps of a program that looks at so many queries: with fewer, registers do not suffice."""
 
 
 class DeviceReader:
@@ -77,8 +76,8 @@ class DeviceReader:
         ``keep``: the estimates stay, too, ``[batch, vocab]``.
         """
         batch = call.batch
-        product = batch > 4
-        block = 1 if not product else 16 if batch <= 16 else 32
+        block = queries_together(batch)
+        product = block > 1
         classes = self.classes(block, call.narrow)
         tiles, best = self.tiles(classes, k)
         looked = self._room(batch, tiles, best, keep=keep)

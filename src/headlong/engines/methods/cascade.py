@@ -24,7 +24,8 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
-from headlong.engines.method import SHARED, Method, crossover, register, sure
+from headlong.engines.method import Method, register, sure
+from headlong.engines.method_choice import SHARED, crossover
 from headlong.engines.methods.learned_block_bounds import ASKED, guessed, learned_blocks
 from headlong.engines.methods.learned_block_draws import taught_by_blocks
 from headlong.engines.methods.learned_draws import taught

@@ -21,7 +21,8 @@ from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.engines.base import Engine
-from headlong.engines.factory import choose, part, reading
+from headlong.engines.build import part, reading
+from headlong.engines.method_choice import choose
 from headlong.engines.methods.cascade import MOST_DIM, Cascade
 from headlong.engines.methods.full import Full
 from headlong.engines.mixture.normaliser_width import close_width

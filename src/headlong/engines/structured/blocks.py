@@ -19,7 +19,7 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.checks import real
-from headlong.engines.factory import part
+from headlong.engines.build import part
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters

@@ -22,7 +22,7 @@ from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.engines.blocks import BlockReader
-from headlong.engines.factory import READERS, part
+from headlong.engines.build import READERS, part
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.query import UNIT

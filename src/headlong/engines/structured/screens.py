@@ -20,7 +20,7 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.engines.arguments import Asked
-from headlong.engines.factory import part
+from headlong.engines.build import part
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of, topk_of
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent

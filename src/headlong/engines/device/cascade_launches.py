@@ -1,4 +1,4 @@
-"""A plan of codes in five launches, whatever the batch: as :mod:`headlong.engines.device.full_fused`, behind codes.
+"""A plan of codes in five launches, whatever the batch: as :mod:`headlong.engines.device.full_launches`, behind codes.
 
 ::
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.engines.device.cascade import ALIGN, CodedQuery, CodesReader
-from headlong.engines.device.full_fused import SETTLING, LaunchShape, Room, Short, ShortAnswers
+from headlong.engines.device.full_launches import SETTLING, LaunchShape, Room, Short, ShortAnswers
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.records import Looked
 from headlong.plan import TERM_KINDS, Level, slack_rows

@@ -1,11 +1,10 @@
-"""Which engine on a device reads what: the engine that was made on the CPU, its layer, plan and promise, in a GPU's memory.
+"""An engine on a device is built from one that was made on the CPU: its layer, plan and promise, in a GPU's memory.
 
     full, cascade -> DeviceEngine        svd -> SvdDevice        tree, experts, mixture -> an engine of the same kind
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from headlong import native
@@ -29,16 +28,6 @@ from headlong.layers.tree import TreeLayer
 
 PLACED = ("tree", "experts", "mixture")
 """The kinds of structured layers that are read on a device."""
-WORTH_A_LOOK = 8_000_000
-"""Weights below which one pass takes no longer than the launches that looking first adds."""
-
-
-def device_choice(layer: Layer, calibrated: bool = False, eps: float = math.inf) -> tuple[str, str]:
-    """The method that "auto" stands for on a GPU, and why: looking first pays where ids are wanted and a prefix says where."""
-    size = layer.vocab * layer.dim
-    if calibrated and math.isinf(eps) and size >= WORTH_A_LOOK:
-        return "cascade", f"{size:,} weights, ids alone are promised, and calibration vectors choose the first look"
-    return "full", "one pass over all rows proves ids and log-probabilities at once"
 
 
 def on_device(engine: Engine, device: str) -> DeviceEngine | SvdDevice:

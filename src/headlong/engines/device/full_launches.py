@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.engines.device.memory import Tensor
-from headlong.engines.device.reader import WARPS, DeviceReader, unit
+from headlong.engines.device.reader import DeviceReader, unit
+from headlong.engines.device.tile_sizes import WARPS, queries_together
 from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters
 from headlong.links import lowering_error
@@ -148,7 +149,7 @@ class ShortAnswers:
 
     def _shape(self, hidden: Tensor, k: int) -> LaunchShape:
         reader, blocks, batch, queries = self.reader, self.reader.blocks, len(hidden), max(1, len(hidden))
-        block = 1 if batch <= 4 else 16 if batch <= 16 else 32
+        block = queries_together(batch)
         chunks, rows = -(-reader.vocab // blocks.select), -(-reader.vocab // blocks.rows)
         parts = max(1, min(chunks, blocks.programs // queries))
         last = min(rows, blocks.programs, max(16, 8 * blocks.programs // queries))
