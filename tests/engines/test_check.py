@@ -99,3 +99,65 @@ def test_too_little_is_refused() -> None:
         engine.check(hidden[:0])
     with pytest.raises(hl.errors.OptionError, match="batch"):
         engine.check(hidden, batch=0)
+
+
+class Shifted:
+    """An engine whose log-probabilities are all off by as much."""
+
+    def __init__(self, engine: Any, off: float) -> None:
+        self.engine, self.off, self.promise, self.layer = engine, off, hl.Promise(0.01, 0.0, 0.0), engine.layer
+
+    def topk(self, hidden: np.ndarray, k: int) -> hl.TopK:
+        top = self.engine.topk(hidden, k)
+        return top._replace(log_probs=top.log_probs + self.off)
+
+    def every_class(self, hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.engine.every_class(hidden)
+
+
+@pytest.mark.parametrize("method", ["full", "cascade"])
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e9, 1e13, 1e16, 1e30])
+def test_what_float64_cannot_tell_is_counted_apart(scale: float, method: str) -> None:
+    """With logits of 1e14 a log-probability is a multiple of 0.015: nothing says whether it is within 0.01."""
+    layer, hidden = layer_and_hidden()
+    engine = hl.compile(layer, method, eps=0.01, delta=0.0)
+    found = engine.check(scale * hidden, 5)
+    assert found.ids is not None and found.log_probs is not None and found.ids.holds
+    told = scale < 1e10
+    assert found.holds is told and (found.log_probs.failures, found.log_probs.unjudged) == (0, 0 if told else 150)
+    assert (found.log_probs.low, found.log_probs.high < 1) == (0.0, told)
+    assert str(found).endswith(": holds" if told else ": cannot be told") and ("cannot be judged" in str(found)) is not told
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e9, 1e13])
+def test_what_is_far_off_fails_however_coarse_float64_is(scale: float) -> None:
+    from headlong.engines.checking import check
+
+    layer, hidden = layer_and_hidden()
+    engine = hl.compile(layer, "full")
+    for off, failed in ((0.02, scale < 1e10), (0.005, False), (1e-9 * scale + 1, True)):
+        found = check(Shifted(engine, off), scale * hidden, 5, 1, None).log_probs  # type: ignore[arg-type]
+        assert found is not None and found.failures == (150 if failed else 0), (off, found)
+        assert not failed or "does not hold" in str(found)
+
+
+def test_one_that_cannot_be_told_counts_as_failed_for_the_verdict_alone() -> None:
+    some = tally("ids", 0.01, 1, 1000, 3)
+    assert (some.low, some.high) == (limits(1, 1000)[0], limits(4, 1000)[1]) and some.holds
+    many = tally("ids", 0.01, 1, 1000, 900)
+    assert not many.holds and "900 cannot be judged" in str(many) and str(many).endswith("cannot be told")
+    assert str(tally("ids", 0.01, 100, 1000, 3)).endswith("does not hold")
+
+
+def test_ids_that_only_a_rounding_decides_cannot_be_told() -> None:
+    """Terms of 1e16 that cancel leave logits near 1, whose order float64 does not know."""
+    rng = np.random.default_rng(3)
+    weight = np.concatenate([rng.standard_normal((300, 1)), np.full((300, 1), 1e8), np.full((300, 1), 1e8)], axis=1)
+    engine = hl.compile(hl.Layer(weight.astype(np.float32)), "full")
+    logits, _ = engine.every_class(np.array([[1.0, 1e8, -1e8]]))
+    swapped = np.argsort(-logits[0])[[1, 2]][None]
+    from headlong.engines.checking import float64_error, longest_row
+
+    hidden = np.array([[1.0, 1e8, -1e8]])
+    lost = float64_error(engine.layer, longest_row(engine.layer), hidden, logits)
+    assert lost[0] > 1 and _wrong(swapped, logits) and not _wrong(swapped, logits, lost)

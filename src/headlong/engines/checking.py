@@ -2,8 +2,11 @@
 
     low, high = Clopper and Pearson's 95 % limits of the rate behind ``failures`` of ``count``
     holds     = low <= promised rate                      what was proved holds where nothing failed
+    unjudged    eps lies within ``float64_error`` of the error that was found: float64 cannot tell on which side the true one is
 
 A promise over "calibration" is about queries like the calibration vectors. Queries drift; this says whether it still holds.
+With logits beyond some 1e12, float64 itself is further off than an ``eps`` of 0.01. Such answers are counted apart: ``low``
+takes all of them as right, ``high`` and ``holds`` as failures.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from headlong.arrays import Array
 from headlong.checks import whole
 from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.errors import ShapeError
-from headlong.native import Doubles
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles, row_norms
 
 AT_ONCE = 1 << 22
 """Logits that are held at once."""
 CONFIDENCE = 0.95
 STEPS = 60
+UNIT = 2.0**-53
 ROUNDING = 1e-9
 """Of float64 sums: relative to a logit, and a hundredth of that to the largest; of log-probabilities, in nats."""
 
@@ -33,7 +38,10 @@ Progress = Callable[[int, int], None]
 
 
 class FailureCount(NamedTuple):
-    """``failures`` of ``count`` answers where at most ``promised`` of them may fail, and the 95 % limits of their rate."""
+    """``failures`` of ``asked`` answers where at most ``promised`` of them may fail, and the 95 % limits of their rate.
+
+    ``unjudged`` of them nothing can be said: ``low`` takes them as right, ``high`` as failures.
+    """
 
     what: str
     promised: float
@@ -41,16 +49,23 @@ class FailureCount(NamedTuple):
     asked: int
     low: float
     high: float
+    unjudged: int = 0
 
     @property
     def holds(self) -> bool:
-        """Whether the count does not contradict the promise."""
-        return self.low <= self.promised if self.promised > 0 else self.failures == 0
+        """Whether the count does not contradict the promise, and would not if all that is unjudged had failed."""
+        return self._kept(self.failures + self.unjudged)
+
+    def _kept(self, failures: int) -> bool:
+        return limits(failures, self.asked)[0] <= self.promised if self.promised > 0 else failures == 0
 
     def __str__(self) -> str:
         rate = f"but for {self.promised:g}" if self.promised else "proved"
-        limits = f"{self.failures:,} of {self.asked:,} failed, a rate of {self.low:.2g} to {self.high:.2g}"
-        return f"{self.what} {rate}: {limits}: {'holds' if self.holds else 'does not hold'}"
+        counted = f"{self.failures:,} of {self.asked:,} failed, a rate of {self.low:.2g} to {self.high:.2g}"
+        if self.unjudged:
+            counted = f"{self.unjudged:,} cannot be judged, float64 is too coarse for their logits; {counted}"
+        verdict = "holds" if self.holds else "cannot be told" if self._kept(self.failures) else "does not hold"
+        return f"{self.what} {rate}: {counted}: {verdict}"
 
 
 class Check(NamedTuple):
@@ -59,12 +74,12 @@ class Check(NamedTuple):
     ids: FailureCount | None
     log_probs: FailureCount | None
     worst: float
-    """The largest error of a log-probability, in nats."""
+    """The largest error of a log-probability, in nats, of answers that could be judged."""
     promise: Promise
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that was counted contradicts the promise."""
+        """Whether nothing contradicts the promise, be it that what cannot be judged has failed."""
         return all(tally.holds for tally in (self.ids, self.log_probs) if tally is not None)
 
     def __str__(self) -> str:
@@ -93,27 +108,50 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
         raise ShapeError("hidden has no rows; pass vectors [n, dim] like those of your queries")
     step = max(batch, AT_ONCE // engine.layer.vocab // batch * batch)
     eps, delta, delta_ids, _ = engine.promise
-    ids = beyond = 0
-    worst = 0.0
+    ids, beyond = np.zeros(2, np.int64), np.zeros(2, np.int64)  # that failed, and that cannot be judged
+    worst, longest = 0.0, longest_row(engine.layer)
     for start in range(0, len(vectors), step):
         block = vectors[start : start + step]
         logits, log_probs = engine.every_class(block)
+        lost = float64_error(engine.layer, longest, block, logits)
         for first in range(0, len(block), batch):
             part = slice(first, first + batch)
-            top = engine.topk(block[part], k)
-            ids += int(_wrong(np.asarray(top.ids), logits[part]).sum())
-            errors = _errors(np.asarray(top.ids), np.asarray(top.log_probs), log_probs[part])
-            worst = max(worst, float(np.where(np.isnan(errors), np.inf, errors).max()))
-            beyond += int((~(errors <= eps + ROUNDING)).sum())  # what is no number is none that was promised
+            top, off = engine.topk(block[part], k), lost[part]
+            found = np.asarray(top.ids)
+            wrong = _wrong(found, logits[part], off)
+            ids += wrong.sum(), (_wrong(found, logits[part]) & ~wrong).sum()
+            errors = _errors(found, np.asarray(top.log_probs), log_probs[part])
+            failed = np.isfinite(off) & ~(errors - off <= eps + ROUNDING)  # what is no number is none that was promised
+            judged = failed | (errors + off <= eps + ROUNDING)
+            beyond += failed.sum(), (~judged).sum()
+            worst = max(worst, float(np.where(np.isnan(errors), np.inf, errors)[judged].max(initial=0.0)))
         if progress is not None:
             progress(min(start + step, len(vectors)), len(vectors))
-    count = len(vectors)
+    count, within = len(vectors), f"log-probabilities within {eps:g}"
     return Check(
-        None if delta_ids >= 1 else tally("ids", delta_ids, ids, count),
-        None if math.isinf(eps) or delta >= 1 else tally(f"log-probabilities within {eps:g}", delta, beyond, count),
+        None if delta_ids >= 1 else tally("ids", delta_ids, int(ids[0]), count, int(ids[1])),
+        None if math.isinf(eps) or delta >= 1 else tally(within, delta, int(beyond[0]), count, int(beyond[1])),
         worst,
         engine.promise,
     )
+
+
+def longest_row(layer: Any) -> float:
+    """``max_i ‖w_i‖``; of what is not one matrix 0, and only the logits say how large the terms of their sums are."""
+    return float(row_norms(layer.weight, 1).max()) if isinstance(layer, Layer) else 0.0
+
+
+def float64_error(layer: Any, longest: float, hidden: Doubles, logits: Doubles) -> Doubles:
+    """``[n]``: how far float64's sums may have carried log-probabilities: ``2 u (dim + 8) f' max_i ‖w_i‖ ‖x‖``, ``u`` its unit.
+
+    0 where that is within :data:`ROUNDING`: such differences are none.
+    """
+    link = getattr(layer, "link", None)
+    steepest, offset = (1.0, 0.0) if link is None else (link.steepest, link.offset)
+    largest = np.abs(np.where(np.isneginf(logits), 0.0, logits)).max(axis=1)
+    terms = np.maximum(longest * np.linalg.norm(hidden, axis=1), largest)
+    lost = 2 * UNIT * ((layer.dim + 8) * max(steepest, 1.0) * terms + 8 * offset)
+    return np.asarray(np.where(lost <= ROUNDING, 0.0, np.where(np.isnan(lost), np.inf, lost)))
 
 
 def normalised(logits: Doubles, exponents: Doubles) -> tuple[Doubles, Doubles]:
@@ -131,15 +169,15 @@ def tied(best: Array) -> Array:
     return np.asarray(ROUNDING * (size + 0.01 * size.max(axis=1, keepdims=True)))
 
 
-def _wrong(ids: Array, logits: Doubles) -> Array:
-    """Whether any of the ids is none of the best: their logits are not the largest ones, ties and roundings apart."""
+def _wrong(ids: Array, logits: Doubles, lost: Doubles | float = 0.0) -> Array:
+    """Whether any of the ids is none of the best: their logits are not the largest, ties, roundings and ``lost [n]`` apart."""
     k = ids.shape[1]
     best = -np.sort(-np.partition(logits, logits.shape[1] - k, axis=1)[:, -k:], axis=1)
     given = np.where(ids < 0, -np.inf, np.take_along_axis(logits, np.maximum(ids, 0), axis=1))
     order = np.sort(ids, axis=1)
     twice = ((order[:, 1:] == order[:, :-1]) & (order[:, 1:] >= 0)).any(axis=1)
     with np.errstate(invalid="ignore"):
-        near = np.abs(best - given) <= tied(best)
+        near = np.abs(best - given) <= tied(best) + np.reshape(lost, (-1, 1))
     return np.asarray(~(near | (np.isneginf(best) & np.isneginf(given))).all(axis=1) | twice)
 
 
@@ -151,8 +189,9 @@ def _errors(ids: Array, given: Doubles, exact: Doubles) -> Doubles:
     return np.asarray(np.where(given == truth, 0.0, apart).max(axis=1))
 
 
-def tally(what: str, promised: float, failures: int, count: int) -> FailureCount:
-    return FailureCount(what, promised, failures, count, *limits(failures, count))
+def tally(what: str, promised: float, failures: int, count: int, unjudged: int = 0) -> FailureCount:
+    low, high = limits(failures, count)[0], limits(failures + unjudged, count)[1]
+    return FailureCount(what, promised, failures, count, low, high, unjudged)
 
 
 def limits(failures: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
