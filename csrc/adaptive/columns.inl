@@ -9,7 +9,7 @@ constexpr int kParts = 16 / LANES;
 // `Blocks` neighbouring blocks of 16 classes; with few of them, columns take turns so that no sum waits for itself.
 template <Kind K, int Blocks>
 void sum_blocks(const char* from, const int32_t* ids, const float* c, const float* d, int64_t m, float* est, float* var) {
-    constexpr int64_t size = K == Kind::f32 ? 4 : 2;
+    constexpr int64_t size = item_bytes(K);
     constexpr int chains = Blocks == 1 ? 2 : 1, parts = Blocks * kParts;
     F e[chains][parts] = {}, v[chains][parts] = {};
     const auto add = [&](int chain, int64_t j) {
@@ -41,7 +41,7 @@ void moments_of(const char* group, const int32_t* ids, const float* c, const flo
     if (LANES == 16 && blocks == 15) return sum_blocks<K, LANES == 16 ? 4 : 1>(group, ids, c, d, m, est, var);
     for (; blocks != 0; blocks &= blocks - 1) {
         const int b = __builtin_ctz(blocks);
-        sum_blocks<K, 1>(group + b * 16 * (K == Kind::f32 ? 4 : 2), ids, c, d, m, est + b * 16, var + b * 16);
+        sum_blocks<K, 1>(group + b * 16 * item_bytes(K), ids, c, d, m, est + b * 16, var + b * 16);
     }
 }
 

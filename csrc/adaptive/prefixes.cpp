@@ -98,7 +98,7 @@ void Prefixes::moments(Tile& tile, int64_t group, uint64_t arms, int64_t m, floa
     for (int b = 0; b < kGroup / kLanes; ++b) {
         if ((arms >> b * kLanes & 0xFFFF) == 0) continue;
         blocks |= 1u << b;
-        tile.bytes += std::max<int64_t>(0, m - tile.read[b]) * kLanes * (reader_.column_kind == Kind::f32 ? 4 : 2);
+        tile.bytes += std::max<int64_t>(0, m - tile.read[b]) * kLanes * item_bytes(reader_.column_kind);
         tile.read[b] = std::max(tile.read[b], m);
     }
     reader_.column->moments(at(group), reader_.column_kind, ids_.data(), weight.c, weight.d, m, blocks, est, var);
@@ -109,7 +109,7 @@ void Prefixes::moments(Tile& tile, int64_t group, uint64_t arms, int64_t m, floa
 void Prefixes::fetch_ahead(Tile& tile, int64_t work) const {
     if (tile.next < 0) return;
     const int64_t far = *std::max_element(std::begin(tile.read), std::end(tile.read));
-    const int64_t size = reader_.column_kind == Kind::f32 ? 4 : 2;
+    const int64_t size = item_bytes(reader_.column_kind);
     const char* from = at(tile.next);
     for (const int64_t stop = std::min(far, tile.ahead + work / 4); tile.ahead < stop; ++tile.ahead)
         for (int64_t line = 0; line < kGroup * size; line += 64)

@@ -92,7 +92,7 @@ class Prefixes {
     };
 
     const char* at(int64_t group) const {
-        return static_cast<const char*>(reader_.columns) + group * kGroup * reader_.rotated_dim * (reader_.column_kind == Kind::f32 ? 4 : 2);
+        return static_cast<const char*>(reader_.columns) + group * kGroup * reader_.rotated_dim * item_bytes(reader_.column_kind);
     }
     void order(const double* x, uint64_t seed, uint64_t key);
     void list_prefixes();

@@ -196,7 +196,7 @@ struct Race {
                static_cast<double>(reader.dim + 8) * 0x1p-53 * (reader.most_norm * h_norm + 1) * slope();
     }
     double slope() const { return reader.link.form == LinkForm::affine ? reader.link_a : 1; }
-    double row_bytes() const { return static_cast<double>(reader.dim) * (reader.kind == Kind::f32 ? 4 : 2); }
+    double row_bytes() const { return static_cast<double>(reader.dim) * item_bytes(reader.kind); }
 };
 
 // Exact scores of every class whose upper end reaches the k-th best; est and rad then hold them.

@@ -235,7 +235,7 @@ PublishedAnswer ColumnReader::published(const double* x, const double* hidden, c
         answer.best.push_back({best[a], rules.exact ? values[a] : static_cast<double>(search.state.est[best[a]])});
     std::sort(answer.best.begin(), answer.best.end(), better);
     answer.lse = search.normaliser(peak);
-    answer.bytes = search.prefixes.bytes() + static_cast<double>(answer.rows * dim * (kind == Kind::f32 ? 4 : 2));
+    answer.bytes = search.prefixes.bytes() + static_cast<double>(answer.rows * dim * item_bytes(kind));
     if (estimates != nullptr) std::copy_n(search.state.est, vocab, estimates);
     return answer;
 }

@@ -30,7 +30,7 @@ class Columns {
         r.column = columns_for(r.kernels->isa);
         check(kind == "float32" || kind == "float16" || kind == "bfloat16", "kind must be float32, float16 or bfloat16");
         r.kind = kind == "float32" ? Kind::f32 : kind == "float16" ? Kind::f16 : Kind::bf16;
-        check(weight.ndim() == 2 && weight.itemsize() == (r.kind == Kind::f32 ? 4u : 2u), "weight must be [vocab, dim]");
+        check(weight.ndim() == 2 && weight.itemsize() == static_cast<size_t>(item_bytes(r.kind)), "weight must be [vocab, dim]");
         r.weight = weight.data();
         r.vocab = static_cast<int64_t>(weight.shape(0));
         r.dim = static_cast<int64_t>(weight.shape(1));

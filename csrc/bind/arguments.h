@@ -45,7 +45,7 @@ inline LinkForm link_form(const std::string& name) { return enum_of<LinkForm>(na
 
 inline const void* weight_of(const AnyArray& array, Kind kind) {
     check(array.ndim() == 2, "weight must be [vocab, dim]");
-    check(array.itemsize() == (kind == Kind::f32 ? 4u : 2u), "weight's item size does not fit its kind");
+    check(array.itemsize() == static_cast<size_t>(item_bytes(kind)), "weight's item size does not fit its kind");
     return array.data();
 }
 

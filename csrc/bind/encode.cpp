@@ -115,7 +115,7 @@ void products_into(AnyArray weight, const std::string& name, Doubles hidden, Pla
     check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == dim, "hidden must be [n, dim]");
     check(out.size() == hidden.shape(0) * weight.shape(0), "out must be [n, vocab]");
     const int n = static_cast<int>(hidden.shape(0));
-    const int64_t wide = (dim + kWide - 1) / kWide * kWide, item = dim * (kind == Kind::f32 ? 4 : 2);
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide, item = dim * item_bytes(kind);
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
     unlocked([&] {

@@ -39,7 +39,7 @@ class BoundExecutor {
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
                   std::optional<Doubles> mean, std::optional<AnyArray> rotation, std::optional<Doubles> centre,
                   std::optional<Floats> base, nb::sequence levels, int64_t budget, double share,
-                  const std::string& isa, const Learned& draws) {
+                  double code_product, const std::string& isa, const Learned& draws) {
         Executor& e = executor_;
         e.kernels = kernels_for(isa.c_str());
         check(e.kernels != nullptr, "this CPU does not have that instruction set");
@@ -52,6 +52,7 @@ class BoundExecutor {
         e.padded = in_blocks(e.vocab);
         e.budget = budget;
         e.share = share;
+        e.code_product = code_product;
         keep(weight);
         if (bias) {
             check(static_cast<int64_t>(bias->size()) == e.vocab, "bias must be [vocab]");
@@ -194,7 +195,7 @@ class BoundExecutor {
             e.dense.slack.push_back({arrays_.back().data()});
             e.dense.terms.push_back({TermKind::one, 0, 0, 0x1p-22, 1});
         }
-        e.dense.bytes = static_cast<double>(e.vocab) * e.dim * (e.kind == Kind::f32 ? 4 : 2) +
+        e.dense.bytes = static_cast<double>(e.vocab) * e.dim * item_bytes(e.kind) +
                         static_cast<double>(e.padded) * 4 * (1 + e.dense.slack.size());
     }
 
@@ -367,10 +368,11 @@ void bind_executor(nb::module_& m) {
     nb::class_<BoundExecutor>(m, "Executor")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
                       std::optional<AnyArray>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
-                      double, const std::string&, const Learned&>(),
+                      double, double, const std::string&, const Learned&>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
              nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
-             nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("isa") = "", nb::arg("draws").none() = nb::none())
+             nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("code_product") = 0.5,
+             nb::arg("isa") = "", nb::arg("draws").none() = nb::none())
         .def("try_draws", &BoundExecutor::try_draws, nb::arg("hidden"), nb::arg("ways"), nb::arg("eps"), nb::arg("spends"),
              nb::arg("tries"), nb::arg("threads") = 0, nb::arg("seed") = 0)
         .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),

@@ -31,7 +31,7 @@ void over_rows(int64_t rows, int threads, const Work& work) {
 nb::object row_norms(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
     const Kind kind = kind_of(name);
     const char* data = static_cast<const char*>(weight_of(weight, kind));
-    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
+    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * item_bytes(kind);
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
     std::vector<float> out(vocab);
@@ -45,7 +45,7 @@ using CodesOut = nb::ndarray<uint8_t, nb::ndim<4>, nb::numpy, nb::c_contig, nb::
 nb::tuple encode_int8(AnyArray weight, const std::string& name, CodesOut codes, int threads, const std::string& isa) {
     const Kind kind = kind_of(name);
     const char* data = static_cast<const char*>(weight_of(weight, kind));
-    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * (kind == Kind::f32 ? 4 : 2);
+    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * item_bytes(kind);
     const int64_t padded = in_blocks(vocab), blocks = padded / kBlock, quads = (dim + 3) / 4;
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
@@ -88,6 +88,12 @@ nb::object most_keys(const std::string& isa, Words words) {
     return owned(std::move(upper), {n});
 }
 
+double code_product(const std::string& isa) {
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    return kernels->code_product;
+}
+
 // GB/s of plain reads of `bytes` bytes by all threads at once: the median of `repeats`.
 double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa) {
     const Kernels* kernels = kernels_for(isa.c_str());
@@ -124,6 +130,7 @@ void bind_kernels(nb::module_& m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("codes"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
+    m.def("code_product", &code_product, nb::arg("isa"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
     m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
 }

@@ -67,7 +67,7 @@ bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     for (int64_t at = 0, n = 0; at < width; at += n) {
         n = strip_at(at, width);
         b.kernels->rotate(strip, b.rotation_kind, n, dim, 0, n, shifted_.data(), dim, 1, &rotated_[at], width);
-        strip += dim * n * (b.rotation_kind == Kind::f32 ? 4 : 2);
+        strip += dim * n * item_bytes(b.rotation_kind);
     }
     x_.assign(width + kNeighbours, 0.f);
     signs_.resize(2 * b.look);
@@ -86,7 +86,7 @@ bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     box = {signs_.data(), lengths_.data(), static_cast<float>(add), slack};
     own = {x_.data(), lengths_.data(), static_cast<float>(add), slack};
     closer = {x_.data() + (b.rays == nullptr ? b.look : 0), closer_lengths_.data(), 0, slack};
-    bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * (b.rotation_kind == Kind::f32 ? 4 : 2) +
+    bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * item_bytes(b.rotation_kind) +
             static_cast<double>(dim * b.rest_width);
     return most <= kMostX && std::fabs(own.add) <= kMostX;
 }

@@ -235,7 +235,7 @@ void Run::ask(int32_t place) {
     if (id < 0) return;  // a file may say that there is a record where there is no class
     w_.ids.push_back(id);
     if (trail_ != nullptr) trail_->places.push_back(place);
-    const int64_t bytes = b_->dim * (b_->kind == Kind::f32 ? 4 : 2);
+    const int64_t bytes = b_->dim * item_bytes(b_->kind);
     prefetch(static_cast<const uint8_t*>(b_->weight) + id * bytes, bytes);
 }
 
@@ -251,7 +251,7 @@ void Run::settle() {
         keep({b_->names == nullptr ? w_.ids[i] : b_->names[w_.ids[i]], std::isfinite(z) ? z : kNone});
     }
     answer_.rows += static_cast<int64_t>(w_.ids.size());
-    answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(b_->dim * (b_->kind == Kind::f32 ? 4 : 2));
+    answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(b_->dim * item_bytes(b_->kind));
     w_.ids.clear();
     full_ = static_cast<int64_t>(w_.best.size()) >= k_;
     if (full_) raise(threshold());

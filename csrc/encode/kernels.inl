@@ -54,7 +54,7 @@ inline S sum_of(V v, S start) {
 
 template <Kind K>
 void narrow_kind(const char* row, const double* centre, const double* mean, int64_t dim, float* out, double* base, double* square) {
-    constexpr int64_t kItem = K == Kind::f32 ? 4 : 2;
+    constexpr int64_t kItem = item_bytes(K);
     D inner[2] = {}, squares[2] = {};
     int64_t j = 0;
     for (; j + LANES <= dim; j += LANES) {

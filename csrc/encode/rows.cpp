@@ -91,7 +91,7 @@ class Encoder {
 
     void block(int64_t b, Room& room) const {
         const int64_t first = b * kBlock, count = std::min(kBlock, task_.vocab - first), dim = task_.dim;
-        const int64_t item = dim * (task_.kind == Kind::f32 ? 4 : 2);
+        const int64_t item = dim * item_bytes(task_.kind);
         double base[kBlock] = {}, length[kBlock] = {};
         bool out[kBlock] = {};
         for (int64_t r = 0; r < count; ++r) {

@@ -24,11 +24,11 @@ inline double lane_cost(double bytes) { return 0.7 + 0.006 * bytes; }
 inline double hit_cost(double bytes) { return 25 + 0.1 * bytes; }
 
 // A class of a look at all of them for one query of a batch: its interval, what that adds to the sums, the products of its codes as
-// the level makes them.
+// the level makes them on which the engine was compiled: another one that loads it decides alike, and gives the same proofs.
 inline double look_cost(const Executor& e) {
     const bool coded = e.preview.codes != nullptr;
     const double products = static_cast<double>(coded ? 4 * e.preview.quads : e.preview.width);
-    return kInterval + kProduct * products * (coded ? e.kernels->code_product : 1);
+    return kInterval + kProduct * products * (coded ? e.code_product : 1);
 }
 
 // Whether queries that share a dense pass take less of it than of a look, whatever they look for: where products of codes cost more

@@ -65,7 +65,7 @@ bool all_zero(const Executor& e, const double* hidden) {
 // in order, from one thread.
 void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                            const Visit& visit) {
-    const int64_t wide = (e.dim + kWide - 1) / kWide * kWide, row_size = e.dim * (e.kind == Kind::f32 ? 4 : 2), all = pieces(e);
+    const int64_t wide = (e.dim + kWide - 1) / kWide * kWide, row_size = e.dim * item_bytes(e.kind), all = pieces(e);
     const int n = static_cast<int>(rows.size());
     const int64_t at_once = std::max<int64_t>(4, std::min<int64_t>(kBlock, kWideBytes / (8 * wide)));
     Scratch<double> x(n * wide);

@@ -66,7 +66,7 @@ void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n,
             }
             continue;
         }
-        const char* rows = static_cast<const char*>(source.rows) + c * source.width * (source.kind == Kind::f32 ? 4 : 2);
+        const char* rows = static_cast<const char*>(source.rows) + c * source.width * item_bytes(source.kind);
         if (from.padded == 0) {
             e.kernels->dense_rows(rows, source.kind, source.width, count, from.x.data(), from.n, out, stride);
             for (int q = 0; q < from.n; ++q)

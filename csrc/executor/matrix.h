@@ -33,7 +33,7 @@ struct Matrix {
         if (link.form == LinkForm::table) return tabled(z);
         return headlong::linked(link.form, link_a, link_b, z);
     }
-    double row_bytes() const { return static_cast<double>(dim) * (kind == Kind::f32 ? 4 : 2); }
+    double row_bytes() const { return static_cast<double>(dim) * item_bytes(kind); }
 
   private:
     double tabled(double z) const {

@@ -77,7 +77,7 @@ struct Rotation {
     Kind kind = Kind::f32;
     int64_t dim = 0, width = 0;
 
-    int64_t item() const { return kind == Kind::f32 ? 4 : 2; }
+    int64_t item() const { return item_bytes(kind); }
     int64_t count() const { return (width + kTile - 1) / kTile; }
     int64_t columns(int64_t tile) const { return std::min(kTile, width - tile * kTile); }
     const uint8_t* at(int64_t tile) const { return tiles.data() + tile * kTile * dim * item(); }
@@ -91,6 +91,7 @@ struct Plan {
     const double* centre = nullptr;  // <centre, hidden> joins every estimate
     int64_t budget = 0;              // rows that are scored instead of a proof
     double share = 0.25;             // of the classes beyond which a query is better read densely
+    double code_product = 0.5;       // of an 8-bit code with both planes of a query, beside one of a row, in a batch
     Source dense, preview;           // the rows themselves, and the first level
     std::vector<Deeper> deeper;      // the others
     bool has_preview = false;

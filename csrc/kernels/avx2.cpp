@@ -46,7 +46,7 @@ inline __m256 load8(const void* row, int64_t j) {
 
 template <Kind K>
 inline const char* row_at(const void* rows, int64_t dim, int64_t r) {
-    return static_cast<const char*>(rows) + r * dim * (K == Kind::f32 ? 4 : 2);
+    return static_cast<const char*>(rows) + r * dim * item_bytes(K);
 }
 
 template <Kind K, int R, int N>
@@ -188,7 +188,7 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
 
 template <Kind K>
 void dot_all(const void* weight, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
-    const int64_t bytes = dim * (K == Kind::f32 ? 4 : 2);
+    const int64_t bytes = dim * item_bytes(K);
     for (int64_t i = 0; i < n; ++i) {
         if (ids != nullptr && i + 2 < n) {
             const char* next = row_at<K>(weight, dim, ids[i + 2]);

@@ -19,7 +19,7 @@ inline __m512 load_tail(const void* row, int64_t j, __mmask16 mask) {
 
 template <Kind K>
 inline const char* row_at(const void* rows, int64_t dim, int64_t r) {
-    return static_cast<const char*>(rows) + r * dim * (K == Kind::f32 ? 4 : 2);
+    return static_cast<const char*>(rows) + r * dim * item_bytes(K);
 }
 
 template <Kind K, int R, int N>
@@ -206,7 +206,7 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
 template <Kind K>
 void dot_all(const void* weight, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
     constexpr int64_t kAhead = 4;  // rows fetched ahead of their use: gathered rows are not foreseen by the hardware
-    const int64_t bytes = dim * (K == Kind::f32 ? 4 : 2);
+    const int64_t bytes = dim * item_bytes(K);
     for (int64_t i = 0; i < n; ++i) {
         if (ids != nullptr && i + kAhead < n) {
             const char* next = row_at<K>(weight, dim, ids[i + kAhead]);
@@ -225,7 +225,7 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
 template <Kind K>
 void floats_all(const void* weight, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
     constexpr int64_t kAhead = 4;
-    const int64_t bytes = dim * (K == Kind::f32 ? 4 : 2);
+    const int64_t bytes = dim * item_bytes(K);
     for (int64_t i = 0; i < n; ++i) {
         if (i + kAhead < n) {
             const char* next = row_at<K>(weight, dim, ids[i + kAhead]);

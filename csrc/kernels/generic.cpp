@@ -20,7 +20,7 @@ typedef uint16_t Words __attribute__((vector_size(16)));
 
 template <Kind K>
 inline F load4(const void* row, int64_t j) {
-    return four_entries<K>(static_cast<const char*>(row) + j * (K == Kind::f32 ? 4 : 2));
+    return four_entries<K>(static_cast<const char*>(row) + j * item_bytes(K));
 }
 inline D low_half(F v) { return D{v[0], v[1]}; }
 inline D high_half(F v) { return D{v[2], v[3]}; }

@@ -13,6 +13,7 @@
 namespace headlong {
 
 enum class Kind : int { f32, f16, bf16 };
+constexpr int64_t item_bytes(Kind kind) { return kind == Kind::f32 ? 4 : 2; }
 
 constexpr int64_t kBlock = 64;     // classes of one interleaved block of codes
 constexpr int64_t kReadAhead = 8192;  // bytes: how far ahead codes that are read once, in order, are asked for
@@ -281,7 +282,8 @@ struct Kernels {
     bool summed = false;
 
     // What the product of an 8-bit code with both planes of a query costs beside one of dense_tile's, in a batch: measured where
-    // the level was (avx512vnni, avx2, generic), else counted in instructions. Queries are looked at or read densely by it.
+    // the level was (avx512vnni, avx2, generic), else counted in instructions. A plan keeps that of the level it is compiled on, and
+    // its queries are looked at or read densely by it.
     double code_product = 0.5;
 };
 

@@ -33,7 +33,7 @@ void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, cons
 }
 
 const char* row_at(const void* rows, Kind kind, int64_t dim, int64_t r) {
-    return static_cast<const char*>(rows) + r * dim * (kind == Kind::f32 ? 4 : 2);
+    return static_cast<const char*>(rows) + r * dim * item_bytes(kind);
 }
 
 void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,

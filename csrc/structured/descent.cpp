@@ -16,7 +16,6 @@ constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr int64_t kShared = int64_t{1} << 18;  // weights from which opening one node is worth several threads
 constexpr int64_t kPiece = 256;                // rows that a thread takes at once
 
-int64_t item(Kind kind) { return kind == Kind::f32 ? 4 : 2; }
 
 // One query: what each part sees of the hidden vector, and what has been read.
 class Reading {
@@ -27,7 +26,7 @@ class Reading {
     // Writes the log-probabilities of the node's branches, none above 0.
     void open(int64_t node, double* out) {
         const StepPart& part = steps_.parts[steps_.part[node]];
-        const int64_t count = steps_.rows(node), first = steps_.first[node], row = part.width * item(part.kind);
+        const int64_t count = steps_.rows(node), first = steps_.first[node], row = part.width * item_bytes(part.kind);
         const double* x = view(steps_.part[node]);
         dots(static_cast<const char*>(part.weight) + first * row, part.kind, part.width, count, x, out);
         if (part.bias != nullptr)
@@ -55,7 +54,7 @@ class Reading {
         if (x.empty()) {
             x.resize(part.width);
             dots(part.projection, part.projection_kind, steps_.dim, part.width, hidden_, x.data());
-            read_->bytes += static_cast<double>(part.width * steps_.dim * item(part.projection_kind));
+            read_->bytes += static_cast<double>(part.width * steps_.dim * item_bytes(part.projection_kind));
         }
         return x.data();
     }
@@ -70,7 +69,7 @@ class Reading {
             const int64_t workers = std::min<int64_t>(pieces, threads_);
             for (int64_t piece = worker; piece < pieces; piece += workers) {
                 const int64_t start = piece * kPiece, n = std::min(kPiece, count - start);
-                steps_.kernels->dot_rows(static_cast<const char*>(rows) + start * width * item(kind), kind, width, nullptr, n,
+                steps_.kernels->dot_rows(static_cast<const char*>(rows) + start * width * item_bytes(kind), kind, width, nullptr, n,
                                          x, out + start);
             }
         });

@@ -95,10 +95,15 @@ class Level(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """Beyond ``batch`` queries, or once more than ``share`` of the classes are candidates, read all rows densely."""
+    """Beyond ``batch`` queries, or once more than ``share`` of the classes are candidates, read all rows densely.
+
+    ``code_product``  what an 8-bit code's product with both planes of a query costs beside one of a row, where the engine was
+                      compiled: queries of a batch are looked at or read densely by it, and so on every other machine alike
+    """
 
     batch: float = math.inf
     share: float = 0.25
+    code_product: float = 0.5
 
 
 class BoxLevel(NamedTuple):

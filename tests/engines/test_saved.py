@@ -61,6 +61,40 @@ def test_round_trip(tmp_path: Path, method: str, case: str, dtype: str) -> None:
     assert (saved.sample(hidden, 2, seed=1).ids == loaded.sample(hidden, 2, seed=1).ids).all()
 
 
+@pytest.mark.parametrize("compiled_on", ["portable", "generic"])
+def test_what_is_read_densely_goes_by_the_level_that_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled_on: str
+) -> None:
+    """Products of codes cost the generic level more than those of rows."""
+    rng = np.random.default_rng(6)
+    layer, hidden = hl.Layer((rng.standard_normal((4_096, 256)) / 16).astype(np.float32)), rng.standard_normal((64, 256))
+    monkeypatch.setenv("HEADLONG_ISA", compiled_on)
+    compiled = hl.compile(layer, "cascade", width=0, eps=0.2, delta_ids=0.05, over="rotation")
+    compiled.save(tmp_path / "head.safetensors")
+    expected = compiled.topk(hidden, 10)
+    for level in native.levels()[1:]:
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        top = hl.load(tmp_path / "head.safetensors").topk(hidden, 10)
+        assert (top.cost.dense == (compiled_on == "generic")).all()
+        assert top.proved.tolist() == expected.proved.tolist() and top.ids.tolist() == expected.ids.tolist()
+
+
+def test_files_without_a_price_of_products_load(tmp_path: Path) -> None:
+    saved, hidden = engine("cascade")
+    saved.save(tmp_path / "head.safetensors")
+    file = open_file(tmp_path / "head.safetensors")
+    record = json.loads(file.metadata["engine"])
+    assert record["dense"].pop() == native.code_product()
+    metadata = {name: file.metadata[name] for name in ("format", "version")}
+    tensors = {name: file.read(name) for name in file.tensors}
+    write_file(tmp_path / "before.safetensors", tensors, metadata | {"engine": json.dumps(record)})
+    assert (hl.load(tmp_path / "before.safetensors").topk(hidden, 3).ids == saved.topk(hidden, 3).ids).all()
+    record["dense"].append(0)
+    write_file(tmp_path / "after.safetensors", tensors, metadata | {"engine": json.dumps(record)})
+    with pytest.raises(MalformedFileError, match="product of codes"):
+        hl.load(tmp_path / "after.safetensors")
+
+
 def test_options_that_are_no_more_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file from before: what its options once said is in its plan."""
     monkeypatch.setattr(dataclasses, "asdict", lambda method: {"share": 0.5, "widths": "sure", "few": True, "width": None})

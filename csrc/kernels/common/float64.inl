@@ -1,6 +1,6 @@
 // Float64: rows against several queries, sums of exponentials, rotations.
 
-#include "kernels/common/load_row.inl"
+#include "kernels/common/stored_entry.inl"
 
 // ---- float64: rows against several queries, and sums of exponentials ----
 

@@ -4,7 +4,7 @@
 
 typedef float F __attribute__((vector_size(LANES * 4)));
 
-#include "kernels/common/load_row.inl"
+#include "kernels/common/stored_entry.inl"
 
 template <Kind K>
 inline F load(const char* from) {

@@ -6,7 +6,7 @@
 
 template <Kind K>
 inline const char* row_at(const void* rows, int64_t dim, int64_t r) {
-    return static_cast<const char*>(rows) + r * dim * (K == Kind::f32 ? 4 : 2);
+    return static_cast<const char*>(rows) + r * dim * item_bytes(K);
 }
 
 // R rows x N queries: all sums stay in registers.
@@ -154,13 +154,13 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
     const int64_t wide = (dim + kWide - 1) / kWide * kWide;
     const auto take = kind == Kind::f32 ? widen64<Kind::f32> : kind == Kind::f16 ? widen64<Kind::f16> : widen64<Kind::bf16>;
     for (int64_t r = 0; r < count; ++r)
-        take(static_cast<const char*>(rows) + r * dim * (kind == Kind::f32 ? 4 : 2), dim, wide, scratch + r * wide);
+        take(static_cast<const char*>(rows) + r * dim * item_bytes(kind), dim, wide, scratch + r * wide);
     dot_block_wide(scratch, wide, count, x, n, out, stride);
 }
 
 template <Kind K>
 void dot_all(const void* weight, int64_t dim, const int64_t* ids, int64_t n, const double* x, double* out) {
-    const int64_t bytes = dim * (K == Kind::f32 ? 4 : 2);
+    const int64_t bytes = dim * item_bytes(K);
     for (int64_t i = 0; i < n; ++i) {
         if (ids != nullptr && i + 2 < n) {  // the hardware does not foresee them
             const char* next = row_at<K>(weight, dim, ids[i + 2]);

@@ -25,7 +25,7 @@ from headlong.native.executors import (
 )
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, gumbels, products, round_up, row_norms
-from headlong.native.runtime import REFERENCE, bandwidth, isa, levels, loaded, module, threads
+from headlong.native.runtime import REFERENCE, bandwidth, code_product, isa, levels, loaded, module, threads
 from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Teacher",
     "bandwidth",
     "blocks",
+    "code_product",
     "columns",
     "descent",
     "direct_call",

@@ -81,7 +81,7 @@ def executor(
         base = np.zeros(padded(len(weight)), np.float32)
     native: Teacher = loaded().Executor(
         bits(weight), weight.dtype.name, bias, norms, link, mean, None if rotation is None else bits(rotation), centre, base,
-        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, level, plan.draws,
+        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level, plan.draws,
     )  # fmt: skip
     return native
 

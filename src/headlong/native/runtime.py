@@ -64,6 +64,12 @@ def bandwidth(size: int, thread_count: int, repeats: int) -> float:
     return speed
 
 
+def code_product() -> float:
+    """What an 8-bit code's product with both planes of a query costs beside one of a row, in a batch, on the level in use."""
+    cost: float = loaded().code_product(isa()) if isa() != REFERENCE else 0.5
+    return cost
+
+
 def module() -> Any:
     """The native module, or None where it was not built. A module that is there but broken raises."""
     try:

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from headlong import native
 from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, register, sure
@@ -163,7 +164,7 @@ class Cascade(Method):
     ) -> tuple[Plan, Basis | None, Encoded | None]:
         """The look at all classes and what follows it, the whitened basis where there is one, and there what ``blocks`` are
         made of, where one pass over the rows is enough for both."""
-        dense = Dense(crossover(layer, promise.eps), DENSE_SHARE)
+        dense = Dense(crossover(layer, promise.eps), DENSE_SHARE, native.code_product())
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
             return self._planes(layer, calibration, dense, threads, promise), None, None

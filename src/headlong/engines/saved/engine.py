@@ -181,7 +181,6 @@ class _Record:
         if not isinstance(entries, list) or len(entries) > MOST_LEVELS:
             raise ValueError(f"levels has to be a list of at most {MOST_LEVELS}")
         budget = self.data["budget"]
-        batch, share = self.data["dense"]
         return Plan(
             mean,
             rotation,
@@ -189,12 +188,19 @@ class _Record:
             self._numbers("plan.centre", np.float64, (layer.dim,), missing=True),
             tuple(self._level(depth, entry, layer.vocab, width) for depth, entry in enumerate(entries)),
             None if budget is None else _whole(budget, LARGEST_SIZE),
-            Dense(_number(batch), _number(share)),
+            self._dense(),
             {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
             self._blocks(layer),
             draws=self._draws(len(entries)),
             seen=self._seen(),
         )
+
+    def _dense(self) -> Dense:
+        batch, share, *price = self.data["dense"]  # files from before there was a price of products have two numbers
+        dense = Dense(_number(batch), _number(share), *map(_number, price))
+        if not 0 < dense.code_product < math.inf:
+            raise ValueError(f"{dense} does not say what a product of codes costs")
+        return dense
 
     def _seen(self) -> tuple[float, float] | None:
         record = self.data.get("seen")  # files from before there was any have no word of it
