@@ -32,6 +32,10 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
     engine = hl.compile(SMALL_LAYER)
     assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER, bet)[1]
     assert hl.compile(SMALL_LAYER, "cascade").reason == "asked for"
+    vectors = np.random.default_rng(1).standard_normal((50, 16))
+    for method in ("auto", "full"):
+        assert hl.compile(SMALL_LAYER, method, calibration=vectors).reason.endswith("; the calibration vectors are not used")
+    assert "not used" not in hl.compile(SMALL_LAYER, "cascade", calibration=vectors).reason
 
 
 def test_auto_reads_batches_of_a_layer_of_middling_size_densely_where_each_query_would_bet() -> None:

@@ -43,7 +43,7 @@ from headlong.errors import InputError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
-from headlong.previews.calibrated_radii import enough, last, varied
+from headlong.previews.calibrated_radii import lacking
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
 STRUCTURED = (
@@ -128,7 +128,7 @@ def compile(
     place = _place(device, layer)
     if over is not None and "calibration" in wanted.over and vectors is None:
         raise OptionError("over holds 'calibration', but calibration is missing; pass calibration=hidden, or leave it out")
-    if over is None and vectors is not None and not _enough(vectors, wanted):
+    if over is None and vectors is not None and not _teach_radii(vectors, wanted):
         wanted = wanted._replace(over=wanted.over - {"calibration"})  # radii need more; these still choose the plan
     if adapt and (place is not None or method not in ADAPTED):
         raise OptionError(f"adapt is for methods {' and '.join(ADAPTED)} on the CPU; leave adapt, method or device out")
@@ -162,6 +162,8 @@ def _read(
     if place is not None:
         reader = reader.placed()
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason, builders=builders)
+    if vectors is not None and name == "full":
+        engine.reason += "; the calibration vectors are not used"
     if method == "auto" and vectors is not None and engine.plan.levels:
         engine.reason += f": {first_look(engine.plan)}, by costs {here().source}"
         if len(engine.plan.levels) > 1 and not wanted.delta and math.isfinite(wanted.eps):
@@ -183,10 +185,10 @@ def admitted(over: str | Iterable[str] | None, wanted: Promise) -> frozenset[str
     return found
 
 
-def _enough(vectors: Doubles, wanted: Promise) -> bool:
-    """Whether half of the vectors can show that radii learned from the other half fail as rarely as was asked."""
+def _teach_radii(vectors: Doubles, wanted: Promise) -> bool:
+    """Whether radii may fail, and the vectors can show that learned ones fail as rarely as was asked."""
     rate = rate_of(wanted)
-    return rate > 0 and len(vectors) >= 2 * enough(rate) and varied(last(vectors, rate)) >= enough(rate)
+    return rate > 0 and lacking(vectors, rate) is None
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:

@@ -29,7 +29,7 @@ from headlong.engines.base import Engine
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.calibrated_radii import enough
+from headlong.previews.calibrated_radii import lacking
 from headlong.report.tuning import Crossing, Report, Trial, crossover, reasons
 
 HELD, FEWEST = 128, 16
@@ -155,7 +155,7 @@ def _may_fail(task: Task, learned: bool = False) -> bool:
     """Whether the promise leaves room for radii that may fail, and for learned ones whether there are enough vectors."""
     asked = task.compiled
     rate = asked["delta_ids"] if math.isinf(asked["eps"]) else min(asked["delta_ids"], asked["delta"] / 2)
-    return rate > 0 and (not learned or len(task.calibration) - len(task.calibration) // 2 >= enough(rate))
+    return rate > 0 and (not learned or lacking(task.calibration, rate) is None)
 
 
 def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, float]:

@@ -30,6 +30,11 @@ def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[L
     return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
 
 
+def directions(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+    """Rows or vectors whose coordinates fall in size, as those of trained layers."""
+    return (rng.standard_normal((count, dim)) * np.arange(1, dim + 1.0) ** -1.2).astype(np.float32)
+
+
 def state(layer: Layer, plan: Plan, hidden: np.ndarray) -> Query:
     norms = np.minimum(native.row_norms(layer.weight), np.finfo(np.float32).max)
     matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)

@@ -14,7 +14,7 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.previews.calibrated_radii import conformal, enough, likely_factor, split, tail_factor
+from headlong.previews.calibrated_radii import conformal, enough, lacking, likely_factor, split, tail_factor
 from headlong.previews.prefix import tail_of
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -52,6 +52,9 @@ def test_the_split() -> None:
     assert len(basis) == 200 and len(queries) == 18 and queries[-1] == 399 and not set(basis.ravel()) & set(queries.ravel())
     with pytest.raises(OptionError, match=r"at a rate of 0.01 takes 198 vectors.*got 150"):
         split(vectors[:150], 0.01)
+    with pytest.raises(OptionError, match=r"takes 198 vectors.*got 197.*leave 'calibration' out of over"):
+        split(vectors[:197], 0.01)
+    assert lacking(vectors[:198], 0.01) is None
     with pytest.raises(OptionError, match="takes 2 vectors"):
         split(vectors[:1], 0.5)
 

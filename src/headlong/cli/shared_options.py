@@ -29,7 +29,8 @@ Eps = Annotated[float, typer.Option(help="How far log-probabilities may be off, 
 Delta = Annotated[float, typer.Option(help="How often they may be off by more; 0: proved.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of every library; default: all processors.")]
 Seed = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines for programs: an object for each row.")]
 RunFile = Annotated[Path | None, typer.Option("-o", "--out", help="Write the raw run there (.json).")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML page there.")]
 

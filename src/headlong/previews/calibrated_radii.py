@@ -53,22 +53,32 @@ def varied(queries: Doubles) -> int:
     return len({hash(row.tobytes()) for row in queries + 0.0})  # -0 is 0; sorting long rows takes six times as long
 
 
+def lacking(calibration: Doubles, delta: float) -> str | None:
+    """What the vectors lack for radii that fail at a rate of ``delta``; None: nothing.
+
+    Where radii over calibration were asked for, :func:`split` refuses such vectors; where they were not, ``headlong.compile``
+    goes on without.
+    """
+    fewest, queries = enough(delta), last(calibration, delta)
+    if len(calibration) < 2 * fewest:
+        return (
+            f"a promise over calibration that fails at a rate of {delta:g} takes {2 * fewest:,} vectors, half of them "
+            f"for the radii; got {len(calibration):,}: pass more, allow a larger delta"
+        )
+    different = varied(queries)
+    if different < fewest:
+        return (
+            f"only {different:,} of the {len(queries):,} calibration vectors that the radii are learned from differ; a rate of "
+            f"{delta:g} takes {fewest:,}: pass the hidden vectors of real queries"
+        )
+    return None
+
+
 def split(calibration: Doubles, delta: float) -> tuple[Doubles, Doubles]:
     """``(for the basis, for the widths)``: halves, in the order they came, since neighbours are often alike."""
-    half = len(calibration) // 2
-    if len(calibration) - half < enough(delta) or half < 1:
-        raise OptionError(
-            f"a promise over calibration that fails at a rate of {delta:g} takes {2 * enough(delta):,} vectors, half of them "
-            f"for the radii; got {len(calibration):,}: pass more, allow a larger delta, or leave 'calibration' out of over"
-        )
-    queries = last(calibration, delta)
-    different = varied(queries)
-    if different < enough(delta):
-        raise OptionError(
-            f"only {different:,} of the {len(queries):,} calibration vectors that the radii are learned from differ; a rate of "
-            f"{delta:g} takes {enough(delta):,}: pass the hidden vectors of real queries, or leave 'calibration' out of over"
-        )
-    return calibration[:half], queries
+    if lack := lacking(calibration, delta):
+        raise OptionError(f"{lack}, or leave 'calibration' out of over")
+    return calibration[: len(calibration) // 2], last(calibration, delta)
 
 
 def tail_factor(weight: Array, basis: Basis, width: int, queries: Doubles, delta: float) -> float:

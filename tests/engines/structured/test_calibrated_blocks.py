@@ -11,14 +11,9 @@ import pytest
 import headlong as hl
 from headlong.engines.structured.blocks import BlocksEngine
 from headlong.layers.blocks import Block, BlocksLayer
+from plans import directions
 
 VOCAB, WIDTH, VECTORS, ASKED, K = 6000, 32, 400, 24, 10
-SIZES = np.arange(1, WIDTH + 1.0) ** -1.2
-
-
-def drawn(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Directions of falling sizes, as those of trained layers."""
-    return (rng.standard_normal((count, WIDTH)) * SIZES).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +21,14 @@ def layer() -> BlocksLayer:
     """A block reads a slice of the vector, the other one what a projection makes of all of it."""
     rng = np.random.default_rng(0)
     projection = np.concatenate([np.zeros((WIDTH, WIDTH)), np.eye(WIDTH)], axis=1).astype(np.float32)
-    first, second = (hl.Layer(drawn(rng, VOCAB), rng.normal(0, 0.1, VOCAB).astype(np.float32)) for _ in range(2))
+    first, second = (hl.Layer(directions(rng, VOCAB, WIDTH), rng.normal(0, 0.1, VOCAB).astype(np.float32)) for _ in range(2))
     return BlocksLayer([Block(first, 0, None), Block(second, 0, projection)], 2 * WIDTH, rng.permutation(2 * VOCAB))
 
 
 @pytest.fixture(scope="module")
 def hidden() -> np.ndarray:
     rng = np.random.default_rng(1)
-    return np.concatenate([drawn(rng, VECTORS + ASKED), drawn(rng, VECTORS + ASKED)], axis=1)
+    return np.concatenate([directions(rng, VECTORS + ASKED, WIDTH), directions(rng, VECTORS + ASKED, WIDTH)], axis=1)
 
 
 def test_parts_search_by_blocks_where_vectors_show_that_they_read_less(

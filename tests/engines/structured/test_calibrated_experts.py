@@ -11,14 +11,9 @@ import pytest
 import headlong as hl
 from headlong.engines.structured.experts import FEWEST, ExpertsEngine, routed
 from headlong.layers.experts import ExpertsLayer
+from plans import directions
 
 VOCAB, DIM, VECTORS, ASKED, K = 9000, 32, 400, 24, 10
-SIZES = np.arange(1, DIM + 1.0) ** -1.2
-
-
-def drawn(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Directions of falling sizes, as those of trained layers."""
-    return (rng.standard_normal((count, DIM)) * SIZES).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +22,7 @@ def layer() -> ExpertsLayer:
     rng = np.random.default_rng(0)
     ids = [np.sort(rng.choice(VOCAB, count, replace=False)) for count in (6000, 6000, 50)]
     biases = [rng.normal(0, 0.1, (len(mine), 1)).astype(np.float32) for mine in ids]
-    rows = [np.concatenate([drawn(rng, len(bias)), bias], axis=1) for bias in biases]
+    rows = [np.concatenate([directions(rng, len(bias), DIM), bias], axis=1) for bias in biases]
     gate = rng.standard_normal((3, DIM + 1)).astype(np.float32)
     gate[2] = 0.0
     gate[2, -1] = -8.0  # chosen by none of the vectors below
@@ -47,7 +42,7 @@ def logits_of(layer: ExpertsLayer, row: np.ndarray) -> np.ndarray:
 
 def test_experts_search_by_blocks_where_vectors_show_that_they_read_less(layer: ExpertsLayer, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    hidden, asked = drawn(rng, VECTORS), drawn(rng, ASKED)
+    hidden, asked = directions(rng, VECTORS, DIM), directions(rng, ASKED, DIM)
     plain = hl.compile(layer, eps=math.inf, threads=1)
     engine = hl.compile(layer, eps=math.inf, calibration=hidden, threads=1)
     assert isinstance(engine, ExpertsEngine)
@@ -76,7 +71,7 @@ def test_experts_search_by_blocks_where_vectors_show_that_they_read_less(layer: 
 
 
 def test_vectors_go_to_the_expert_that_reads_them(layer: ExpertsLayer) -> None:
-    hidden = drawn(np.random.default_rng(2), VECTORS).astype(np.float64)
+    hidden = directions(np.random.default_rng(2), VECTORS, DIM).astype(np.float64)
     mine = routed(layer, hidden)
     assert mine[2] is None
     assert sum(len(one) for one in mine if one is not None) == VECTORS

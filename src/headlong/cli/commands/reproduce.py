@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headlong.cli.shared_options import Json, Threads, settled
+from headlong.cli.shared_options import JsonLines, Threads, settled
 from headlong.errors import OptionError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def reproduce(
     queries: Annotated[int | None, typer.Option(help="At most this many queries; default: all.")] = None,
     rows: Annotated[str, typer.Option(help="Of a study, only rows that hold this text, such as 'seed=1'.")] = "",
     threads: Threads = None,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Run published tables on the available data, and say for each number whether it matched."""
     count = settled(threads)

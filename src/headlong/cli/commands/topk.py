@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headlong.cli.shared_options import Bias, HiddenFile, Json, K, Method, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, HiddenFile, JsonLines, K, Method, Threads, Weight, settled
 
 SHOWN = 20
 """Queries printed as text; JSON has them all."""
@@ -24,7 +24,7 @@ def topk(
     bias: Bias = None,
     threads: Threads = None,
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N: the layer on that GPU; default: the CPU.")] = None,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
     count = settled(threads)

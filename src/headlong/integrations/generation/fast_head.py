@@ -26,6 +26,8 @@ from torch.nn import functional
 from headlong.errors import InputError
 from headlong.integrations.generation.fingerprint import Fingerprint
 
+FASTER = 1.05
+"""Times as fast from which a step is called faster: less would be printed as 1.0x."""
 CHANGED = "the weights have changed since accelerate(); restore(model) and accelerate(model) again"
 
 
@@ -42,10 +44,11 @@ class Gain(NamedTuple):
         return (self.product + self.rest) / (self.look + self.rest)
 
     def __str__(self) -> str:
-        parts = f"output layer {self.look:.2f} ms for {self.product:.2f}"
+        layer = f"output layer {self.look:.3g} ms instead of {self.product:.3g}"
         if self.rest != self.rest:
-            return parts
-        return f"{parts}, a greedy step {self.step:.1f}x as fast with generate(model, ...); model.generate(...) is as it was"
+            return layer
+        step = f"{self.step:.1f}x as fast" if self.step >= FASTER else "no faster"
+        return f"{layer}, a greedy step {step} with generate(model, ...); model.generate(...) is as it was"
 
 
 class FastHead(nn.Linear):

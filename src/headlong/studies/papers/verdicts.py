@@ -1,8 +1,9 @@
-"""When a number that was measured matches one that was published.
+"""When what was measured matches what was published: "matched" or "differs", here alone.
 
 ::
 
-    verdict = "matched" if low - tolerance <= got <= high + tolerance else "differs"
+    Expected(low, high, tolerance).verdict(got)     matched where low - tolerance <= got <= high + tolerance
+    verdict_on(top > 29)                            matched where what was stated holds of our run
 """
 
 from __future__ import annotations
@@ -18,4 +19,9 @@ class Expected(NamedTuple):
     tolerance: float = 0.0
 
     def verdict(self, got: float) -> str:
-        return "matched" if self.low - self.tolerance <= got <= self.high + self.tolerance else "differs"
+        return verdict_on(self.low - self.tolerance <= got <= self.high + self.tolerance)
+
+
+def verdict_on(holds: bool) -> str:
+    """Of a statement about our run, such as "more than 29 times"."""
+    return "matched" if holds else "differs"

@@ -15,6 +15,7 @@ from typing import Any
 from headlong.studies.papers.adaptive_softmax.synthetic import DIMS
 from headlong.studies.papers.adaptive_softmax.tables import LOGS
 from headlong.studies.papers.cells import Cell, lines_of
+from headlong.studies.papers.verdicts import verdict_on
 
 Lines = Sequence[Mapping[str, Any]]
 CLASSIFIERS: tuple[tuple[str, str, str, str, str, str], ...] = (
@@ -84,12 +85,12 @@ def _synthetic(lines: Lines) -> Iterator[Cell]:
         grown = got["most"] / got["least"]
         note = f"{got['least']:.0f} to {got['most']:.0f} samples a class while D grows a thousandfold (powers of D, decade by "
         note += f"decade: {slopes}); matched if {judged}"
-        status = "matched" if grown < limit else "differs"
+        status = verdict_on(grown < limit)
         yield Cell(f"{named}, ({name}): {claim} (review)", "drawn", f"{grown:.2f} times", status, note)
     top, above = gains[DIMS[-1]], [dim for dim, gain in gains.items() if gain > 29]
     note = "at a million dimensions, 100 trials; at which D it is printed is not known"
     note += f", ours is above 29 from D = {above[0]:,} on" if above else ""
-    yield Cell(f"{named}, (b): gain (review)", "above 29", f"{top:.0f}", "matched" if top > 29 else "differs", note)
+    yield Cell(f"{named}, (b): gain (review)", "above 29", f"{top:.0f}", verdict_on(top > 29), note)
 
 
 def _language(what: str, printed: float, metric: str, delta: float, lines: Lines) -> Cell:

@@ -23,6 +23,7 @@ from typing import Any
 from headlong.studies.papers import read
 from headlong.studies.papers.cells import Cell
 from headlong.studies.papers.doubly_sparse.said import said
+from headlong.studies.papers.verdicts import verdict_on
 
 Line = Mapping[str, Any]
 Times = Mapping[str, Sequence[float]]
@@ -86,7 +87,7 @@ def _captured(hierarchy: str, how: str, rows: Sequence[Line]) -> Cell:
     found = sorted({int(line["got"]["exact"]) for line in rows})
     exact = " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
     whole = f"{exact} of {rows[0]['got']['experts']:.0f} experts are one super-class, all of it"
-    status = "matched" if min(pure) == 1.0 else "differs"
+    status = verdict_on(min(pure) == 1.0)
     return Cell(what, "yes", f"purity {fmean(pure):.4g}", status, f"{how}; {len(rows)} seeds; {whole}")
 
 
@@ -114,7 +115,7 @@ def _judged(name: str, printed: float, metric: str, rows: Sequence[Line]) -> Cel
     matched = sum(line["verdict"].get(metric) == "matched" for line in rows)
     ours = f"{fmean(values):.4g}" + (f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else "")
     seeds = f"{len(rows)} seeds" if len(rows) > 1 else "one run"
-    status = "matched" if matched == len(rows) else "differs"
+    status = verdict_on(matched == len(rows))
     return Cell(name, f"{printed:g}", ours, status, f"{fmean(values) - printed:+.2g}; {seeds}")
 
 

@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from headlong.studies.papers.cells import Cell
+from headlong.studies.papers.verdicts import verdict_on
 
 Line = Mapping[str, Any]
 CLASSES = {
@@ -56,7 +57,7 @@ def _share(run: Line | None) -> Cell:
     compute = run["compute"]
     plain = compute["softmax"] / (compute["softmax"] + 4 * 200**2)
     note = f"of an LSTM's multiplications; with two plain recurrent layers it would be {plain:.1%}"
-    return Cell(what, "above 98%", f"{compute['share']:.1%}", "matched" if compute["share"] > 0.98 else "differs", note)
+    return Cell(what, "above 98%", f"{compute['share']:.1%}", verdict_on(compute["share"] > 0.98), note)
 
 
 def _boost(task: str, learned: Sequence[Line], seeded: Sequence[Line]) -> Cell:
@@ -67,7 +68,7 @@ def _boost(task: str, learned: Sequence[Line], seeded: Sequence[Line]) -> Cell:
     if mine:
         gains = [line["got"]["gain"] for line in mine]
         spread = f" ± {stdev(gains):.4f}" if len(gains) > 1 else ""
-        status = "matched" if all(line["verdict"].get("gain") == "matched" for line in mine) else "differs"
+        status = verdict_on(all(line["verdict"].get("gain") == "matched" for line in mine))
         return Cell(what, f"{printed:+g}", f"{fmean(gains):+.4f}{spread}", status, f"learned, seeds: {len(gains)}")
     top = {line["setting"]["method"]: line["got"]["top1"] for line in seeded if line["setting"]["task"] == task}
     if not {"full", "seeded-64"} <= set(top):

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headlong.studies.papers.monotonic_softmax.printed import AGAIN, TABLE
+from headlong.studies.papers.verdicts import verdict_on
 
 Line = Mapping[str, Any]
 
@@ -83,7 +84,7 @@ def _verdict(head: str, share: float, spread: float, printed: float | None, kind
         return "stand-in"
     ours = 0 if abs(share - 1) <= spread else math.copysign(1, share - 1)
     theirs = 0 if head in NO_DIFFERENCE else math.copysign(1, printed - 1)
-    return "matched" if ours == theirs else "differs"
+    return verdict_on(ours == theirs)
 
 
 def _mean(values: Sequence[float]) -> tuple[float, float]:

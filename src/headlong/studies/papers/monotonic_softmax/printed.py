@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headlong.studies.papers.cells import Cell, lines_of
+from headlong.studies.papers.verdicts import Expected, verdict_on
 
 WHERE = "talk, language modelling results"
 COLUMNS = ("parameters, M", "valid", "test", "seconds an epoch")
@@ -64,7 +65,7 @@ def cells(results: Path) -> Iterator[Cell]:
 def _counted(what: str, corpus: str, head: str, printed: float) -> Cell:
     ours = awd_parameters({"ptb": 10_000, "wikitext2": 33_278}[corpus], head) / 1e6
     half = 0.5 if printed == round(printed) else 0.05
-    status = "matched" if abs(ours - printed) <= half else "differs"
+    status = Expected(printed, printed, half).verdict(ours)
     note = "printed as if it had two vectors as long as the knots; ours is one" if "PLIF" in head else ""
     if status == "differs" and not note:
         note = "printed as the softmax's; fifteen components add 2.4" if "MoS" in head else "cut to 33 where we count 33.56"
@@ -113,7 +114,7 @@ def _claims(results: Path) -> Iterator[Cell]:
     yield Cell(CLAIMS[0], "2 to 6.4", f"{slower:.2f}", "stand-in", "K = 5, a step of the head alone, on a CPU")
     said = "of the dense head's: the loss is taken one component at a time, nothing is N x M x K"
     yield Cell(CLAIMS[1], "N x M x K", f"{mixture:.2f}", "differs", said)
-    yield Cell(CLAIMS[2], "1", f"{plif:.2f}", "matched" if plif <= 1 else "differs", "no more is as good")
+    yield Cell(CLAIMS[2], "1", f"{plif:.2f}", verdict_on(plif <= 1), "no more is as good")
     said = "a step of the head alone, on a CPU; a whole model's step lies nearer to 1"
     yield Cell(CLAIMS[3], SAID[3], f"{seconds['PLIF, 1e5 knots']:.2f}", "stand-in", said)
     said = "of the dense head's, K = 16: the curve is taken a piece at a time, so K does not multiply what is kept"
@@ -133,8 +134,8 @@ def _ranks(results: Path) -> Iterator[Cell]:
         return
     plain, curved = made["softmax"]["press"], made["PLIF"]["press"]
     where = f"d = 8, {made['PLIF']['queries']} contexts, {made['PLIF']['classes']} outcomes"
-    yield Cell(limit, "at most d + 1", str(plain), "matched" if plain <= 9 else "differs", where)
-    yield Cell(free, "a theorem", str(curved), "matched" if curved > 9 else "differs", f"a learned PLIF; {where}")
+    yield Cell(limit, "at most d + 1", str(plain), verdict_on(plain <= 9), where)
+    yield Cell(free, "a theorem", str(curved), verdict_on(curved > 9), f"a learned PLIF; {where}")
 
 
 def _drawn(results: Path) -> Iterator[Cell]:

@@ -1,6 +1,6 @@
 """Two builds of headlong beside each other: the same calls in turns, one process each, on every level that both have.
 
-    python benchmarks/kernels/in_turns.py OLD/src NEW/src LAYER --hidden FILE:TENSOR results/x86-speeds.json
+    python benchmarks/kernels/x86_speeds.py OLD/src NEW/src LAYER --hidden FILE:TENSOR results/x86-speeds.json
 
 OLD, NEW: trees with their native modules built in place. Every round asks one process and then the other for the same call,
 the order changing from round to round, and a pair's figure for a case is the median over rounds of NEW's time over OLD's. Two
