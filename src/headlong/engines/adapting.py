@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headlong.answers import Promise
+from headlong.answers import Promise, TopK
 from headlong.arrays import as_numpy
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
@@ -36,9 +36,10 @@ from headlong.native import Doubles, Floats
 KEPT, MOST_NUMBERS = 1024, 1 << 22
 """Queries that a plan is made of, or three times the layer's columns; and numbers of float32 that their copies take at most."""
 WATCHED, DRIFT, MOST = 64, 2.0, 8
-"""Watched queries whose mean is expected of the next as many, how many times that is a drift, and how many plans may follow."""
+"""Watched calls whose mean is expected of the next as many, how many times that is a drift, and how many plans may follow."""
 ONE_IN = 8
-"""Calls of which one is watched: most of them should cost nothing more."""
+"""Calls of which one is watched. What they read is added up at once: after other work has emptied the caches, a sum costs a call
+some ten microseconds."""
 NICENESS = 5
 """Of the thread that compiles, where threads have one of their own: a third of a processor's time beside one that is busy. Not
 more than that: it holds the interpreter's lock at times, and all others wait for it while busy processes keep it waiting."""
@@ -126,13 +127,22 @@ class Adapting(Changeable):
         self._queries: Queries | None = None if learned else Queries(engine.layer.dim)
         self._thread: threading.Thread | None = None
         self._starting = OwnLock()
-        self._calls, self._bytes, self._seen = 0, 0.0, 0
+        self._calls = 0
+        self._watched: list[Any] = []  # bytes of calls
         self._expected: float | None = None
         self.adapted = 0
         self.trouble: str | None = None
         self._told = False
 
-    topk = learning(Engine.topk)
+    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
+        """As :meth:`Engine.topk`. Asked once a token, so without :func:`learning`'s way through any arguments: cold, it is slow."""
+        now = self._now
+        found = now.topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
+        self._calls += 1
+        if self._queries is not None or self._calls % ONE_IN == 0:
+            self._learn(hidden, now, found.cost)
+        return found
+
     log_prob = learning(Engine.log_prob)
     lse = learning(Engine.lse)
     sample = learning(Engine.sample)
@@ -214,12 +224,13 @@ class Adapting(Changeable):
         return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
 
     def _watch(self, cost: Any) -> None:
-        """Compares what some hundred queries read with what was expected. Counts of several threads may mix: it is a mean."""
-        self._bytes += float(np.asarray(cost.bytes, np.float64).sum())
-        self._seen += len(cost.bytes)
-        if self._seen < WATCHED:
+        """Compares what the queries of some calls read with what was expected. Those of several threads may mix: it is a mean."""
+        watched = self._watched
+        watched.append(cost.bytes)
+        if len(watched) < WATCHED:
             return
-        mean, self._bytes, self._seen = self._bytes / self._seen, 0.0, 0
+        self._watched = []
+        mean = float(np.concatenate([np.asarray(read, np.float64) for read in watched]).mean())
         if self._expected is None:
             self._expected = mean
         elif mean > DRIFT * self._expected:
@@ -247,7 +258,7 @@ class Adapting(Changeable):
         except Exception as error:  # nobody waits for this thread: whatever it was is told by the next call
             self.trouble = f"{type(error).__name__}: {error}"
             return
-        self._bytes, self._seen, self._expected = 0.0, 0, None
+        self._watched, self._expected = [], None
         self._now, self._queries = engine, None
         self.adapted += 1
 
