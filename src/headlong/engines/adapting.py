@@ -38,8 +38,8 @@ KEPT, MOST_NUMBERS = 1024, 1 << 22
 WATCHED, DRIFT, MOST = 64, 2.0, 8
 """Watched calls whose mean is expected of the next as many, how many times that is a drift, and how many plans may follow."""
 ONE_IN = 8
-"""Calls of which one is watched. What they read is added up at once: after other work has emptied the caches, a sum costs a call
-some ten microseconds."""
+"""Calls of which one is watched. What they read is added up together: with cold caches a sum costs a call some ten
+microseconds."""
 NICENESS = 5
 """Of the thread that compiles, where threads have one of their own: a third of a processor's time beside one that is busy. Not
 more than that: it holds the interpreter's lock at times, and all others wait for it while busy processes keep it waiting."""
@@ -135,7 +135,7 @@ class Adapting(Changeable):
         self._told = False
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
-        """As :meth:`Engine.topk`. Asked once a token, so without :func:`learning`'s way through any arguments: cold, it is slow."""
+        """As :meth:`Engine.topk`. Asked once a token, so it does without :func:`learning`, which is slow with cold caches."""
         now = self._now
         found = now.topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
         self._calls += 1
@@ -224,7 +224,7 @@ class Adapting(Changeable):
         return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
 
     def _watch(self, cost: Any) -> None:
-        """Compares what the queries of some calls read with what was expected. Those of several threads may mix: it is a mean."""
+        """Compares what the queries of some calls read with what was expected. Several threads' may mix: it is a mean."""
         watched = self._watched
         watched.append(cost.bytes)
         if len(watched) < WATCHED:
