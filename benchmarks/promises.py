@@ -80,15 +80,18 @@ def row(layer: str, promise: str, over: str, promised: float, failures: int, tri
 
 def counted(name: str, promise: str, engine: Engine, hidden: Any, true: Exact) -> dict[str, Any]:
     """Ids one a call; a normaliser one a call (``alone``: how many of these failed) and, with other seeds, 64 a call, which is
-    answered another way; with every other seed from a call for ids, which draws fewer rows."""
+    answered another way; with every other seed from a call for ids, which draws other rows (``ways``: failures and trials)."""
     over, eps = " and ".join(sorted(engine.promise.over)), engine.promise.eps
     read = float(np.mean([engine.topk(one[None], K).cost.bytes[0] for one in hidden[:COSTED]]))
-    about = {"share_read": read / (4.0 * engine.layer.vocab * engine.layer.dim)}
+    draws = engine.plan.draws
+    spent = {} if draws is None else {"spends": {"alone": draws.spend, "beside ids": draws.spent_on(K)}}
+    about: dict[str, Any] = spent | {"share_read": read / (4.0 * engine.layer.vocab * engine.layer.dim)}
     if math.isinf(eps):
         found = np.array([engine.topk(one[None], K).logits[0, -1] for one in hidden])
         wrong = int((found < true.least - TIE * (1 + np.abs(true.least))).sum())
         return row(name, promise, over, engine.promise.delta_ids, wrong, len(hidden), **about)
     beyond, worst, alone = 0, 0.0, 0
+    ways: dict[str, list[int]] = {}
     for seed in range(SEEDS):
         reader = Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, threads=1, seed=seed)
         size, of = 64 if seed > 1 else 1, lse_of if seed % 2 else lse_beside_ids
@@ -96,7 +99,10 @@ def counted(name: str, promise: str, engine: Engine, hidden: Any, true: Exact) -
         off = np.abs(lse - true.lse)
         failed = int((~(off <= eps)).sum())
         beyond, worst, alone = beyond + failed, max(worst, float(off.max())), alone + failed * (size == 1)
-    return row(name, promise, over, engine.promise.delta, beyond, SEEDS * len(hidden), worst=worst, alone=alone, **about)
+        counts = ways.setdefault(f"{'beside ids' if of is lse_beside_ids else 'alone'}, {size} a call", [0, 0])
+        counts[:] = counts[0] + failed, counts[1] + len(off)
+    about |= {"worst": worst, "alone": alone, "ways": ways}
+    return row(name, promise, over, engine.promise.delta, beyond, SEEDS * len(hidden), **about)
 
 
 def lse_of(engine: Engine, hidden: Any) -> NDArray[np.float64]:

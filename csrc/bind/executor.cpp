@@ -19,7 +19,7 @@
 namespace headlong {
 namespace {
 
-using Learned = std::optional<std::tuple<double, double, std::vector<double>>>;  // plan.Draws: eps, spend, narrow
+using Learned = std::optional<std::tuple<double, double, std::vector<double>, std::optional<double>>>;  // plan.Draws: eps, spend, narrow, beside
 
 template <typename T>
 nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
@@ -112,16 +112,20 @@ class BoundExecutor {
                               flags(answers, &Answer::dense));
     }
 
-    nb::object try_draws(Doubles hidden, const std::vector<int64_t>& ways, double eps, const std::vector<double>& spends, int tries, int threads,
-                         uint64_t seed) const {
+    nb::object try_draws(Doubles hidden, const std::vector<int64_t>& ways, double eps, const std::vector<std::vector<double>>& spends,
+                         int tries, int threads, uint64_t seed) const {
         const int64_t batch = batch_of(hidden);
-        check(ways.size() <= 4096 && tries >= 1 && tries <= 4096 && spends.size() <= 4096, "1..4096 tries");
+        size_t numbers = 0;
+        check(ways.size() <= 4096 && tries >= 1 && tries <= 4096 && spends.size() == ways.size(), "1..4096 tries, and numbers for each way");
         for (int64_t k : ways) check(k >= 0 && k <= executor_.vocab, "k must be in 0..vocab");
-        for (double spend : spends) check(spend > 0 && std::isfinite(spend), "what is spent is above 0");
+        for (const std::vector<double>& some : spends) {
+            check((numbers += some.size()) <= 4096, "at most 4096 numbers");
+            for (double spend : some) check(spend > 0 && std::isfinite(spend), "what is spent is above 0");
+        }
         Question question = ask(std::nullopt, batch, eps, threads, 0.5, seed);  // that it may fail matters, not how often
         std::vector<double> found;
         unlocked([&] { found = headlong::try_draws(executor_, hidden.data(), batch, question, ways, spends, tries); });
-        return owned(std::move(found), {static_cast<size_t>(batch), spends.size(), ways.size(), static_cast<size_t>(tries)});
+        return owned(std::move(found), {static_cast<size_t>(batch), numbers, static_cast<size_t>(tries)});
     }
 
     nb::object logits(Doubles hidden, Ids ids, int threads) const {
@@ -309,12 +313,13 @@ class BoundExecutor {
         e.deeper.push_back(std::move(to));
     }
 
-    void set_draws(const std::tuple<double, double, std::vector<double>>& draws) {
-        const auto& [eps, spend, narrow] = draws;
-        check(eps > 0 && spend > 0 && std::isfinite(spend), "draws have an eps and a spend above 0");
+    void set_draws(const Learned::value_type& draws) {
+        const auto& [eps, spend, narrow, given] = draws;
+        const double beside = given.value_or(spend);
+        check(eps > 0 && spend > 0 && std::isfinite(spend) && beside > 0 && std::isfinite(beside), "draws have an eps and spends above 0");
         check(narrow.size() == 1 + executor_.deeper.size(), "draws know what is typical of each level's radius");
         for (double part : narrow) check(part > 0 && part <= 1, "what is typical of a radius is at most all of it");
-        executor_.draws = {eps, spend, narrow};
+        executor_.draws = {eps, spend, narrow, beside};
     }
 
     int64_t batch_of(const Doubles& hidden) const {

@@ -65,8 +65,12 @@ struct Deeper {
 
 // How many rows a normaliser within `eps` takes, as queries taught: see plan.Draws and normaliser/by_draws.cpp.
 struct Draws {
-    double eps = 0, spend = 0;   // spend 0: nothing was learned
+    static constexpr int64_t kTaught = 10;  // ids beside which `beside` was learned
+
+    double eps = 0, spend = 0;   // for the normaliser alone; 0: nothing was learned
     std::vector<double> narrow;  // what is typical of each level's radius
+    double beside = 0;           // for one beside ids
+    double spent_on(int64_t k) const { return k == 0 ? spend : beside; }
 };
 
 // A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: what is not in the caches is

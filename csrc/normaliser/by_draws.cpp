@@ -10,8 +10,10 @@
 // looked at closer; then they are scored, or drawn with a chance of what is left of it over a step. (term - b) / u has a variance
 // near one whatever the query, so one number serves them all: `spend` was bounded on queries that chose nothing else
 // (previews/draws.py). Gaps decide what is read; however they are guessed, the estimate has no bias.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "normaliser/betting.h"
@@ -49,9 +51,20 @@ double price_of(const Executor& e, size_t level) {
     return (kCloser * static_cast<double>(closer.bytes) + kPart * static_cast<double>(closer.segments.size() + closer.terms.size())) / e.row_bytes();
 }
 
+// The least logit of the best ids beside which a spend was learned. A call for more of them scores classes whose gaps are counted as if they
+// were drawn: with so little left that a few points do, one that falls on a wide error fails more often than was learned.
+double least_taught(const std::vector<Scored>& scored, int64_t k) {
+    if (k <= Draws::kTaught || static_cast<int64_t>(scored.size()) <= Draws::kTaught) return kNone;
+    std::vector<double> z;
+    for (const Scored& s : scored) z.push_back(s.z);
+    std::nth_element(z.begin(), z.begin() + (Draws::kTaught - 1), z.end(), std::greater<>());
+    return z[Draws::kTaught - 1];
+}
+
 // What the look's own sums say before any class is weighed: the step, and from which gap on a class is worth a row, or a closer look, which
 // costs a part of one and leaves a part of the gap.
-void guess(const Executor& e, const Look& look, int q, const std::vector<Scored>& scored, double beta, double shift, const Draws& draws, Line& line) {
+void guess(const Executor& e, const Look& look, int q, const std::vector<Scored>& scored, const Question& question, double shift, double spend, Line& line) {
+    const double beta = question.beta, least = least_taught(scored, question.k);
     const Masses& masses = look.masses[q];
     const double fade = std::exp(masses.shift - shift);
     double known = masses.sums.centre * fade, gaps = masses.sums.moved * fade;
@@ -59,25 +72,25 @@ void guess(const Executor& e, const Look& look, int q, const std::vector<Scored>
         const double est = look.est[q * e.padded + s.id], rad = look.rad.empty() ? look.prepared.radius[q].at(s.id) : look.rad[s.id];
         const double mass = std::exp(e.linked(est) * beta - shift);
         known -= mass;
-        gaps -= mass * (e.linked(est + rad) - e.linked(est)) * beta;
+        if (s.z >= least) gaps -= mass * (e.linked(est + rad) - e.linked(est)) * beta;
     }
     known = line.known = line.exact + std::max(known, 0.0);
-    const double found = draws.narrow[0] * gaps / (line.aim * known);
+    const double found = e.draws.narrow[0] * gaps / (line.aim * known);
     double r = found < kWidest ? std::max(found, 0.0) : kWidest;
-    const double worth = line.aim * known / (draws.spend * (2 * r + 1));
-    line.step = line.aim * known / (draws.spend * (r + 1));
+    const double worth = line.aim * known / (spend * (2 * r + 1));
+    line.step = line.aim * known / (spend * (r + 1));
     for (size_t level = 0; level < e.deeper.size(); ++level) {
         const double left = left_by(e, look, q, level);
         line.edges.push_back(static_cast<float>(std::min(1e37, price_of(e, level) / (1 - left) * worth)));
         r *= left;
     }
     line.edges.push_back(static_cast<float>(worth));
-    line.likely = draws.spend * (r * r + r);
+    line.likely = spend * (r * r + r);
 }
 
 }  // namespace
 
-Line start_line(const Executor& e, Look& look, int q, const Question& question, const Draws& draws, const std::vector<Scored>& scored) {
+Line start_line(const Executor& e, Look& look, int q, const Question& question, double spend, const std::vector<Scored>& scored) {
     Line line;
     const double* hidden = &look.hidden[q * e.dim];
     double shift = look.masses[q].shift;
@@ -87,7 +100,7 @@ Line start_line(const Executor& e, Look& look, int q, const Question& question, 
     line.lost = allow_float32(e, hidden, question, line.w);
     line.aim = question.eps - fixed - line.lost;
     for (const Scored& s : scored) line.exact += std::exp(e.linked(s.z) * question.beta - shift);
-    guess(e, look, q, scored, question.beta, shift, draws, line);
+    guess(e, look, q, scored, question, shift, spend, line);
     line.exact = take_out(e, look, q, scored, question.beta, &line.w.shift);
     for (const Scored& s : scored)
         if (!look.gaps.empty()) look.gaps[s.id / kBlock] = std::numeric_limits<float>::quiet_NaN();  // the sum of its block has it
@@ -260,7 +273,7 @@ bool learned(const Executor& e, const Look& look, int q, const Question& questio
 Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
             Answer& answer) {
     using namespace lines;
-    Line line = start_line(e, look, q, question, e.draws, scored);
+    Line line = start_line(e, look, q, question, e.draws.spent_on(question.k), scored);
     if (!(line.likely < most_rows(e, look))) return Status::finish_densely;
     const double* hidden = &look.hidden[q * e.dim];
     const uint64_t key = key_of(hidden, e.dim, question.seed);

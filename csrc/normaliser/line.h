@@ -90,7 +90,7 @@ class Rows {
 inline int64_t chunks_of(const Executor& e) { return (e.padded + kChunk - 1) / kChunk; }
 
 // The step, and what is taken out of the look for it.
-Line start_line(const Executor& e, Look& look, int q, const Question& question, const Draws& draws, const std::vector<Scored>& scored);
+Line start_line(const Executor& e, Look& look, int q, const Question& question, double spend, const std::vector<Scored>& scored);
 // The sums of a chunk's gaps; what is wide in it, and closer looks at that.
 void weigh_chunk(const Executor& e, const Look& look, int q, double beta, int64_t c, Line& line, std::vector<Wide>& wide);
 void look_closer(const Executor& e, const Look& look, int q, double beta, Line& line, size_t level, std::vector<Wide>& wide, double* bytes);

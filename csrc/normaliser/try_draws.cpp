@@ -18,14 +18,17 @@ using namespace lines;
 
 constexpr int64_t kAtOnce = 64, kKept = 1 << 22;  // queries, and the logits of theirs that are kept at a time
 
-// What is tried: the ways to ask, as how many ids each wants beside the normaliser.
+// What is tried: the ways to ask, as how many ids each wants beside the normaliser, and the numbers that each of them tries.
 struct Tries {
     const std::vector<int64_t>& ways;
-    const std::vector<double>& spends;
+    const std::vector<std::vector<double>>& spends;
     int tries;
 
-    size_t each() const { return spends.size() * ways.size() * static_cast<size_t>(tries); }
-    size_t at(size_t spend, size_t way) const { return (spend * ways.size() + way) * static_cast<size_t>(tries); }
+    size_t each() const {
+        size_t numbers = 0;
+        for (const auto& some : spends) numbers += some.size();
+        return numbers * static_cast<size_t>(tries);
+    }
 };
 
 // The look of one query as it was before anything was drawn from it.
@@ -61,9 +64,7 @@ double exact_lse(const Executor& e, const double* z, double beta) {
 // How far off the estimates of one number and way are.
 void try_spend(const Executor& e, Look& look, const Question& question, double spend, const std::vector<Scored>& scored, const Truth& truth,
                const Fresh& fresh, int tries, double* out) {
-    Draws draws = e.draws;
-    draws.spend = spend;
-    Line line = start_line(e, look, 0, question, draws, scored);
+    Line line = start_line(e, look, 0, question, spend, scored);
     if (line.likely < most_rows(e, look)) {
         const double* hidden = look.hidden.data();
         const uint64_t key = key_of(hidden, e.dim, question.seed);
@@ -90,7 +91,7 @@ void try_spend(const Executor& e, Look& look, const Question& question, double s
     fresh.put_back(look, line, scored);
 }
 
-// One query, asked in every way: [spends][ways][tries].
+// One query, asked in every way: [the numbers of all ways, one way after the other][tries].
 void try_one(const Executor& e, const double* hidden, int64_t row, Question question, const Tries& all, const Truth& truth, double* out) {
     const auto looked = [&](int64_t k) {
         question.k = k;
@@ -101,7 +102,7 @@ void try_one(const Executor& e, const double* hidden, int64_t row, Question ques
         look_at_all(e, look, question);
         return look;
     };
-    for (size_t way = 0; way < all.ways.size(); ++way) {
+    for (size_t way = 0; way < all.ways.size(); out += all.spends[way++].size() * static_cast<size_t>(all.tries)) {
         Look look = looked(all.ways[way]);
         Answer answer;
         std::vector<Scored> scored;
@@ -111,15 +112,15 @@ void try_one(const Executor& e, const double* hidden, int64_t row, Question ques
         const Interval sure = normaliser(e, look, 0, question, scored, est, upper);
         if (sure.error + dot_error(e, look.hidden.data()) <= question.eps || !learned(e, look, 0, question)) continue;
         const Fresh fresh(look);
-        for (size_t s = 0; s < all.spends.size(); ++s)
-            try_spend(e, look, question, all.spends[s], scored, truth, fresh, all.tries, out + all.at(s, way));
+        for (size_t s = 0; s < all.spends[way].size(); ++s)
+            try_spend(e, look, question, all.spends[way][s], scored, truth, fresh, all.tries, out + s * static_cast<size_t>(all.tries));
     }
 }
 
 }  // namespace
 
 std::vector<double> try_draws(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                              const std::vector<int64_t>& ways, const std::vector<double>& spends, int tries) {
+                              const std::vector<int64_t>& ways, const std::vector<std::vector<double>>& spends, int tries) {
     const Tries all{ways, spends, tries};
     std::vector<double> out(static_cast<size_t>(count) * all.each(), std::numeric_limits<double>::quiet_NaN());
     const int64_t at_once = std::max<int64_t>(1, std::min(kAtOnce, kKept / e.vocab));

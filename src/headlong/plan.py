@@ -137,14 +137,21 @@ class Draws(NamedTuple):
     """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/draws.py``.
 
     ``eps``     the promise that they were taught for: calls that ask for another one do without
-    ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms
+    ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms, for
+                the normaliser alone
     ``narrow``  what is typical of each level's radius, as a share of it; of blocks: of an open block's classes, and of closer
                 looks
+    ``beside``  in place of ``spend`` where the best ids are wanted, too, which are scored first; None: as many
     """
 
     eps: float
     spend: float
     narrow: tuple[float, ...]
+    beside: float | None = None
+
+    def spent_on(self, k: int) -> float:
+        """The number of a call for ``k`` ids; 0: for the normaliser alone."""
+        return self.spend if k == 0 or self.beside is None else self.beside
 
 
 class Blocks(NamedTuple):

@@ -27,6 +27,7 @@ from headlong.errors import (
     VersionError,
     WrongLayerError,
 )
+from headlong.plan import Draws
 from headlong.store import open_file, write_file
 
 METHOD_NAMES = ("full", "cascade", "svd", "adaptive")
@@ -228,6 +229,24 @@ def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
     edited(path, edit)
     with pytest.raises(error):
         hl.load(path)
+
+
+def test_rows_of_either_way_to_ask_come_back_and_older_files_have_one_number(tmp_path: Path) -> None:
+    saved, hidden = engine("cascade")
+    path, draws = tmp_path / "head.safetensors", Draws(0.125, 2.0, (0.1,) * len(saved.plan.levels), 3.0)
+    kept = Engine(saved.layer, saved.method, saved.plan._replace(draws=draws), saved.norms, saved.promise, seed=9)
+    kept.save(path)
+    same = hl.load(path)
+    assert isinstance(same, Engine) and same.plan.draws == draws
+    assert (same.topk(hidden, 3).lse == kept.topk(hidden, 3).lse).all()
+    edited(path, lambda r, t, m: r.update(draws=r["draws"][:3]))
+    older = hl.load(path)
+    assert isinstance(older, Engine) and older.plan.draws == draws._replace(beside=None)
+    assert older.plan.draws.spent_on(0) == older.plan.draws.spent_on(10) == 2.0
+    for wrong in ([-1.0], ["much"], ["inf"], [[1.0]], [0], [1.0, 1.0]):
+        edited(path, lambda r, t, m: r.update(draws=[*r["draws"][:3], *wrong]))  # noqa: B023
+        with pytest.raises(MalformedFileError):
+            hl.load(path)
 
 
 def test_damaged_weights_and_codes_end_in_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from headlong.engines.base import Engine
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
 from headlong.previews.calibrated_radii import controlled
-from headlong.previews.draws import AROUND, LEAST, LEAST_SPEND, TRIES, learned_spend
+from headlong.previews.draws import AROUND, LEAST, LEAST_SPEND, TRIES, Trial, learned_spends
 from oracle import truth
 from plans import decaying
 
@@ -54,68 +54,80 @@ def test_the_next_query_fails_at_most_as_often(delta: float) -> None:
     assert np.mean(rates) <= delta * 1.02 and np.mean(rates) > delta / 4
 
 
+def normal(rng: np.random.Generator, *wide: float) -> Trial:
+    """Errors that are normal, a hundredth of ``wide`` and of each query's own width at a spend of one: one for each way."""
+
+    def errors(hidden: np.ndarray, spends: list[list[float]], tries: int) -> list[np.ndarray]:
+        noise = [rng.standard_normal((len(hidden), len(some), tries)) for some in spends]
+        size = 0.01 * hidden[:, :1, None]
+        return [np.abs(one * size * each / np.sqrt(some)[:, None]) for one, each, some in zip(wide, noise, spends, strict=True)]
+
+    return errors
+
+
 def test_what_is_learned_follows_the_spread() -> None:
     rng = np.random.default_rng(6)
-
-    def trial(spread: float):  # type: ignore[no-untyped-def]
-        def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-            noise = rng.standard_normal((len(hidden), len(spends), 1, tries))
-            return np.abs(spread * noise / np.sqrt(np.array(spends)[:, None, None]))
-
-        return errors
-
-    vectors = np.zeros((4000, 1))
-    small, large = (learned_spend(trial(spread), vectors[:256], vectors, 0.01, 0.01) for spread in (0.01, 0.02))
+    vectors = np.ones((4000, 1))
+    small, large = (learned_spends(normal(rng, wide), 1, vectors[:256], vectors, 0.01, 0.01) for wide in (1.0, 2.0))
     assert small is not None and large is not None
-    assert large / small == pytest.approx(4, rel=0.35)
-    assert 6.63 < small < 6.63 * max(AROUND), "2.576 squared, where the variance is one"
+    assert large[0] / small[0] == pytest.approx(4, rel=0.35)
+    assert 6.63 < small[0] < 6.63 * max(AROUND), "2.576 squared, where the variance is one"
 
 
 def test_queries_of_unlike_spread_are_promised_near_the_rate() -> None:
     """Where few queries are wide, one variance for all tells little of how often one is beyond; the rate is near it."""
     rng = np.random.default_rng(7)
-
-    def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-        noise = rng.standard_normal((len(hidden), len(spends), 1, tries))
-        return np.abs(0.01 * hidden[:, :1, None, None] * noise / np.sqrt(np.array(spends)[:, None, None]))
-
+    errors = normal(rng, 1.0)
     vectors = rng.lognormal(0, 0.3, (3256, 1))
-    spend = learned_spend(errors, vectors[:256], vectors[256:], 0.01, 0.001)
-    assert spend is not None
+    spends = learned_spends(errors, 1, vectors[:256], vectors[256:], 0.01, 0.001)
+    assert spends is not None
     asked = rng.lognormal(0, 0.3, (20000, 1))
-    rate = float((errors(asked, [spend], 50) > 0.01).mean())
+    rate = float((errors(asked, [spends], 50)[0] > 0.01).mean())
     assert 0.001 / 8 < rate < 0.001 * 1.2
 
 
+@pytest.mark.parametrize("delta", [0.01, 0.001])
+def test_each_way_to_ask_is_promised_near_the_rate_by_itself(delta: float) -> None:
+    """One way is half as wide as the other: it takes a quarter as many rows, and fails neither more often nor hardly ever."""
+    ratios, rates = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(100 + seed)
+        errors = normal(rng, 0.5, 1.0)
+        vectors = rng.lognormal(0, 0.3, (256 + 3000, 1))
+        spends = learned_spends(errors, 2, vectors[:256], vectors[256:], 0.01, delta)
+        assert spends is not None
+        ratios.append(spends[1] / spends[0])
+        asked = rng.lognormal(0, 0.3, (20000, 1))
+        rates.append([float((each > 0.01).mean()) for each in errors(asked, [[one] for one in spends], 25)])
+    assert np.mean(ratios) == pytest.approx(4, rel=0.15)
+    mean = np.mean(rates, axis=0)
+    assert (mean < delta).all() and (mean > delta / 5).all(), mean
+
+
 def test_either_way_to_ask_keeps_the_rate() -> None:
-    """Where one way is wider, its errors say what is spent: the other's small ones do not make up for them."""
+    """Where one way is wider, its own errors say what it spends: the other's small ones do not make up for them."""
     rng = np.random.default_rng(8)
-
-    def errors(*wide: float):  # type: ignore[no-untyped-def]
-        def tried(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-            noise = rng.standard_normal((len(hidden), len(spends), len(wide), tries))
-            return np.abs(0.01 * np.array(wide)[:, None] * noise / np.sqrt(np.array(spends)[:, None, None]))
-
-        return tried
-
-    vectors = np.zeros((3256, 1))
-    both, worse = (learned_spend(errors(*wide), vectors[:256], vectors[256:], 0.01, 0.01) for wide in ((0.1, 1.0), (1.0,)))
-    assert both is not None and worse is not None and both == pytest.approx(worse, rel=0.2)
+    vectors = np.ones((3256, 1))
+    both, worse = (
+        learned_spends(normal(rng, *wide), len(wide), vectors[:256], vectors[256:], 0.01, 0.01) for wide in ((0.1, 1.0), (1.0,))
+    )
+    assert both is not None and worse is not None and both[1] == pytest.approx(worse[0], rel=0.2)
+    assert both[0] < 0.1 * both[1]
 
 
 def test_nothing_is_learned_of_errors_that_no_number_of_rows_cures() -> None:
-    def biased(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-        return np.full((len(hidden), len(spends), 2, tries), 1.0)
+    def biased(hidden: np.ndarray, spends: list[list[float]], tries: int) -> list[np.ndarray]:
+        return [np.full((len(hidden), len(some), tries), way) for way, some in enumerate(spends)]
 
-    assert learned_spend(biased, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01) is None
+    assert learned_spends(biased, 2, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01) is None
 
 
 def test_what_is_proved_costs_next_to_nothing() -> None:
-    def silent(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
-        return np.full((len(hidden), len(spends), 2, tries), np.nan)
+    def silent(hidden: np.ndarray, spends: list[list[float]], tries: int) -> list[np.ndarray]:
+        return [np.full((len(hidden), len(some), tries), np.nan) for some in spends]
 
-    spend = learned_spend(silent, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01)
-    assert spend is not None and 0 < spend < 0.1
+    spends = learned_spends(silent, 2, np.zeros((9, 1)), np.zeros((4000, 1)), 0.01, 0.01)
+    assert spends is not None and all(0 < spend < 0.1 for spend in spends)
 
 
 def test_numbers_are_given_up_only_where_they_fail() -> None:
@@ -123,18 +135,21 @@ def test_numbers_are_given_up_only_where_they_fail() -> None:
     kept = set()
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        beyond = rng.random((LEAST, len(AROUND), 2, TRIES)) < np.geomspace(0.002, 0.03, len(AROUND))[:, None, None]
+        beyond = rng.random((2, LEAST, len(AROUND), TRIES)) < np.geomspace(0.002, 0.03, len(AROUND))[:, None]
 
-        def errors(hidden: np.ndarray, spends: list[float], tries: int) -> np.ndarray:
+        def errors(hidden: np.ndarray, spends: list[list[float]], tries: int) -> list[np.ndarray]:
             if tries > TRIES:  # what those say that choose: the least is likely
-                return np.zeros((len(hidden), 1, 2, tries))
-            return np.where(beyond[hidden[:, 0].astype(int), : len(spends)], 1.0, 0.0)  # noqa: B023
+                return [np.zeros((len(hidden), 1, tries)) for _ in spends]
+            return [
+                np.where(some[hidden[:, 0].astype(int), : len(numbers)], 1.0, 0.0)
+                for some, numbers in zip(beyond, spends, strict=True)  # noqa: B023
+            ]
 
-        alone = [controlled(beyond[:, :, way].mean(axis=2), 0.01) for way in range(2)]
-        last = None if None in alone else min(alone)  # type: ignore[type-var]
-        found = learned_spend(errors, np.zeros((64, 1)), np.arange(float(LEAST))[:, None], 0.01, 0.01)
-        kept.add(last)
-        assert found == (None if last is None else pytest.approx(LEAST_SPEND * AROUND[last]))
+        alone = [controlled(way.mean(axis=2), 0.01) for way in beyond]
+        found = learned_spends(errors, 2, np.zeros((64, 1)), np.arange(float(LEAST))[:, None], 0.01, 0.01)
+        kept.update(alone)
+        taken = [LEAST_SPEND * AROUND[last] for last in alone if last is not None]
+        assert found == (pytest.approx(taken) if len(taken) == 2 else None)
     assert len(kept) > 1
 
 
@@ -153,14 +168,16 @@ def test_tries_are_as_far_off_as_calls(level: str, monkeypatch: pytest.MonkeyPat
         if level == native.REFERENCE
         else native.executor(*parts, layer.link.lowered(), engine.plan, level)
     )
-    tried = teacher.try_draws(some, [0, 10], 0.05, [4 * engine.plan.draws.spend, engine.plan.draws.spend], 48, 1, 7)
-    drawn = np.isfinite(tried).all(axis=(1, 2, 3))
-    assert tried.shape == (12, 2, 2, 48) and drawn.sum() >= 6
+    spend = engine.plan.draws.spend
+    tried = teacher.try_draws(some, [0, 10], 0.05, [[4 * spend, spend], [engine.plan.draws.spent_on(10)]], 48, 1, 7)
+    drawn = np.isfinite(tried).all(axis=(1, 2))
+    assert tried.shape == (12, 3, 48) and drawn.sum() >= 6
     seeds = [Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, seed=seed) for seed in range(48)]
     exact = truth(layer, some).lse
-    called = np.stack([one.lse(row[None]).lse - exact[i] for one in seeds for i, row in enumerate(some)]).reshape(48, 12)
-    alone, more = (np.sqrt((tried[drawn, spend, 0] ** 2).mean()) for spend in (1, 0))
-    assert alone == pytest.approx(np.sqrt((called[:, drawn] ** 2).mean()), rel=0.2)
+    more, alone, beside = (np.sqrt((tried[drawn, number] ** 2).mean()) for number in range(3))
+    for way, off in ((lambda one, row: one.lse(row).lse, alone), (lambda one, row: one.topk(row, 10).lse, beside)):
+        called = np.stack([way(one, row[None]) - exact[i] for one in seeds for i, row in enumerate(some)]).reshape(48, 12)
+        assert off == pytest.approx(np.sqrt((called[:, drawn] ** 2).mean()), rel=0.2)
     assert more < 0.75 * alone, "four times the rows, half as far off"
 
 

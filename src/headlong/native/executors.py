@@ -66,10 +66,11 @@ class Teacher(Executor, Protocol):
     """An executor that can say what it would answer if more or fewer rows were drawn."""
 
     def try_draws(
-        self, hidden: Doubles, ways: list[int], eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
-    ) -> Doubles:
-        """How far off estimates of normalisers are ``[batch, spends, ways, tries]``, NaN where nothing is drawn; as many ids
-        are found first as each of ``ways`` says"""
+        self, hidden: Doubles, ways: list[int], eps: float, spends: list[list[float]], tries: int, threads: int = 0,
+        seed: int = 0,
+    ) -> Doubles:  # fmt: skip
+        """How far off estimates of normalisers are ``[batch, numbers, tries]``, NaN where nothing is drawn; as many ids are
+        found first as each of ``ways`` says, and ``spends`` has the numbers that each of them tries"""
 
 
 def executor(

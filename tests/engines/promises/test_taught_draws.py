@@ -13,6 +13,7 @@ from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from headlong.plan import Draws
 from oracle import truth
+from rates import check_rate
 
 VOCAB, DIM, K, EPS, DELTA = 6000, 96, 10, 0.05, 0.05
 CALIBRATION, ASKED = 800, 100
@@ -37,11 +38,11 @@ class Case:
         assert isinstance(found, Engine) and found.plan.draws is not None and len(found.plan.levels) == 2
         self.engine = found
 
-    def drawn(self, draws: Draws, seed: int = 0, threads: int = 1) -> Any:
-        """The normalisers of all vectors, one a call, and the rows that they took."""
+    def drawn(self, draws: Draws, seed: int = 0, threads: int = 1, k: int = K) -> Any:
+        """The normalisers of all vectors, one a call, beside ``k`` ids, and the rows that they took."""
         one, plan = self.engine, self.engine.plan._replace(draws=draws)
         engine = Engine(self.layer, one.method, plan, one.norms, one.promise, threads=threads, seed=seed)
-        found = [engine.topk(row[None], K) for row in self.asked]
+        found: list[Any] = [engine.topk(row[None], k) if k else engine.lse(row[None]) for row in self.asked]
         assert not any(answer.cost.dense[0] for answer in found)
         return np.concatenate([answer.lse for answer in found]), np.concatenate([answer.cost.rows for answer in found])
 
@@ -87,3 +88,33 @@ def test_what_would_take_too_many_rows_is_read_densely(case: Case) -> None:
     found = Engine(case.layer, one.method, plan, one.norms, one.promise, threads=1).lse(case.asked[:3])
     assert found.cost.dense.all() or native.isa() == native.REFERENCE
     assert np.abs(found.lse - case.lse[:3]).max() < EPS
+
+
+def test_each_way_to_ask_draws_its_own_number_of_rows(case: Case) -> None:
+    """What is spent beside ids does not move the normaliser alone, nor the other way round."""
+    narrow = (0.1, 0.1)
+    few, many, apart = Draws(EPS, 0.5, narrow), Draws(EPS, 32.0, narrow), Draws(EPS, 0.5, narrow, 32.0)
+    for draws, k, same in ((apart, K, many), (apart, 0, few), (Draws(EPS, 32.0, narrow, 0.5), K, few)):
+        one, other = case.drawn(draws, k=k), case.drawn(same, k=k)
+        assert (one[0] == other[0]).all() and (one[1] == other[1]).all()
+    assert few.spent_on(0) == few.spent_on(1) == 0.5 and (apart.spent_on(0), apart.spent_on(K)) == (0.5, 32.0)
+
+
+def test_more_ids_than_were_learned_with_are_no_further_off(case: Case) -> None:
+    """They leave less to draw, but no fewer points for what is left: a few points seldom say how wide the rest is."""
+    draws = Draws(EPS, 3.0, (0.05, 0.05))
+    off = {k: np.stack([case.drawn(draws, seed, k=k)[0] - case.lse for seed in range(12)]) for k in (K, 40, 400)}
+    for k in (40, 400):
+        assert np.sqrt((off[k] ** 2).mean()) < 0.95 * np.sqrt((off[K] ** 2).mean())
+        assert np.quantile(np.abs(off[k]), 0.99) < np.quantile(np.abs(off[K]), 0.99)
+
+
+def test_either_way_fails_near_its_rate_and_no_more_often(case: Case) -> None:
+    """On vectors that chose nothing, each way by itself: binomial limits, and not hardly ever."""
+    rng = np.random.default_rng(77)
+    asked = 2.0 * rng.standard_normal((1500, DIM)) * np.arange(1, DIM + 1.0) ** -0.5
+    lse = truth(case.layer, asked).lse
+    for way in (lambda row: case.engine.lse(row).lse, lambda row: case.engine.topk(row, K).lse):
+        failures = int((np.abs(np.concatenate([way(row[None]) for row in asked]) - lse) > EPS).sum())
+        check_rate(failures, len(asked), DELTA)
+        assert failures > DELTA / 10 * len(asked), failures

@@ -17,7 +17,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Draws, Plan
 from headlong.previews.block_choice import LESS, look_bytes
-from headlong.previews.draws import Trial, first_spend, learned_spend
+from headlong.previews.draws import Trial, first_spend, learned_spends
 from headlong.previews.int8 import logits_of
 
 CLOSE = 100
@@ -43,22 +43,22 @@ def taught_by_blocks(
     if _read(layer, teacher, blocks, promise, few[:JUDGES], share) > LESS * look_bytes(plan):  # before thousands are tried
         return blocks._replace(draws=None)
     trial = _trial(teacher, native.blocks(layer.weight, layer.bias, blocks, share, level), promise.eps, threads)
-    spend = learned_spend(trial, few, bounded_by, promise.eps, promise.delta, promise.delta)
-    if spend is None or blocks.draws is None:
+    spends = learned_spends(trial, 1, few, bounded_by, promise.eps, promise.delta, promise.delta)
+    if spends is None or blocks.draws is None:
         return blocks._replace(draws=None)
-    found = blocks._replace(draws=blocks.draws._replace(spend=spend))
+    found = blocks._replace(draws=blocks.draws._replace(spend=spends[0]))
     worth = _read(layer, teacher, found, promise, few[:JUDGES], share) <= LESS * look_bytes(plan)
     return found if worth else blocks._replace(draws=None)
 
 
 def _trial(teacher: Any, search: Any, eps: float, threads: int) -> Trial:
-    """How far estimates are off, NaN where blocks do not answer."""
+    """How far estimates are off, NaN where blocks do not answer: they look for the best ids however they are asked, one way."""
 
-    def trial(hidden: Doubles, spends: list[float], tries: int) -> Doubles:
+    def trial(hidden: Doubles, spends: list[list[float]], tries: int) -> list[Doubles]:
         some = np.ascontiguousarray(hidden)
         exact, error = (part[:, None, None] for part in teacher.lse(some, eps / CLOSE, None, True, threads)[:2])
-        found = native.try_block_draws(teacher.capsule, search.capsule, some, eps, spends, tries, threads, 0)
-        return np.asarray(error + np.abs(found - exact))[:, :, None]
+        found = native.try_block_draws(teacher.capsule, search.capsule, some, eps, spends[0], tries, threads, 0)
+        return [np.asarray(error + np.abs(found - exact))]
 
     return trial
 

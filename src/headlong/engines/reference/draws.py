@@ -2,7 +2,7 @@
 
     b_i = exp(link(estimate_i)),   u_i = exp(link(estimate_i + narrow * radius_i)) - b_i
     the widest u are scored; the others' are a line, on each n-th of which one point falls:
-    n = spend * (r^2 + r),   r = sum u / (eps * sum)
+    n = spend * (r^2 + r),   r = sum u / (eps * sum)         u of scored classes beyond the TAUGHT best are in this sum, too
     sum of terms ~ exact + sum b + (sum u) * mean (term - b) / u
 
 The native executor also looks more closely at wide classes before it scores them; here rows follow at once, and the noise is
@@ -16,13 +16,17 @@ import zlib
 
 import numpy as np
 
-from headlong.engines.reference.query import Doubles, Query, logits
+from headlong.engines.reference.query import Doubles, Query, logits, radii
 from headlong.plan import Draws
 
+TAUGHT = 10
+"""Ids beside which ``draws.beside`` was learned; ``csrc/executor/plan.h`` has the same."""
 
-def estimates(query: Query, draws: Draws, seeds: list[int]) -> list[float] | None:
-    """What each sample says of the normaliser; None where so many rows would have to be read that all of them are cheaper."""
-    eps, spend, _ = draws
+
+def estimates(query: Query, draws: Draws, k: int, seeds: list[int]) -> list[float] | None:
+    """What each sample says of the normaliser, asked beside ``k`` ids; None where so many rows would have to be read that all
+    of them are cheaper."""
+    eps, spend = draws.eps, draws.spent_on(k)
     link, live = query.matrix.link, np.flatnonzero(query.live)
     scored = query.scored[live]
     middle = link(query.estimate[live])
@@ -33,7 +37,8 @@ def estimates(query: Query, draws: Draws, seeds: list[int]) -> list[float] | Non
     gap[scored] = 0.0
     middle = np.exp(middle - shift)
     order = np.argsort(-gap, kind="stable")
-    rest = gap[order][::-1].cumsum()[::-1]
+    more = _beyond_taught(query, draws, live[scored], shift) if k > TAUGHT else 0.0
+    rest = gap[order][::-1].cumsum()[::-1] + more
     with np.errstate(invalid="ignore"):
         r = rest / (eps * middle.sum())
         rows = np.arange(len(order)) + np.where(np.isfinite(rest), spend * (r * r + r), np.inf)
@@ -46,8 +51,18 @@ def estimates(query: Query, draws: Draws, seeds: list[int]) -> list[float] | Non
     middle[wide], gap[wide] = 0.0, 0.0
     known = exact + float(middle[~scored].sum())
     total = float(gap.sum())
-    count = math.ceil(spend * ((total / (eps * known)) ** 2 + total / (eps * known))) if total > 0 else 0
+    r = (total + more) / (eps * known)
+    count = math.ceil(spend * (r * r + r) * total / (total + more)) if total > 0 else 0
     return [shift + math.log(max(known + total * _mean(query, live, middle, gap, shift, count, seed), exact)) for seed in seeds]
+
+
+def _beyond_taught(query: Query, draws: Draws, scored: np.ndarray, shift: float) -> float:
+    """The gaps that the first look left of what was scored, but for the best."""
+    some = scored[np.argsort(-query.estimate[scored], kind="stable")[TAUGHT:]]
+    radius = draws.narrow[0] * radii(query.matrix.plan.levels[0], query.halves, some)
+    link, z = query.matrix.link, query.estimate[some]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float((np.exp(link(z + radius) - shift) - np.exp(link(z) - shift)).sum())
 
 
 def _mean(query: Query, live: np.ndarray, middle: Doubles, gap: Doubles, shift: float, count: int, seed: int) -> float:

@@ -149,7 +149,7 @@ class Executor:
         for query in self._queries(hidden, mask, dense, k):
             ids = top(query, k)
             values = query.estimate[ids]
-            lse, error = self._normaliser(query, eps, mask, delta, seed)
+            lse, error = self._normaliser(query, k, eps, mask, delta, seed)
             log_probs = self.matrix.link(values) - (lse if math.isfinite(lse) else 0.0)
             ranked = (_pad(values, k, -np.inf), _pad(ids, k, -1), _pad(log_probs, k, -np.inf))
             answers.append((*ranked, lse, error, query.proves, *_cost(query)))
@@ -160,32 +160,35 @@ class Executor:
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
         queries = self._queries(hidden, mask, dense, 0)
-        found = ((*self._normaliser(query, eps, mask, delta, seed), *_cost(query)) for query in queries)
+        found = ((*self._normaliser(query, 0, eps, mask, delta, seed), *_cost(query)) for query in queries)
         return _columns(list(found), ("f",), ("f",), *_COST)
 
     def try_draws(
-        self, hidden: Doubles, ways: list[int], eps: float, spends: list[float], tries: int, threads: int = 0, seed: int = 0
-    ) -> Doubles:
-        """``[batch, spends, ways, tries]``: how far off each normaliser is, if draws cost what ``spends`` say and as many
-        ids are found first as ``ways`` say; NaN: none are made."""
-        found = np.full((len(hidden), len(spends), len(ways), tries), np.nan)
+        self, hidden: Doubles, ways: list[int], eps: float, spends: list[list[float]], tries: int, threads: int = 0,
+        seed: int = 0,
+    ) -> Doubles:  # fmt: skip
+        """``[batch, numbers, tries]``: how far off each normaliser is, if as many ids are found first as ``ways`` say and draws
+        cost what the ``spends`` of each way say, those of the first way first; NaN: none are made."""
+        found = np.full((len(hidden), sum(map(len, spends)), tries), np.nan)
         draws, seeds = self.matrix.plan.draws, [seed + t for t in range(tries)]
         assert draws is not None
         exact, error = self.lse(hidden, 0.0, None, True, threads)[:2]
-        for way, k in enumerate(ways):
+        start = 0
+        for k, some in zip(ways, spends, strict=True):
             for b, query in enumerate(self._queries(hidden, None, False, k)):
                 top(query, k)
-                for s, spend in enumerate(spends if not query.dense else []):
-                    values = estimates(query.again(), Draws(eps, spend, draws.narrow), seeds)
+                for s, spend in enumerate(some if not query.dense else []):
+                    values = estimates(query.again(), Draws(eps, spend, draws.narrow), k, seeds)
                     if values is not None:
-                        found[b, s, way] = error[b] + np.abs(np.array(values) - exact[b])
+                        found[b, start + s] = error[b] + np.abs(np.array(values) - exact[b])
+            start += len(some)
         return found
 
-    def _normaliser(self, query: Query, eps: float, mask: Mask, delta: float, seed: int) -> tuple[float, float]:
+    def _normaliser(self, query: Query, k: int, eps: float, mask: Mask, delta: float, seed: int) -> tuple[float, float]:
         """From as many rows as queries taught, where they were asked the same; else proved."""
         draws = self.matrix.plan.draws
         if draws is not None and eps == draws.eps and delta > 0 and mask is None and not query.dense:
-            values = estimates(query, draws, [seed])
+            values = estimates(query, draws, k, [seed])
             if values is not None:
                 return values[0], eps
         return normaliser(query, eps)

@@ -44,7 +44,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "answers": [list(pair) for pair in blocks.answers],
         "least": blocks.least if math.isfinite(blocks.least) else 0.0,
         **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
-        **({} if blocks.draws is None else {"draws": blocks.draws}),
+        **({} if blocks.draws is None else {"draws": blocks.draws[:3]}),
         **({"typical": True} if blocks.rest is None and blocks.rest_lost is not None else {}),
     }
 

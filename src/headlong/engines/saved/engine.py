@@ -215,10 +215,13 @@ class _Record:
         record = self.data.get("draws")  # files from before there were any have no word of them
         if record is None:
             return None
-        eps, spend, narrow = record
-        draws = Draws(_number(eps), _number(spend), tuple(_number(part) for part in narrow))
+        if len(record) == 3:  # from before each way to ask had its own: one number for both
+            record = [*record, None]
+        eps, spend, narrow, beside = record
+        own = None if beside is None else _number(beside)
+        draws = Draws(_number(eps), _number(spend), tuple(_number(part) for part in narrow), own)
         typical = len(draws.narrow) == levels and all(0 < part <= 1 for part in draws.narrow)
-        if not (draws.eps > 0 and draws.spend > 0 and typical):
+        if not (draws.eps > 0 and all(0 < draws.spent_on(k) < math.inf for k in (0, 1)) and typical):
             raise ValueError(f"{draws} does not fit a plan of {levels} levels")
         return draws
 
