@@ -92,7 +92,7 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
         answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf,
-        rays=rays, draws=_draws(record.get("draws")), **more,
+        rays=rays, draws=read_draws(record.get("draws"), 2), **more,
     )  # fmt: skip
 
 
@@ -135,14 +135,17 @@ def _answers(entries: Any, vocab: int) -> tuple[tuple[int, float], ...]:
     return answers
 
 
-def _draws(record: Any) -> Draws | None:
-    """Files from before there were any have no word of them."""
+def read_draws(record: Any, levels: int) -> Draws | None:
+    """Of so many levels; files from before there were any have no word of them."""
     if record is None:
         return None
-    eps, spend, narrow = record
-    draws = Draws(_size(eps), _size(spend), tuple(_size(part) for part in narrow))
-    if not (draws.eps > 0 and draws.spend > 0 and len(draws.narrow) == 2 and all(0 < part <= 1 for part in draws.narrow)):
-        raise ValueError(f"blocks have learned {draws}")
+    if len(record) == 3:  # from before each way to ask had its own: one number for both
+        record = [*record, None]
+    eps, spend, narrow, beside = record
+    draws = Draws(_size(eps), _size(spend), tuple(map(_size, narrow)), None if beside is None else _size(beside))
+    typical = len(draws.narrow) == levels and all(0 < part <= 1 for part in draws.narrow)
+    if not (draws.eps > 0 and draws.spent_on(0) > 0 and draws.spent_on(1) > 0 and typical):
+        raise ValueError(f"{draws} does not fit what has {levels} levels")
     return draws
 
 

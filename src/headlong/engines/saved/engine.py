@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.engines.saved import changes as saved_changes
-from headlong.engines.saved.blocks import read_blocks, record_of, tensors_of
+from headlong.engines.saved.blocks import read_blocks, read_draws, record_of, tensors_of
 from headlong.engines.saved.changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
-from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Draws, Level, Plan, Term, padded, row_bytes, slack_rows
+from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Level, Plan, Term, padded, row_bytes, slack_rows
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
@@ -191,7 +191,7 @@ class _Record:
             self._dense(),
             {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
             self._blocks(layer),
-            draws=self._draws(len(entries)),
+            draws=read_draws(self.data.get("draws"), len(entries)),
             seen=self._seen(),
         )
 
@@ -210,20 +210,6 @@ class _Record:
         if not 0 <= shortest <= longest:
             raise ValueError(f"seen is {record}; expected two lengths, the shorter one first")
         return shortest, longest
-
-    def _draws(self, levels: int) -> Draws | None:
-        record = self.data.get("draws")  # files from before there were any have no word of them
-        if record is None:
-            return None
-        if len(record) == 3:  # from before each way to ask had its own: one number for both
-            record = [*record, None]
-        eps, spend, narrow, beside = record
-        own = None if beside is None else _number(beside)
-        draws = Draws(_number(eps), _number(spend), tuple(_number(part) for part in narrow), own)
-        typical = len(draws.narrow) == levels and all(0 < part <= 1 for part in draws.narrow)
-        if not (draws.eps > 0 and all(0 < draws.spent_on(k) < math.inf for k in (0, 1)) and typical):
-            raise ValueError(f"{draws} does not fit a plan of {levels} levels")
-        return draws
 
     def _blocks(self, layer: Layer) -> Blocks | None:
         record = self.data.get("blocks")  # files from before there were any have no word of them
