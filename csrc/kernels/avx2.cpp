@@ -234,36 +234,7 @@ inline void ask_ahead(const uint8_t* from) {
 
 #include "kernels/avx2_codes.inl"
 
-// Half a block (32 classes) of one query. Codes of fewer than 8 bits are taken out of their words first, and fit the 8-bit instruction.
-template <int Bits>
-void scan_half(const uint8_t* half, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, float step,
-               const float* scale, const float* base, float add, float* est) {
-    constexpr int kGroups = 8 / Bits;
-    const __m256i mask = _mm256_set1_epi8(static_cast<char>((1 << Bits) - 1)), ones = _mm256_set1_epi16(1);
-    __m256i high[4], low[4];
-    for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm256_setzero_si256();
-    for (int64_t j = 0; j < words; ++j) {
-        if (ahead != nullptr) ask_ahead(ahead + j * 256);
-        __m256i code[4];
-        for (int v = 0; v < 4; ++v)
-            code[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(half + j * 256 + v * 32));
-        for (int g = 0; g < kGroups; ++g) {
-            int32_t x[2];
-            std::memcpy(x, planes + (j * kGroups + g) * 8, 8);
-            const __m256i x0 = _mm256_set1_epi32(x[0]), x1 = _mm256_set1_epi32(x[1]);
-            for (int v = 0; v < 4; ++v) {
-                const __m256i u = _mm256_and_si256(code[v], mask);
-                high[v] = _mm256_add_epi32(high[v], _mm256_madd_epi16(_mm256_maddubs_epi16(u, x0), ones));
-                low[v] = _mm256_add_epi32(low[v], _mm256_madd_epi16(_mm256_maddubs_epi16(u, x1), ones));
-                code[v] = _mm256_srli_epi32(code[v], Bits);
-            }
-        }
-    }
-    __m256 dots[4];
-    join_planes<Bits>(high, low, offset, dots);
-    put_estimates(dots, step, scale, base, add, est);
-}
-
+#include "kernels/avx2_few_bits.inl"
 #include "kernels/avx2_joined_planes.inl"
 
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
@@ -333,6 +304,18 @@ struct LaneOps<8> : LaneMaths {
 };
 
 #include "kernels/common/batch.inl"
+
+// Read into all lanes at once and taken out there; they have no sign.
+template <>
+struct FewBits<LaneOps<8>> {
+    using I = LaneOps<8>::I;
+    static __m256i take(uint32_t word, int shift, uint32_t mask) {
+        const __m256i words = _mm256_srl_epi32(_mm256_set1_epi32(static_cast<int>(word)), _mm_cvtsi32_si128(shift));
+        return _mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(mask)));
+    }
+    static I dots(I sum, __m256i codes, __m256i x) { return sum + (I)_mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)); }
+};
+
 #include "kernels/common/batch_8_wide.inl"
 #include "kernels/common/table.inl"
 

@@ -91,7 +91,7 @@ def test_a_machine_of_dear_passes_reads_larger_layers_whole(monkeypatch: pytest.
 def test_a_batch_counts_beside_a_single_query() -> None:
     """A look that leaves much open wins for one query and loses for eight: what is read further is each query's own."""
     layer = hl.Layer(np.zeros((60_000, 512), np.float16))
-    short, whole = Size(128, False, 400, True), Size(536, False, None, False)
+    short, whole = Size(128, 0, 400, True), Size(536, 0, None, False)
     alone, eight = (
         [spent_on(layer, look, np.array([open_]), batch, BUILT_IN) for look, open_ in ((short, 4e5), (whole, 1e3))]
         for batch in (1, 8)
@@ -101,7 +101,7 @@ def test_a_batch_counts_beside_a_single_query() -> None:
 
 def test_few_bits_lose_where_unpacking_takes_longer_than_reading() -> None:
     layer = hl.Layer(np.zeros((60_000, 512), np.float16))
-    few, whole = Size(148, True, None, False), Size(512, False, None, False)
+    few, whole = Size(148, 512, None, False), Size(512, 0, None, False)
     for costs, sooner in ((BUILT_IN, few), (dearer(4, "unpacked"), whole)):
         for batch in (1, 8):
             other = whole if sooner is few else few

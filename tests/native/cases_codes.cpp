@@ -1,4 +1,5 @@
 // Codes of 1, 2, 4 and 8 bits: block by block, and row by row.
+#include <algorithm>
 #include <numeric>
 
 #include "native/cases.h"
@@ -56,19 +57,24 @@ void scan(Check& check) {
     });
 }
 
-// Sums below 2^24, which float32 holds whatever the order.
-void whole(Check& check) {
+// Sums below 2^24, which float32 holds whatever the order; or of each plane the largest that there are, which are rounded once.
+void whole(Check& check, bool largest) {
     Noise& noise = check.noise();
     const int bits = some_bits(noise), n = 1 + static_cast<int>(noise.below(9));
-    const int64_t words = 1 + noise.below(bits == 8 ? 60 : 6), quads = words * 8 / bits;
+    const int64_t words = 1 + noise.below(bits == 8 || largest ? 60 : 6), quads = words * 8 / bits;
     const int most = static_cast<int>(60 / quads > 0 ? 60 / quads : 1);
-    const auto block = noise.bytes<uint8_t>(words * 256, 0, 255);
-    const auto planes = noise.bytes<int8_t>(quads * n * 8, -most, most);
+    auto block = noise.bytes<uint8_t>(words * 256, 0, 255);
+    auto planes = noise.bytes<int8_t>(quads * n * 8, -most, most);
+    if (largest) {
+        std::fill(block.begin(), block.end(), static_cast<uint8_t>(noise.below(2) * 255));
+        const int8_t high = noise.below(2) == 0 ? 127 : -127, low = noise.below(2) == 0 ? 127 : -128;
+        for (size_t i = 0; i < planes.size(); ++i) planes[i] = i % 8 >= 4 ? low : high;
+    }
     const std::vector<int32_t> offset = offsets_of(planes, quads, n, bits);
     std::vector<int32_t> sums(kBlock, 0);
     for (int64_t i = 0; i < words * 256; ++i) sums[i / 4 % kBlock] += block[i];
     const std::vector<float> one(kBlock, 1.f), base(kBlock, 0.f), add(n, 0.f);
-    check.exact("scan_u8 of whole numbers", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact(largest ? "scan_u8 of the largest numbers" : "scan_u8 of whole numbers", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<float> est(n * kBlock);
         k.scan_u8(block.data(), words, bits, bits == 8 ? sums.data() : nullptr, planes.data(), offset.data(), one.data(), one.data(), base.data(), add.data(), n,
                   est.data(), kBlock);
@@ -95,7 +101,7 @@ void listed(Check& check) {
 }  // namespace
 
 void scans(Check& check) {
-    for (int i = 0; i < 8; ++i) scan(check), whole(check), listed(check);
+    for (int i = 0; i < 8; ++i) scan(check), whole(check, false), whole(check, true), listed(check);
 }
 
 }  // namespace headlong

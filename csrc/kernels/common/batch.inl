@@ -13,6 +13,13 @@ inline typename LaneOps<L>::F lane_load(const float* p) {
     return v;
 }
 
+// Four codes of fewer than 8 bits out of a word; a level that has a better way than its own for bytes has a specialisation.
+template <typename Ops>
+struct FewBits {
+    static uint32_t take(uint32_t word, int shift, uint32_t mask) { return word >> shift & mask; }
+    static typename Ops::I dots(typename Ops::I sum, uint32_t code, typename Ops::X x) { return Ops::dots(sum, code, x); }
+};
+
 // R rows from r0 on, V x L queries from lane `lane` on. Listed: rows by their ids; else the classes of a block, side by side.
 constexpr int64_t kLaneAhead = 8192;  // bytes of a block's codes that are fetched ahead
 
@@ -33,10 +40,15 @@ inline void tile_dots(const uint8_t* const* from, const LanePass& pass, int lane
             for (int r = 0; r < R; ++r) {
                 uint32_t code;
                 std::memcpy(&code, Listed ? from[r] + j * 4 : from[0] + j * kLaneQuad + r * kLaneStep, 4);
-                if (!Whole) code = code >> shift & mask;
-                if (Whole && Ops::centred) code ^= 0x80808080u;
+                if constexpr (Whole) {
+                    if (Ops::centred) code ^= 0x80808080u;
 #pragma GCC unroll 16
-                for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], code, x[v]);
+                    for (int v = 0; v < V; ++v) sum[r][v] = Ops::dots(sum[r][v], code, x[v]);
+                } else {
+                    const auto few = FewBits<Ops>::take(code, shift, mask);
+#pragma GCC unroll 16
+                    for (int v = 0; v < V; ++v) sum[r][v] = FewBits<Ops>::dots(sum[r][v], few, x[v]);
+                }
             }
         }
     }

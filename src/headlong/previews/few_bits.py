@@ -119,13 +119,15 @@ def lost_by(values: Floats, planes: tuple[Plane, ...]) -> Doubles:
     return norm_of(left)
 
 
-def plane_bytes(groups: Groups) -> int:
-    """Of a class at level 0: codes, a scale per plane, a slack per group of fewer than 8 bits and one for all, the base."""
-    total = 8
+def read_first(groups: Groups) -> tuple[int, int]:
+    """Of a class at level 0: bytes (codes, a scale per plane, a slack per group below 8 bits and one for all, the base);
+    how many codes have fewer than 8 bits."""
+    total, few = 8, 0
     for group in groups.coarse:
         total += sum(-(-row_bytes(stop, bits, start) // 4) * 4 + 4 for start, stop, bits in group.layout)
         total += 0 if _eight(group) else 4
-    return total
+        few += sum(stop - start for start, stop, bits in group.layout if bits < 8)
+    return total, few
 
 
 def _eight(group: Group) -> bool:

@@ -26,7 +26,7 @@ from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, encode_int8
 from headlong.previews.encode import Groups
-from headlong.previews.few_bits import SAMPLE, Planes, balance_of, energy_of, filled, groups_of, lost_by, plane_bytes
+from headlong.previews.few_bits import SAMPLE, Planes, balance_of, energy_of, filled, groups_of, lost_by, read_first
 from headlong.previews.int8 import logits_of
 from headlong.previews.joint_error import about_norm
 from headlong.previews.look_costs import (
@@ -178,11 +178,11 @@ def size_of(layer: Layer, width: int | Groups | None) -> Size:
     """The bytes that a look of ``width`` reads."""
     dim = layer.dim
     if width is None:
-        return Size(6 * 4 + dim, False, None, False)
+        return Size(6 * 4 + dim, 0, None, False)
     if isinstance(width, Groups):
-        return Size(plane_bytes(width), True, dim * DEEPER, True)
+        return Size(*read_first(width), dim * DEEPER, True)
     segments = len(spread(0, FIRST_SEGMENT, 4, width)) + len(tail_of(width, dim))
-    return Size(width + 4 * (2 + segments), False, dim - width, True)
+    return Size(width + 4 * (2 + segments), 0, dim - width, True)
 
 
 def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise) -> Look:

@@ -22,6 +22,8 @@ SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
 UNPACKED = (1.3, 1.6)
 """What a byte of codes of few bits costs at least: read, and multiplied for one query more."""
+IN_BYTE = 4
+"""Codes of the byte whose products :attr:`Costs.unpacked` is the price of."""
 TOGETHER = 8
 """Queries of a batch that is judged beside a single one."""
 IN_CACHE = 1 << 21
@@ -44,12 +46,12 @@ FARTHEST = 40.0
 
 
 class Size(NamedTuple):
-    """``first`` bytes of every class, of which ``bits`` says whether they are of few bits; ``deeper`` bytes of one that goes to
-    level 1, None: there is none; ``rotates``: the query is rotated.
+    """``first`` bytes of every class, and products with codes of few bits, which are ``unpacked``; ``deeper`` bytes of one that
+    goes to level 1, None: there is none; ``rotates``: the query is rotated.
     """
 
     first: float
-    bits: bool
+    unpacked: float
     deeper: float | None
     rotates: bool
 
@@ -70,9 +72,8 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
     """Nanoseconds of one query of ``batch``, the mean over judges, each of which has ``gathered`` so much."""
     bytes_ = layer.vocab * look.first
     read, products = scanned(bytes_, costs), bytes_ * costs.product if batch > 1 else 0.0
-    if look.bits:
-        slower = max(1.0, costs.unpacked / (UNPACKED[0] * costs.memory))  # where unpacking takes longer than reading
-        read, products = UNPACKED[0] * read, slower * UNPACKED[1] * products if batch > 1 else bytes_ * costs.unpacked
+    if look.unpacked:
+        read, products = UNPACKED[0] * read, max(UNPACKED[1] * products, layer.vocab * look.unpacked * costs.unpacked / IN_BYTE)
     total = max(read / batch, products)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
