@@ -50,7 +50,7 @@ const ColumnKernels* generic_columns();
 const ColumnKernels* neon_columns();
 const ColumnKernels* avx2_columns();
 const ColumnKernels* avx512_columns();
-const ColumnKernels* columns_for(const char* isa);  // kernels/dispatch.cpp
+const ColumnKernels* columns_for(const char* isa);  // kernels/level_tables.cpp
 
 // The paper's settings; see Rules in engines/adaptive/published.py.
 struct PublishedRules {

@@ -1,4 +1,4 @@
-// One query of a block from what the pass reported of it: its ids as in executor/best.cpp, its normaliser as in normaliser/by_bet.cpp.
+// One query of a block from what the pass reported of it: its ids as in executor/best_ids.cpp, its normaliser as in normaliser/by_bet.cpp.
 #include <algorithm>
 #include <numeric>
 

@@ -97,7 +97,7 @@ const Looks* generic_looks();
 const Looks* neon_looks();
 const Looks* avx2_looks();
 const Looks* avx512_looks();
-// That of a level: kernels/dispatch.cpp.
+// That of a level: kernels/level_tables.cpp.
 const Looks* looks_for(const char* isa);
 
 }  // namespace headlong

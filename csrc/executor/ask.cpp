@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "batch/state.h"
-#include "executor/costs.h"
+#include "executor/look_or_dense.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/trace.h"

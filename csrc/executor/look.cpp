@@ -5,7 +5,7 @@
 #include <memory>
 #include <numeric>
 
-#include "executor/costs.h"
+#include "executor/look_or_dense.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/trace.h"

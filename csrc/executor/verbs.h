@@ -55,7 +55,7 @@ double bearable_hits_beforehand(const Executor& e, const Look& look, double byte
 void prepare(const Executor& e, const Source& source, Look& look);
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look);
 
-// executor/best.cpp: ids and exact rows; executor/svd_softmax.cpp
+// executor/best_ids.cpp: ids and exact rows; executor/svd_softmax.cpp
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
 Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
@@ -88,10 +88,11 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
 double allow_float32(const Executor& e, const double* hidden, const Question& question, Weighed& w);
 void score_near(const Executor& e, const double* hidden, const Weighed& w, std::vector<Scored>& rows, int threads);
 void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w);
-Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
-                         Weighed& w, Answer& answer);
 bool score_widest(const Executor& e, Look& look, int q, float edge, double most, double beta, int threads, Weighed& w,
                   Scratch<double>& before, double* exact, std::vector<Scored>& scored);
+// normaliser/closer_looks.cpp: the deeper levels that pay first
+Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
+                         Weighed& w, Answer& answer);
 
 // normaliser/by_draws.cpp: the normaliser from as many rows as queries taught
 float narrowed_by(const Executor& e, double beta);

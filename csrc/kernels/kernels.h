@@ -1,7 +1,7 @@
 // The grid of kernels: operation x instruction set.
 //
 // Kernels take plain pointers; they never allocate, start threads or throw. One translation unit per instruction
-// set (kernels/portable.cpp, kernels/generic.cpp, kernels/avx2.cpp, kernels/neon.cpp, ...) fills one Kernels table; kernels/dispatch.cpp hands out the table, once.
+// set (kernels/portable.cpp, kernels/generic.cpp, kernels/avx2.cpp, kernels/neon.cpp, ...) fills one Kernels table; kernels/level_tables.cpp hands out the table, once.
 // Per-class arrays are padded to a multiple of 64 classes, so every `n` below is a multiple of 64.
 #pragma once
 

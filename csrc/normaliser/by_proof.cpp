@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "executor/costs.h"
+#include "executor/look_or_dense.h"
 #include "normaliser/histogram.h"
 
 namespace headlong {

@@ -57,4 +57,12 @@ void over_chunks(int64_t chunks, int threads, const Work& work) {
     });
 }
 
+// What the threads gathered, thread by thread.
+template <typename T>
+std::vector<T> joined(const std::vector<std::vector<T>>& each) {
+    std::vector<T> all;
+    for (const std::vector<T>& one : each) all.insert(all.end(), one.begin(), one.end());
+    return all;
+}
+
 }  // namespace headlong

@@ -19,7 +19,7 @@ from headlong.dtypes import HIDDEN
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
 from headlong.links import Table
-from headlong.native import runtime
+from headlong.native import instruction_level
 from headlong.plan import deinterleave
 
 
@@ -55,7 +55,7 @@ def test_a_level_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_the_native_module_nothing_falls_back_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "module", lambda: None)
+    monkeypatch.setattr(instruction_level, "module", lambda: None)
     monkeypatch.delenv("HEADLONG_ISA", raising=False)
     with pytest.raises(KernelError, match="HEADLONG_ISA=numpy for the slow reference"):
         native.isa()

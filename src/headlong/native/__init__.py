@@ -1,11 +1,14 @@
 """The door to the native module: no other folder imports ``headlong._native``.
 
-    runtime     which instruction set (``HEADLONG_ISA``) and how many threads (``HEADLONG_THREADS``)
-    executors   what answers questions: a plan's executor, blocks, experts, columns, trees
-    rows        passes over the rows of a layer: norms, int8 codes, products
-    planes      codes of rotated rows, plane after plane, in NumPy
-    arguments   hidden vectors in float64, masks from lists of ids
-    losses      softmax cross-entropy over a link
+    load_module         the module itself
+    instruction_level   which level of the instruction set runs (``HEADLONG_ISA``)
+    thread_count        on how many threads (``HEADLONG_THREADS``)
+    speeds              what this machine reads in a second, and what products cost on it
+    executors           what answers questions: a plan's executor, blocks, experts, columns, trees
+    rows                passes over the rows of a layer: norms, int8 codes, products
+    planes              codes of rotated rows, plane after plane, in NumPy
+    arguments           hidden vectors in float64, masks from lists of ids
+    losses              softmax cross-entropy over a link
 """
 
 from headlong.native.arguments import mark, widened
@@ -23,9 +26,12 @@ from headlong.native.executors import (
     topk_by_block_draws,
     try_block_draws,
 )
+from headlong.native.instruction_level import REFERENCE, isa, levels
+from headlong.native.load_module import loaded, module
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, gumbels, products, round_up, row_norms
-from headlong.native.runtime import REFERENCE, bandwidth, code_product, isa, levels, loaded, module, threads
+from headlong.native.speeds import bandwidth, code_product
+from headlong.native.thread_count import threads
 from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits
 from headlong.dtypes import HIDDEN
-from headlong.native.runtime import module
+from headlong.native.load_module import module
 from headlong.native.types import Doubles
 
 NAMES = {dtype: dtype.name for dtype in HIDDEN}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits
-from headlong.native.runtime import loaded, module
+from headlong.native.load_module import loaded, module
 from headlong.native.types import Doubles, Floats, Mask
 from headlong.plan import Plan, padded
 

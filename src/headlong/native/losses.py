@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.native.runtime import isa, loaded
+from headlong.native.instruction_level import isa
+from headlong.native.load_module import loaded
 from headlong.native.types import Doubles, Floats
 
 

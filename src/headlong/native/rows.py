@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits, large_empty
-from headlong.native.runtime import REFERENCE, isa, loaded
+from headlong.native.instruction_level import REFERENCE, isa
+from headlong.native.load_module import loaded
 from headlong.native.types import Doubles, Floats
 from headlong.plan import CLASS_BLOCK, interleave, padded
 

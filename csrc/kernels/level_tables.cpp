@@ -1,4 +1,5 @@
-// Picks the tables of a level by what the CPU can do; nothing else looks at the CPU. A new level is a line here.
+// The levels, their tables, and what each asks of the CPU, which nothing else looks at. A new level is a line here. Which of them
+// runs is said in Python: HEADLONG_ISA is read, and a level that is not here refused, in src/headlong/native/instruction_level.py.
 #include <cstring>
 
 #include "adaptive/search.h"

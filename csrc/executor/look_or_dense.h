@@ -1,5 +1,5 @@
-// What reading costs, in nanoseconds of one thread: about what one machine with AVX-512 takes, and used
-// for ratios alone, by which a query of a batch is looked at or read densely. No id and no logit goes by them.
+// Whether queries of a batch are looked at or read densely: what either costs, in nanoseconds of one thread, about what one machine
+// with AVX-512 takes, used for ratios alone. No id and no logit goes by them.
 #pragma once
 
 #include "executor/executor.h"

@@ -1,0 +1,25 @@
+"""``headlong._native`` itself, imported when it is first needed: nothing else imports it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from headlong.errors import KernelError
+
+
+def module() -> Any:
+    """The native module, or None where it was not built. A module that is there but broken raises."""
+    try:
+        return importlib.import_module("headlong._native")
+    except ModuleNotFoundError as error:
+        if error.name != "headlong._native":
+            raise
+        return None
+
+
+def loaded() -> Any:
+    native = module()
+    if native is None:
+        raise KernelError("headlong._native is not installed; build it with `pip install .`")
+    return native

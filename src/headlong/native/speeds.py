@@ -1,0 +1,18 @@
+"""What this machine and the level in use are capable of: bytes read in a second, products of codes beside those of rows."""
+
+from __future__ import annotations
+
+from headlong.native.instruction_level import REFERENCE, isa
+from headlong.native.load_module import loaded
+
+
+def bandwidth(size: int, thread_count: int, repeats: int) -> float:
+    """GB/s of a plain read of ``size`` bytes: what a scan can at best reach."""
+    speed: float = loaded().bandwidth(size, thread_count, repeats, isa())
+    return speed
+
+
+def code_product() -> float:
+    """What an 8-bit code's product with both planes of a query costs beside one of a row, in a batch, on the level in use."""
+    cost: float = loaded().code_product(isa()) if isa() != REFERENCE else 0.5
+    return cost
