@@ -52,7 +52,7 @@ SECTIONS = (
         for file, name in (
             ("tree", "TreeLayer"),
             ("bands", "BandsLayer"),
-            ("blocks", "BlocksLayer"),
+            ("differentiated", "BlocksLayer"),
             ("experts", "ExpertsLayer"),
             ("mixture", "MixtureLayer"),
             ("screens", "ScreenLayer"),

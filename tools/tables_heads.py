@@ -11,7 +11,7 @@ from tables_records import left, lines, missing, record
 
 from headlong.report.measured_on import measured_where, ran
 from headlong.report.tables import ReportTable, markdown
-from headlong.studies.papers.monotonic_softmax.order import SOFTMAX, places
+from headlong.studies.papers.monotonic_softmax.beside_printed import SOFTMAX, places
 
 
 def order(table: str) -> str:

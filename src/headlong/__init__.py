@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headlong.engines.base import Engine as Engine
     from headlong.errors import HeadlongError as HeadlongError
     from headlong.layers.bands import BandsLayer as BandsLayer
-    from headlong.layers.blocks import BlocksLayer as BlocksLayer
+    from headlong.layers.differentiated import BlocksLayer as BlocksLayer
     from headlong.layers.experts import ExpertsLayer as ExpertsLayer
     from headlong.layers.matrix import Layer as Layer
     from headlong.layers.mixture import MixtureLayer as MixtureLayer
@@ -42,7 +42,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Affine": "links",
     "BandsLayer": "layers.bands",
-    "BlocksLayer": "layers.blocks",
+    "BlocksLayer": "layers.differentiated",
     "Cost": "answers",
     "Engine": "engines.base",
     "ExpertsLayer": "layers.experts",

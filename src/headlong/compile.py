@@ -37,7 +37,7 @@ from headlong.engines.method_choice import PROVED, SHARED, bets, choose, first_l
 from headlong.engines.methods import cascade, full, svd
 from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture
-from headlong.engines.structured import bands, blocks, experts, screens, tree
+from headlong.engines.structured import bands, differentiated, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.errors import InputError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
@@ -47,7 +47,8 @@ from headlong.previews.calibrated_radii import lacking
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
 STRUCTURED = (
-    tree.TreeEngine, bands.BandsEngine, blocks.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine, screens.ScreensEngine
+    tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
+    screens.ScreensEngine,
 )  # fmt: skip
 
 RANDOMNESS = frozenset({"query", "rotation", "calibration"})

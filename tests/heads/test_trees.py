@@ -20,7 +20,7 @@ from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads import BandsHead, DifferentiatedHead, TreeHead, TwoLevelHead, build_head, classes, trees
 from headlong.heads.grouped import grouped_log_prob, linear_log_prob
 from headlong.layers.bands import Band, BandsLayer
-from headlong.layers.blocks import Block, BlocksLayer
+from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.tree import TreeLayer, check_tree
 
 Ids = NDArray[np.int64]

@@ -23,7 +23,7 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.contract import AnyEngine
 from headlong.layers.bands import Band
-from headlong.layers.blocks import Block
+from headlong.layers.differentiated import Block
 from headlong.layers.structured import StructuredLayer
 
 STORED = Path(__file__).with_name("levels.json")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from headlong.layers.bands import Band
-from headlong.layers.blocks import Block
+from headlong.layers.differentiated import Block
 from headlong.layers.structured import StructuredLayer
 
 Doubles = NDArray[np.float64]

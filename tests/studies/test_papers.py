@@ -163,7 +163,7 @@ def test_a_study_goes_on_where_its_file_ends(tmp_path: Path) -> None:
 
 
 def test_the_synthetic_study_is_its_docstring() -> None:
-    from headlong.studies.papers.monotonic_softmax import tables as ganea2019
+    from headlong.studies.papers.monotonic_softmax import synthetic as ganea2019
 
     target = ganea2019.targets(0.01, 3, 50)
     np.testing.assert_allclose(target.sum(1), 1)
@@ -174,7 +174,7 @@ def test_the_synthetic_study_is_its_docstring() -> None:
 
 
 def test_model_rows_differ_in_the_head_and_in_what_makes_up_for_it() -> None:
-    from headlong.studies.papers.monotonic_softmax import models as study
+    from headlong.studies.papers.monotonic_softmax import language_models as study
 
     for name, table in study.STUDIES.items():
         recipes = {head: study.recipe_of(name, head, 2) for head in table.heads}
@@ -194,7 +194,7 @@ def test_model_rows_differ_in_the_head_and_in_what_makes_up_for_it() -> None:
 def test_parameters_are_those_of_the_model(head: str) -> None:
     from headlong.heads import build_head
     from headlong.studies.models.backbones.lstm import Lstm, LstmOptions
-    from headlong.studies.papers.monotonic_softmax import models as study
+    from headlong.studies.papers.monotonic_softmax import language_models as study
 
     backbone = Lstm(LstmOptions(dim=12), 50)
     options = dict(study.TRAINED_HEADS[head])
@@ -204,7 +204,7 @@ def test_parameters_are_those_of_the_model(head: str) -> None:
 
 
 def test_rows_are_told_beside_the_printed_ones() -> None:
-    from headlong.studies.papers.monotonic_softmax.order import places, printed_share
+    from headlong.studies.papers.monotonic_softmax.beside_printed import places, printed_share
 
     def line(head: str, seed: int, test: float, seconds: float = 2.0) -> dict[str, Any]:
         got = {"parameters": 10.0, "valid": test + 1, "test": test, "cpu_seconds_per_epoch": seconds}

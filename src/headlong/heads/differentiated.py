@@ -21,7 +21,7 @@ from torch.nn import functional
 from headlong.errors import OptionError
 from headlong.heads.base import Head, HeadOutput
 from headlong.heads.frequency import frequency_order, places
-from headlong.layers.blocks import Block, BlocksLayer
+from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.matrix import Layer
 
 COLUMNS = ("prefix", "split", "project")

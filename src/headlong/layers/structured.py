@@ -6,8 +6,8 @@
     rebuilt(tensors, facts) is the same layer;  layer.save(path);  load_layer(path)
 
 A kind's file is named after it: ``layers/tree.py`` holds the kind ``"tree"``, whose engine is in
-``engines/structured/tree.py``. Like :class:`headlong.layers.matrix.Layer` these are data only and never change; they
-compute nothing.
+``engines/structured/tree.py``; ``"blocks"``, the word in files, are ``differentiated.py``. Like
+:class:`headlong.layers.matrix.Layer` these are data only and never change; they compute nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ from headlong.layers.matrix import Layer
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong structured layer", 1
-FILES = ("tree", "bands", "blocks", "experts", "mixture", "screens")
-"""The kinds there are; each has a file of that name here and one in ``engines/``."""
+FILES = {
+    "tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mixture",
+    "screens": "screens",
+}  # fmt: skip
+"""The kinds there are, and the file of each here and in ``engines/``."""
 
 Ids = NDArray[np.int64]
 
@@ -114,11 +117,11 @@ def load_layer(path: str | os.PathLike[str]) -> Layer | StructuredLayer:
 def rebuilt(file: TensorFile, facts: Mapping[str, Any]) -> StructuredLayer:
     """The structured layer in ``file``, whose ``facts`` name its kind; MalformedFileError where they do not fit."""
     kind = facts.get("kind")
-    if kind not in FILES:
+    if not isinstance(kind, str) or kind not in FILES:
         raise MalformedFileError(f"{file.name} holds a layer of kind {kind!r}; this headlong reads {', '.join(FILES)}")
-    importlib.import_module(f"headlong.layers.{kind}")
+    importlib.import_module(f"headlong.layers.{FILES[kind]}")
     try:
-        return KINDS[str(kind)].rebuilt({name: file.read(name) for name in file.tensors}, facts)
+        return KINDS[kind].rebuilt({name: file.read(name) for name in file.tensors}, facts)
     except (HeadlongError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         # The facts are JSON of any shape; whatever they trip over, the file is at fault.
         raise MalformedFileError(f"{file.name}: its {kind} layer contradicts itself: {error}") from error

@@ -113,7 +113,7 @@ def svd(data: Data, share: float) -> tuple[dict[str, float], Any]:
 
 def d_softmax(data: Data) -> tuple[dict[str, float], Any]:
     """Frequent classes keep all directions, rare ones the best of a weighted basis: no training."""
-    from headlong.layers.blocks import Block, BlocksLayer
+    from headlong.layers.differentiated import Block, BlocksLayer
     from headlong.previews.whitening import whiten
 
     layer, dim = data.layer, data.layer.dim

@@ -27,7 +27,7 @@ import numpy as np
 from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, processors, write_run
 from headlong.compile import compile as compile_layer
-from headlong.layers.blocks import Block, BlocksLayer
+from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.matrix import Layer
 from headlong.studies.papers.doubly_sparse.printed import REAL

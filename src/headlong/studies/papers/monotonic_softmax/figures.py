@@ -21,7 +21,7 @@ import numpy as np
 from headlong.report.plots import Range, Row, dot_plot, functions, ranges
 from headlong.studies.papers import read
 from headlong.studies.papers.drawing import draw
-from headlong.studies.papers.monotonic_softmax.tables import ALPHAS
+from headlong.studies.papers.monotonic_softmax.synthetic import ALPHAS
 
 
 def over_dims(lines: list[dict[str, Any]], alpha: str, metric: str, title: str, name: str) -> str:

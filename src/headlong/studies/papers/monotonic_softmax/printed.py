@@ -74,7 +74,7 @@ def _counted(what: str, corpus: str, head: str, printed: float) -> Cell:
 
 def awd_parameters(vocab: int, head: str) -> int:
     """Of the published AWD-LSTM (400, 1150, 1150, 400, tied) with one of ``models.TRAINED_HEADS``."""
-    from headlong.studies.papers.monotonic_softmax.models import TRAINED_HEADS
+    from headlong.studies.papers.monotonic_softmax.language_models import TRAINED_HEADS
 
     sizes, options = (400, 1150, 1150, 400), TRAINED_HEADS[head]
     components: int = options.get("components", 0)

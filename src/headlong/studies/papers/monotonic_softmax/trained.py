@@ -24,7 +24,7 @@ from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import IDENTITY, Gss, Link, Table
 from headlong.store import replacing
-from headlong.studies.papers.monotonic_softmax.models import TRAINED_HEADS, slug
+from headlong.studies.papers.monotonic_softmax.language_models import TRAINED_HEADS, slug
 
 QUERIES = 2048
 SIZE, DIM, COMPONENTS = 300, 8, 3

@@ -1,4 +1,4 @@
-"""Blocks of classes, each of which reads a part of the hidden vector; one softmax over all of them.
+"""Differentiated softmax, finished: blocks of classes each read a part of the hidden vector; one softmax over all of them.
 
 ::
 
@@ -6,8 +6,8 @@
     x_j = hidden[start_j : start_j + width_j]    or    projection_j @ hidden
     log p = z - log(sum(exp(z)))
 
-The finished form of differentiated softmax (Chen, Grangier and Auli, 2016): frequent classes read many coordinates,
-rare ones few.
+After Chen, Grangier and Auli (2016): frequent classes read many coordinates, rare ones few. These blocks are of any size, and
+not those of sixteen classes that searches bound together (``previews/blocks.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a blocks layer: each block is a matrix with an engine of its own, and the answers meet in one softmax.
+"""Reads differentiated softmax: each block is a matrix with an engine of its own, and the answers meet in one softmax.
 
 ::
 
@@ -26,7 +26,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError
-from headlong.layers.blocks import Block, BlocksLayer
+from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong.engines.structured.blocks import BlocksEngine
-from headlong.layers.blocks import Block, BlocksLayer
+from headlong.engines.structured.differentiated import BlocksEngine
+from headlong.layers.differentiated import Block, BlocksLayer
 from plans import directions
 
 VOCAB, WIDTH, VECTORS, ASKED, K = 6000, 32, 400, 24, 10
