@@ -86,16 +86,13 @@ void draw_along(Points& points, const std::vector<double>& sums, const Parts& pa
         float columns[kRun] = {};
         for (int64_t i = 0; i < kWide; i += kRun)
             for (int64_t j = 0; j < kRun; ++j) columns[j] += u[i + j];
-        double sum = before;
-        for (int64_t j = 0; j < kRun && points.left(); ++j) {
-            if (!(points.at() < sum + columns[j])) {
-                sum += columns[j];
-                continue;
+        for (Reached column{0, before}; points.left() && (column = reached(columns, 1, kRun, points.at(), column)).i < kRun; ++column.i) {
+            Reached one = column;
+            for (; points.left() && (one = reached(u, kRun, kWide, points.at(), one)).i < kWide; one.i += kRun) {
+                one.sum += u[one.i];
+                if (const int times = points.before(one.sum); u[one.i] > 0) take(static_cast<int64_t>(run) * kWide + one.i, times);
             }
-            for (int64_t i = j; i < kWide; i += kRun) {
-                sum += u[i];
-                if (const int times = points.before(sum); times > 0 && u[i] > 0) take(static_cast<int64_t>(run) * kWide + i, times);
-            }
+            column.sum = one.sum;
         }
     }
 }

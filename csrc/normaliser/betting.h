@@ -101,4 +101,20 @@ inline std::vector<double> spread_points(const Kernels& kernels, uint64_t key, u
     return at;
 }
 
+// A place in a line of gaps, and the sum of those before it.
+struct Reached {
+    int64_t i;
+    double sum;
+};
+
+// The first from there on, in steps, that reaches beyond a point. Out of line: inside of the loops around it its numbers lay in memory.
+__attribute__((noinline)) inline Reached reached(const float* gap, int64_t step, int64_t stop, double point, Reached from) {
+    for (; from.i < stop; from.i += step) {
+        const double sum = from.sum + gap[from.i];
+        if (point < sum) break;
+        from.sum = sum;
+    }
+    return from;
+}
+
 }  // namespace headlong

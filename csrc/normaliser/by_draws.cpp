@@ -180,22 +180,6 @@ void look_closer(const Executor& e, const Look& look, int q, double beta, Line& 
 // Numbers in [0, 1), by name.
 static double uniform(uint64_t key, uint64_t name) { return static_cast<double>(mix(key + 0x9E3779B97F4A7C15u * (name + 1)) >> 11) * 0x1p-53; }
 
-// A place in a line of gaps, and the sum of those before it.
-struct Reached {
-    int64_t i;
-    double sum;
-};
-
-// The first from there on, in steps, that reaches beyond a point. Out of line: inside of the loops around it its numbers lay in memory.
-__attribute__((noinline)) static Reached reached(const float* gap, int64_t step, int64_t stop, double point, Reached from) {
-    for (; from.i < stop; from.i += step) {
-        const double sum = from.sum + gap[from.i];
-        if (point < sum) break;
-        from.sum = sum;
-    }
-    return from;
-}
-
 // The classes of a chunk on whose gaps points fall, one in each step of its line.
 void draw_chunk(const Executor& e, const Look& look, int q, double beta, Line& line, int64_t c, uint64_t key, Rows& rows) {
     constexpr int64_t kColumns = 16;
