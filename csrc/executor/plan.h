@@ -70,7 +70,8 @@ struct Draws {
     double eps = 0, spend = 0;   // for the normaliser alone; 0: nothing was learned
     std::vector<double> narrow;  // what is typical of each level's radius
     double beside = 0;           // for one beside ids
-    double spent_on(int64_t k) const { return k == 0 ? spend : beside; }
+    // Of a call for k ids; fewer than were taught are between the two ways to ask.
+    double spent_on(int64_t k) const { return k == 0 ? spend : k < kTaught ? std::max(spend, beside) : beside; }
 };
 
 // A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: what is not in the caches is

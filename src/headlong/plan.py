@@ -133,6 +133,10 @@ class Rays(NamedTuple):
     owner: NDArray[np.uint16]
 
 
+TAUGHT = 10
+"""Ids beside which a normaliser's rows are learned; ``csrc/executor/plan.h`` has the same."""
+
+
 class Draws(NamedTuple):
     """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/draws.py``.
 
@@ -150,8 +154,9 @@ class Draws(NamedTuple):
     beside: float | None = None
 
     def spent_on(self, k: int) -> float:
-        """The number of a call for ``k`` ids; 0: for the normaliser alone."""
-        return self.spend if k == 0 or self.beside is None else self.beside
+        """The number of a call for ``k`` ids; 0: for the normaliser alone. Fewer than TAUGHT are between the two ways."""
+        beside = self.spend if self.beside is None else self.beside
+        return self.spend if k == 0 else max(self.spend, beside) if k < TAUGHT else beside
 
 
 class Blocks(NamedTuple):

@@ -97,7 +97,17 @@ def test_each_way_to_ask_draws_its_own_number_of_rows(case: Case) -> None:
     for draws, k, same in ((apart, K, many), (apart, 0, few), (Draws(EPS, 32.0, narrow, 0.5), K, few)):
         one, other = case.drawn(draws, k=k), case.drawn(same, k=k)
         assert (one[0] == other[0]).all() and (one[1] == other[1]).all()
-    assert few.spent_on(0) == few.spent_on(1) == 0.5 and (apart.spent_on(0), apart.spent_on(K)) == (0.5, 32.0)
+    assert [few.spent_on(k) for k in (0, 1, 9, 10, 40)] == [0.5] * 5
+    assert [apart.spent_on(k) for k in (0, 1, 9, 10, 40)] == [0.5, 32.0, 32.0, 32.0, 32.0]
+
+
+def test_fewer_ids_than_were_learned_with_take_the_larger_number(case: Case) -> None:
+    narrow = (0.1, 0.1)
+    draws, many = Draws(EPS, 32.0, narrow, 0.5), Draws(EPS, 32.0, narrow)
+    assert [draws.spent_on(k) for k in (0, 1, 9, 10, 40)] == [32.0, 32.0, 32.0, 0.5, 0.5]
+    for k in (1, K - 1):
+        one, other = case.drawn(draws, k=k), case.drawn(many, k=k)
+        assert (one[0] == other[0]).all() and (one[1] == other[1]).all()
 
 
 def test_more_ids_than_were_learned_with_are_no_further_off(case: Case) -> None:

@@ -2,7 +2,7 @@
 
 Both ways to ask are tried on every vector: for the normaliser alone, and for the best ids too, which are scored before anything
 is drawn. Each has a number of its own, and the rate holds for each by itself: who only ever asks one way has that one. Fewer
-ids than were tried leave more to draw and are closer at the same number, which is never below that of the normaliser alone.
+ids than were tried take the larger number of the two.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from headlong.engines.reference.query import Matrix, Query
 from headlong.layers.matrix import Layer
 from headlong.links import Link
 from headlong.native import Doubles
-from headlong.plan import Draws, Plan
+from headlong.plan import TAUGHT, Draws, Plan
 from headlong.previews.draws import Trial, first_spend, learned_spends
 from headlong.previews.int8 import logits_of
 
 JUDGES, CHOOSERS = 8, 256
 """Vectors that say what is typical of a radius, and that say which spends are worth trying."""
-BEST, CLOSER = 10, 1024
-"""Classes that are asked for, and those that a deeper level is judged by."""
+CLOSER = 1024
+"""Classes that a deeper level is judged by."""
 START, LEAST = 0.1, 1e-4
 """Of a radius: the first guess at what is typical, and the least."""
 
@@ -45,10 +45,10 @@ def taught(layer: Layer, plan: Plan, promise: Promise, chosen_by: Doubles, bound
         else native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), matrix.plan, level)
     )
     few = chosen_by[:: -(-len(chosen_by) // CHOOSERS)]
-    ways = [0, min(BEST, layer.vocab)]
+    ways = [0, min(TAUGHT, layer.vocab)]
     trial = _trial(teacher, ways, promise.eps, threads)
     spends = learned_spends(trial, len(ways), few, bounded_by, promise.eps, promise.delta)
-    return plan if spends is None else plan._replace(draws=draws._replace(spend=spends[0], beside=max(spends)))
+    return plan if spends is None else plan._replace(draws=draws._replace(spend=spends[0], beside=spends[1]))
 
 
 def _trial(teacher: native.Teacher, ways: list[int], eps: float, threads: int) -> Trial:
@@ -86,7 +86,7 @@ def used(link: Link, z: Doubles, estimate: Doubles, radius: Doubles) -> tuple[fl
     f, g = link(z), link(estimate)
     gap = np.exp(np.minimum(g - f.max(), 50.0)) * np.expm1(np.minimum(START * radius, 50.0))
     order = np.argsort(-gap)
-    tail = order[min(len(order) // 8, 4 * BEST) :]  # the widest are scored, not drawn
+    tail = order[min(len(order) // 8, 4 * TAUGHT) :]  # the widest are scored, not drawn
     share = gap[tail] / max(float(gap[tail].sum()), 1e-300)
     return float((share * ((z - estimate)[tail] / radius[tail]) ** 2).sum()), order
 

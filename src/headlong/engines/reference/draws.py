@@ -17,10 +17,7 @@ import zlib
 import numpy as np
 
 from headlong.engines.reference.query import Doubles, Query, logits, radii
-from headlong.plan import Draws
-
-TAUGHT = 10
-"""Ids beside which ``draws.beside`` was learned; ``csrc/executor/plan.h`` has the same."""
+from headlong.plan import TAUGHT, Draws
 
 
 def estimates(query: Query, draws: Draws, k: int, seeds: list[int]) -> list[float] | None:

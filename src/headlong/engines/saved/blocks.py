@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Draws, Rays
+from headlong.plan import NEIGHBOURS, TAUGHT, Blocks, BoxLevel, Draws, Rays
 
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
 NAME = "plan.blocks."
@@ -144,7 +144,7 @@ def read_draws(record: Any, levels: int) -> Draws | None:
     eps, spend, narrow, beside = record
     draws = Draws(_size(eps), _size(spend), tuple(map(_size, narrow)), None if beside is None else _size(beside))
     typical = len(draws.narrow) == levels and all(0 < part <= 1 for part in draws.narrow)
-    if not (draws.eps > 0 and draws.spent_on(0) > 0 and draws.spent_on(1) > 0 and typical):
+    if not (draws.eps > 0 and draws.spend > 0 and draws.spent_on(TAUGHT) > 0 and typical):
         raise ValueError(f"{draws} does not fit what has {levels} levels")
     return draws
 
