@@ -24,6 +24,9 @@ UNPACKED = (1.3, 1.6)
 """What a byte of codes of few bits costs at least: read, and multiplied for one query more."""
 IN_BYTE = 4
 """Codes of the byte whose products :attr:`Costs.unpacked` is the price of."""
+GROUPED = 0.5
+"""Of :attr:`Costs.narrowed`: what every class costs a query where codes of few bits lie in groups, each with a scale and a
+radius."""
 TOGETHER = 8
 """Queries of a batch that is judged beside a single one."""
 IN_CACHE = 1 << 21
@@ -74,7 +77,7 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
     read, products = scanned(bytes_, costs), bytes_ * costs.product if batch > 1 else 0.0
     if look.unpacked:
         read, products = UNPACKED[0] * read, max(UNPACKED[1] * products, layer.vocab * look.unpacked * costs.unpacked / IN_BYTE)
-    total = max(read / batch, products)
+    total = max(read / batch, products) + (GROUPED * costs.narrowed * layer.vocab if look.unpacked else 0.0)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
         total += SET_UP[batch > 1] * costs.level + max(scanned(rotated, costs) / batch, rotated * costs.product)
