@@ -66,9 +66,8 @@ nb::tuple encode_int8(AnyArray weight, const std::string& name, CodesOut codes, 
 }
 
 nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
-    const Kernels* kernels = kernels_for("");
     std::vector<double> out;
-    for (size_t i = 0; i < ids.size(); ++i) out.push_back(gumbel(*kernels, seed, row, draw, ids.data()[i]));
+    for (size_t i = 0; i < ids.size(); ++i) out.push_back(gumbel(seed, row, draw, ids.data()[i]));
     const size_t n = out.size();
     return owned(std::move(out), {n});
 }

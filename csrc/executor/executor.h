@@ -31,7 +31,7 @@ void logits(const Executor& e, const double* hidden, int64_t count, const int64_
 std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule, const Question& question,
                            bool dense_only, std::vector<Draw>* draws);
 
-// The Gumbel noise of a class: Philox4x32-10 words, see noise() in kernels/kernels.h.
-double gumbel(const Kernels& kernels, uint64_t seed, uint64_t row, uint32_t draw, int64_t id);
+// The Gumbel noise of a class: Philox4x32-10 words, see sampling/philox.h.
+double gumbel(uint64_t seed, uint64_t row, uint32_t draw, int64_t id);
 
 }  // namespace headlong

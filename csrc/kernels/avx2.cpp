@@ -20,6 +20,7 @@ inline float sum8(__m256 v) {
 #define LARGER(a, b) (F) _mm256_max_ps((__m256)(a), (__m256)(b))
 #define SMALLER(a, b) (F) _mm256_min_ps((__m256)(a), (__m256)(b))
 #define ANY(mask) (_mm256_movemask_ps((__m256)(mask)) != 0)
+#define PRODUCTS(a, b) (W) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
 #define SUM(v) sum8((__m256)(v))
 #define GATHER_PAIRS(table, at, out)                                                                                     \
     do {                                                                                                                 \

@@ -14,6 +14,7 @@ namespace {
 #define LARGER(a, b) (F) _mm512_max_ps((__m512)(a), (__m512)(b))
 #define SMALLER(a, b) (F) _mm512_min_ps((__m512)(a), (__m512)(b))
 #define ANY(mask) (_mm512_test_epi32_mask((__m512i)(mask), (__m512i)(mask)) != 0)
+#define PRODUCTS(a, b) (W) _mm512_mul_epu32((__m512i)(a), (__m512i)(b))
 #define SUM(v) _mm512_reduce_add_ps((__m512)(v))
 #define GATHER_PAIRS(table, at, out)                                                                                     \
     do {                                                                                                                 \
@@ -166,7 +167,7 @@ const Kernels* avx512_kernels() {
     static const Kernels table = {
         "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
         largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
-        gaps_of, below_of, sides_of, split_of, drawn_of, lower_above, survivors, noise_of, gumbel_keys_of, encode_row_of, row_norm_of,
+        gaps_of, below_of, sides_of, split_of, drawn_of, lower_above, survivors, noise_of, high_words_of, gumbel_keys_of, encode_row_of, row_norm_of,
         link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of, scan_one};
     return &table;
 }

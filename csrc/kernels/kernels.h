@@ -239,6 +239,9 @@ struct Kernels {
     // The high words of the Philox4x32-10 noise of classes first .. first + n - 1 (first a multiple of 4).
     void (*noise)(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t n, uint32_t* out);
 
+    // Which of the words [n] reach `least`, rising; returns how many. n is a multiple of 16.
+    int64_t (*high_words)(const uint32_t* words, int64_t n, uint32_t least, int32_t* out);
+
     // No less than link(z) * beta + gumbel, from the interval of z and the noise's high word, -inf for a class at -inf; the
     // largest is returned.
     float (*gumbel_keys)(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta, float* upper);

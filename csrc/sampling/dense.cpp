@@ -56,7 +56,7 @@ Draw best_of_all(const Executor& e, const std::vector<Scored>& kept, const Sampl
             least = out.id < 0 ? 0 : 0x1p32 * std::exp(-std::exp(f - out.score)) * (1 - 0x1p-40) - 2;
         }
         if (static_cast<double>(words[id % kBlock]) < least) continue;
-        const double key = f + gumbel(*e.kernels, rule.seed, row, draw, id);
+        const double key = f + gumbel(rule.seed, row, draw, id);
         if (out.id >= 0 && !(key > out.score)) continue;
         out = {s.id, s.z, key, true};
         last = std::numeric_limits<double>::quiet_NaN();  // what is to be beaten has risen

@@ -3,6 +3,7 @@
 
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"
+#include "sampling/philox.h"
 
 namespace headlong {
 namespace {
@@ -104,11 +105,8 @@ std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, si
 
 }  // namespace
 
-double gumbel(const Kernels& kernels, uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
-    uint32_t high[4], low[4];
-    kernels.noise(seed, row, draw, id & ~int64_t{3}, 4, high);
-    kernels.noise(seed, row, draw | 0x80000000u, id & ~int64_t{3}, 4, low);
-    const uint64_t word = static_cast<uint64_t>(high[id & 3]) << 32 | low[id & 3];
+double gumbel(uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
+    const uint64_t word = static_cast<uint64_t>(philox_word(seed, row, draw, id)) << 32 | philox_word(seed, row, draw | 0x80000000u, id);
     const double e = word >> 63 ? -std::log1p(-((static_cast<double>(~word) + 0.5) * 0x1p-64))
                                 : -std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
     return -std::log(e);
@@ -129,7 +127,7 @@ bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int
             const Scored& s = known.scored[i];
             keys.upper[s.id] = -std::numeric_limits<float>::infinity();
             keys.exact.push_back({s.id, s.z, e.linked(s.z) / rule.temperature +
-                                                 gumbel(*e.kernels, rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
+                                                 gumbel(rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
         }
         best = keys.exact;
         const int64_t kept = std::min<int64_t>(m, static_cast<int64_t>(best.size()));

@@ -145,7 +145,7 @@ std::vector<Draw> Experts::sample(const Routed& routed, const SampleRule& rule, 
                 for (int64_t i = 0; i < size(e); ++i) {
                     const int64_t id = ids[starts[e] + i];
                     const double key = z[i] / rule.temperature +
-                                       gumbel(*experts[e]->kernels, rule.seed, rule.row0 + q, static_cast<uint32_t>(n), id);
+                                       gumbel(rule.seed, rule.row0 + q, static_cast<uint32_t>(n), id);
                     if (key > draw.score) draw = {id, z[i], key, routed.routes[q].sure};
                 }
             }
