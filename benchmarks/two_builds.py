@@ -5,7 +5,7 @@
 OTHER_TREE is a checkout of another commit whose native module is built; this tree, or TREE, is the second build. Each lives in
 a process of its own and answers one query a turn, the same one: in a loop, after other weights have emptied the caches, after a
 torch product on all cores, and after a pause. ``floor``: the bytes that a query reads, at the speed at which the same run reads
-memory on the same threads.
+memory on the same threads. ``--ask sample``: plain samples in place of the ten best classes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,13 @@ BEFORE = ("nothing", "cold caches", "torch on all cores", "a pause of 5 ms")
 BATCHES = (8, 64)
 
 
-def answer(layer_path: str, hidden_path: str, threads: int) -> None:
+ASKS: dict[str, Callable[[Any, Any, int], Any]] = {
+    "topk": lambda engine, rows, turn: engine.topk(rows, K),
+    "sample": lambda engine, rows, turn: engine.sample(rows, seed=turn),
+}
+
+
+def answer(layer_path: str, hidden_path: str, threads: int, what: str) -> None:
     """The child: compiles, then answers one order a line with microseconds."""
     import torch
 
@@ -61,13 +68,13 @@ def answer(layer_path: str, hidden_path: str, threads: int) -> None:
     for line in sys.stdin:
         name, state, batch, turn = json.loads(line)
         rows = np.ascontiguousarray(asked[turn * batch % (len(asked) - batch) :][:batch])
-        engine = engines[name]
+        engine, ask = engines[name], ASKS[what]
         if state == "nothing":
             for _ in range(3):
-                engine.topk(rows, K)
+                ask(engine, rows, turn)
         before[state]()
         start = time.perf_counter()
-        found = engine.topk(rows, K)
+        found = ask(engine, rows, turn)
         taken = time.perf_counter() - start
         say({"us": 1e6 * taken / batch, "bytes": float(found.cost.bytes.mean()), "ids": found.ids.tolist()})
 
@@ -81,9 +88,9 @@ def say(value: Any) -> None:
 class Build:
     """One tree in a process of its own."""
 
-    def __init__(self, tree: Path, layer: str, hidden: str, threads: int) -> None:
+    def __init__(self, tree: Path, layer: str, hidden: str, threads: int, what: str) -> None:
         own = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": str(threads), "HEADLONG_THREADS": str(threads)}
-        orders = [sys.executable, __file__, "--answer", layer, hidden, "-", "--threads", str(threads)]
+        orders = [sys.executable, __file__, "--answer", layer, hidden, "-", "--threads", str(threads), "--ask", what]
         self.process = subprocess.Popen(orders, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own)
         self.commit = subprocess.run(
             ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
@@ -134,12 +141,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", nargs="*", default=list(PROMISES), help="promises to compare")
     parser.add_argument("--states", nargs="*", default=list(BEFORE), help="what comes before a call")
+    parser.add_argument("--ask", choices=list(ASKS), default="topk", help="what is asked")
     if "--answer" in sys.argv:
         parser.add_argument("layer")
         parser.add_argument("hidden")
         parser.add_argument("out")
         options = parser.parse_args()
-        answer(options.layer, options.hidden, options.threads)
+        answer(options.layer, options.hidden, options.threads, options.ask)
         return
     parser.add_argument("other", type=Path)
     parser.add_argument("layer")
@@ -157,7 +165,7 @@ def main() -> None:
     np.save(kept, vectors)
     try:
         builds = [
-            Build(tree, str(Path(options.layer).resolve()), str(kept), options.threads)
+            Build(tree, str(Path(options.layer).resolve()), str(kept), options.threads, options.ask)
             for tree in (options.other.resolve(), options.this.resolve())
         ]
         bandwidth = native.bandwidth(MEGABYTES << 20, options.threads, 5)
@@ -175,7 +183,7 @@ def main() -> None:
         kept.unlink(missing_ok=True)
     record = {
         "version": __version__, "environment": measure.environment(options.threads),
-        "other": builds[0].commit, "this": builds[1].commit,
+        "asked": options.ask, "other": builds[0].commit, "this": builds[1].commit,
         "megabytes between": MEGABYTES, "GB/s": bandwidth, "rows": rows,
     }  # fmt: skip
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

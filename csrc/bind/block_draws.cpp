@@ -1,4 +1,6 @@
 // Normalisers by rows that are drawn from blocks, for Python; capsules belong to the objects that gave them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
@@ -6,6 +8,7 @@
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
 #include "direct/draws.h"
+#include "direct/samples.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -57,9 +60,28 @@ nb::object try_drawn(nb::capsule executor, nb::capsule blocks, Doubles hidden, d
     return owned(std::move(found), {static_cast<size_t>(p.count), spends.size(), static_cast<size_t>(tries)});
 }
 
+// Plain samples: sample's arrays, as an executor's.
+nb::tuple sampled(nb::capsule executor, nb::capsule blocks, Doubles hidden, int n, double temperature, uint64_t seed, uint64_t row0,
+                  std::optional<Bytes> mask, int threads, int64_t class0, std::pair<double, double> affine) {
+    const Parts p = parts_of(executor, blocks, hidden);
+    check(n >= 1 && temperature > 0 && class0 >= 0 && affine.first > 0, "n >= 1, temperature > 0, class0 >= 0, a rising link");
+    check(!mask || (mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == p.executor.vocab &&
+                    (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == p.count)), "mask [1 or batch, vocab]");
+    Question question = question_of(0, kInf, threads, 0, 0);
+    question.mask = mask ? mask->data() : nullptr;
+    question.mask_per_row = mask && mask->shape(0) > 1;
+    const SampleRule rule{n, temperature, 0, 1, 0, seed, row0, class0};
+    std::vector<Answer> answers;
+    std::vector<Draw> draws;
+    unlocked([&] { answers = sample_by_blocks(p.executor, p.blocks, affine, hidden.data(), p.count, rule, question, &draws); });
+    return sample_arrays(answers, draws, n);
+}
+
 }  // namespace
 
 void bind_block_draws(nb::module_& m) {
+    m.def("sample_by_blocks", &sampled, nb::arg("executor"), nb::arg("blocks"), nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"),
+          nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("affine"));
     m.def("topk_by_block_draws", &drawn, nb::arg("executor"), nb::arg("blocks"), nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("threads"),
           nb::arg("delta"), nb::arg("seed"));
     m.def("try_block_draws", &try_drawn, nb::arg("executor"), nb::arg("blocks"), nb::arg("hidden"), nb::arg("eps"), nb::arg("spends"), nb::arg("tries"),

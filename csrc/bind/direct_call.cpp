@@ -115,6 +115,7 @@ class DirectCall {
         set(numbers, "sure", reader_.sure);
         set(numbers, "every", reader_.every);
         set(numbers, "least", reader_.least);
+        set(numbers, "samples", reader_.samples);
         set(numbers, "edge", reader_.edge);
         set(numbers, "first", reader_.first);
         check(reader_.first >= 1, "a filter asks for some classes");

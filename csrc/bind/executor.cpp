@@ -151,19 +151,7 @@ class BoundExecutor {
         std::vector<Answer> answers;
         std::vector<Draw> draws;
         unlocked([&] { answers = headlong::sample(executor_, hidden.data(), batch, rule, question, dense, &draws); });
-        std::vector<int64_t> ids;
-        std::vector<double> z, score;
-        std::vector<uint8_t> proved;
-        for (const Draw& d : draws) {
-            ids.push_back(d.id);
-            z.push_back(d.z);
-            score.push_back(d.score);
-            proved.push_back(d.proved);
-        }
-        const size_t B = batch, N = n;
-        return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                              owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows),
-                              column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+        return sample_arrays(answers, draws, n);
     }
 
     std::string isa() const { return executor_.kernels->isa; }
@@ -367,6 +355,22 @@ nb::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answe
     return nb::make_tuple(owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
                           column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
                           column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+}
+
+nb::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) {
+    std::vector<int64_t> ids;
+    std::vector<double> z, score;
+    std::vector<uint8_t> proved;
+    for (const Draw& d : draws) {
+        ids.push_back(d.id);
+        z.push_back(d.z);
+        score.push_back(d.score);
+        proved.push_back(d.proved);
+    }
+    const size_t B = answers.size(), N = static_cast<size_t>(n);
+    return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
+                          owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows),
+                          column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
 }
 
 void bind_executor(nb::module_& m) {

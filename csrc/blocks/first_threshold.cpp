@@ -5,10 +5,12 @@
 
 #include "blocks/run.h"
 #include "runtime/trace.h"
+#include "sampling/race.h"
 
 namespace headlong {
 namespace {
 
+constexpr size_t kAtOnce = 8;   // rows that are scored at once
 constexpr int64_t kSeeds = 16;  // nodes of every level on the way to the first threshold
 
 }  // namespace
@@ -91,7 +93,7 @@ void Run::first_blocks() {
 // Asks for the classes with the highest estimates, as they are: what that leaves out needs no closer look.
 void Run::first_rows() {
     Pending& all = w_.pending;
-    const auto few = std::min(reaches() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
+    const auto few = std::min(reaches() || races() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
     const auto padded = static_cast<int64_t>((all.count + kNeighbours - 1) / kNeighbours) * kNeighbours;
     all.end();
     std::fill(all.est.begin() + static_cast<int64_t>(all.count), all.est.begin() + padded, -std::numeric_limits<float>::infinity());
@@ -100,6 +102,48 @@ void Run::first_rows() {
         ask(all.places[i]);
         all.upper[i] = -std::numeric_limits<float>::infinity();  // no second time
     }
+}
+
+// Classes of a race with high noise, whose logits may be low: one after the other by the bounds that there are, those of their nodes,
+// their blocks and closer looks, then by their rows. What comes next is on its way meanwhile.
+void Run::look_at_lucky(size_t start, size_t stop) {
+    const Race& race = *reach_.races;
+    const BlockLevel& leaves = b_->levels.back();
+    const int64_t bytes = leaves.shape.group_bytes();
+    const auto depth = static_cast<int>(4 * (b_->levels.size() - 1));
+    std::vector<LuckyPlace>& some = w_.lucky;
+    some.clear();
+    for (size_t i = start; i < stop; ++i) {
+        const int32_t place = b_->places.of[race.lucky[i].id];
+        // A node that was opened already has no bound any more.
+        if (depth > 0 && bounds_[place >> depth] >= kLowest && !race.may_win(race.lucky[i], bounds_[place >> depth])) continue;
+        prefetch(leaves.records + place / kNeighbours * bytes, bytes);
+        some.push_back({place, static_cast<int32_t>(i), 0});
+    }
+    size_t left = 0;
+    for (const LuckyPlace& one : some) {
+        const int32_t group = one.place / kNeighbours;
+        const uint8_t* record = leaves.records + group * bytes;
+        float est[kNeighbours], upper[kNeighbours];
+        if (b_->rays == nullptr) b_->looks->sixteen(record, leaves.shape, own_, kLowest, est, upper);
+        else b_->looks->ray(record, leaves.shape, own_, ends_[b_->owner[group]], kLowest, est, upper);
+        answer_.bytes += static_cast<double>(bytes);
+        if (!race.may_win(race.lucky[one.which], upper[one.place % kNeighbours])) continue;
+        if (b_->closer != nullptr) prefetch(b_->closer + one.place * closer_bytes_, closer_bytes_);
+        some[left++] = {one.place, one.which, est[one.place % kNeighbours]};
+    }
+    some.resize(left);
+    for (LuckyPlace& one : some) {
+        if (b_->closer != nullptr) {
+            const float upper = b_->looks->closer(b_->closer + one.place * closer_bytes_, b_->closer_shape, closer_, &one.est);
+            answer_.bytes += static_cast<double>(closer_bytes_);
+            if (!race.may_win(race.lucky[one.which], upper)) continue;
+        }
+        ask(one.place);
+        if (w_.ids.size() >= kAtOnce) settle();
+    }
+    settle();
+    mark("blocks: classes with high noise");
 }
 
 // Which `wanted` of x [n] are the largest, rising, the first ones among equals; of those that are there at all.

@@ -5,10 +5,12 @@
 #include <functional>
 
 #include "runtime/trace.h"
+#include "sampling/race.h"
 
 namespace headlong {
 namespace {
 
+constexpr double kMostLogit = 0x1p127;  // that float32 holds whichever way it is rounded
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr size_t kTogether = 8;   // rows that are scored at once
 constexpr double kReached = 1.0 / 16;  // of the classes: with more of them to score, a sum is left to who looks at all
@@ -72,6 +74,10 @@ bool Run::begin(int sharing) {
     if (trail_ != nullptr) trail_->begin(*b_, own_, closer_);
     roots(sharing);
     seed();
+    if (races()) {
+        look_at_lucky(0, reach_.races->luckiest);
+        look_at_lucky(reach_.races->luckiest, reach_.races->lucky.size());
+    }
     if (!reaches() || b_->levels.size() == 1) return true;
     const auto wanted = std::count_if(w_.bounds.begin(), w_.bounds.end(), [&](float bound) { return bound >= tau_; });
     return static_cast<double>(wanted) <= kOpened * static_cast<double>(w_.bounds.size());
@@ -85,7 +91,7 @@ bool Run::enter(const Blocks& blocks, int sharing) {
     own_ = w_.rotated.own;
     closer_ = w_.rotated.closer;
     w_.candidate_count = 0;
-    if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), better);
+    if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), larger);
     if (full_) tau_ = std::max(tau_, threshold());
     shared_ = nullptr;
     roots(sharing);
@@ -101,6 +107,7 @@ void Run::join(const Run& first, float floor, std::atomic<float>& threshold) {
     ends_ = first.ends_;
     seeded_ = first.seeded_;
     tau_ = floor;
+    full_ = races();
     share(&threshold);
     w_.candidate_count = 0;
     w_.pending.count = 0;
@@ -217,8 +224,8 @@ void Run::sort_out(size_t first, size_t count) {
     const float *est = from.est.data(), *upper = from.upper.data();
     Candidate *const all = w_.candidates.data(), *to = all + w_.candidate_count;
     for (size_t i = first; i < first + count; ++i) {
-        const bool here = upper[i] >= tau_;
         *to = {from.places[i], upper[i]};
+        const bool here = upper[i] >= tau_ && may_win(*to);
         if (full_ && here && est[i] >= tau_) {
             ask(from.places[i]);
             if (w_.ids.size() >= kTogether) settle();
@@ -253,13 +260,14 @@ void Run::settle() {
     answer_.rows += static_cast<int64_t>(w_.ids.size());
     answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(b_->dim * item_bytes(b_->kind));
     w_.ids.clear();
-    full_ = static_cast<int64_t>(w_.best.size()) >= k_;
+    full_ = is_full();
     if (full_) raise(threshold());
     mark("blocks: exact rows");
 }
 
 // What a class has to reach: the k-th best, and where there is a reach the least that it asks for, if that is lower.
 float Run::threshold() const {
+    if (races()) return down(std::clamp(reach_.races->least(), -kMostLogit, kMostLogit));
     if (!reaches()) return down(w_.best.front().z);
     return down(std::min(w_.largest.front(), (shift_ + std::log(sum_) - reach_.depth) / reach_.scale));
 }
@@ -283,19 +291,20 @@ void Run::weigh(double z) {
 
 // Among the k best, if it is one of them; with a reach all are kept.
 void Run::keep(const ScoredClass& one) {
-    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !better(one, w_.best.front())) return;
+    if (races()) return reach_.races->take(one.id, one.z);
+    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !larger(one, w_.best.front())) return;
     w_.best.push_back(one);
     if (reaches()) return weigh(one.z);
-    std::push_heap(w_.best.begin(), w_.best.end(), better);
+    std::push_heap(w_.best.begin(), w_.best.end(), larger);
     if (static_cast<int64_t>(w_.best.size()) <= k_) return;
-    std::pop_heap(w_.best.begin(), w_.best.end(), better);
+    std::pop_heap(w_.best.begin(), w_.best.end(), larger);
     w_.best.pop_back();
 }
 
 void Run::add(const std::vector<ScoredClass>& best, int64_t opened) {
     for (const ScoredClass& one : best) keep(one);
     opened_ += opened;
-    full_ = static_cast<int64_t>(w_.best.size()) >= k_;
+    full_ = is_full();
     if (full_) raise(threshold());
 }
 
@@ -308,6 +317,11 @@ void Run::raise(float threshold) {
     tau_ = std::max(tau_, known);
 }
 
+// Whether a candidate is worth its row where a race is run: its own noise says so.
+bool Run::may_win(const Candidate& one) const {
+    return !races() || (b_->order[one.place] >= 0 && reach_.races->may_win(b_->order[one.place], one.upper));
+}
+
 bool Run::close() {
     std::vector<Candidate>& all = w_.candidates;
     look_closer();
@@ -316,9 +330,9 @@ bool Run::close() {
     size_t left = 0;
     for (size_t i = 0; i < w_.candidate_count; ++i) {
         all[left] = all[i];
-        left += all[left].upper >= tau_;
+        left += all[left].upper >= tau_ && may_win(all[left]);
     }
-    const double share = reaches() ? kReached : b_->most;
+    const double share = reaches() || races() ? kReached : b_->most;
     if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), share * static_cast<double>(b_->vocab))) return false;
     const auto end = all.begin() + static_cast<int64_t>(left);
     std::sort(all.begin(), end, [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
@@ -327,7 +341,7 @@ bool Run::close() {
         if (w_.ids.size() >= kTogether) settle();
     }
     settle();
-    std::sort(w_.best.begin(), w_.best.end(), better);
+    std::sort(w_.best.begin(), w_.best.end(), larger);
     mark("blocks: exact rows");
     return true;
 }

@@ -16,12 +16,18 @@ namespace headlong {
 constexpr float kLowest = -std::numeric_limits<float>::max();  // what pads a record is below: there is nothing beneath it
 constexpr int kBins = 256;                                      // of bounds, from the highest down
 
-inline bool better(const ScoredClass& a, const ScoredClass& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
+inline bool larger(const ScoredClass& a, const ScoredClass& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
 
 // A class that may be among the best: where it is, and its upper end.
 struct Candidate {
     int32_t place;
     float upper;
+};
+
+// A class with high noise, where that is, and its estimate.
+struct LuckyPlace {
+    int32_t place, which;  // which: of the race's
+    float est;
 };
 
 // Classes of open blocks that wait for a closer look.
@@ -55,6 +61,7 @@ struct Work {
     std::vector<int64_t> ids;
     std::vector<double> z, largest;  // `largest`: a heap of the k largest logits where more than k are kept
     std::vector<uint64_t> seeded;
+    std::vector<LuckyPlace> lucky;
 };
 
 class Run {
@@ -97,6 +104,8 @@ class Run {
 
   private:
     bool reaches() const { return reach_.depth >= 0; }
+    bool races() const { return reach_.races != nullptr; }
+    bool may_win(const Candidate& one) const;
     float threshold() const;
     bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
     void roots(int sharing);
@@ -104,6 +113,7 @@ class Run {
     void seed();
     void first_blocks();
     void first_rows();
+    void look_at_lucky(size_t start, size_t stop);
     void choose(const float* x, int64_t n, int64_t wanted, std::vector<int32_t>& out);
     uint32_t sieve(uint32_t open, int32_t group) const;
     void look_closer();
@@ -113,6 +123,7 @@ class Run {
     void keep(const ScoredClass& one);
     void weigh(double z);
     void raise(float threshold);
+    bool is_full() const { return races() || static_cast<int64_t>(w_.best.size()) >= k_; }
 
     const Blocks* b_;
     const double* hidden_;

@@ -10,6 +10,7 @@
 #include "blocks/run.h"
 #include "runtime/pool.h"
 #include "runtime/trace.h"
+#include "sampling/race.h"
 
 namespace headlong {
 namespace {
@@ -118,7 +119,9 @@ class Group {
         all.clear();
         all.reserve(count);
         for (int q = 0; q < count; ++q) {
-            all.emplace_back(b_, hidden_ + q * b_.dim, k_, reach_, masks[q], *kept[q], answers[q]);
+            Reach own = reach_;
+            if (own.races != nullptr) own.races += q;
+            all.emplace_back(b_, hidden_ + q * b_.dim, k_, own, masks[q], *kept[q], answers[q]);
             all[q].leave(trail_);
             answers[q].done = all[q].begin(count);
         }
@@ -171,6 +174,7 @@ class Group {
         struct Part {
             SearchResult answer;
             std::vector<ScoredClass> best;
+            std::vector<Race> race;  // of one query, or none
             int64_t opened = 0;
             bool done = true;
         };
@@ -185,6 +189,8 @@ class Group {
                 sweep.open(nodes, at, std::min(at + kTaken, count));
         };
         first.share(&threshold);
+        std::vector<Race> began;
+        if (reach_.races != nullptr) began.push_back(*reach_.races);
         const float floor = first.floor();  // as it is now: whoever takes the first part raises it
         run_parallel(threads_, [&](int t) {
             if (t == 0) {
@@ -192,7 +198,9 @@ class Group {
                 return;
             }
             static thread_local Work beside;
-            Run own(tree, hidden_, k_, reach_, mask, beside, parts[t].answer);
+            Reach reach = reach_;
+            if (reach.races != nullptr) reach.races = &parts[t].race.emplace_back(began.front());
+            Run own(tree, hidden_, k_, reach, mask, beside, parts[t].answer);
             own.join(first, floor, threshold);
             open(own);
             parts[t].done = own.close();
@@ -200,6 +208,7 @@ class Group {
             parts[t].opened = own.opened();
         });
         for (const Part& part : parts) {
+            for (const Race& race : part.race) reach_.races->join(race);
             first.add(part.best, part.opened);
             answer.rows += part.answer.rows;
             answer.bytes += part.answer.bytes;
@@ -217,6 +226,14 @@ class Group {
 };
 
 }  // namespace
+
+void know_places(const Blocks& b) {
+    std::call_once(b.places.once, [&] {
+        b.places.of.assign(b.vocab, 0);
+        for (int64_t i = 0; i < b.levels.back().groups * kNeighbours; ++i)
+            if (b.order[i] >= 0) b.places.of[b.order[i]] = static_cast<int32_t>(i);
+    });
+}
 
 SearchResult search_leaving(const Blocks& blocks, const double* hidden, int64_t k, Trail& trail) {
     const uint8_t* mask = nullptr;
@@ -239,7 +256,9 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
             const int64_t first = g * each, here = std::min(each, count - first);
             for (int64_t q = 0; q < here; ++q)
                 masks[q] = mask == nullptr ? nullptr : mask + (mask_per_row ? (first + q) * blocks.vocab : 0);
-            Group(blocks, hidden + first * blocks.dim, k, reach, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
+            Reach own = reach;
+            if (own.races != nullptr) own.races += first;
+            Group(blocks, hidden + first * blocks.dim, k, own, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
         }
     };
     if (groups == 1 || threads == 1) work(0);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "blocks/looks.h"
@@ -9,12 +10,20 @@
 
 namespace headlong {
 
+class Race;  // sampling/race.h
+
 // A level of the tree: nodes in the plan's order, sixteen to a record. Node n's children are the record n of the level below,
 // the last one's the classes at places 16 n ... 16 n + 15.
 struct BlockLevel {
     const uint8_t* records = nullptr;
     int64_t groups = 0;
     RecordShape shape;
+};
+
+// The place of each class [vocab]: made when the first race is run, for few callers need it.
+struct Places {
+    std::once_flag once;
+    std::vector<int32_t> of;
 };
 
 // What is read, all of it borrowed; see previews/blocks.py, which makes it.
@@ -36,6 +45,7 @@ struct Blocks {
     std::vector<double> rest_lost;
     std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `look` on
     const int32_t* order = nullptr;                      // [16 * groups]: the class at each place, -1 where there is none
+    mutable Places places;                               // of each class, once races are run
     const uint16_t* filled = nullptr;                    // [groups] a bit for each place that has a class; null: all that bounds reach
     const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
     std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
@@ -63,14 +73,19 @@ struct Blocks {
     } draws;
 };
 
+// Has to be called before a race is run.
+void know_places(const Blocks& blocks);
+
 struct ScoredClass {
     int64_t id;
     double z;
 };
 
 // What is sought beside the k best: every class with scale * z no further than `depth` below log sum exp(scale * z).
+// Or, of every query, whatever may win a race.
 struct Reach {
     double scale = 1, depth = -1;  // depth < 0: none
+    Race* races = nullptr;
 };
 
 // What was found for one query: `done` is false where a search would have cost more than a look at all classes.

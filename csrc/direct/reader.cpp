@@ -5,6 +5,7 @@
 
 #include "direct/answers.h"
 #include "direct/draws.h"
+#include "direct/samples.h"
 #include "executor/verbs.h"
 #include "runtime/scratch.h"
 
@@ -113,6 +114,9 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const Samp
     std::vector<Answer> answers;
     if (!dense_only && draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
     if (!dense_only && draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
+    const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
+    if (!dense_only && samples && plain && every && search_for(count, 1) != nullptr)
+        return sample_by_blocks(*executor, *searches.front().second, affine, rows, count, rule, question, draws);
     return every ? headlong::sample(*executor, rows, count, rule, question, dense_only, draws) : std::vector<Answer>{};
 }
 

@@ -23,6 +23,7 @@ struct Reader {
     double least = kInf;                        // the eps from which blocks find normalisers
     double edge = 0;                            // the largest `least` with which they find nuclei, too
     int64_t first = 1;                          // classes that a min-p filter asks for first
+    bool samples = false;                       // whether they find plain samples
     std::pair<double, double> seen{0, kInf};    // the lengths of the vectors that radii were learned from
 
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;

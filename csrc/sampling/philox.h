@@ -39,6 +39,7 @@ inline double most_gumbel_of(uint32_t word) {
 // -log(-log(p / 2^32)) and a little: what noise is below where its word is below p <= 2^32.
 inline double gumbel_below(uint64_t p) {
     const double rest = static_cast<double>((uint64_t{1} << 32) - p) * 0x1p-32;
+    if (p == 0) return -46;  // there is none
     const double most = -std::log(-std::log1p(-rest));
     return most + 1e-12 * (1 + std::fabs(most));
 }

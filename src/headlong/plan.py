@@ -184,6 +184,7 @@ class Blocks(NamedTuple):
     ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
+    ``samples``       whether plain samples go by blocks
     ``draws``         what queries taught about a normaliser's sample of open blocks; None: normalisers do not go by blocks
     """
 
@@ -208,6 +209,7 @@ class Blocks(NamedTuple):
     least: float = math.inf
     rays: Rays | None = None
     draws: Draws | None = None
+    samples: bool = False
 
 
 class Plan(NamedTuple):

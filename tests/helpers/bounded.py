@@ -10,13 +10,33 @@ import numpy as np
 import headlong as hl
 from adversarial import build
 from headlong import native
-from headlong.engines.reference.blocks import BlockSearch, _State, bounds, closer, halves_of
+from headlong.engines.reference.blocks import BlockSearch, State, bounds, closer, halves_of
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from oracle import check_topk, truth
 
 LEVELS = native.levels()
 IDS = {"method": "cascade", "eps": math.inf, "blocks": True}
+
+
+def clustered(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
+    """Classes around a few centres, of falling energy, with a bias; and hidden vectors to match."""
+    rng = np.random.default_rng(seed)
+    energy = np.arange(1, dim + 1.0) ** -0.7
+    centres = rng.standard_normal((max(2, vocab // 40), dim)) * energy
+    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
+    hidden = (rng.standard_normal((60, dim)) * energy + 0.3) * 4
+    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
+
+
+def around_tastes(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
+    """Multiples of a few directions and noise in all others, with a bias; and hidden vectors near some of them."""
+    rng = np.random.default_rng(seed)
+    tastes = rng.standard_normal((max(2, vocab // 40), dim))
+    weight = tastes[rng.integers(0, len(tastes), vocab)] + 0.35 * rng.standard_normal((vocab, dim))
+    weight *= np.exp(0.3 * rng.standard_normal((vocab, 1)))
+    hidden = tastes[rng.integers(0, len(tastes), 60)] + 0.5 * rng.standard_normal((60, dim))
+    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
 
 
 def check(top: hl.TopK, layer: Layer, hidden: np.ndarray, exact: bool = False) -> None:
@@ -59,7 +79,7 @@ def check_bounds(layer: Layer, blocks: Blocks, hidden: np.ndarray) -> int:
     assert sorted(blocks.order[there]) == list(range(layer.vocab))
     checked = 0
     for row in hidden.astype(np.float64):
-        state, query = _State(search, row, 1), halves_of(blocks, row)
+        state, query = State(search, row, 1), halves_of(blocks, row)
         logits = np.full(len(there), -np.inf)
         exact = truth(layer, row[None])
         logits[there] = exact.logits[0, blocks.order[there]]

@@ -5,6 +5,8 @@
                               scored, and the others together are within eps: proved
     topk, lse within an eps that calibration vectors taught, one or two at once      from rows drawn from open blocks and a few
                               others (csrc/direct/draws.cpp)
+    sample()                  few classes have noise that lets them win whatever their logits are; of the others only large
+                              logits can, and those are found as in a top-k
     sample(top_p=...)         there, too: where that little mass leaves no doubt of the nucleus
     everything else, large batches, and queries that would open nearly everything      the executor beneath
 
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
+from headlong.engines.reference.block_samples import Rule, samples
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.sampling_filters import Filters
@@ -59,9 +62,12 @@ class BlockReader:
         self.learned = bool(blocks.answers)
         self.searches = [(k, search(factor)) for k, factor in blocks.answers] or [(0, search(blocks.factor))]
         kind, *numbers = self.link.lowered()
-        self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" and level != native.REFERENCE else None
+        self.straight: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None
+        self.affine = None if level == native.REFERENCE else self.straight
         self.least = math.inf if self.affine is None or not self.sure or self.learned else blocks.least
         self.drawn = blocks.draws is not None and native.is_native(beneath)
+        known = level == native.REFERENCE or native.is_native(beneath)
+        self.samples = blocks.samples and known and self.sure and not self.learned and self.straight is not None
         self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
@@ -147,9 +153,29 @@ class BlockReader:
             nucleus = self._nucleus(hidden, Filters(n, temperature, 0, top_p, min_p, seed, row0, class0), mask, threads)
             if nucleus is not None:
                 return nucleus
+        if self.samples and top_p == 1 and not (top_k or min_p or dense) and self.takes(len(hidden), 1, mask):
+            return self._plain(hidden, Filters(n, temperature, 0, 1.0, 0.0, seed, row0, class0), mask, threads)
         return self.beneath.sample(
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
         )
+
+    def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer:
+        """Draws from all classes."""
+        n, temperature, _, _, _, seed, row0, class0 = filters
+        search, affine = self.searches[0][1], self.straight
+        assert affine is not None
+        if self.affine is not None:
+            return native.sample_by_blocks(
+                self.capsule, search.capsule, hidden, n, temperature, seed, row0, mask, threads, class0, affine
+            )
+        *found, done = samples(search, hidden, Rule(n, temperature, seed, row0, class0), affine, mask)
+        answer = (*found[:3], np.ones(found[0].shape, bool), *found[3:], np.zeros(len(hidden), bool))
+        for row in np.flatnonzero(~done):
+            own = mask if mask is None or len(mask) == 1 else mask[row : row + 1]
+            one = hidden[row : row + 1], n, temperature, 0, 1.0, 0.0, seed, (row0 + int(row)) % 2**64, own
+            for whole, more in zip(answer, self.beneath.sample(*one, False, threads, class0), strict=True):
+                whole[row] = more[0]
+        return answer
 
     def _nucleus(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer | None:
         """Draws under top_p: from the classes that are in the nucleus whatever mass the others have that were not scored; None

@@ -51,7 +51,7 @@ def direct(
     searches: tuple[Any, ...] = ()
     if blocks is not None:
         searches = tuple((k, search.capsule) for k, search in blocks.searches)
-        numbers |= _of_blocks(blocks) | {"sure": blocks.sure, "least": blocks.least}
+        numbers |= _of_blocks(blocks) | {"sure": blocks.sure, "least": blocks.least, "samples": blocks.samples}
     return _bound(beneath, searches, executor, numbers, (promise.eps, *chance, promise.delta_ids == 0), link, threads, path)
 
 

@@ -23,6 +23,7 @@ from headlong.native.executors import (
     experts,
     is_native,
     neighbours,
+    sample_by_blocks,
     topk_by_block_draws,
     try_block_draws,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "products",
     "round_up",
     "row_norms",
+    "sample_by_blocks",
     "threads",
     "topk_by_block_draws",
     "try_block_draws",

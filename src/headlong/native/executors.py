@@ -126,6 +126,17 @@ def topk_by_block_draws(
     return found
 
 
+def sample_by_blocks(
+    executor: Any, search: Any, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, mask: Mask, threads: int,
+    class0: int, affine: tuple[float, float],
+) -> tuple[Array, ...]:  # fmt: skip
+    """As :meth:`Executor.sample` without filters; ``executor`` and ``search`` are capsules."""
+    found: tuple[Array, ...] = loaded().sample_by_blocks(
+        executor, search, hidden, n, temperature, seed, row0, mask, threads, class0, affine
+    )
+    return found
+
+
 def try_block_draws(
     executor: Any, search: Any, hidden: Doubles, eps: float, spends: list[float], tries: int, threads: int, seed: int
 ) -> Doubles:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -149,15 +149,19 @@ def sooner(layer: Layer, plan: Plan, search: Counted, look: Counted, batch: int,
 def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
     """What searches for the ``k`` best read on average of some vectors."""
     search, judges = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors, k)
-    rays = None if blocks.rays is None else blocks.rays.directions
-    arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records, rays)
-    every, rows, read = float(sum(array.nbytes for array in arrays if array is not None)), 0.0, 0.0
-    done = 0.0
+    every, rows, read, done = _every(blocks), 0.0, 0.0, 0.0
     for row in judges:  # each alone: together they would share what they read
         answer = search.topk(row[None], k, None, 1)
         done += float(answer[5][0]) / len(judges)
         rows, read = rows + float(answer[2][0]) / len(judges), read + float(answer[3][0]) / len(judges)
     return Counted(every, max(0.0, read - every - rows * layer.dim * layer.weight.itemsize), rows, again=1 - done)
+
+
+def _every(blocks: Blocks) -> float:
+    """Bytes that every search reads."""
+    rays = None if blocks.rays is None else blocks.rays.directions
+    arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records, rays)
+    return float(sum(array.nbytes for array in arrays if array is not None))
 
 
 def looked(layer: Layer, plan: Plan, vectors: Doubles, k: int) -> Counted:
@@ -172,6 +176,38 @@ def looked(layer: Layer, plan: Plan, vectors: Doubles, k: int) -> Counted:
         opened += max(0.0, float(answer[7][0] - every - answer[6][0] * layer.dim * layer.weight.itemsize)) / len(judges)
     each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
     return Counted(every, opened, rows, opened / each)
+
+
+def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float, always: bool) -> bool:
+    """Whether a plain sample takes less time by blocks, on some vectors: the noise of every class is made either way.
+    ``always``: it is enough that they can."""
+    kind, *numbers = layer.link.lowered()
+    if kind != "affine" or blocks.factor < 1 or blocks.answers:
+        return False
+    if always or native.isa() == native.REFERENCE:
+        return True
+    if not plan.levels:
+        return False
+    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
+    reader: Any = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
+    row, judges = layer.dim * layer.weight.itemsize, _judges(vectors, 1)
+    affine: Any = tuple(numbers)
+
+    def counted(every: float, way: Callable[[Doubles, int], tuple[Array, ...]]) -> Counted:
+        found = [way(one[None], seed) for seed, one in enumerate(judges)]
+        rows, read = (float(np.mean([answer[part][0] for answer in found])) for part in (4, 5))
+        return Counted(every, max(0.0, read - every - rows * row), rows)
+
+    by_blocks = counted(
+        _every(blocks),
+        lambda one, seed: native.sample_by_blocks(
+            reader.capsule, search.capsule, one, 1, 1.0, seed, 0, None, 1, 0, affine
+        ),
+    )
+    by_all = counted(look_bytes(plan), lambda one, seed: reader.sample(one, 1, 1.0, 0, 1.0, 0.0, seed, 0, None, False, 1))
+    each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
+    return sooner(layer, plan, by_blocks, by_all._replace(items=by_all.opened / each), 1, here())
 
 
 def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:

@@ -34,7 +34,8 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     blocks = blocks_of(layer, basis, threads) if rays is None else rays
     every = plan.blocks.most >= int(np.count_nonzero(plan.blocks.order >= 0))
     most = layer.vocab if every else plan.blocks.most
-    return again._replace(blocks=blocks._replace(batch=plan.blocks.batch, most=most, least=plan.blocks.least))
+    batch, least, samples = plan.blocks.batch, plan.blocks.least, plan.blocks.samples
+    return again._replace(blocks=blocks._replace(batch=batch, most=most, least=least, samples=samples))
 
 
 def basis_in(plan: Plan) -> Basis | None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES
-from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of
+from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of, clustered
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
@@ -31,16 +31,6 @@ from oracle import truth
 
 SHARED = {"avxvnni": "avx2", "dotprod": "neon", "i8mm": "neon"}
 """Levels that differ from another where codes are multiplied, which blocks do not."""
-
-
-def clustered(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
-    """Classes around a few centres, of falling energy, with a bias; and hidden vectors to match."""
-    rng = np.random.default_rng(seed)
-    energy = np.arange(1, dim + 1.0) ** -0.7
-    centres = rng.standard_normal((max(2, vocab // 40), dim)) * energy
-    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
-    hidden = (rng.standard_normal((60, dim)) * energy + 0.3) * 4
-    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
 
 
 def made(layer: Layer, hidden: np.ndarray, **more: Any) -> tuple[Blocks, Basis]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES
-from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of
+from bounded import IDS, LEVELS, around_tastes, check, check_bounds, check_bounds_at, check_ids_of
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
@@ -27,16 +27,6 @@ from headlong.previews.blocks import blocks_of
 from headlong.previews.rays import rays_of
 from headlong.previews.whitening import whiten
 from headlong.store import open_file, write_file
-
-
-def around_tastes(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
-    """Multiples of a few directions and noise in all others, with a bias; and hidden vectors near some of them."""
-    rng = np.random.default_rng(seed)
-    tastes = rng.standard_normal((max(2, vocab // 40), dim))
-    weight = tastes[rng.integers(0, len(tastes), vocab)] + 0.35 * rng.standard_normal((vocab, dim))
-    weight *= np.exp(0.3 * rng.standard_normal((vocab, 1)))
-    hidden = tastes[rng.integers(0, len(tastes), 60)] + 0.5 * rng.standard_normal((60, dim))
-    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
 
 
 def made(layer: Layer, hidden: np.ndarray) -> Blocks:

@@ -34,7 +34,7 @@ from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Dense, Plan
-from headlong.previews.block_choice import least_eps, stand_ins, tighter, worth
+from headlong.previews.block_choice import least_eps, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.blocks import KEPT, blocks_of, shape_of
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.changed_rows import plan_again
@@ -70,7 +70,7 @@ class Cascade(Method):
                   many on average in the whitened basis, where the energy is; None: a prefix, or int8 as the rows are
     ``rotation``  the seed of the random rotation
     ``deeper``    keep finer codes for the classes that the first pass leaves undecided
-    ``blocks``    bound sixteen neighbouring classes at once where ids alone are asked for (``eps=inf``; top_k, min_p samples);
+    ``blocks``    bound sixteen neighbouring classes at once where ids alone are asked for (``eps=inf``; samples);
                   None: where calibration vectors show that it reads less. True without any: rows of the layer stand in
     """
 
@@ -152,7 +152,8 @@ class Cascade(Method):
         blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
         if most <= 1 and not self.blocks:
             return plan
-        most = layer.vocab if self.blocks else most
+        samples = worth_sampling(layer, plan, blocks, vectors, DENSE_SHARE, bool(self.blocks))
+        blocks, most = blocks._replace(samples=samples), layer.vocab if self.blocks else most
         if calibration is not None and queries is None and plan.draws is not None and math.isinf(blocks.least):
             half = len(calibration) // 2
             halves = calibration[:half], calibration[half:]

@@ -67,11 +67,14 @@ class BlockSearch:
         costs = (np.array([one[at] for one in found], kind) for at, kind in ((2, np.int64), (3, float), (4, float), (5, bool)))
         return (ids, logits, *costs)
 
-    def one(self, hidden: Doubles, k: int, there: NDArray[np.bool_] | None) -> BlockAnswer:
+    def one(
+        self, hidden: Doubles, k: int, there: NDArray[np.bool_] | None, state: State | None = None
+    ) -> BlockAnswer:
+        """One query; ``state`` says what is looked for, if it is not the ``k`` best."""
         blocks, query = self.blocks, halves_of(self.blocks, hidden)
         if max(np.abs(query.x).max(), query.lengths.max(), query.closer.max(), abs(query.add)) > MOST_X:
             return BlockAnswer(np.empty(0, np.int64), np.empty(0), 0, 0.0, 0.0, done=False)
-        state = _State(self, hidden, k)
+        state = State(self, hidden, k) if state is None else state
         if blocks.rays is not None:
             state.bytes += blocks.rays.directions.nbytes + blocks.rays.scale.nbytes
         levels, last = blocks.levels, len(blocks.levels) - 1
@@ -95,7 +98,7 @@ class BlockSearch:
         self._look(query, np.setdiff1d(nodes, state.seen), state, there)
         return state.found(self.share)
 
-    def _look(self, query: BoxQuery, groups: Ids, state: _State, there: NDArray[np.bool_] | None) -> None:
+    def _look(self, query: BoxQuery, groups: Ids, state: State, there: NDArray[np.bool_] | None) -> None:
         """Looks at the classes of some blocks, closer at those that reach the threshold, and scores the k best estimates."""
         blocks = self.blocks
         state.seen = np.union1d(state.seen, groups)
@@ -119,7 +122,7 @@ class BlockSearch:
 
 def looks(search: BlockSearch, hidden: Doubles) -> tuple[tuple[Doubles, Doubles], tuple[Doubles, Doubles]]:
     """``(estimate, radius) [places]`` of every class by its block's coordinates, and by a closer look."""
-    blocks, state = search.blocks, _State(search, hidden, 1)
+    blocks, state = search.blocks, State(search, hidden, 1)
     query, groups = halves_of(blocks, hidden), np.arange(len(blocks.levels[-1].records))
     est, upper = (side.ravel() for side in bounds(blocks.levels[-1], False, query, groups, state))
     if blocks.closer is None:
@@ -129,7 +132,7 @@ def looks(search: BlockSearch, hidden: Doubles) -> tuple[tuple[Doubles, Doubles]
         return (est, upper - est), (near, top - near)
 
 
-class _State:
+class State:
     """Rows scored so far, best first, and the classes that may yet join them."""
 
     def __init__(self, search: BlockSearch, hidden: Doubles, k: int) -> None:
@@ -139,13 +142,18 @@ class _State:
         self.seen = np.empty(0, np.int64)
         self.tau, self.rows, self.bytes = -np.inf, 0, 0.0
 
-    def score(self, ids: Ids) -> None:
+    def scored(self, ids: Ids) -> Doubles:
+        """Exact logits."""
         weight, bias = self.search.weight, self.search.bias
         logits = weight[ids].astype(np.float64) @ self.hidden
         if bias is not None:
             logits += bias[ids]
         self.rows += len(ids)
         self.bytes += len(ids) * weight.shape[1] * weight.itemsize
+        return logits
+
+    def score(self, ids: Ids) -> None:
+        logits = self.scored(ids)
         ids, logits = np.concatenate([self.ids, ids]), np.concatenate([self.logits, logits])
         order = np.lexsort((ids, -logits))[: self.k]
         self.ids, self.logits = ids[order], logits[order]
@@ -208,7 +216,7 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
     return BoxQuery(x, np.append(widened, shared), np.append(widened[first:], own), add, abs(add) * 2.0**-20 + 2.0**-100)
 
 
-def bounds(level: BoxLevel, box: bool, query: BoxQuery, groups: Ids, state: _State) -> tuple[Doubles, Doubles]:
+def bounds(level: BoxLevel, box: bool, query: BoxQuery, groups: Ids, state: State) -> tuple[Doubles, Doubles]:
     """``estimate, upper end [groups, 16]`` of the neighbours of some records: of boxes, or of classes."""
     records = level.records[groups]
     state.bytes += records.nbytes

@@ -45,6 +45,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "least": blocks.least if math.isfinite(blocks.least) else 0.0,
         **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
         **({} if blocks.draws is None else {"draws": blocks.draws[:3]}),
+        **({"samples": True} if blocks.samples else {}),
         **({"typical": True} if blocks.rest is None and blocks.rest_lost is not None else {}),
     }
 
@@ -92,7 +93,7 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
         answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf,
-        rays=rays, draws=read_draws(record.get("draws"), 2), **more,
+        rays=rays, draws=read_draws(record.get("draws"), 2), samples=record.get("samples") is True, **more,
     )  # fmt: skip
 
 
