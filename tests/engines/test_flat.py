@@ -16,7 +16,9 @@ VOCAB, DIM = 12_000, 256
 
 KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "a normaliser that many rows decide": lambda rng: rng.standard_normal((VOCAB, DIM)) / DIM**0.5,
-    "one row and noise": lambda rng: rng.standard_normal((1, DIM)) + 1e-3 * rng.standard_normal((VOCAB, DIM)),
+    "two rows and noise": lambda rng: (
+        rng.standard_normal((2, DIM))[rng.integers(0, 2, VOCAB)] + 1e-3 * rng.standard_normal((VOCAB, DIM))
+    ),
     "two rows": lambda rng: rng.standard_normal((2, DIM))[rng.integers(0, 2, VOCAB)],
     "zeros": lambda rng: np.zeros((VOCAB, DIM)),
 }
@@ -44,6 +46,17 @@ def test_the_sample_is_all_that_is_read_in_vain(kind: str, batch: int, level: st
     plain = hl.compile(layer, "full", threads=2).topk(hidden, 10, eps=eps)
     preview = engine.plan.levels[0].codes.nbytes / batch
     assert (top.cost.bytes - plain.cost.bytes).mean() < preview / 8  # one query is tried for those that come with it
+
+
+def test_rows_that_are_nearly_one_row_are_told_apart_by_codes_of_what_differs(level: str) -> None:
+    rng = np.random.default_rng(3)
+    layer = hl.Layer((rng.standard_normal((1, DIM)) + 1e-3 * rng.standard_normal((VOCAB, DIM))).astype(np.float32))
+    hidden = rng.standard_normal((3, DIM))
+    found = truth(layer, hidden)
+    for row in range(3):
+        top = hl.compile(layer, "cascade", eps=0.02, delta=0.0, threads=2).topk(hidden[row : row + 1], 10)
+        assert not top.cost.dense.any() and top.proved.all() and (top.error <= 0.02).all()
+        check_topk(found.logits[row], top.ids[0], top.logits[0], 2 * found.rounding[row])
 
 
 @pytest.mark.parametrize("batch", [8, 64])

@@ -16,7 +16,7 @@ from headlong.engines.reference.query import Matrix, Query
 from headlong.native import row_norms
 from headlong.plan import Dense, deinterleave, interleave, padded
 from headlong.previews import int8 as bits
-from headlong.previews.int8 import better_centred, int8_plan, mean_row
+from headlong.previews.int8 import all_closer_centred, better_centred, int8_plan, mean_row
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
 gentle = st.floats(-100, 100, width=32)
@@ -129,3 +129,7 @@ def test_centring_is_chosen_where_it_helps() -> None:
     bias = np.zeros(300, np.float32)
     bias[7] = 500.0
     assert not better_centred(Layer(apart.astype(np.float32), bias), hidden)
+    assert all_closer_centred(Layer(together.astype(np.float32)))
+    assert not all_closer_centred(Layer(apart.astype(np.float32)))
+    assert not all_closer_centred(Layer(rng.standard_normal((300, 32)).astype(np.float32)))
+    assert not all_closer_centred(Layer(np.zeros((300, 32), np.float32)))

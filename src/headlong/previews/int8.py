@@ -112,6 +112,14 @@ def better_centred(layer: Layer, calibration: Doubles) -> bool:
     return centred < plain
 
 
+def all_closer_centred(layer: Layer) -> bool:
+    """Whether coding ``w - mean row`` leaves every row closer to its codes, of some that are spread over the layer: whichever
+    carry the mass, nothing is lost then. Rows that differ from each other by little are nothing but their mean otherwise."""
+    rows = np.ascontiguousarray(layer.weight[:: -(-layer.vocab // MOST_JUDGED)])
+    plain, centred = (encode_rows(rows, centre).error[: len(rows)] for centre in (None, mean_row(rows)))
+    return bool(np.all(centred < plain))
+
+
 def _mean_distribution(layer: Layer, hidden: Doubles) -> Doubles:
     exponents = layer.link(logits_of(layer, hidden))
     mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))

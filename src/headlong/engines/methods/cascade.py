@@ -41,7 +41,7 @@ from headlong.previews.changed_rows import plan_again
 from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan, sampled
 from headlong.previews.first_look import CANDIDATES, Choice, apart, best_look
-from headlong.previews.int8 import better_centred, int8_plan, mean_row
+from headlong.previews.int8 import all_closer_centred, better_centred, int8_plan, mean_row
 from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
 from headlong.previews.random_rotations import random_basis
 from headlong.previews.whitening import Basis, Directions, directions, whiten
@@ -191,7 +191,7 @@ class Cascade(Method):
                     layer, basis, width, dense, threads, factor, self.deeper, likely, proved, coded[0]
                 )
                 return plan, basis, coded[1]
-        centred = calibration is not None and better_centred(layer, calibration)
+        centred = all_closer_centred(layer) if calibration is None else better_centred(layer, calibration)
         centre = mean_row(layer.weight) if centred else None
         return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis, None
 
