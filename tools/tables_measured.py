@@ -199,4 +199,5 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "batch-instructions": batch_instructions,
     "two-builds": lambda: two_builds("two-builds"),
     "two-builds-avx2": lambda: two_builds("two-builds-avx2"),
+    "two-builds-samples": lambda: two_builds("two-builds-samples"),
 }
