@@ -101,6 +101,11 @@ def test_each_way_to_ask_draws_its_own_number_of_rows(case: Case) -> None:
     assert [apart.spent_on(k) for k in (0, 1, 9, 10, 40)] == [0.5, 32.0, 32.0, 32.0, 32.0]
 
 
+def test_what_is_learned_beside_ids_is_no_less_than_alone(case: Case) -> None:
+    draws = case.engine.plan.draws
+    assert draws is not None and draws.beside is not None and draws.beside >= draws.spend
+
+
 def test_fewer_ids_than_were_learned_with_take_the_larger_number(case: Case) -> None:
     narrow = (0.1, 0.1)
     draws, many = Draws(EPS, 32.0, narrow, 0.5), Draws(EPS, 32.0, narrow)

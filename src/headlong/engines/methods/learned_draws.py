@@ -2,7 +2,8 @@
 
 Both ways to ask are tried on every vector: for the normaliser alone, and for the best ids too, which are scored before anything
 is drawn. Each has a number of its own, and the rate holds for each by itself: who only ever asks one way has that one. Fewer
-ids than were tried take the larger number of the two.
+ids than were tried take the larger number of the two. Beside ids it is no smaller than alone: where hardly any query draws
+beside them, next to nothing would keep the rate, and those that do draw would be far off.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def taught(layer: Layer, plan: Plan, promise: Promise, chosen_by: Doubles, bound
     ways = [0, min(TAUGHT, layer.vocab)]
     trial = _trial(teacher, ways, promise.eps, threads)
     spends = learned_spends(trial, len(ways), few, bounded_by, promise.eps, promise.delta)
-    return plan if spends is None else plan._replace(draws=draws._replace(spend=spends[0], beside=spends[1]))
+    return plan if spends is None else plan._replace(draws=draws._replace(spend=spends[0], beside=max(spends)))
 
 
 def _trial(teacher: native.Teacher, ways: list[int], eps: float, threads: int) -> Trial:
