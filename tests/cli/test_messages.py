@@ -17,7 +17,7 @@ import headlong as hl
 from bench_record import RECORD
 from headlong.cli.app import as_spelt
 from headlong.cli.main import app
-from headlong.cli.other_formats import as_hidden, as_layer, kind
+from headlong.cli.refused_formats import as_hidden, as_layer, kind
 from headlong.cli.terminal import bars, plain_lines
 from headlong.errors import OptionError, ShapeError
 from headlong.inspection import inspect

@@ -17,7 +17,7 @@ from headlong.heads.expert_pruning import follow, mitosis, prune, revive, seeded
 from headlong.heads.experts import ExpertsHead
 from headlong.heads.gates import sharpness, spherical_means
 from headlong.layers.experts import ExpertsLayer
-from headlong.studies.models.experts.mitosis import Growth, Vectors, grow, scattered
+from headlong.studies.models.experts.growth import Growth, Vectors, grow, scattered
 from oracle import check_topk
 from thinned import ALL
 

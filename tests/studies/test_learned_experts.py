@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from headlong.heads.expert_pruning import prune
 from headlong.heads.experts import ExpertsHead
+from headlong.studies.models.experts.growth import Vectors
 from headlong.studies.models.experts.learned import (
     LearningHead,
     Set,
@@ -21,7 +22,6 @@ from headlong.studies.models.experts.learned import (
     ramp,
     started,
 )
-from headlong.studies.models.experts.mitosis import Vectors
 
 QUICK = TrainingPlan(
     experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, first=40, rung=40, prune=10, slack=0.1, batch=200,

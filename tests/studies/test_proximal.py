@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from headlong.heads.expert_pruning import prune
 from headlong.heads.experts import ExpertsHead
+from headlong.studies.models.experts.growth import Vectors, changed
 from headlong.studies.models.experts.learned import Set, learn, started
-from headlong.studies.models.experts.mitosis import Vectors, changed
 from headlong.studies.models.experts.plan import TrainingPlan
 from headlong.studies.models.experts.proximal import Proximal
 

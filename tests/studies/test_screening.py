@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from headlong.heads.experts import ExpertsHead
-from headlong.studies.models.experts.mitosis import Vectors
+from headlong.studies.models.experts.growth import Vectors
 from headlong.studies.models.experts.proximal import Proximal
 from headlong.studies.models.experts.screening import gradient_at_zero, screened
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headlong.cli import other_formats
+from headlong.cli import refused_formats
 from headlong.dtypes import HIDDEN
 from headlong.engines.base import Engine
 from headlong.engines.changed import Changed
@@ -98,7 +98,7 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
     weight = weight or (names[0] if names else None)
     bias = bias if bias is not None else (names[1] if len(names) > 1 else None)
     kept: str | Literal[False] | None = False if bias == "" else bias
-    if said := other_formats.as_layer(path):
+    if said := refused_formats.as_layer(path):
         raise MalformedFileError(said)
     if weight:
         return Layer.load(path, weight=weight, bias=kept)
@@ -173,9 +173,9 @@ def hidden(text: str, dim: int | None = None, vocab: int | None = None) -> Any:
     ``vocab``: the layer's classes, so that a weight the wrong way round is suspected by name.
     """
     path, *names = split(text, 1)
-    if said := other_formats.as_hidden(path):
+    if said := refused_formats.as_hidden(path):
         raise MalformedFileError(said)
-    array = path.endswith(".npy") or other_formats.kind(path) == "npy"
+    array = path.endswith(".npy") or refused_formats.kind(path) == "npy"
     if array and names:
         raise MissingTensorError(f"{text}: an .npy file holds one array, without a name; leave :{names[0]} out")
     rows = _npy(path) if array else _tensor(path, names[0] if names else None)

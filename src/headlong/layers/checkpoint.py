@@ -14,8 +14,8 @@ from typing import Any
 
 from headlong.arrays import Array
 from headlong.errors import MalformedFileError, MissingTensorError, OptionError, StoreError
+from headlong.layers.codes_and_scales import stored, written_out
 from headlong.layers.gguf_file import GgufFile, is_gguf
-from headlong.layers.quantised import stored, written_out
 from headlong.links import IDENTITY, Affine, Link, SoftCap
 from headlong.store import TensorFile, json_object, open_file
 

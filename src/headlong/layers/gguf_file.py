@@ -19,7 +19,7 @@ import numpy as np
 from headlong.arrays import Array
 from headlong.dtypes import BFLOAT16
 from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError, StoreError
-from headlong.layers.quantised import PIECE
+from headlong.layers.codes_and_scales import PIECE
 
 MAGIC = b"GGUF"
 HEAD, EMBEDDING, BIAS = "output.weight", "token_embd.weight", "output.bias"

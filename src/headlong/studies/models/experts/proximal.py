@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from headlong.heads.experts import ExpertsHead, place_of
-from headlong.studies.models.experts.mitosis import SAMPLE, Vectors
+from headlong.studies.models.experts.growth import SAMPLE, Vectors
 
 FLOOR = 1.5e-4
 """The least frequency of a rate: a class with one target in a batch of 1,024 jumps no further."""

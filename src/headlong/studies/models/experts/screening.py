@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headlong.heads.experts import ABSENT, ExpertsHead, place_of
-from headlong.studies.models.experts.mitosis import SAMPLE, Vectors
+from headlong.studies.models.experts.growth import SAMPLE, Vectors
 
 PIECE = 1 << 16
 AT_ONCE = 1 << 24

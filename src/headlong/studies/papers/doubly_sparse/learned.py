@@ -160,8 +160,8 @@ def measured(stage: Stage, data: study.Data) -> dict[str, float]:
     """Accuracies, load and what is kept, on the test split."""
     import torch
 
+    from headlong.studies.models.experts.growth import Vectors
     from headlong.studies.models.experts.learned import look
-    from headlong.studies.models.experts.mitosis import Vectors
 
     vocab, sizes = data.layer.vocab, stage.head.sizes
     seen = look(stage.head, Vectors(torch.from_numpy(data.hidden), torch.from_numpy(data.target)))
@@ -183,8 +183,8 @@ def set_of(data: study.Data, root: Path, task: str) -> Set:
     import torch
 
     from headlong.store import open_file
+    from headlong.studies.models.experts.growth import Vectors
     from headlong.studies.models.experts.learned import Set
-    from headlong.studies.models.experts.mitosis import Vectors
 
     file = open_file(root / TASKS[task] / "hidden.safetensors")
     hidden, target = (np.array(file.read(f"valid_{name}"))[:VALID] for name in ("hidden", "target"))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from headlong.heads.dense import DenseHead
     from headlong.heads.experts import ExpertsHead
-    from headlong.studies.models.experts.mitosis import Vectors
+    from headlong.studies.models.experts.growth import Vectors
 
 DIM, ITEMS, RATE = 100, 100, 3e-3
 ROOM, TRIALS, SEEDED_ON = 2, 100, 50_000
@@ -71,7 +71,7 @@ def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
 
     from headlong.heads.expert_pruning import seeded
     from headlong.heads.experts import ExpertsHead
-    from headlong.studies.models.experts.mitosis import Growth, grow
+    from headlong.studies.models.experts.growth import Growth, grow
 
     torch.manual_seed(seed)
     train, test = items(case.supers)
@@ -142,7 +142,7 @@ def items(supers: int) -> tuple[Vectors, Vectors]:
     """Training and test items in random order; a tenth as many for the test."""
     import torch
 
-    from headlong.studies.models.experts.mitosis import Vectors
+    from headlong.studies.models.experts.growth import Vectors
 
     centres = 10 * torch.randn(supers, DIM)
     classes = centres.repeat_interleave(supers, 0) + math.sqrt(10) * torch.randn(supers * supers, DIM)

@@ -28,7 +28,7 @@ from headlong.store import open_file
 
 if TYPE_CHECKING:
     from headlong.heads.experts import ExpertsHead
-    from headlong.studies.models.experts.mitosis import Vectors
+    from headlong.studies.models.experts.growth import Vectors
 
 Array = NDArray[Any]
 TOPS = (1, 5, 10)
@@ -82,7 +82,7 @@ def read(root: Path, task: Task) -> Data:
     """What ``headlong harvest`` wrote, or the one layer that comes with its vectors in another shape."""
     import torch
 
-    from headlong.studies.models.experts.mitosis import Vectors
+    from headlong.studies.models.experts.growth import Vectors
 
     folder = root / task.folder
     if folder.is_dir():
@@ -147,7 +147,7 @@ def grown(data: Data, task: Task, count: int, work: Path | None = None, progress
     import torch
 
     from headlong.heads.expert_pruning import seeded
-    from headlong.studies.models.experts.mitosis import Growth, grow
+    from headlong.studies.models.experts.growth import Growth, grow
 
     vocab = data.layer.vocab
     rows = round(count * max(vocab / (1.06 * task.aims[count]) - count, 1.1 * vocab / count))
