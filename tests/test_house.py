@@ -22,7 +22,8 @@ CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device", "saved")}
-READING = {*CORE, "checks", "native", "costs", "previews", "engines", "engines/reference", *ENGINES}
+PREVIEWS = {"previews", "previews/blocks"}
+READING = {*CORE, "checks", "native", "costs", *PREVIEWS, "engines", "engines/reference", *ENGINES}
 ASKING = {*CORE, DOOR, "checks", "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "checks", "native", "bench", "heads", "torch"}
@@ -39,10 +40,11 @@ LAW: dict[str, set[str]] = {
     "native": {"errors", "dtypes", "arrays", "plan", "numpy", "_native"},
     "costs": {"errors", "plan", "native", "numpy", DOOR},
     "previews": CORE | {"native", "costs"},
+    "previews/blocks": CORE | {"native", "costs", "previews"},
     "engines/reference": {*CORE, "native"},
-    "engines": {*CORE, "checks", "native", "costs", "previews", "engines/reference", "engines/saved"},
+    "engines": {*CORE, "checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
-    "engines/methods": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
+    "engines/methods": {*CORE, "checks", "native", *PREVIEWS, "engines", "engines/reference"},
     "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
     "engines/structured": {*CORE, "checks", "native", "engines", "engines/reference"},
     "engines/mixture": READING - {"engines/adaptive", "engines/device", "engines/saved", "costs"},

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/pool.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 

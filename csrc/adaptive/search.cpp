@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/pool.h"
 #include "adaptive/prefixes.h"
+#include "runtime/pool.h"
 
 namespace headlong {
 

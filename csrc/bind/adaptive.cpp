@@ -28,8 +28,7 @@ class Columns {
         r.kernels = kernels_for(isa.c_str());
         check(r.kernels != nullptr, "this CPU does not have that instruction set");
         r.column = columns_for(r.kernels->isa);
-        check(kind == "float32" || kind == "float16" || kind == "bfloat16", "kind must be float32, float16 or bfloat16");
-        r.kind = kind == "float32" ? Kind::f32 : kind == "float16" ? Kind::f16 : Kind::bf16;
+        r.kind = kind_of(kind);
         check(weight.ndim() == 2 && weight.itemsize() == static_cast<size_t>(item_bytes(r.kind)), "weight must be [vocab, dim]");
         r.weight = weight.data();
         r.vocab = static_cast<int64_t>(weight.shape(0));

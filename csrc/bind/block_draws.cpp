@@ -7,8 +7,8 @@
 
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
-#include "direct/draws.h"
-#include "direct/samples.h"
+#include "by_blocks/normaliser.h"
+#include "by_blocks/samples.h"
 #include "runtime/pool.h"
 
 namespace headlong {

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <limits>
 
-#include "direct/answers.h"
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
-#include "blocks/order.h"
-#include "blocks/query.h"
+#include "blocks/class_order.h"
+#include "blocks/rotated_query.h"
 #include "blocks/search.h"
+#include "by_blocks/answers.h"
 #include "executor/executor.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"

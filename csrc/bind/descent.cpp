@@ -6,8 +6,9 @@
 
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
-#include "structured/descent.h"
 #include "runtime/pool.h"
+#include "runtime/shared_work.h"
+#include "structured/descent.h"
 
 namespace headlong {
 namespace {

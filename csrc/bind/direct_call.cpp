@@ -25,8 +25,7 @@
 #include <vector>
 
 #include "bind/without_gil.h"
-#include "direct/reader.h"
-#include "runtime/pool.h"
+#include "by_blocks/plain_questions.h"
 #include "runtime/processors.h"
 #include "runtime/scratch.h"
 #include "runtime/trace.h"

@@ -8,6 +8,7 @@
 #include "encode/task.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

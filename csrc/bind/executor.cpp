@@ -380,8 +380,8 @@ void bind_executor(nb::module_& m) {
                       double, double, const std::string&, const Learned&>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
              nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
-             nb::arg("levels"), nb::arg("budget") = 0, nb::arg("share") = 0.25, nb::arg("code_product") = 0.5,
-             nb::arg("isa") = "", nb::arg("draws").none() = nb::none())
+             nb::arg("levels"), nb::arg("budget"), nb::arg("share"), nb::arg("code_product"),
+             nb::arg("isa"), nb::arg("draws").none())
         .def("try_draws", &BoundExecutor::try_draws, nb::arg("hidden"), nb::arg("ways"), nb::arg("eps"), nb::arg("spends"),
              nb::arg("tries"), nb::arg("threads") = 0, nb::arg("seed") = 0)
         .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),

@@ -7,8 +7,8 @@
 
 #include "bind/arrays.h"
 #include "bind/without_gil.h"
-#include "structured/experts.h"
 #include "runtime/pool.h"
+#include "structured/experts.h"
 
 namespace nb = nanobind;
 using namespace headlong;

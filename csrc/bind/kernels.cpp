@@ -14,6 +14,7 @@
 #include "bind/without_gil.h"
 #include "executor/executor.h"
 #include "runtime/pool.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

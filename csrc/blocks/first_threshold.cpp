@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "blocks/run.h"
+#include "blocks/one_query.h"
 #include "runtime/trace.h"
-#include "sampling/race.h"
+#include "sampling/largest_key.h"
 
 namespace headlong {
 namespace {
@@ -15,7 +15,7 @@ constexpr int64_t kSeeds = 16;  // nodes of every level on the way to the first 
 
 }  // namespace
 
-void Run::roots(int sharing) {
+void OneQuery::roots(int sharing) {
     const BlockLevel& root = b_->levels[0];
     w_.bounds.resize(root.groups * kNeighbours);
     bounds_ = w_.bounds.data();
@@ -32,7 +32,7 @@ void Run::roots(int sharing) {
 }
 
 // The same where nodes are pieces of rays: one product with every direction, and the ends of each node along its own.
-void Run::ray_roots(int sharing) {
+void OneQuery::ray_roots(int sharing) {
     const BlockLevel& root = b_->levels[0];
     const int64_t bytes = root.shape.group_bytes();
     w_.ends.resize(b_->ray_count);
@@ -50,7 +50,7 @@ void Run::ray_roots(int sharing) {
 }
 
 // A tree beside has the threshold of the trees before it.
-void Run::seed() {
+void OneQuery::seed() {
     w_.seeded.assign((b_->levels.back().groups + 63) / 64, 0);
     seeded_ = w_.seeded.data();
     if (b_->levels.size() == 1 || full_) return;
@@ -71,7 +71,7 @@ void Run::seed() {
 }
 
 // The best blocks in w_.next.
-void Run::first_blocks() {
+void OneQuery::first_blocks() {
     const int64_t wanted = std::max(kSeeds, 2 * ((k_ + kNeighbours - 1) / kNeighbours));
     choose(w_.bounds.data(), static_cast<int64_t>(w_.bounds.size()), wanted, w_.next);
     float est[kNeighbours];
@@ -91,7 +91,7 @@ void Run::first_blocks() {
 }
 
 // Asks for the classes with the highest estimates, as they are: what that leaves out needs no closer look.
-void Run::first_rows() {
+void OneQuery::first_rows() {
     Pending& all = w_.pending;
     const auto few = std::min(reaches() || races() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
     const auto padded = static_cast<int64_t>((all.count + kNeighbours - 1) / kNeighbours) * kNeighbours;
@@ -106,7 +106,7 @@ void Run::first_rows() {
 
 // Classes of a race with high noise, whose logits may be low: one after the other by the bounds that there are, those of their nodes,
 // their blocks and closer looks, then by their rows. What comes next is on its way meanwhile.
-void Run::look_at_lucky(size_t start, size_t stop) {
+void OneQuery::look_at_lucky(size_t start, size_t stop) {
     const Race& race = *reach_.races;
     const BlockLevel& leaves = b_->levels.back();
     const int64_t bytes = leaves.shape.group_bytes();
@@ -147,7 +147,7 @@ void Run::look_at_lucky(size_t start, size_t stop) {
 }
 
 // Which `wanted` of x [n] are the largest, rising, the first ones among equals; of those that are there at all.
-void Run::choose(const float* x, int64_t n, int64_t wanted, std::vector<int32_t>& out) {
+void OneQuery::choose(const float* x, int64_t n, int64_t wanted, std::vector<int32_t>& out) {
     std::vector<int32_t>& room = w_.room;
     if (static_cast<int64_t>(room.size()) < n + kNeighbours) room.resize(n + kNeighbours);
     if (static_cast<int64_t>(w_.scratch.size()) < n + kNeighbours) w_.scratch.resize(n + kNeighbours);

@@ -1,4 +1,4 @@
-// Looks at sixteen neighbours at once, and at single classes: what the search over blocks reads. See previews/blocks.py.
+// Looks at sixteen neighbours at once, and at single classes: what the search over blocks reads. See previews/blocks/boxes.py.
 //
 // Kernels take plain pointers and never allocate; one translation unit per instruction set, as in kernels/.
 #pragma once
@@ -16,7 +16,7 @@ constexpr int kMostTails = 16;   // lengths of a record
 //     int8 codes [count][16], uint8 lengths [tails][16], float32 scale [16], unit [16], base [16]
 // and one class by itself:
 //     int8 codes [count], uint8 lengths [tails], float32 scale, unit
-// Where bounds go by rays (previews/rays.py), the records of sixteen classes and of sixteen nodes are
+// Where bounds go by rays (previews/blocks/rays.py), the records of sixteen classes and of sixteen nodes are
 //     int8 scales [16], uint8 bases [16], uint8 lengths [tails][16], float32 unit of the scales, of the bases, least base, unit
 //     uint8 lengths [tails][16], float32 highest [16], lowest [16], base [16], unit [16]
 struct RecordShape {

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <memory>
 
-#include "blocks/run.h"
+#include "blocks/one_query.h"
 #include "runtime/pool.h"
 #include "runtime/trace.h"
-#include "sampling/race.h"
+#include "sampling/largest_key.h"
 
 namespace headlong {
 namespace {
@@ -24,7 +24,7 @@ constexpr int64_t kTaken = 4;        // nodes that a thread takes at once
 // The way of some queries together.
 class Sweep {
   public:
-    Sweep(const Blocks& blocks, Run* const* runs, int count) : b_(blocks), runs_(runs), count_(count) {}
+    Sweep(const Blocks& blocks, OneQuery* const* runs, int count) : b_(blocks), runs_(runs), count_(count) {}
 
     // The nodes of the coarsest level that any query wants, roughly from the highest bound down: a sort by bins.
     void order(std::vector<int32_t>& nodes) const {
@@ -100,7 +100,7 @@ class Sweep {
     }
 
     const Blocks& b_;
-    Run* const* runs_;
+    OneQuery* const* runs_;
     int count_;
 };
 
@@ -114,8 +114,8 @@ class Group {
     void go(const uint8_t* const* masks, SearchResult* answers, int count) {
         static thread_local std::vector<std::unique_ptr<Work>> kept;
         while (static_cast<int>(kept.size()) < count) kept.push_back(std::make_unique<Work>());
-        static thread_local std::vector<Run> all;
-        static thread_local std::vector<Run*> runs;
+        static thread_local std::vector<OneQuery> all;
+        static thread_local std::vector<OneQuery*> runs;
         all.clear();
         all.reserve(count);
         for (int q = 0; q < count; ++q) {
@@ -145,7 +145,7 @@ class Group {
 
   private:
     // One tree, for all queries that are left. What several threads find of one query joins its candidates' best.
-    void walk(const Blocks& tree, const std::vector<Run*>& runs, const uint8_t* mask, SearchResult& first) {
+    void walk(const Blocks& tree, const std::vector<OneQuery*>& runs, const uint8_t* mask, SearchResult& first) {
         static thread_local std::vector<int32_t> nodes;
         const int together = static_cast<int>(runs.size());
         if (together == 0) return;
@@ -153,7 +153,7 @@ class Group {
         if (tree.levels.size() == 1) {
             const auto bytes = static_cast<double>(tree.levels[0].shape.group_bytes());
             for (int64_t g = 0; g < tree.levels[0].groups; ++g)
-                for (Run* run : runs) run->leaf(static_cast<int32_t>(g), bytes / together);
+                for (OneQuery* run : runs) run->leaf(static_cast<int32_t>(g), bytes / together);
             return;
         }
         sweep.order(nodes);
@@ -170,7 +170,7 @@ class Group {
     }
 
     // One query's nodes among several threads, each with candidates and a best of its own and one threshold for all.
-    void split(const Blocks& tree, Run& first, const uint8_t* mask, const std::vector<int32_t>& nodes, SearchResult& answer) const {
+    void split(const Blocks& tree, OneQuery& first, const uint8_t* mask, const std::vector<int32_t>& nodes, SearchResult& answer) const {
         struct Part {
             SearchResult answer;
             std::vector<ScoredClass> best;
@@ -182,8 +182,8 @@ class Group {
         std::atomic<float> threshold{kLowest};
         std::atomic<int64_t> next{0};
         const auto count = static_cast<int64_t>(nodes.size());
-        const auto open = [&](Run& run) {
-            Run* one = &run;
+        const auto open = [&](OneQuery& run) {
+            OneQuery* one = &run;
             Sweep sweep(tree, &one, 1);
             for (int64_t at = next.fetch_add(kTaken); at < count; at = next.fetch_add(kTaken))
                 sweep.open(nodes, at, std::min(at + kTaken, count));
@@ -200,7 +200,7 @@ class Group {
             static thread_local Work beside;
             Reach reach = reach_;
             if (reach.races != nullptr) reach.races = &parts[t].race.emplace_back(began.front());
-            Run own(tree, hidden_, k_, reach, mask, beside, parts[t].answer);
+            OneQuery own(tree, hidden_, k_, reach, mask, beside, parts[t].answer);
             own.join(first, floor, threshold);
             open(own);
             parts[t].done = own.close();

@@ -10,7 +10,7 @@
 
 namespace headlong {
 
-class Race;  // sampling/race.h
+class Race;  // sampling/largest_key.h
 
 // A level of the tree: nodes in the plan's order, sixteen to a record. Node n's children are the record n of the level below,
 // the last one's the classes at places 16 n ... 16 n + 15.
@@ -26,7 +26,7 @@ struct Places {
     std::vector<int32_t> of;
 };
 
-// What is read, all of it borrowed; see previews/blocks.py, which makes it.
+// What is read, all of it borrowed; see previews/blocks/boxes.py, which makes it.
 struct Blocks {
     const void* weight = nullptr;
     Kind kind = Kind::f32;
@@ -67,7 +67,7 @@ struct Blocks {
     const int64_t* names = nullptr;    // [vocab] the id of each row, or null: its number
     const Blocks* beside = nullptr;    // more classes, in a tree of their own of the same shape, searched after this one
     // How many rows a normaliser within `eps` takes, as queries taught, and what is typical of the radii of a block's classes and of
-    // those that a closer look leaves: see direct/draws.h. spend 0: nothing was learned.
+    // those that a closer look leaves: see by_blocks/normaliser.h. spend 0: nothing was learned.
     struct Draws {
         double eps = 0, spend = 0, narrow[2] = {1, 1};
     } draws;

@@ -10,6 +10,7 @@
 #include "encode/grams.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

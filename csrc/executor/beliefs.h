@@ -50,7 +50,7 @@ struct Side {
     bool known = false, inside = false, proved = false;
 };
 
-// What decides whether class `of` is in the nucleus, and which way it is to be shown: see sampling/nucleus.cpp.
+// What decides whether class `of` is in the nucleus, and which way it is to be shown: see sampling/nucleus_from_intervals.cpp.
 struct Sides {
     Scored of;
     double top_p, beta;

@@ -5,7 +5,8 @@
 #include <mutex>
 #include <numeric>
 
-#include "normaliser/histogram.h"
+#include "executor/verbs.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

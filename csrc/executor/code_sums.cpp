@@ -4,6 +4,7 @@
 
 #include "executor/plan.h"
 #include "runtime/pool.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

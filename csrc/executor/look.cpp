@@ -8,6 +8,7 @@
 #include "executor/look_or_dense.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
+#include "runtime/shared_work.h"
 #include "runtime/trace.h"
 
 namespace headlong {

@@ -63,7 +63,7 @@ struct Deeper {
     bool adds = false;  // to the estimate of the level before, or replaces it
 };
 
-// How many rows a normaliser within `eps` takes, as queries taught: see plan.Draws and normaliser/by_draws.cpp.
+// How many rows a normaliser within `eps` takes, as queries taught: see plan.Draws and normaliser/by_learned_draws.cpp.
 struct Draws {
     static constexpr int64_t kTaught = 10;  // ids beside which `beside` was learned
 
@@ -95,8 +95,8 @@ struct Plan {
     int64_t rotated_dim = 0;
     const double* centre = nullptr;  // <centre, hidden> joins every estimate
     int64_t budget = 0;              // rows that are scored instead of a proof
-    double share = 0.25;             // of the classes beyond which a query is better read densely
-    double code_product = 0.5;       // of an 8-bit code with both planes of a query, beside one of a row, in a batch
+    double share = 0;                // of the classes beyond which a query is better read densely
+    double code_product = 0;         // of an 8-bit code with both planes of a query, beside one of a row, in a batch
     Source dense, preview;           // the rows themselves, and the first level
     std::vector<Deeper> deeper;      // the others
     bool has_preview = false;

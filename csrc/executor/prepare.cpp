@@ -3,6 +3,7 @@
 
 #include "executor/query_codes.h"
 #include "runtime/pool.h"
+#include "runtime/shared_work.h"
 #include "runtime/trace.h"
 
 namespace headlong {

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "executor/beliefs.h"
-#include "normaliser/betting.h"
 #include "executor/executor.h"
 #include "executor/look.h"
+#include "normaliser/betting.h"
 
 namespace headlong {
 
@@ -94,7 +94,7 @@ bool score_widest(const Executor& e, Look& look, int q, float edge, double most,
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer);
 
-// normaliser/by_draws.cpp: the normaliser from as many rows as queries taught
+// normaliser/by_learned_draws.cpp: the normaliser from as many rows as queries taught
 float narrowed_by(const Executor& e, double beta);
 bool may_draw(const Executor& e, const Source& source, const Question& question);
 bool learned(const Executor& e, const Look& look, int q, const Question& question);
@@ -108,7 +108,7 @@ uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed);
 std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before,
                                  const std::vector<double>& points, int threads, const TermOf& term, Answer& answer);
 
-// sampling/nucleus.cpp: the nucleus
+// sampling/nucleus_from_intervals.cpp: the nucleus
 double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
                             float* gap);
 void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/slack.h"
+#include "kernels/stored_radii.h"
 
 namespace headlong {
 
@@ -287,7 +287,7 @@ struct Kernels {
     // What the product of an 8-bit code with both planes of a query costs beside one of dense_tile's, in a batch: measured where
     // the level was (avx512vnni, avx2, generic), else counted in instructions. A plan keeps that of the level it is compiled on, and
     // its queries are looked at or read densely by it.
-    double code_product = 0.5;
+    double code_product = 0;
 };
 
 // The table of a level by name ("portable", "generic", "avx2", ...); "" is the best this CPU has; nullptr if it lacks it.

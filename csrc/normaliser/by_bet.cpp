@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "executor/verbs.h"
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"
 #include "runtime/prefetch.h"
+#include "runtime/shared_work.h"
 #include "runtime/trace.h"
 
 namespace headlong {

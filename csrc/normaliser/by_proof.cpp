@@ -3,7 +3,9 @@
 #include <numeric>
 
 #include "executor/look_or_dense.h"
+#include "executor/verbs.h"
 #include "normaliser/histogram.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

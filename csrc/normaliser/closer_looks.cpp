@@ -5,8 +5,10 @@
 #include <limits>
 #include <numeric>
 
+#include "executor/verbs.h"
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

@@ -1,11 +1,10 @@
-// Histograms of positive floats in place of sorting, and runs of chunks for threads: what refine and bet share.
+// Histograms of positive floats in place of sorting: what proofs, bets and nuclei share.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
-
-#include "executor/verbs.h"
-#include "runtime/pool.h"
 
 namespace headlong {
 
@@ -45,24 +44,5 @@ inline Histogram sum_up(const std::vector<Histogram>& each) {
 // Exponentials less than exp(-88) of the shift are 0. Where rows turned out so far above or below the estimates that set it
 // (it is that of a look), the sums have lost the other classes.
 inline bool out_of_range(double exact, double sum) { return !(exact < 1e30 && sum > 1e-20); }
-
-// Runs work(thread, chunk) over all chunks, each thread its own run of them: sums come out the same every time.
-template <typename Work>
-void over_chunks(int64_t chunks, int threads, const Work& work) {
-    run_parallel(threads, [&](int thread) {
-        for (int64_t c = chunks * thread / threads; c < chunks * (thread + 1) / threads; ++c) {
-            check_in();
-            work(thread, c);
-        }
-    });
-}
-
-// What the threads gathered, thread by thread.
-template <typename T>
-std::vector<T> joined(const std::vector<std::vector<T>>& each) {
-    std::vector<T> all;
-    for (const std::vector<T>& one : each) all.insert(all.end(), one.begin(), one.end());
-    return all;
-}
 
 }  // namespace headlong

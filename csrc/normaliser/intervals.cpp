@@ -7,7 +7,8 @@
 #include <numeric>
 
 #include "executor/query_codes.h"
-#include "normaliser/histogram.h"
+#include "executor/verbs.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "executor/verbs.h"
 #include "normaliser/histogram.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

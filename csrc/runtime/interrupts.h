@@ -2,7 +2,6 @@
 // batch soon, and a failure of one thread does not wait for the others' work.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -53,30 +52,5 @@ inline void check_in() {
     if (own.call == nullptr) return;
     if (own.made ? own.call->ask() : own.call->stopped()) throw Interrupted{};
 }
-
-// Hands out 0, 1, 2, ... to threads that share a piece of work, and checks in for each.
-template <typename T>
-class Turns {
-  public:
-    explicit Turns(T first = 0) : next_(first) {}
-    T operator++(int) { return fetch_add(1); }
-    T fetch_add(T count) {
-        check_in();
-        return next_.fetch_add(count, std::memory_order_relaxed);
-    }
-    // Neighbours that one thread takes at a time, fewer towards the end: what is read in one go is foreseen by the hardware.
-    struct Run {
-        T first, stop;
-    };
-    Run run(T stop, int threads) {
-        const T left = stop - std::min(stop, load()), many = std::max<T>(1, left / static_cast<T>(4 * threads)), first = fetch_add(many);
-        return {first, std::min(stop, first + many)};
-    }
-    T load() const { return next_.load(std::memory_order_relaxed); }
-    void store(T value) { next_.store(value, std::memory_order_relaxed); }
-
-  private:
-    std::atomic<T> next_;
-};
 
 }  // namespace headlong

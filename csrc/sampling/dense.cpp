@@ -5,6 +5,7 @@
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
 #include "runtime/pool.h"
+#include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {

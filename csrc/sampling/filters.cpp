@@ -2,9 +2,9 @@
 //
 // They never sort V classes: the classes are taken in the order of their keys and the first that passes is the sample. min_p
 // is a floor below the best logit; whether a class is in the nucleus of top_p depends on the mass of the classes better than
-// it: see sampling/nucleus.cpp.
+// it: see sampling/nucleus_from_intervals.cpp.
+#include "executor/verbs.h"
 #include "normaliser/betting.h"
-#include "normaliser/histogram.h"
 
 namespace headlong {
 namespace {

@@ -1,8 +1,9 @@
 // The classes with the largest keys link(z) / T + gumbel of one query.
 #include <algorithm>
 
+#include "executor/verbs.h"
 #include "normaliser/betting.h"
-#include "normaliser/histogram.h"
+#include "runtime/shared_work.h"
 #include "sampling/philox.h"
 
 namespace headlong {

@@ -8,20 +8,13 @@
 
 namespace headlong {
 
+#include "kernels/common/philox.inl"
+
 // The word of the class `id` in the stream of (seed, row, draw).
 inline uint32_t philox_word(uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
-    uint32_t c[4] = {static_cast<uint32_t>(static_cast<uint64_t>(id) >> 2), draw, static_cast<uint32_t>(row), static_cast<uint32_t>(row >> 32)};
-    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-    for (int round = 0; round < 10; ++round) {
-        const uint64_t p0 = uint64_t{0xD2511F53u} * c[0], p1 = uint64_t{0xCD9E8D57u} * c[2];
-        c[0] = static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0;
-        c[1] = static_cast<uint32_t>(p1);
-        c[2] = static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1;
-        c[3] = static_cast<uint32_t>(p0);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return c[id & 3];
+    uint64_t c[4][1] = {{static_cast<uint64_t>(id) >> 2}, {draw}, {static_cast<uint32_t>(row)}, {row >> 32}};
+    philox(c, seed, [](uint64_t a, uint64_t b) { return (a & 0xFFFFFFFFu) * b; });
+    return static_cast<uint32_t>(c[id & 3][0]);
 }
 
 // No less than -log(-log u) of any u whose first 32 bits are these: -log u >= 1 - u, and a logarithm to the base 2 lies above the chord

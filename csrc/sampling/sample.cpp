@@ -6,7 +6,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "normaliser/histogram.h"
+#include "executor/verbs.h"
+
 
 namespace headlong {
 

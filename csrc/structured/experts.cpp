@@ -1,3 +1,4 @@
+#include "runtime/shared_work.h"
 #include "structured/experts.h"
 
 #include <algorithm>

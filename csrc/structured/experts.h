@@ -1,7 +1,7 @@
 // A gate over executors: each query is read by the one expert that the gate picks, in one native call.
 #pragma once
 
-#include "direct/reader.h"
+#include "by_blocks/plain_questions.h"
 #include "executor/executor.h"
 
 namespace headlong {

@@ -10,3 +10,5 @@ STORED = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)
 """The types a layer's weights are read in."""
 HIDDEN = (*STORED, np.dtype(np.float64))
 """The types hidden vectors come in."""
+UNIT = 2.0**-53
+"""The most that rounding to float64 changes a number, relative to it."""

@@ -122,7 +122,7 @@ class BoxLevel(NamedTuple):
 
 
 class Rays(NamedTuple):
-    """Directions that classes are multiples of, in place of boxes; see ``previews/rays.py``.
+    """Directions that classes are multiples of, in place of boxes; see ``previews/blocks/rays.py``.
 
     ``directions``  ``[dim, n]`` int8, n a multiple of 16; ``scale [n]`` float32: direction r is ``scale[r] * directions[:, r]``
     ``owner``       ``[nodes]`` uint16, a multiple of 16 of them: which direction the classes of a node are multiples of
@@ -138,7 +138,7 @@ TAUGHT = 10
 
 
 class Draws(NamedTuple):
-    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/draws.py``.
+    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/learned_spends.py``.
 
     ``eps``     the promise that they were taught for: calls that ask for another one do without
     ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms, for
@@ -160,7 +160,7 @@ class Draws(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``previews/blocks.py``.
+    """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``previews/blocks``.
 
     ``mean, centre``  ``[dim]`` float64, those of the basis
     ``head``          ``[width, dim]``: the first coordinates, ``x = head @ (hidden - mean)``

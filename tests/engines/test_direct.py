@@ -14,7 +14,7 @@ from headlong.answers import LogProb
 from headlong.dtypes import BFLOAT16
 from headlong.engines.base import Engine
 from headlong.errors import HeadlongError, OptionError
-from headlong.previews.block_choice import EVERY
+from headlong.previews.blocks.choice import EVERY
 
 RNG = np.random.default_rng(11)
 ENERGY = (1 + np.arange(48)) ** -0.5

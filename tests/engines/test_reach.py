@@ -15,9 +15,9 @@ import headlong as hl
 from adversarial import CASES, build
 from headlong import native
 from headlong.engines.base import Engine
-from headlong.engines.blocks import BlockReader
+from headlong.engines.by_blocks import BlockReader
 from headlong.layers.matrix import Layer
-from headlong.previews.block_choice import EVERY
+from headlong.previews.blocks.choice import EVERY
 from oracle import check_topk, check_within, truth
 
 NATIVE = [level for level in native.levels() if level != native.REFERENCE]

@@ -14,7 +14,8 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.previews.calibrated_radii import conformal, enough, lacking, likely_factor, split, tail_factor
+from headlong.previews.calibrated_radii import lacking, likely_factor, split, tail_factor
+from headlong.previews.failure_rates import conformal, enough
 from headlong.previews.prefix import tail_of
 from headlong.previews.whitening import whiten
 from oracle import truth

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headlong.previews import rays
+from headlong.previews.blocks import rays
 
 FOLDER, LEVEL = Path(os.environ["HEADLONG_ENDED"]), os.environ["HEADLONG_ENDED_LEVEL"]
 LEFT_OUT = {

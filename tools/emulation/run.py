@@ -51,7 +51,7 @@ STORM_CASES, STORM_LARGEST = 25, 100_000  # numbers of a layer: emulation is slo
 STORM = f"""import itertools, sys
 sys.path[:0] = ["tests/storm", "tests/helpers"]
 import storm
-from headlong.previews import rays
+from headlong.previews.blocks import rays
 rays.ROUNDS = 1  # as resume.py says
 storm.PROCESSOR, storm.WALL = 3600, 7200  # emulation is slow, and no case may be cut off for that
 draw = storm.draw

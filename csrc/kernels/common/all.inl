@@ -3,6 +3,7 @@
 #include "kernels/common/vectors.inl"
 #include "kernels/common/candidates.inl"
 #include "kernels/common/intervals.inl"
+#include "kernels/common/philox.inl"
 #include "kernels/common/gumbel.inl"
 #include "kernels/common/float64.inl"
 #include "kernels/common/stored_rows.inl"

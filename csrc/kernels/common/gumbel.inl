@@ -2,37 +2,25 @@
 
 constexpr float kGumbelSlop = 1e-4f;  // the roundings of most_gumbel
 
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011), one counter for four neighbouring classes.
+// The words of classes first .. first + n - 1, four neighbours to a counter.
 #ifdef PRODUCTS  // of the low halves of 64-bit lanes: compilers multiply all 64 bits
 typedef uint64_t W __attribute__((vector_size(LANES * 4)));
 
-// What is above a word's 32 bits is never looked at.
 void noise_of(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t n, uint32_t* out) {
     constexpr int kWide = LANES / 2, kChains = 3;  // products wait for each other: three chains of them fill the time
     W lane{};
     for (int i = 0; i < kWide; ++i) lane[i] = static_cast<uint64_t>(i);
     for (int64_t start = 0; start < n; start += 4 * kWide * kChains) {
-        W c0[kChains], c1[kChains], c2[kChains], c3[kChains];
+        W c[4][kChains];
         for (int i = 0; i < kChains; ++i) {
-            c0[i] = lane + ((static_cast<uint64_t>(first + start) >> 2) + static_cast<uint64_t>(kWide * i));
-            c1[i] = W{} + draw;
-            c2[i] = W{} + static_cast<uint32_t>(row);
-            c3[i] = W{} + (row >> 32);
+            c[0][i] = lane + ((static_cast<uint64_t>(first + start) >> 2) + static_cast<uint64_t>(kWide * i));
+            c[1][i] = W{} + draw;
+            c[2][i] = W{} + static_cast<uint32_t>(row);
+            c[3][i] = W{} + (row >> 32);
         }
-        uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-        for (int round = 0; round < 10; ++round) {
-            for (int i = 0; i < kChains; ++i) {
-                const W p0 = PRODUCTS(c0[i], W{} + 0xD2511F53u), p1 = PRODUCTS(c2[i], W{} + 0xCD9E8D57u);
-                c0[i] = (p1 >> 32) ^ c1[i] ^ (W{} + k0);
-                c1[i] = p1;
-                c2[i] = (p0 >> 32) ^ c3[i] ^ (W{} + k1);
-                c3[i] = p0;
-            }
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
-        }
+        philox(c, seed, [](W a, W b) { return PRODUCTS(a, b); });
         for (int i = 0; i < kChains; ++i) {
-            const W even = (c0[i] & 0xFFFFFFFFu) | c1[i] << 32, odd = (c2[i] & 0xFFFFFFFFu) | c3[i] << 32;
+            const W even = (c[0][i] & 0xFFFFFFFFu) | c[1][i] << 32, odd = (c[2][i] & 0xFFFFFFFFu) | c[3][i] << 32;
             uint64_t words[2 * kWide];
             for (int j = 0; j < kWide; ++j) words[2 * j] = even[j], words[2 * j + 1] = odd[j];
             const int64_t at = start + 4 * kWide * i, left = n - at < 4 * kWide ? n - at : 4 * kWide;
@@ -45,34 +33,18 @@ void noise_of(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t
 void noise_of(uint64_t seed, uint64_t row, uint32_t draw, int64_t first, int64_t n, uint32_t* out) {
     constexpr int kCounters = 2 * LANES;
     for (int64_t start = 0; start < n; start += 4 * kCounters) {
-        uint64_t c0[kCounters], c1[kCounters], c2[kCounters], c3[kCounters];
-        uint64_t group = static_cast<uint64_t>(first + start) >> 2;
+        uint64_t c[4][kCounters];
+        const uint64_t group = static_cast<uint64_t>(first + start) >> 2;
         for (int i = 0; i < kCounters; ++i) {
-            c0[i] = static_cast<uint32_t>(group + i);
-            c1[i] = draw;
-            c2[i] = static_cast<uint32_t>(row);
-            c3[i] = row >> 32;
+            c[0][i] = group + static_cast<uint64_t>(i);
+            c[1][i] = draw;
+            c[2][i] = static_cast<uint32_t>(row);
+            c[3][i] = row >> 32;
         }
-        uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-        for (int round = 0; round < 10; ++round) {
-            for (int i = 0; i < kCounters; ++i) {
-                uint64_t p0 = (c0[i] & 0xFFFFFFFFu) * 0xD2511F53u, p1 = (c2[i] & 0xFFFFFFFFu) * 0xCD9E8D57u;
-                c0[i] = (p1 >> 32) ^ (c1[i] & 0xFFFFFFFFu) ^ k0;
-                c1[i] = p1 & 0xFFFFFFFFu;
-                c2[i] = (p0 >> 32) ^ (c3[i] & 0xFFFFFFFFu) ^ k1;
-                c3[i] = p0 & 0xFFFFFFFFu;
-            }
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
-        }
-        int64_t left = n - start < 4 * kCounters ? (n - start) / 4 : kCounters;
-        for (int64_t i = 0; i < left; ++i) {
-            uint32_t* words = out + start + 4 * i;
-            words[0] = static_cast<uint32_t>(c0[i]);
-            words[1] = static_cast<uint32_t>(c1[i]);
-            words[2] = static_cast<uint32_t>(c2[i]);
-            words[3] = static_cast<uint32_t>(c3[i]);
-        }
+        philox(c, seed, [](uint64_t a, uint64_t b) { return (a & 0xFFFFFFFFu) * b; });
+        const int64_t left = n - start < 4 * kCounters ? (n - start) / 4 : kCounters;
+        for (int64_t i = 0; i < left; ++i)
+            for (int j = 0; j < 4; ++j) out[start + 4 * i + j] = static_cast<uint32_t>(c[j][i]);
     }
 }
 #endif

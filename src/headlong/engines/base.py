@@ -26,8 +26,9 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
+from headlong.dtypes import UNIT
 from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k
-from headlong.engines.blocks import BlockReader
+from headlong.engines.by_blocks import BlockReader
 from headlong.engines.checking import normalised
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
@@ -36,7 +37,7 @@ from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_c
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.method import Method
 from headlong.engines.reference.executor import Executor as Reference
-from headlong.engines.reference.query import UNIT, Matrix
+from headlong.engines.reference.query import Matrix
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError

@@ -16,7 +16,7 @@ from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
 from headlong.engines.base import Engine
-from headlong.engines.blocks import BlockReader
+from headlong.engines.by_blocks import BlockReader
 from headlong.engines.class_masks import Marked
 from headlong.engines.direct_call import Direct, direct_search
 from headlong.engines.few_allowed_classes import listed_classes, sample_of
@@ -25,7 +25,7 @@ from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import NEIGHBOURS
-from headlong.previews.changed_rows import blocks_beside
+from headlong.previews.blocks.boxes import blocks_beside
 
 Ids = NDArray[np.int64]
 Places = NDArray[Any]
@@ -88,7 +88,7 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
     None where there are no blocks, where their bounds were learned, or where their basis was not kept.
     """
     plan, reader, level = settled.plan, settled.executor, native.isa()
-    if plan.blocks is None or not isinstance(reader, BlockReader) or reader.affine is None or not reader.sure:
+    if plan.blocks is None or not isinstance(reader, BlockReader) or not reader.native or not reader.sure:
         return None
     share, order = plan.dense.share, plan.blocks.order
     search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, share, level)

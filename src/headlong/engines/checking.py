@@ -20,6 +20,7 @@ import numpy as np
 from headlong.answers import Promise, TopK
 from headlong.arrays import Array
 from headlong.checks import whole
+from headlong.dtypes import UNIT
 from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
@@ -29,7 +30,6 @@ AT_ONCE = 1 << 22
 """Logits that are held at once."""
 CONFIDENCE = 0.95
 STEPS = 60
-UNIT = 2.0**-53
 ROUNDING = 1e-9
 """Of float64 sums: relative to a logit, and a hundredth of that to the largest; of log-probabilities, in nats."""
 

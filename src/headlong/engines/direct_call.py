@@ -15,7 +15,7 @@ from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import answer_like, as_numpy
 from headlong.dtypes import BFLOAT16
 from headlong.engines.arguments import RANGES
-from headlong.engines.blocks import EDGE, FIRST_ASKED, BlockReader
+from headlong.engines.by_blocks import EDGE, FIRST_ASKED, BlockReader
 from headlong.links import Link
 from headlong.plan import Plan
 
@@ -45,7 +45,7 @@ def direct(
     """
     blocks = executor if isinstance(executor, BlockReader) else None
     beneath: Any = executor if blocks is None else blocks.beneath
-    if not native.is_native(beneath) or (blocks is not None and blocks.affine is None):
+    if not native.is_native(beneath) or (blocks is not None and not blocks.native):
         return None
     numbers = {"dense": plan.dense.batch, **({} if plan.seen is None else {"seen": plan.seen})}
     searches: tuple[Any, ...] = ()
@@ -59,7 +59,7 @@ def direct_search(
     reader: BlockReader, search: Any, plan: Plan, promise: Promise, threads: int | None, path: str
 ) -> Direct | None:
     """``topk`` by ``search`` alone, which knows more classes than ``reader``: None for what blocks do not answer."""
-    if not native.is_native(reader.beneath) or reader.affine is None:
+    if not native.is_native(reader.beneath) or not reader.native:
         return None
     numbers = {"dense": plan.dense.batch, "every": False, "least": math.inf, **_of_blocks(reader)}
     searches, kept = ((0, search.capsule),), (promise.eps, 0.0, 0, True)

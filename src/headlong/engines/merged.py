@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from headlong.answers import Cost, Lse, Promise, Sample, TopK
 from headlong.arrays import Array, answer_as
+from headlong.dtypes import UNIT
 from headlong.engines.arguments import Asked, asked, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import gumbels
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters, Ranked, Sieve, kept
 from headlong.errors import NonFiniteError, OptionError
 from headlong.links import Link

@@ -146,7 +146,7 @@ def try_block_draws(
 
 
 def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:
-    """An order of the rows of ``features [n, width]`` in which neighbours are alike: see ``csrc/blocks/order.cpp``."""
+    """An order of the rows of ``features [n, width]`` in which neighbours are alike: see ``csrc/blocks/class_order.cpp``."""
     order: NDArray[np.int32] = loaded().neighbours(features, thread_count)
     return order
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headlong.native.instruction_level import REFERENCE, isa
 from headlong.native.load_module import loaded
+from headlong.plan import Dense
 
 
 def bandwidth(size: int, thread_count: int, repeats: int) -> float:
@@ -14,5 +15,5 @@ def bandwidth(size: int, thread_count: int, repeats: int) -> float:
 
 def code_product() -> float:
     """What an 8-bit code's product with both planes of a query costs beside one of a row, in a batch, on the level in use."""
-    cost: float = loaded().code_product(isa()) if isa() != REFERENCE else 0.5
+    cost: float = Dense().code_product if isa() == REFERENCE else loaded().code_product(isa())
     return cost

@@ -22,7 +22,8 @@ from headlong.native import Doubles, Floats
 from headlong.native.planes import Plane, norm_of, take_plane
 from headlong.plan import Dense, Level, Plan, Term, row_bytes
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
-from headlong.previews.prefix import ROUNDING, Summands, joined, roundings, spread
+from headlong.previews.prefix import spread
+from headlong.previews.radii import ROUNDING, Summands, joined, roundings
 from headlong.previews.random_rotations import quantile
 from headlong.previews.whitening import Basis, Directions
 

@@ -15,32 +15,25 @@ No probability enters: the radius holds for every finite row and query.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term
+from headlong.plan import Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
-from headlong.previews.int8 import UNDERFLOW
 from headlong.previews.joint_error import affordable, bounded
-from headlong.previews.whitening import UNIT, Basis
+from headlong.previews.radii import ROUNDING, Summands, joined, roundings
+from headlong.previews.whitening import Basis
 
 FIRST_SEGMENT = 16
 """Coordinates of the first segment of level 0; each further one reaches four times as far."""
 MOST_SEGMENTS = 4
 """Of level 0, and of the tail: the last takes what is left."""
-ROUNDING = 2 * ESTIMATE_ROUNDING
-"""The executor's promise is for one segment; here several are added up."""
-AT_ONCE = 1 << 15
-"""Classes that tell what is typical, and whose slack is put together while it is in the cache."""
 EIGHT = ((8, "absmax"),)
 
 Segments = tuple[tuple[int, int], ...]
-Summands = Callable[[slice], list[tuple[Term, Doubles]]]
-"""The summands of a radius: the query's half, and that of the classes of a slice."""
 
 
 def prefix_plan(
@@ -57,7 +50,7 @@ def prefix_plan(
 ) -> Plan:
     """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored.
 
-    ``factor``  of the tail's Cauchy-Schwarz, as learned (``learned.py``); None: sure, segment by segment
+    ``factor``  of the tail's Cauchy-Schwarz, as learned (``calibrated_radii.py``); None: sure, segment by segment
     ``deeper``  False: no level 1; exact rows follow the prefix
     ``together``  how far all classes are off as one vector is computed, too: see ``joint_error.py``
     ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
@@ -144,40 +137,3 @@ def _shared(
         return [*gaps, (Term("quantised", 0, segments[-1][1]), sizes), *rounding(some)]
 
     return joined(summands, uncoded, row)
-
-
-def roundings(layer: Layer, basis: Basis, found: Encoded) -> Summands:
-    """What the rotation, the base in float32 and products with the means lose."""
-    unit = (layer.dim + 8) * UNIT
-    mean, centre = (float(np.linalg.norm(vector)) for vector in (basis.mean, basis.centre))
-
-    def summands(some: slice) -> list[tuple[Term, Doubles]]:
-        base, length = np.abs(found.base[some].astype(np.float64)), found.length[some].astype(np.float64)
-        fixed = (ROUNDING + 2.0**-24) * base + 2 * unit * mean * (length + centre) + UNDERFLOW
-        return [(Term("one", 0, 0), fixed), (Term("hidden", 0, 0), basis.lost * length + unit * (length + centre))]
-
-    return summands
-
-
-def joined(
-    summands: Summands, uncoded: NDArray[np.bool_], row: int, typical: Sequence[float] | None = None
-) -> tuple[Floats, tuple[Term, ...]]:
-    """One row of the slack for many summands: ``max_p part_p / typical_p``, and the terms times ``typical_p``."""
-    count = len(uncoded)
-    some = summands(slice(0, count, -(-count // AT_ONCE)))
-    if typical is None and count > AT_ONCE and not all((part > 0).any() for _, part in some):
-        some = summands(slice(0, count))
-    typical = [typical_of(part) for _, part in some] if typical is None else typical
-    slack = np.empty((1, count), np.float32)
-    for start in range(0, count, AT_ONCE):
-        here = slice(start, start + AT_ONCE)
-        worst = np.max([part / usual for (_, part), usual in zip(summands(here), typical, strict=True)], axis=0)
-        slack[0, here] = round_up(worst * (1 + 1e-9))
-    slack[0, uncoded] = np.inf
-    return slack, tuple(term._replace(factor=usual, row=row) for (term, _), usual in zip(some, typical, strict=True))
-
-
-def typical_of(part: Doubles) -> float:
-    """A factor of the size of most entries, never 0."""
-    some = part[part > 0]
-    return max(float(np.median(some)), 1e-30) if len(some) else 1e-30

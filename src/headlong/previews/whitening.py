@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
+from headlong.dtypes import UNIT
 from headlong.native import Doubles, Floats, Halves
 from headlong.plan import CLASS_BLOCK
 
@@ -35,7 +36,6 @@ ROUNDED = 2.0**-9
 """What rounding a rotation to float16 may take of any of its rows and columns, relatively."""
 SOME, MANY_TIMES = 1024, 16.0
 """Rows whose median length is the typical one, and how many times longer a row may be."""
-UNIT = 2.0**-53
 AT_ONCE = 512
 """Vectors whose products are added up in one go."""
 SMALL = 64

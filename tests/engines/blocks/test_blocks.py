@@ -22,9 +22,9 @@ from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
-from headlong.previews import block_choice
-from headlong.previews.block_records import lengths_up
-from headlong.previews.blocks import blocks_of, shape_of, spectral
+from headlong.previews.blocks import choice as block_choice
+from headlong.previews.blocks.boxes import blocks_of, shape_of, spectral
+from headlong.previews.blocks.records import lengths_up
 from headlong.previews.whitening import Basis, whiten
 from headlong.store import open_file, write_file
 from oracle import truth
@@ -101,8 +101,8 @@ def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyP
 
 
 def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headlong.previews.blocks.ROOT", 16)
-    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", NEIGHBOURS**3)  # in three pieces
+    monkeypatch.setattr("headlong.previews.blocks.boxes.ROOT", 16)
+    monkeypatch.setattr("headlong.previews.blocks.boxes.AT_ONCE", NEIGHBOURS**3)  # in three pieces
     layer, hidden = clustered(9001, 24)
     blocks, _ = made(layer, hidden)
     assert len(blocks.levels) == 4
@@ -117,13 +117,13 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("vocab", [1000, 2 * NEIGHBOURS**3 + 5])
 def test_classes_coded_twice_are_those_that_were_kept(monkeypatch: pytest.MonkeyPatch, vocab: int) -> None:
-    monkeypatch.setattr("headlong.previews.blocks.AT_ONCE", NEIGHBOURS**3)
+    monkeypatch.setattr("headlong.previews.blocks.boxes.AT_ONCE", NEIGHBOURS**3)
     layer, hidden = clustered(vocab, 150)
     weight = layer.weight.copy()
     weight[7] *= np.float32(1e32)  # out of float32's reach, so not coded
     layer = Layer(weight, layer.bias)
     once = made(layer, hidden)[0]
-    monkeypatch.setattr("headlong.previews.blocks.KEPT", 0)
+    monkeypatch.setattr("headlong.previews.blocks.boxes.KEPT", 0)
     twice = made(layer, hidden)[0]
     np.testing.assert_array_equal(once.order, twice.order)
     np.testing.assert_array_equal(once.closer, twice.closer)

@@ -17,9 +17,9 @@ import headlong as hl
 from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
-from headlong.previews.block_choice import EVERY
-from headlong.previews.blocks import blocks_of
-from headlong.previews.rays import rays_of
+from headlong.previews.blocks.boxes import blocks_of
+from headlong.previews.blocks.choice import EVERY
+from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import Truth, check_topk, check_within, truth
 

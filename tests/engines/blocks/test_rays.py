@@ -22,9 +22,9 @@ from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
-from headlong.previews import block_choice
-from headlong.previews.blocks import blocks_of
-from headlong.previews.rays import rays_of
+from headlong.previews.blocks import choice as block_choice
+from headlong.previews.blocks.boxes import blocks_of
+from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from headlong.store import open_file, write_file
 

@@ -19,10 +19,10 @@ from headlong.engines.base import Engine
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
-from headlong.previews import block_choice
-from headlong.previews.block_choice import EVERY
-from headlong.previews.blocks import blocks_of
-from headlong.previews.rays import rays_of
+from headlong.previews.blocks import choice as block_choice
+from headlong.previews.blocks.boxes import blocks_of
+from headlong.previews.blocks.choice import EVERY
+from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import truth
 from plans import decaying
@@ -117,7 +117,7 @@ def test_by_rays_and_by_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch)
     layer, hidden = around_tastes(3000, 32)
     rays = rays_of(layer, whiten(layer.weight, hidden.astype(np.float64)))
     assert rays is not None
-    monkeypatch.setattr("headlong.previews.blocks.ROOT", 16)
+    monkeypatch.setattr("headlong.previews.blocks.boxes.ROOT", 16)
     deep, vectors = clustered(9001, 24)
     blocks = blocks_of(deep, whiten(deep.weight, vectors.astype(np.float64)))
     assert len(blocks.levels) == 4

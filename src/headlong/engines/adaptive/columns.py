@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import UNIT
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, round_up
 from headlong.plan import padded
-from headlong.previews.whitening import UNIT
 
 BLOCK = 16
 GROUP = 64

@@ -28,7 +28,8 @@ from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
-from headlong.previews.calibrated_radii import conformal, reach, split
+from headlong.previews.calibrated_radii import reach, split
+from headlong.previews.failure_rates import conformal
 
 
 @register

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong.dtypes import UNIT
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import DeviceReader, unit
 from headlong.engines.device.tile_sizes import WARPS, queries_together
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters
 from headlong.links import lowering_error
 

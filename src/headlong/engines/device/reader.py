@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from headlong.dtypes import UNIT
 from headlong.engines.device.memory import INTERPRETER, Tensor, place_of, tensor_of
 from headlong.engines.device.query import round_up
 from headlong.engines.device.records import Call, Finalists, Looked
 from headlong.engines.device.tile_sizes import INTERPRETED, TILE_SIZES, WARPS, queries_together
-from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error

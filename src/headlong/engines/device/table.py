@@ -16,12 +16,12 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
+from headlong.dtypes import UNIT
 from headlong.engines.arguments import checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.records import Call
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters
 
 AT_ONCE = 1 << 24

@@ -27,6 +27,7 @@ from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, register, sure
 from headlong.engines.method_choice import SHARED, crossover
+from headlong.engines.methods.changed_rows import plan_again
 from headlong.engines.methods.learned_block_bounds import ASKED, guessed, learned_blocks
 from headlong.engines.methods.learned_block_draws import taught_by_blocks
 from headlong.engines.methods.learned_draws import taught
@@ -34,10 +35,9 @@ from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Dense, Plan
-from headlong.previews.block_choice import least_eps, stand_ins, tighter, worth, worth_sampling
-from headlong.previews.blocks import KEPT, blocks_of, shape_of
+from headlong.previews.blocks.boxes import KEPT, blocks_of, shape_of
+from headlong.previews.blocks.choice import least_eps, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
-from headlong.previews.changed_rows import plan_again
 from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan, sampled
 from headlong.previews.first_look import CANDIDATES, Choice, apart, best_look

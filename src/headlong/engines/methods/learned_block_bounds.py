@@ -2,7 +2,7 @@
 
     loss(q, k, f) = any of the k best that a search with tails times f finds is wrong
     for each k of ASKED the least f before the first, from the largest on, whose losses do not show a rate of at most delta
-    (calibrated_radii.controlled)
+    (failure_rates.controlled)
 
 Bounds that are too low for some class do no harm where the class is not among the best, or is found beside another. A call for
 another k is answered by the next larger k of ASKED: its first k are right where all of them are.
@@ -24,7 +24,7 @@ from headlong.engines.reference.blocks import BlockSearch
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks
-from headlong.previews.calibrated_radii import controlled, enough
+from headlong.previews.failure_rates import controlled, enough
 from headlong.previews.int8 import logits_of
 
 ASKED = (1, 10, 64)

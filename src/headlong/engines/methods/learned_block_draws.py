@@ -1,6 +1,6 @@
 """What calibration vectors teach of a normaliser that is drawn from blocks: their ``draws``, tried on what will draw.
 
-A query that blocks do not answer is bet on (``csrc/direct/draws.cpp``); it counts as one that fails as often as it may.
+A query that blocks do not answer is bet on (``csrc/by_blocks/normaliser.cpp``); it counts as one that fails as often as it may.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headlong.engines.reference.blocks import BlockSearch, looks
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Draws, Plan
-from headlong.previews.block_choice import LESS, look_bytes
-from headlong.previews.draws import Trial, first_spend, learned_spends
+from headlong.previews.blocks.choice import LESS, look_bytes
 from headlong.previews.int8 import logits_of
+from headlong.previews.learned_spends import Trial, first_spend, learned_spends
 
 CLOSE = 100
 """How much closer than ``eps`` the normalisers are known that estimates are compared with."""

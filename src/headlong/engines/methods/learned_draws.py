@@ -19,8 +19,8 @@ from headlong.layers.matrix import Layer
 from headlong.links import Link
 from headlong.native import Doubles
 from headlong.plan import TAUGHT, Draws, Plan
-from headlong.previews.draws import Trial, first_spend, learned_spends
 from headlong.previews.int8 import logits_of
+from headlong.previews.learned_spends import Trial, first_spend, learned_spends
 
 JUDGES, CHOOSERS = 8, 256
 """Vectors that say what is typical of a radius, and that say which spends are worth trying."""

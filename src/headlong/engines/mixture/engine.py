@@ -22,12 +22,12 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.checks import whole
+from headlong.dtypes import UNIT
 from headlong.engines.base import MOST_DELTA
 from headlong.engines.few_allowed_classes import gumbels
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
 from headlong.engines.mixture.widths import LARGEST_K, LearnedWidths, Rates, learned_widths
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine

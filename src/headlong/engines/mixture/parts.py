@@ -20,6 +20,7 @@ import numpy as np
 from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
+from headlong.dtypes import UNIT
 from headlong.engines.base import Engine
 from headlong.engines.build import part, reading
 from headlong.engines.method_choice import choose
@@ -27,7 +28,6 @@ from headlong.engines.methods.cascade import MOST_DIM, Cascade
 from headlong.engines.methods.full import Full
 from headlong.engines.mixture.normaliser_width import close_width
 from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
-from headlong.engines.reference.query import UNIT
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.native import Doubles

@@ -25,7 +25,8 @@ import numpy as np
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Normalisers, added
 from headlong.native import Doubles
-from headlong.previews.calibrated_radii import PLENTY, conformal, enough
+from headlong.previews.calibrated_radii import PLENTY
+from headlong.previews.failure_rates import conformal, enough
 
 CLOSE = 1e-3
 """Within which normalisers of calibration vectors are computed: by a dense pass in float32."""

@@ -1,4 +1,4 @@
-"""Plain samples from bounds on blocks: the readable twin of ``csrc/sampling/race.cpp`` and ``csrc/direct/samples.cpp``.
+"""Plain samples from bounds on blocks: the twin of ``csrc/sampling/largest_key.cpp`` and ``csrc/by_blocks/samples.cpp``.
 
     key_c = link(z_c) / T + g_c ,   few classes have g_c >= G
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.reference.query import UNIT
+from headlong.dtypes import UNIT
 from headlong.native import Doubles
 
 Ids = NDArray[np.int64]

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.reference.draws import estimates
+from headlong.dtypes import UNIT
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.joint_error import closest
+from headlong.engines.reference.learned_draws import estimates
 from headlong.engines.reference.nucleus import Nucleus
-from headlong.engines.reference.query import UNIT, Doubles, Ids, Matrix, Query, logits
+from headlong.engines.reference.query import Doubles, Ids, Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error
 from headlong.plan import Draws

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import UNIT
 from headlong.errors import InputError
 from headlong.links import Link
 from headlong.native import round_up
@@ -24,7 +25,6 @@ Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-UNIT = 2.0**-53
 """Rounding unit of float64, in which finalists are accumulated."""
 ROWS_AT_ONCE = 4096
 

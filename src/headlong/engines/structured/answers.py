@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
+from headlong.dtypes import UNIT
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of, topk_of
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters
 from headlong.native import Doubles
 

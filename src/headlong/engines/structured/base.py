@@ -24,12 +24,12 @@ import numpy as np
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
 from headlong.arrays import answer_as, ids64
+from headlong.dtypes import UNIT
 from headlong.engines.arguments import Asked, asked, checked_eps, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import ListedClasses, listed
 from headlong.engines.reference.nucleus import nucleus_size
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters, kept_count
 from headlong.engines.structured.answers import (
     Best,

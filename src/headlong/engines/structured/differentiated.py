@@ -19,9 +19,9 @@ import numpy as np
 
 from headlong.answers import Promise
 from headlong.checks import real
+from headlong.dtypes import UNIT
 from headlong.engines.build import part
 from headlong.engines.few_allowed_classes import lse_of
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine

@@ -21,11 +21,11 @@ import numpy as np
 from headlong import native
 from headlong.answers import Promise
 from headlong.arrays import Array
-from headlong.engines.blocks import BlockReader
+from headlong.dtypes import UNIT
 from headlong.engines.build import READERS, part
+from headlong.engines.by_blocks import BlockReader
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.reference.query import UNIT
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -160,7 +160,7 @@ def routed(layer: ExpertsLayer, hidden: Doubles) -> list[Doubles | None]:
 
 def search_of(reader: Any) -> tuple[Any, ...] | None:
     """What native code asks an expert's blocks by; None where it has none."""
-    if not isinstance(reader, BlockReader) or reader.affine is None:
+    if not isinstance(reader, BlockReader) or not reader.native:
         return None
     return reader.searches[0][1].capsule, reader.batch, reader.most, reader.least, reader.affine
 

@@ -1,0 +1,176 @@
+#include "by_blocks/plain_questions.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "by_blocks/answers.h"
+#include "by_blocks/normaliser.h"
+#include "by_blocks/samples.h"
+#include "executor/verbs.h"
+#include "runtime/scratch.h"
+
+namespace headlong {
+namespace {
+
+std::vector<Scored> scored_of(const std::vector<ScoredClass>& found, size_t most) {
+    std::vector<Scored> some;
+    for (size_t i = 0; i < std::min(most, found.size()); ++i) some.push_back({found[i].id, found[i].z});
+    return some;
+}
+
+void draw_from(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, int64_t row, Draw* draws) {
+    for (int i = 0; i < rule.n; ++i) draws[i] = pick(e, kept, rule, row, i);
+}
+
+// The classes [found.best, falling] that are in the nucleus whatever mass the others have that were not scored; none where that
+// is in doubt.
+std::vector<Scored> nucleus_of(const SearchResult& found, double top_p, double scale, int64_t vocab) {
+    std::vector<Scored> best;
+    std::vector<double> mass;
+    double sum = 0;
+    for (const ScoredClass& one : found.best) {
+        if (!(one.z >= found.floor)) continue;
+        if (!std::isfinite(one.z)) return {};
+        best.push_back({one.id, one.z});
+        mass.push_back(std::exp((one.z - best.front().z) * scale));
+        sum += mass.back();
+    }
+    if (best.empty()) return {};
+    const double rest = static_cast<double>(vocab) * std::exp(std::min((found.floor - best.front().z) * scale, 0.0));
+    const size_t size = nucleus_size(mass, top_p * sum);
+    if (nucleus_size(mass, top_p * (sum + rest)) != size || sum < top_p * (sum + rest)) return {};
+    best.resize(size);
+    return best;
+}
+
+}  // namespace
+
+// Large batches, and a vector of another size than all that radii were learned from, which then say nothing of it.
+bool Reader::densely(const double* rows, int64_t count) const {
+    if (static_cast<double>(count) > dense) return true;
+    if (seen.first <= 0 && seen.second == kInf) return false;
+    const int64_t dim = executor->dim;
+    for (int64_t q = 0; q < count; ++q) {
+        double square = 0;
+        for (int64_t j = 0; j < dim; ++j) square += rows[q * dim + j] * rows[q * dim + j];
+        const double length = std::sqrt(square);
+        if (length < seen.first || length > seen.second) return true;
+    }
+    return false;
+}
+
+// Null where blocks are not worth their while, or were learned for fewer than k.
+const Reader::Choice* Reader::search_for(int64_t count, int64_t k) const {
+    if (count > blocks_batch || k > blocks_most) return nullptr;
+    const auto here = std::find_if(searches.begin(), searches.end(), [&](const Choice& one) { return one.first == 0 || k <= one.first; });
+    return here == searches.end() ? nullptr : &*here;
+}
+
+// Whether a normaliser goes by rows that are drawn from blocks.
+bool Reader::by_draws(int64_t count, const Question& question) const {
+    return every && !(question.eps >= least) && !searches.empty() && learned_by_blocks(*searches.front().second, question, count);
+}
+
+std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
+    const bool dense_only = densely(rows, count);
+    if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
+    const Choice* here = dense_only || !(question.eps >= least) ? nullptr : search_for(count, question.k);
+    if (here == nullptr) return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
+    const int64_t dim = executor->dim, vocab = executor->vocab, wanted = std::max(question.k, here->first);
+    const bool ids_alone = std::isinf(question.eps);
+    const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine.first, vocab);
+    const std::vector<SearchResult> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads, reach);
+    std::vector<Answer> answers(count);
+    std::vector<int64_t> left;
+    for (int64_t q = 0; q < count; ++q) {
+        if (ids_alone && found[q].done) answers[q] = answer_of(found[q], affine.first, affine.second);
+        else if (ids_alone || !answer_within(found[q], affine.first, affine.second, vocab, question.k, question.eps,
+                                             dot_error(*executor, rows + q * dim), &answers[q]))
+            left.push_back(q);
+    }
+    if (left.empty()) return answers;
+    if (!every) return {};
+    Scratch<double> some(left.size() * dim);
+    for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * dim, dim, some.data() + i * dim);
+    std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, !sure);
+    for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = std::move(others[i]);
+    return answers;
+}
+
+// A search that reaches far enough finds the normaliser with the best class.
+std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question question) const {
+    const bool dense_only = densely(rows, count);
+    if (least <= question.eps && !std::isinf(question.eps) && !dense_only && search_for(count, 1) != nullptr) {
+        question.k = 1;
+        return topk(rows, count, question);
+    }
+    if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
+    return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
+}
+
+std::vector<Answer> Reader::sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
+                                   std::vector<Draw>* draws) const {
+    const bool dense_only = densely(rows, count);
+    std::vector<Answer> answers;
+    if (!dense_only && draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
+    if (!dense_only && draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
+    const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
+    if (!dense_only && samples && plain && every && search_for(count, 1) != nullptr)
+        return sample_by_blocks(*executor, *searches.front().second, affine, rows, count, rule, question, draws);
+    return every ? headlong::sample(*executor, rows, count, rule, question, dense_only, draws) : std::vector<Answer>{};
+}
+
+// Draws under top_k or min_p, which need no normaliser: from all classes that the filters keep, and some more; false where blocks
+// do not find them.
+bool Reader::draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
+                          std::vector<Draw>* draws) const {
+    const Executor& e = *executor;
+    int64_t wanted = rule.top_k > 0 ? rule.top_k : rule.min_p > 0 && rule.top_p >= 1 ? first : 0;
+    if (wanted == 0) return false;
+    answers->assign(count, Answer{});
+    draws->assign(count * rule.n, Draw{});
+    const double beta = 1 / rule.temperature, floor = rule.min_p > 0 ? std::log(rule.min_p) : -kInf;
+    for (const Choice* here = search_for(count, wanted); here != nullptr; here = search_for(count, wanted *= 4)) {
+        const int64_t most = std::min(std::max(wanted, here->first), e.vocab);
+        const std::vector<SearchResult> found = search(*here->second, rows, count, most, nullptr, false, threads);
+        bool enough = true;
+        for (int64_t q = 0; q < count; ++q) {
+            if (!found[q].done) return false;
+            Answer& answer = (*answers)[q];
+            answer.rows += found[q].rows;
+            answer.bytes += found[q].bytes;
+            answer.best = scored_of(found[q].best, wanted);
+            const bool all = rule.top_k > 0 || static_cast<int64_t>(answer.best.size()) < wanted;
+            enough = enough && (all || e.linked(answer.best.back().z) * beta < e.linked(answer.best.front().z) * beta + floor);
+        }
+        if (!enough) continue;
+        for (int64_t q = 0; q < count; ++q)
+            draw_from(e, filtered(e, std::move((*answers)[q].best), rule), rule, q, draws->data() + q * rule.n);
+        return true;
+    }
+    return false;
+}
+
+// Draws under top_p, where few classes have so much of the mass that the others do not move the nucleus.
+bool Reader::draw_of_nucleus(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
+                             std::vector<Draw>* draws) const {
+    if (!(least <= edge) || rule.top_p >= 1 || rule.top_k > 0 || search_for(count, 1) == nullptr) return false;
+    const Executor& e = *executor;
+    answers->assign(count, Answer{});
+    draws->assign(count * rule.n, Draw{});
+    SampleRule behind = rule;  // what comes after top_p
+    behind.top_p = 1;
+    const double scale = affine.first / rule.temperature;
+    const Reach reach{scale, std::log(static_cast<double>(e.vocab)) - std::log(std::expm1(least))};
+    for (int64_t q = 0; q < count; ++q) {
+        const SearchResult found = std::move(search(*searches.front().second, rows + q * e.dim, 1, 1, nullptr, false, threads, reach).front());
+        const std::vector<Scored> nucleus = found.done ? nucleus_of(found, rule.top_p, scale, e.vocab) : std::vector<Scored>{};
+        if (nucleus.empty()) return false;
+        draw_from(e, filtered(e, nucleus, behind), behind, q, draws->data() + q * rule.n);
+        (*answers)[q].rows = found.rows;
+        (*answers)[q].bytes = found.bytes;
+    }
+    return true;
+}
+
+}  // namespace headlong

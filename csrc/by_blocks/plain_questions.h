@@ -1,0 +1,46 @@
+// Who answers a plain question (no mask): the search over blocks where it can, else what knows all classes.
+//
+// The rules of engines/by_blocks.py, which says them in NumPy; an empty answer: Python is to find who answers.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "blocks/search.h"
+#include "executor/executor.h"
+
+namespace headlong {
+
+struct Reader {
+    const Executor* executor = nullptr;
+    // (k, search): the k best are what it is asked for by whoever wants no more of them (0: as many as are wanted).
+    std::vector<std::pair<int64_t, const Blocks*>> searches;
+    std::pair<double, double> affine{1, 0};     // the link of a layer with blocks
+    double dense = kInf;                        // batches beyond it are read densely
+    int64_t blocks_batch = 0, blocks_most = 0;  // the batches and k that blocks take
+    bool sure = true;                           // whether the blocks' bounds hold for every query
+    bool every = true;                          // whether the executor knows all classes, so that it may answer what blocks do not
+    double least = kInf;                        // the eps from which blocks find normalisers
+    double edge = 0;                            // the largest `least` with which they find nuclei, too
+    int64_t first = 1;                          // classes that a min-p filter asks for first
+    bool samples = false;                       // whether they find plain samples
+    std::pair<double, double> seen{0, kInf};    // the lengths of the vectors that radii were learned from
+
+    std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;
+    std::vector<Answer> lse(const double* rows, int64_t count, Question question) const;
+    std::vector<Answer> sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
+                               std::vector<Draw>* draws) const;
+
+  private:
+    using Choice = std::pair<int64_t, const Blocks*>;
+
+    bool by_draws(int64_t count, const Question& question) const;
+    bool densely(const double* rows, int64_t count) const;
+    const Choice* search_for(int64_t count, int64_t k) const;
+    bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
+                      std::vector<Draw>* draws) const;
+    bool draw_of_nucleus(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
+                         std::vector<Draw>* draws) const;
+};
+
+}  // namespace headlong

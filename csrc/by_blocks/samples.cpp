@@ -1,0 +1,91 @@
+#include "by_blocks/samples.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "executor/verbs.h"
+#include "runtime/shared_work.h"
+#include "runtime/trace.h"
+#include "sampling/largest_key.h"
+
+namespace headlong {
+namespace {
+
+constexpr int64_t kPiece = 4096;  // classes whose noise is drawn at once
+constexpr double kLucky = 2;       // more of them cost a look each, fewer leave more blocks to the search
+
+// The word of noise from which a class is lucky: a few times sqrt(V) classes are. About as many others are then to be found where all
+// are alike.
+uint64_t lucky_from(int64_t vocab) {
+    const double share = std::min(1.0, std::ceil(kLucky * std::sqrt(static_cast<double>(vocab))) / static_cast<double>(vocab));
+    return static_cast<uint64_t>(0x1p32 * (1 - share));
+}
+
+// The classes that are lucky in one draw, and that a mask leaves.
+void add_lucky(const Executor& e, const SampleRule& rule, uint64_t row, uint32_t draw, uint64_t least, const uint8_t* mask, int threads,
+               std::vector<Lucky>& lucky) {
+    const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
+    std::vector<std::vector<Lucky>> each(threads);
+    over_chunks((e.vocab + kPiece - 1) / kPiece, threads, [&](int t, int64_t c) {
+        uint32_t words[kPiece + kBlock];
+        const int64_t first = c * kPiece, n = std::min(kPiece, e.vocab - first), all = (n + lead + kBlock - 1) / kBlock * kBlock;
+        e.kernels->noise(rule.seed, row, draw, first + rule.class0 - lead, all, words);
+        int32_t high[kPiece + kBlock];
+        const int64_t found = e.kernels->high_words(words, all, static_cast<uint32_t>(least), high);
+        for (int64_t i = 0; i < found; ++i) {
+            const int64_t id = first + high[i] - lead;
+            if (id < first || id >= first + n || (mask != nullptr && mask[id] == 0)) continue;
+            each[t].push_back({id, words[high[i]], draw});
+        }
+    });
+    for (const std::vector<Lucky>& some : each) lucky.insert(lucky.end(), some.begin(), some.end());
+}
+
+// Query q by the pass over all classes.
+Answer by_all(const Executor& e, const double* hidden, int64_t q, SampleRule rule, Question question, std::vector<Draw>* draws) {
+    rule.row0 += q;
+    if (question.mask_per_row) question.mask += q * e.vocab;
+    return sample(e, hidden + q * e.dim, 1, rule, question, false, draws).front();
+}
+
+}  // namespace
+
+std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
+                                     const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+    know_places(b);
+    const uint64_t least = lucky_from(e.vocab);
+    std::vector<Answer> answers(count);
+    std::vector<Race> races;
+    for (int64_t q = 0; q < count; ++q) races.emplace_back(rule, rule.row0 + q, affine.first, affine.second, least);
+    const int apart = static_cast<int>(std::min<int64_t>(count, question.threads));
+    Turns<int64_t> next;
+    run_parallel(apart, [&](int) {
+        for (int64_t q = next++; q < count; q = next++) {
+            const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? q * e.vocab : 0);
+            for (int i = 0; i < rule.n; ++i)
+                add_lucky(e, rule, rule.row0 + q, static_cast<uint32_t>(i), least, mask, apart == 1 ? question.threads : 1, races[q].lucky);
+            races[q].luckiest_first(e.vocab);
+        }
+    });
+    mark("noise of all classes");
+    Reach reach;
+    reach.races = races.data();
+    const std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, reach);
+    draws->assign(count * rule.n, Draw{});
+    const auto drawn = [](const Draw& draw) { return draw.id >= 0 && std::fabs(draw.score) < kInf; };
+    for (int64_t q = 0; q < count; ++q) {
+        answers[q].rows += found[q].rows;
+        answers[q].bytes += found[q].bytes;
+        std::vector<Draw> won = races[q].draws();
+        if (!found[q].done || !std::all_of(won.begin(), won.end(), drawn)) {
+            const Answer other = by_all(e, hidden, q, rule, question, &won);
+            answers[q].rows += other.rows;
+            answers[q].bytes += other.bytes;
+            answers[q].dense = other.dense;
+        }
+        std::copy(won.begin(), won.end(), draws->begin() + q * rule.n);
+    }
+    return answers;
+}
+
+}  // namespace headlong

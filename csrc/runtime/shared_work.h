@@ -1,0 +1,58 @@
+// How threads that work on one thing divide it: in turns, or a run of chunks for each.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/interrupts.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+
+// Hands out 0, 1, 2, ... to threads that share a piece of work, and checks in for each.
+template <typename T>
+class Turns {
+  public:
+    explicit Turns(T first = 0) : next_(first) {}
+    T operator++(int) { return fetch_add(1); }
+    T fetch_add(T count) {
+        check_in();
+        return next_.fetch_add(count, std::memory_order_relaxed);
+    }
+    // Neighbours that one thread takes at a time, fewer towards the end: what is read in one go is foreseen by the hardware.
+    struct Run {
+        T first, stop;
+    };
+    Run run(T stop, int threads) {
+        const T left = stop - std::min(stop, load()), many = std::max<T>(1, left / static_cast<T>(4 * threads)), first = fetch_add(many);
+        return {first, std::min(stop, first + many)};
+    }
+    T load() const { return next_.load(std::memory_order_relaxed); }
+    void store(T value) { next_.store(value, std::memory_order_relaxed); }
+
+  private:
+    std::atomic<T> next_;
+};
+
+// Runs work(thread, chunk) over all chunks, each thread its own run of them: sums come out the same every time.
+template <typename Work>
+void over_chunks(int64_t chunks, int threads, const Work& work) {
+    run_parallel(threads, [&](int thread) {
+        for (int64_t c = chunks * thread / threads; c < chunks * (thread + 1) / threads; ++c) {
+            check_in();
+            work(thread, c);
+        }
+    });
+}
+
+// What the threads gathered, thread by thread.
+template <typename T>
+std::vector<T> joined(const std::vector<std::vector<T>>& each) {
+    std::vector<T> all;
+    for (const std::vector<T>& one : each) all.insert(all.end(), one.begin(), one.end());
+    return all;
+}
+
+}  // namespace headlong

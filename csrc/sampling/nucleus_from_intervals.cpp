@@ -1,0 +1,194 @@
+// Whether a class is in the nucleus, from intervals, closer looks and, where a bet is allowed, a sample.
+//
+// A class s stays while the classes better than it have less than top_p of all mass, that is while
+//     sum_i y_i > 0,   y_i = exp(link(z_i) beta) (top_p - [i better than s]).
+// The interval of z_i gives what y_i is at the estimate, c_i, and how far r_i it may be from there at most, to the side that
+// speaks against what is to be shown: below it for "inside", above it for "outside". A lighter mass than thought can take no
+// more than itself away, so for "inside", which nearly all classes are that come up, r_i is small wherever i is surely worse
+// than s, however wide its interval. Where |sum c| > sum r, it is proved.
+//
+// Else the classes with the largest r_i are read on, level by level and then exactly, until a bet is cheap: classes are drawn in
+// proportion to r_i, X = (y_i - c_i) / r_i is no less than -1 (no more than 1), and that its mean is no higher than -sum c / sum r
+// (no lower) is bet against until it is refuted (see normaliser/by_bet.cpp). What is drawn next may depend on what was drawn before: wealth is
+// carried on.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "executor/verbs.h"
+#include "normaliser/betting.h"
+#include "normaliser/histogram.h"
+#include "runtime/shared_work.h"
+
+namespace headlong {
+namespace {
+
+constexpr double kScattered = 0.2;  // the mean of X^2 that is expected before anything is drawn
+constexpr double kLeft = 0.5;        // what reading on leaves, in units of what is to be shown
+constexpr size_t kMostDrawn = 512;  // more is read on before more than these are drawn
+constexpr double kFew = 96;         // draws that are no reason to read on
+constexpr int kSteps = 24;
+
+}  // namespace
+
+// c and r of n classes, those at -inf have 0 and 0; the sum of the former.
+double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
+                            float* gap) {
+    const float never = std::numeric_limits<float>::infinity(), z = static_cast<float>(sides.of.z);
+    // Of a class that is worse than s after all.
+    const float cap = static_cast<float>(std::exp(std::min(80.0, e.linked(sides.of.z) * sides.beta - w.shift))) * (1 + w.slop);
+    return e.kernels->sides(est, rad, n, e.link, static_cast<float>(sides.beta), w.shift, w.slop,
+                          {z, std::nextafterf(z, never), std::nextafterf(z, -never), static_cast<float>(sides.top_p), cap, sides.inside},
+                          middle, gap);
+}
+
+// c and r of all classes, and the sums of the latter run by run.
+void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
+                       Scratch<double>& runs) {
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    std::vector<double> sums(chunks);
+    over_chunks(chunks, threads, [&](int, int64_t c) {
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        int32_t none[kChunk + kRun];
+        sums[c] = take_sides(e, sides, w, &look.est[q * e.padded + first], &known.rad[first], n, &w.middle[first], &w.gap[first]);
+        e.kernels->split(&w.gap[first], n, std::numeric_limits<float>::infinity(), static_cast<int32_t>(first), none,
+                       &runs[first / kRun]);
+    });
+    w.sum = std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+// The classes to read on, those with the largest r, in the order of their ids: as many as make what is left the cheapest to bet on
+// with `odds`, or, without odds, as leave no more than `target`. False: so many that everything is better read.
+bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double claim, double target, double odds, int threads,
+                            const Known& known, std::vector<int32_t>& ids) {
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
+    const float floor = std::max(static_cast<float>(target / (2 * static_cast<double>(e.padded))), 1e-37f);
+    std::vector<std::vector<int32_t>> each(threads);
+    over_chunks(chunks, threads, [&](int t, int64_t c) {
+        const float none[kChunk] = {};
+        int32_t own[kChunk];
+        float kept[kChunk], upper[kChunk];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        const int64_t came = e.kernels->survivors(&w.gap[first], none, n, floor, static_cast<int32_t>(first), own, kept, upper);
+        each[t].insert(each[t].end(), own, own + came);
+    });
+    const double closer = levels > 0 ? kCloser * static_cast<double>(e.deeper[0].bytes) / e.row_bytes() : 1;
+    const auto price = [&](int32_t id) { return levels == 0 || known.depth[id] == levels ? 1 : closer; };
+    std::vector<double> below(kBins + 1, 0.0), prices(kBins, 0.0);
+    for (const std::vector<int32_t>& some : each)
+        for (int32_t id : some) {
+            const int bin = bin_of(w.gap[id]);
+            below[bin + 1] += w.gap[id];
+            prices[bin] += price(id);
+        }
+    below[0] = target / 2;  // what the floor left
+    for (int b = 0; b < kBins; ++b) below[b + 1] += below[b];
+    double spent = 0, least = kInf;
+    int cut = kBins;
+    for (int b = kBins; b >= 0 && spent < least; --b) {
+        spent += b < kBins ? prices[b] : 0;
+        double cost = below[b] <= target ? spent : kInf;
+        if (odds > 0) cost = spent + draws_for(odds, claim / (below[b] + kLeft * claim), kScattered);
+        if (b > bin_of(1e30f) || cost >= least) continue;  // those may be more than a float can say
+        least = cost;
+        cut = b;
+    }
+    if (!(least < e.share * static_cast<double>(e.vocab) + 1024)) return false;
+    for (const std::vector<int32_t>& some : each)
+        for (int32_t id : some)
+            if (bin_of(w.gap[id]) >= cut) ids.push_back(id);
+    return true;
+}
+
+// Reads the classes on and weighs them again; `exact` grows by those that were scored.
+void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
+                      Scratch<double>& runs, Answer& answer) {
+    constexpr int64_t kGrain = 256;
+    const float* est = look.est.data() + q * e.padded;
+    read_on(e, look, q, ids, threads, known, answer);
+    const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
+    std::vector<double> moved(groups, 0.0);
+    over_chunks(groups, threads, [&](int, int64_t g) {
+        const int64_t first = g * kGrain, n = std::min(count - first, kGrain), whole = in_blocks(n);
+        float some[kGrain], rad[kGrain], middle[kGrain], gap[kGrain];
+        std::fill(some, some + whole, -std::numeric_limits<float>::infinity());
+        std::fill(rad, rad + whole, 0.f);
+        for (int64_t i = 0; i < n; ++i) some[i] = est[ids[first + i]], rad[i] = known.rad[ids[first + i]];
+        take_sides(e, sides, w, some, rad, whole, middle, gap);
+        for (int64_t i = 0; i < n; ++i) {
+            const int32_t id = ids[first + i];
+            moved[g] += static_cast<double>(middle[i]) - w.middle[id];
+            w.middle[id] = middle[i];
+            w.gap[id] = gap[i];
+        }
+    });
+    w.sum += std::accumulate(moved.begin(), moved.end(), 0.0);
+    int64_t last = -1;
+    for (int32_t id : ids) {
+        const int64_t run = id / kRun;
+        if (run != last) runs[run] = std::accumulate(&w.gap[run * kRun], &w.gap[run * kRun] + kRun, 0.0);
+        last = run;
+    }
+}
+
+Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
+                               uint64_t key, int threads, Known& known, Answer& answer) {
+    const double beta = question.beta;
+    const int64_t count = e.padded / kRun;
+    Weighed w;
+    w.shift = static_cast<float>(std::max(look.masses[q].shift, e.linked(of.z) * beta));
+    for (const Scored& s : known.scored) w.shift = std::max(w.shift, static_cast<float>(e.linked(s.z) * beta));
+    w.slop = static_cast<float>(0x1p-14 + 2 * (float_error(e, w.shift, beta) + dot_error(e, &look.hidden[q * e.dim])));
+    w.middle.resize(e.padded);
+    w.gap.resize(e.padded);
+    Scratch<double> runs(count), before(count + 1);
+    const auto term = [&](const Scored& s) {
+        const bool above = s.id != of.id && better(s, of);
+        return std::exp(e.linked(s.z) * beta - w.shift) * (above ? top_p - 1 : top_p);
+    };
+    Sides sides{of, top_p, beta, true};
+    weigh_sides(e, look, q, sides, threads, known, w, runs);
+    std::vector<double> gains[2];  // of the bets for outside and for inside
+    double exact = 0;
+    size_t counted = 0;
+    int flips = 0;
+    for (int step = 0; step < kSteps; ++step) {
+        for (; counted < known.scored.size(); ++counted) exact += term(known.scored[counted]);
+        const double sum = w.sum + exact, total = std::accumulate(runs.data(), runs.data() + count, 0.0);
+        // Sums of float64 and the exact terms are off by far less than this.
+        const double rounding = 0x1p-30 * (total + std::fabs(exact) + std::fabs(sum)), claim = sides.inside ? sum : -sum;
+        if (!(std::fabs(sum) < 1e30)) return {};
+        if (claim > total * kMost + rounding) return {true, sides.inside, true};
+        if (by_budget(e, look)) return {true, sum > 0, true};
+        if (!(total > 0)) return {};
+        if (claim < 0 && flips < 3) {
+            sides.inside = !sides.inside;
+            ++flips;
+            weigh_sides(e, look, q, sides, threads, known, w, runs);
+            continue;
+        }
+        std::vector<double>& won = gains[sides.inside];
+        const bool may_bet = odds > 0 && claim > 0 && won.size() < kMostDrawn && total < 1e30;
+        double draws = may_bet ? draws_for(odds, claim / total, kScattered) + 8 : kInf;
+        std::vector<int32_t> ids;
+        const double target = claim > 0 && won.size() < kMostDrawn ? std::min(0.5 * claim, total) : 0.25 * total;
+        if (!(draws < kFew)) {
+            if (!widest_sides(e, look, w, claim, target, may_bet ? odds : 0, threads, known, ids)) return {};
+            if (ids.empty() && !may_bet) return {};
+            read_widest(e, look, q, sides, ids, threads, known, w, runs, answer);
+            if (!ids.empty()) continue;
+        }
+        before[0] = 0;
+        for (int64_t r = 0; r < count; ++r) before[r + 1] = before[r] + runs[r];
+        const std::vector<double> points = sorted_points(*e.kernels, key, static_cast<uint32_t>(step),
+                                                         static_cast<int64_t>(std::min(draws, 128.0)), before[count]);
+        const std::vector<double> fresh = sample_terms(e, look, q, w, before, points, threads, term, answer);
+        const double bound = -sum / total, most = 1 / (sides.inside ? kMost + bound : kMost - bound);
+        for (double x : fresh) won.push_back((sides.inside ? x - bound : bound - x) * most);
+        if (wins(won, odds, [](double gain) { return gain; })) return {true, sides.inside, false};
+    }
+    return {};
+}
+
+}  // namespace headlong

@@ -1,0 +1,233 @@
+"""An executor whose ids come from bounds on blocks of classes, and all else from a look at every class.
+
+    topk(eps=inf), sample(top_k=...), sample(min_p=...)      need no normaliser: blocks first
+    topk, lse within eps      where few classes have all the mass: those that reach ``lse - log V + log(e^(2 eps) - 1)`` are
+                              scored, and the others together are within eps: proved
+    topk, lse within an eps that calibration vectors taught, one or two at once      from rows drawn from open blocks and a few
+                              others (csrc/by_blocks/normaliser.cpp)
+    sample()                  few classes have noise that lets them win whatever their logits are; of the others only large
+                              logits can, and those are found as in a top-k
+    sample(top_p=...)         there, too: where that little mass leaves no doubt of the nucleus
+    everything else, large batches, and queries that would open nearly everything      the executor beneath
+
+The normaliser of a top-k at eps=inf is that of the scored classes alone: a lower bound, with an ``error`` of infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import native
+from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
+from headlong.engines.reference.block_samples import Rule, samples
+from headlong.engines.reference.blocks import BlockSearch
+from headlong.engines.reference.nucleus import nucleus_size
+from headlong.engines.sampling_filters import Filters
+from headlong.layers.matrix import Layer
+from headlong.links import Link
+from headlong.native import Doubles, Mask
+from headlong.plan import Blocks
+
+Answer = tuple[NDArray[Any], ...]
+Ids = NDArray[np.int64]
+
+EDGE = 0.01
+"""From which eps normalisers have to go by blocks so that samples under top_p do, too."""
+FIRST_ASKED = 16
+"""Classes that a min-p filter asks for first; four times as many each time that they are not enough."""
+
+
+class BlockReader:
+    """The verbs of an executor, ``beneath`` answering what blocks do not.
+
+    ``sure``  whether bounds hold for every query; where they were learned, a query that is given up is read densely
+    """
+
+    def __init__(self, layer: Layer, blocks: Blocks, share: float, beneath: native.Executor) -> None:
+        self.beneath, self.batch, self.most, self.vocab = beneath, blocks.batch, blocks.most, layer.vocab
+        self.link: Link = layer.link
+        self.sure = blocks.factor == 1.0
+        level = native.isa()
+
+        def search(factor: float) -> Any:
+            narrow = blocks._replace(factor=factor)
+            if level == native.REFERENCE:
+                return BlockSearch(layer.weight, layer.bias, narrow, share)
+            return native.blocks(layer.weight, layer.bias, narrow, share, level)
+
+        self.learned = bool(blocks.answers)
+        self.searches = [(k, search(factor)) for k, factor in blocks.answers] or [(0, search(blocks.factor))]
+        kind, *numbers = self.link.lowered()
+        self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None
+        self.native = level != native.REFERENCE and self.affine is not None
+        self.least = blocks.least if self.native and self.sure and not self.learned else math.inf
+        self.drawn = blocks.draws is not None and native.is_native(beneath)
+        known = level == native.REFERENCE or native.is_native(beneath)
+        self.samples = blocks.samples and known and self.sure and not self.learned and self.affine is not None
+        self.isa, self.logits = beneath.isa, beneath.logits
+
+    @property
+    def capsule(self) -> Any:
+        """For engines that read several matrices in one native call."""
+        return self.beneath.capsule  # type: ignore[attr-defined]
+
+    def topk(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
+        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+        drawn = self._drawn(hidden, k, eps, mask, dense, threads, delta, seed)
+        if drawn is not None:
+            return drawn
+        if eps < self.least or dense or not self.takes(len(hidden), k, mask):
+            return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+        if not math.isinf(eps):
+            assert self.affine is not None
+            found = self.searches[0][1].within(self.capsule, hidden, k, mask, threads, *self.affine, eps)
+            return found if found[5].all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
+        wide, search = self._for(k)
+        if self.native:  # one call from the vectors to the answer
+            assert self.affine is not None
+            *answer, all_done = search.answer(hidden, wide, mask, threads, *self.affine)
+            if wide > k:
+                answer[:3] = (np.ascontiguousarray(part[:, :k]) for part in answer[:3])
+            return tuple(answer) if all_done else self._finished(tuple(answer), hidden, k, eps, mask, threads, delta, seed)
+        ids, logits, rows, read, _, done = search.topk(hidden, wide, mask, threads)
+        ids, logits = ids[:, :k], logits[:, :k]
+        exponents = self.link(logits) if k else logits
+        lse = lse_of(exponents)
+        log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
+        count = len(hidden)
+        answer = (logits, ids, log_probs, lse, np.full(count, np.inf), done, rows, read, np.zeros(count, bool))
+        return answer if done.all() else self._finished(answer, hidden, k, eps, mask, threads, delta, seed)
+
+    def lse(
+        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
+        """``lse, error, rows, bytes, dense [batch]``."""
+        if self.least <= eps < math.inf and not dense and self.takes(len(hidden), 1, mask):
+            _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, dense, threads, delta, seed)
+            return (lse, error, *cost)
+        drawn = self._drawn(hidden, 1, eps, mask, dense, threads, delta, seed)
+        if drawn is not None:
+            return drawn[3], drawn[4], *drawn[6:]
+        return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
+
+    def _drawn(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float, seed: int
+    ) -> Answer | None:
+        """As :meth:`topk`, the normaliser from rows drawn from blocks; None where nothing was learned for what is asked."""
+        if not self.drawn or eps >= self.least or dense or mask is not None or delta <= 0:
+            return None
+        return native.topk_by_block_draws(self.capsule, self.searches[0][1].capsule, hidden, k, eps, threads, delta, seed)
+
+    def _finished(
+        self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int
+    ) -> Answer:
+        """The queries that the search gave up, by the executor beneath."""
+        left = np.flatnonzero(~answer[5])
+        own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
+        part = self.beneath.topk(np.ascontiguousarray(hidden[left]), k, eps, own, not self.sure, threads, delta, seed)
+        for whole, more in zip(answer, part, strict=True):
+            whole[left] = more
+        return answer
+
+    def sample(
+        self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
+        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
+    ) -> Answer:  # fmt: skip
+        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
+        count = top_k or FIRST_ASKED * (min_p > 0 and top_p == 1)
+        if count and not dense and self.takes(len(hidden), count, mask):
+            filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
+            found = self._kept(hidden, filters, count, mask, threads)
+            if found is not None:
+                ids, logits, rows, read = found
+                order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
+                ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
+                drawn = sample_of(listed_classes(ids, logits, self.link), filters)
+                return (*drawn, np.ones(drawn[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
+        if self.least <= EDGE and 0 < top_p < 1 and not (top_k or dense) and self.takes(len(hidden), 1, mask):
+            nucleus = self._nucleus(hidden, Filters(n, temperature, 0, top_p, min_p, seed, row0, class0), mask, threads)
+            if nucleus is not None:
+                return nucleus
+        if self.samples and top_p == 1 and not (top_k or min_p or dense) and self.takes(len(hidden), 1, mask):
+            return self._plain(hidden, Filters(n, temperature, 0, 1.0, 0.0, seed, row0, class0), mask, threads)
+        return self.beneath.sample(
+            hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
+        )
+
+    def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer:
+        """Draws from all classes."""
+        n, temperature, _, _, _, seed, row0, class0 = filters
+        search, affine = self.searches[0][1], self.affine
+        assert affine is not None
+        if self.native:
+            return native.sample_by_blocks(
+                self.capsule, search.capsule, hidden, n, temperature, seed, row0, mask, threads, class0, affine
+            )
+        *found, done = samples(search, hidden, Rule(n, temperature, seed, row0, class0), affine, mask)
+        answer = (*found[:3], np.ones(found[0].shape, bool), *found[3:], np.zeros(len(hidden), bool))
+        for row in np.flatnonzero(~done):
+            own = mask if mask is None or len(mask) == 1 else mask[row : row + 1]
+            one = hidden[row : row + 1], n, temperature, 0, 1.0, 0.0, seed, (row0 + int(row)) % 2**64, own
+            for whole, more in zip(answer, self.beneath.sample(*one, False, threads, class0), strict=True):
+                whole[row] = more[0]
+        return answer
+
+    def _nucleus(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer | None:
+        """Draws under top_p: from the classes that are in the nucleus whatever mass the others have that were not scored; None
+        where that is in doubt."""
+        assert self.affine is not None
+        scale, vocab = self.affine[0] / filters.temperature, self.vocab
+        depth = math.log(vocab) - math.log(math.expm1(self.least))
+        parts: list[Answer] = []
+        for row, vector in enumerate(hidden):
+            own = None if mask is None else mask[row % len(mask)][None]
+            ids, logits, floor, rows, read, done = self.searches[0][1].reached(vector[None], own, threads, scale, depth)
+            if not done or not len(ids) or not np.isfinite(logits).all():
+                return None
+            mass = np.exp((logits - logits[0]) * scale)
+            rest = vocab * math.exp(min((floor - logits[0]) * scale, 0.0))
+            sizes = [nucleus_size(mass, filters.top_p, float(mass.sum()) + more) for more in (0.0, rest)]
+            if sizes[0] != sizes[1] or mass.sum() < filters.top_p * (mass.sum() + rest):
+                return None
+            kept = np.argsort(ids[: sizes[0]])
+            own_filters = filters._replace(top_p=1.0, row0=(filters.row0 + row) % 2**64)
+            drawn = sample_of(listed_classes(ids[kept][None], logits[kept][None], self.link), own_filters)
+            parts.append((*drawn, np.ones(drawn[0].shape, bool), np.array([rows]), np.array([read]), np.zeros(1, bool)))
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    def _for(self, k: int) -> tuple[int, Any]:
+        """How many to search for where ``k`` are asked for, and by which bounds."""
+        if not self.learned:
+            return k, self.searches[0][1]
+        return next((most, search) for most, search in self.searches if k <= most)
+
+    def takes(self, batch: int, k: int, mask: Mask = None) -> bool:
+        """Whether blocks are worth their while; bounds that were learned for the answer are about the best of all classes."""
+        known = not self.learned or (mask is None and k <= self.searches[-1][0])
+        return batch <= self.batch and 0 < k <= self.most and known
+
+    def _kept(
+        self, hidden: Doubles, filters: Filters, count: int, mask: Mask, threads: int
+    ) -> tuple[Ids, Doubles, NDArray[Any], NDArray[Any]] | None:
+        """The classes that top_k and min_p keep, and some more; None where blocks do not find them."""
+        rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
+        while self.takes(len(hidden), count):
+            wide, search = self._for(count)
+            ids, logits, more, bytes_, _, done = search.topk(hidden, wide, mask, threads)
+            ids, logits = ids[:, :count], logits[:, :count]
+            rows, read = rows + more, read + bytes_
+            if not done.all():
+                return None
+            if filters.top_k:
+                return ids, logits, rows, read
+            exponents = np.where(ids < 0, -np.inf, self.link(logits)) / filters.temperature
+            if (exponents[:, -1] < exponents[:, 0] + math.log(filters.min_p)).all():
+                return ids, logits, rows, read
+            count *= 4
+        return None

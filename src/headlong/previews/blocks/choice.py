@@ -1,0 +1,252 @@
+"""Whether blocks answer sooner than a look at all classes: what calibration vectors open, priced by what this machine costs.
+
+    ns of a search  =  call + threads * (memory * what every search reads + gathered * what it opens)
+                       + rows * (threads * row + gathered * a row's bytes)                        a search is one thread's
+    ns of a look    =  call + passes + bytes of every class + the same of the classes that are looked at closer, and of rows
+                       + in a batch narrowed * classes                                         which no query shares
+
+Both are those of a call after another, half of whose bytes are in the caches: between a loop and cold calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headlong import native
+from headlong.arrays import Array
+from headlong.costs import Costs, here
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles
+from headlong.plan import Blocks, Plan
+from headlong.previews.blocks.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
+from headlong.previews.look_costs import SET_UP, scanned
+from headlong.previews.look_costs import TOGETHER as BATCH
+from headlong.previews.whitening import Basis
+
+JUDGES, FEWEST, ASKED_IN_ALL = 16, 4, 2048
+"""Calibration vectors that are searched for: fewer, but no fewer than :data:`FEWEST`, where each of them is asked for many
+classes, whose numbers differ less from vector to vector."""
+ASKED = (1, 16, 64, 256, 1024, 4096)
+"""How many classes: more of them open more blocks."""
+LESS = 0.5
+"""Of the bytes of a look at all classes: what blocks may read for a normaliser to be worth their while."""
+LONGER, SHORTER = 1.5, 1 / 1.5
+"""How long a look takes beside what its bytes are priced at: of one query, which waits for threads and compares all classes,
+and in large batches, which share more than eight do (``benchmarks/block_choice.py``)."""
+TOGETHER = 5.0
+"""Times fewer bytes than a look at all classes, from which rays are not tried."""
+MOST_STREAMS = 4
+"""Threads that take all of the bandwidth of the memory."""
+RAYS_FROM = 4096
+"""Classes from which rays are tried: their directions are a matrix that every query reads."""
+WITHIN = (1e-3, 1e-2, 5e-2)
+"""Normalisers that may go by blocks, from the finest on."""
+MOST_OF = 0.75
+"""The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
+FEW, EVERY = 2, 2**31 - 1
+Narrower = Callable[[Blocks], Blocks]
+STAND_INS, NOISE = 4096, 0.7
+"""Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
+
+
+def tighter(
+    layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int,
+    learned: Narrower | None = None,
+) -> Blocks:  # fmt: skip
+    """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes:
+    ``learned`` says which bounds of either a search will go by; None: those that prove."""
+    if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM) or native.isa() == native.REFERENCE:
+        return boxes
+
+    def read(blocks: Blocks) -> float:
+        return read_by(layer, blocks if learned is None else learned(blocks), vectors, share, min(ASKED[1], layer.vocab))
+
+    best, least = boxes, read(boxes)
+    if least * TOGETHER <= look_bytes(plan):
+        return boxes
+    for each in A_RAY[: 1 if learned is None else None]:
+        rays = rays_of(layer, basis, threads, each)
+        bytes_ = math.inf if rays is None else read(rays)
+        if rays is not None and bytes_ < least:
+            best, least = rays, bytes_
+    return best
+
+
+def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int, most: float = math.inf) -> float:
+    """Bytes that a search for the ``k`` best reads on average of some vectors; inf where one is given up, or where it is known
+    before the last that they are more than ``most``."""
+    search, judges, total = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors, k), 0.0
+    for row in judges:  # each alone: together they would share what they read
+        answer = search.topk(row[None], k, None, 1)
+        total += float(np.mean(answer[3]))
+        if not answer[5].all() or total > most * len(judges):
+            return math.inf
+    return total / len(judges)
+
+
+def _judges(vectors: Doubles, k: int) -> Doubles:
+    most = max(FEWEST, min(JUDGES, ASKED_IN_ALL // k))
+    return np.ascontiguousarray(vectors[:: -(-len(vectors) // most)], np.float64)
+
+
+class Counted(NamedTuple):
+    """Of one query: bytes that every query reads, bytes that it opens, and rows; ``items`` of what it opens, where each of them
+    is asked for alone; the share of queries that have to be asked again, another way."""
+
+    every: float
+    opened: float
+    rows: float
+    items: float = 0.0
+    again: float = 0.0
+
+
+def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
+    """``most, batch``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on some
+    vectors (0: none), and how many queries at once."""
+    if native.isa() == native.REFERENCE:
+        return min(ASKED[1], layer.vocab), FEW  # it is asked for to be read, not to be fast
+    most, batch, costs = 0, FEW, here()
+    if not plan.levels:
+        return most, batch
+    for k in ASKED:
+        if k > layer.vocab:
+            break
+        found = searched(layer, blocks, vectors, share, k)
+        look = Counted(look_bytes(plan), 0.0, k)
+        if not sooner(layer, plan, found, look, 1, costs):  # the shortest and the longest look mostly say so: none is made
+            if not sooner(layer, plan, found, look._replace(opened=math.inf), 1, costs):
+                break
+            look = looked(layer, plan, vectors, k)
+            if not sooner(layer, plan, found, look, 1, costs):
+                break
+        most = k
+        if k == ASKED[1] and sooner(layer, plan, found, look, BATCH, costs):
+            batch = EVERY
+    return most, batch
+
+
+def sooner(layer: Layer, plan: Plan, search: Counted, look: Counted, batch: int, costs: Costs) -> bool:
+    """Whether the search is over before the look is, for one query of ``batch``."""
+    row, alone = layer.dim * layer.weight.itemsize, costs.threads if batch == 1 else 1
+    asked = alone * costs.row + costs.gathered * row
+    searching = costs.call / batch + min(alone, MOST_STREAMS) * costs.memory * search.every / batch
+    searching += alone * costs.gathered * search.opened + asked * search.rows
+    products = look.every * costs.product
+    looking = costs.call / batch + max(scanned(look.every, costs) / batch, products)
+    if plan.rotation is not None:
+        looking += SET_UP[batch > 1] * costs.level
+    if batch > 1:  # what a look shares is codes: intervals and comparisons of every class are each query's own
+        looking += costs.narrowed * layer.vocab
+    closer = costs.threads * costs.row * look.items + costs.gathered * look.opened + asked * look.rows
+    dense = max(scanned(layer.vocab * row, costs) / batch, layer.vocab * row * costs.product)
+    return searching <= (LONGER if batch == 1 else SHORTER) * (looking + min(closer, dense)) * (1 - search.again)
+
+
+def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
+    """What searches for the ``k`` best read on average of some vectors."""
+    search, judges = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors, k)
+    every, rows, read, done = _every(blocks), 0.0, 0.0, 0.0
+    for row in judges:  # each alone: together they would share what they read
+        answer = search.topk(row[None], k, None, 1)
+        done += float(answer[5][0]) / len(judges)
+        rows, read = rows + float(answer[2][0]) / len(judges), read + float(answer[3][0]) / len(judges)
+    return Counted(every, max(0.0, read - every - rows * layer.dim * layer.weight.itemsize), rows, again=1 - done)
+
+
+def _every(blocks: Blocks) -> float:
+    """Bytes that every search reads."""
+    rays = None if blocks.rays is None else blocks.rays.directions
+    arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records, rays)
+    return float(sum(array.nbytes for array in arrays if array is not None))
+
+
+def looked(layer: Layer, plan: Plan, vectors: Doubles, k: int) -> Counted:
+    """The same of looks at all classes."""
+    norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
+    reader = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
+    every, rows, opened = look_bytes(plan), 0.0, 0.0
+    judges = _judges(vectors, k)
+    for row in judges:
+        answer = reader.topk(row[None], k, math.inf, None, False, 1)
+        rows += float(answer[6][0]) / len(judges)
+        opened += max(0.0, float(answer[7][0] - every - answer[6][0] * layer.dim * layer.weight.itemsize)) / len(judges)
+    each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
+    return Counted(every, opened, rows, opened / each)
+
+
+def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float, always: bool) -> bool:
+    """Whether a plain sample takes less time by blocks, on some vectors: the noise of every class is made either way.
+    ``always``: it is enough that they can."""
+    kind, *numbers = layer.link.lowered()
+    if kind != "affine" or blocks.factor < 1 or blocks.answers:
+        return False
+    if always or native.isa() == native.REFERENCE:
+        return True
+    if not plan.levels:
+        return False
+    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
+    reader: Any = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
+    row, judges = layer.dim * layer.weight.itemsize, _judges(vectors, 1)
+    affine: Any = tuple(numbers)
+
+    def counted(every: float, way: Callable[[Doubles, int], tuple[Array, ...]]) -> Counted:
+        found = [way(one[None], seed) for seed, one in enumerate(judges)]
+        rows, read = (float(np.mean([answer[part][0] for answer in found])) for part in (4, 5))
+        return Counted(every, max(0.0, read - every - rows * row), rows)
+
+    by_blocks = counted(
+        _every(blocks),
+        lambda one, seed: native.sample_by_blocks(
+            reader.capsule, search.capsule, one, 1, 1.0, seed, 0, None, 1, 0, affine
+        ),
+    )
+    by_all = counted(look_bytes(plan), lambda one, seed: reader.sample(one, 1, 1.0, 0, 1.0, 0.0, seed, 0, None, False, 1))
+    each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
+    return sooner(layer, plan, by_blocks, by_all._replace(items=by_all.opened / each), 1, here())
+
+
+def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
+    """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than looks at all
+    classes; inf: none, or bounds and links for which there is no such search."""
+    kind, *affine = layer.link.lowered()
+    if native.isa() == native.REFERENCE or kind != "affine" or blocks.factor < 1:
+        return math.inf
+    k, search = min(ASKED[1], layer.vocab), native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    some = _judges(vectors, k)
+
+    def kept(eps: float) -> bool:
+        alone = [search.within(None, row[None], k, None, 1, *affine, eps) for row in some]
+        done, read = (float(np.mean([answer[which].mean() for answer in alone])) for which in (5, 7))
+        return done >= MOST_OF and read <= LESS * look_bytes(plan)
+
+    if not kept(WITHIN[-1]):  # nor are finer ones
+        return math.inf
+    return next((eps for eps in WITHIN[:-1] if kept(eps)), WITHIN[-1])
+
+
+def look_bytes(plan: Plan) -> float:
+    """What a query reads of every class, whatever it asks, and of the rotation."""
+    if not plan.levels:
+        return 0.0
+    level = plan.levels[0]
+    arrays = (level.codes, level.scale, level.slack, plan.base, plan.rotation)
+    return float(sum(array.nbytes for array in arrays if array is not None))
+
+
+def stand_ins(layer: Layer) -> Array:
+    """Directions of rows of the layer, less their mean, evenly spread, and :data:`NOISE` in every direction.
+
+    A vector that predicts a class leans towards its row, and is more than that: without the noise all of the others' energy
+    would be thought to lie in the layer's leading directions, and looks would come out too short for real queries.
+    """
+    rows = layer.weight[:: -(-layer.vocab // STAND_INS)].astype(np.float64)
+    rows -= rows.mean(axis=0)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    rows = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    noise = np.random.default_rng(0).standard_normal(rows.shape)
+    return np.asarray(rows + NOISE / math.sqrt(layer.dim) * noise)

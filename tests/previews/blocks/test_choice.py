@@ -1,0 +1,87 @@
+"""Which calls go by blocks: what searches and looks read, priced by what the machine costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import native
+from headlong.costs import BUILT_IN, Costs, settled
+from headlong.plan import Blocks, Plan
+from headlong.previews.blocks import choice as block_choice
+from headlong.previews.blocks.choice import BATCH, EVERY, Counted, looked, searched, sooner, worth
+
+SHARE = 0.25
+
+
+def around_centres(vocab: int = 6000, dim: int = 64) -> tuple[hl.Layer, np.ndarray]:
+    """Classes near a few centres of falling energy, and hidden vectors to match."""
+    rng = np.random.default_rng(0)
+    energy = np.arange(1, dim + 1.0) ** -0.7
+    centres = rng.standard_normal((150, dim)) * energy
+    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
+    return hl.Layer(weight.astype(np.float32)), ((rng.standard_normal((600, dim)) * energy + 0.3) * 4).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def subject() -> tuple[hl.Layer, Plan, Blocks, np.ndarray]:
+    if native.isa() == native.REFERENCE:
+        pytest.skip("the reference does not choose")
+    layer, hidden = around_centres()
+    engine: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden, blocks=True)
+    return layer, engine.plan, engine.plan.blocks, hidden.astype(np.float64)
+
+
+def test_what_a_search_and_a_look_read_is_counted(subject: Any) -> None:
+    layer, plan, blocks, hidden = subject
+    search, look = searched(layer, blocks, hidden, SHARE, 10), looked(layer, plan, hidden, 10)
+    assert search.every >= blocks.head.nbytes + blocks.levels[0].records.nbytes
+    assert search.opened > 0 and search.rows >= 10 and search.again == 0
+    assert look.every == block_choice.look_bytes(plan) and look.rows >= 10
+    assert searched(layer, blocks, hidden, SHARE, 256).opened > search.opened
+
+
+def test_dear_places_speak_for_the_look_and_dear_scans_for_blocks(subject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, plan, blocks, hidden = subject
+
+    def taken(costs: Costs) -> tuple[int, int]:
+        monkeypatch.setattr(block_choice, "here", lambda: costs)
+        return worth(layer, plan, blocks, hidden, SHARE)
+
+    scans_are_dear = BUILT_IN._replace(memory=1.0, cache=1.0, product=1.0)
+    assert taken(scans_are_dear)[0] >= 64
+    assert taken(scans_are_dear)[1] == EVERY
+    assert taken(BUILT_IN._replace(row=1e4, gathered=50.0, level=0.0, product=1e-4))[0] == 0
+
+
+def test_one_search_is_one_threads(subject: Any) -> None:
+    layer, plan, *_ = subject
+    costs, search = BUILT_IN._replace(level=0.0), Counted(0.0, 2e5, 100.0)
+    spent = {threads: costs._replace(threads=threads) for threads in (1, 64)}
+    look = Counted(8e5, 0.0, 10.0)
+    assert sooner(layer, plan, search, look, 1, spent[1]) and not sooner(layer, plan, search, look, 1, spent[64])
+    assert sooner(layer, plan, search, look, BATCH, spent[1]) == sooner(layer, plan, search, look, BATCH, spent[64])
+
+
+def test_searches_that_are_given_up_count_for_the_look(subject: Any) -> None:
+    layer, plan, blocks, hidden = subject
+    search, look = searched(layer, blocks, hidden, SHARE, 10), Counted(1e7, 0.0, 10.0)
+    assert sooner(layer, plan, search, look, 1, BUILT_IN)
+    assert not sooner(layer, plan, search._replace(again=1.0), look, 1, BUILT_IN)
+
+
+def test_a_flat_layer_has_no_blocks() -> None:
+    rng = np.random.default_rng(0)
+    layer = hl.Layer(rng.standard_normal((6000, 64)).astype(np.float32))
+    engine: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=rng.standard_normal((600, 64)).astype(np.float32))
+    assert native.isa() == native.REFERENCE or engine.plan.blocks is None
+
+
+def test_costs_know_the_threads_that_they_are_of() -> None:
+    measured = dict(zip(BUILT_IN._fields[:8], BUILT_IN[:8], strict=True))
+    assert settled(measured, "measured", 16).threads == 16
+    assert BUILT_IN.threads == 2
