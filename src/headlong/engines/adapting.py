@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headlong.answers import Promise, TopK
+from headlong.answers import Promise
 from headlong.arrays import as_numpy
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
@@ -134,15 +134,7 @@ class Adapting(Changeable):
         self.trouble: str | None = None
         self._told = False
 
-    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
-        """As :meth:`Engine.topk`. Asked once a token, so it does without :func:`learning`, which is slow with cold caches."""
-        now = self._now
-        found = now.topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
-        self._calls += 1
-        if self._queries is not None or self._calls % ONE_IN == 0:
-            self._learn(hidden, now, found.cost)
-        return found
-
+    topk = learning(Engine.topk)
     log_prob = learning(Engine.log_prob)
     lse = learning(Engine.lse)
     sample = learning(Engine.sample)
