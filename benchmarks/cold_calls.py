@@ -20,10 +20,10 @@ import torch
 from headlong.arrays import evenly
 from headlong.bench import cold, measure
 from headlong.bench import run as bench
-from headlong.bench.machine_load import Neighbours, load_average
 from headlong.bench.settings import Settings
 from headlong.cli import inputs
 from headlong.cli.terminal import bars
+from headlong.costs.machine_load import Neighbours, load_average
 from headlong.report.tables import DENSE, percentile
 
 NAMES = (

@@ -25,8 +25,8 @@ import torch
 import headlong as hl
 from headlong.arrays import evenly
 from headlong.bench import cold, measure
-from headlong.bench.machine_load import Neighbours, load_average
 from headlong.cli import inputs
+from headlong.costs.machine_load import Neighbours, load_average
 from headlong.engines.base import Engine
 from headlong.report.tables import percentile
 

@@ -53,7 +53,7 @@ LAW: dict[str, set[str]] = {
     "compile": READING,
     "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},
-    "bench": {*ASKING, "engines/device", "bench/rivals"},
+    "bench": {*ASKING, "costs", "engines/device", "bench/rivals"},
     "bench/rivals": {*CORE, "bench", "torch", *SEARCHING},
     "report": {"errors", "numpy", "matplotlib"},
     "torch": {"integrations"},

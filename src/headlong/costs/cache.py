@@ -1,6 +1,7 @@
 """The costs of the machine at hand: measured on first use and kept in one small file per user.
 
-``HEADLONG_COSTS``   unset: measured once and kept in the user's cache folder, by processor, instruction set, threads, build
+``HEADLONG_COSTS``   unset: measured until two measurements agree, mostly at once, and kept in the user's cache folder, by
+                     processor, instruction set, threads, build
                      "default": those that are built in, nothing is measured
                      a file: its terms, ``{"memory": 0.02, ...}`` in nanoseconds, as ``headlong inspect --json`` says them, and
                      the others as built in
@@ -24,7 +25,8 @@ from typing import Any
 import headlong
 from headlong import native
 from headlong.costs.built_in import BUILT_IN, TERMS, Costs, settled
-from headlong.costs.measured import trials
+from headlong.costs.measured import terms_of, trials
+from headlong.costs.repeated import kept_of, measured_again
 from headlong.errors import OptionError
 
 VARIABLE, DEFAULT = "HEADLONG_COSTS", "default"
@@ -47,12 +49,11 @@ def _found(asked: str, level: str, threads: int) -> Costs:
         return pinned(asked)
     key = f"{processor()}, {level}, {threads} threads, headlong {headlong.__version__}, built {built()}"
     path = folder() / FILE
-    known = read(path)
-    measured = known.get(key)
-    if not (isinstance(measured, dict) and set(measured) == set(TERMS)):
-        measured = {name: round(value, 6) for name, value in trials(threads).items()}
-        write(path, {**known, key: measured})
-    return settled(measured, "measured on this machine", threads)
+    kept = kept_of(read(path).get(key))
+    if kept is None or not kept.done:
+        kept = measured_again(kept, lambda: trials(threads))
+        write(path, {**read(path), key: kept._asdict()})
+    return settled(terms_of(kept.times), kept.said(), threads)
 
 
 def pinned(path: str) -> Costs:

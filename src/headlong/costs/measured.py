@@ -1,7 +1,10 @@
 """The terms on this machine: a few short trials of the native kernels, some fifty milliseconds in all.
 
-A trial runs several times and the fastest run counts, since others can only slow it down. What is read means nothing: codes are
-scrambled numbers and rows are ones, of sizes that stand for a layer in the caches and for one that is not.
+    terms = terms_of(times),   times the least of several runs, of one measurement or of many
+
+Others can only slow a run down. A term that is the difference of two runs may come out too small for that, so what is kept of
+several measurements is the least of each time, not of each term. What is read means nothing: codes are scrambled numbers and
+rows are ones, of sizes that stand for a layer in the caches and for one that is not.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,19 +43,39 @@ SCRAMBLE = np.uint32(2654435761)
 
 
 def trials(threads: int) -> dict[str, float]:
-    """Every term in nanoseconds, as the trials say."""
+    """What is timed, each in nanoseconds."""
     numbers = np.ones(LARGE // 2, np.float16)
-    row, byte = rows(numbers, threads)
     return {
         "memory": memory(numbers, threads),
         "cache": scan(SMALL, threads),
-        "product": product(threads),
-        "unpacked": unpacked(threads),
-        "row": row,
-        "gathered": byte,
-        "narrowed": narrowed(threads),
+        **product(threads),
+        **unpacked(threads),
+        "short row": gather(numbers.reshape(-1, SHORT), threads),
+        "long row": gather(numbers.reshape(-1, LONG), threads),
+        **narrowed(threads),
         "level": LITTLE / native.bandwidth(LITTLE, threads, 4 * RUNS),
         "call": call(threads),
+    }
+
+
+TIMED = ("memory", "cache", "half a batch", "batch", "half unpacked", "unpacked", "short row", "long row", "ids", "proof",
+         "level", "call")  # fmt: skip
+"""The names of :func:`trials`."""
+
+
+def terms_of(times: Mapping[str, float]) -> dict[str, float]:
+    """Every term of :class:`~headlong.costs.Costs` in nanoseconds."""
+    byte = (times["long row"] - times["short row"]) / (2 * (LONG - SHORT))
+    return {
+        "memory": times["memory"],
+        "cache": times["cache"],
+        "product": (times["batch"] - times["half a batch"]) / (TOGETHER - TOGETHER // 2) / (CLASSES * DIM),
+        "unpacked": 2 * (times["unpacked"] - times["half unpacked"]) / (CLASSES * DIM),
+        "row": times["short row"] - 2 * SHORT * byte,
+        "gathered": byte,
+        "narrowed": (times["proof"] - times["ids"]) / MANY,
+        "level": times["level"],
+        "call": times["call"],
     }
 
 
@@ -74,10 +97,9 @@ def looked(reader: native.Executor, query: NDArray[np.float64], threads: int) ->
     return fastest(lambda: reader.lse(query, math.inf, None, False, threads), 1)
 
 
-def unpacked(threads: int) -> float:
-    """A byte of codes of two bits in a look for one query; both layers are in the caches."""
-    half, whole = (unpacking(classes, threads) for classes in (CLASSES // 2, CLASSES))
-    return 2 * (whole - half) / (CLASSES * DIM)
+def unpacked(threads: int) -> dict[str, float]:
+    """Looks for one query at codes of two bits; both layers are in the caches."""
+    return {"half unpacked": unpacking(CLASSES // 2, threads), "unpacked": unpacking(CLASSES, threads)}
 
 
 def unpacking(classes: int, threads: int) -> float:
@@ -85,32 +107,23 @@ def unpacking(classes: int, threads: int) -> float:
     return fastest(lambda: looked(reader, query, threads))
 
 
-def product(threads: int) -> float:
-    """A byte of codes for one query more of a batch."""
+def product(threads: int) -> dict[str, float]:
+    """Looks for a batch and for half of it."""
     reader, query = looking(codes_of(CLASSES, DIM), TOGETHER)
     some = query[: TOGETHER // 2].copy()
     half = fastest(lambda: reader.topk(some, 1, math.inf, None, False, threads))
-    whole = fastest(lambda: reader.topk(query, 1, math.inf, None, False, threads))
-    return (whole - half) / (TOGETHER - len(some)) / (CLASSES * DIM)
+    return {"half a batch": half, "batch": fastest(lambda: reader.topk(query, 1, math.inf, None, False, threads))}
 
 
-def narrowed(threads: int) -> float:
-    """A class in the passes of a proof, beside the look itself."""
+def narrowed(threads: int) -> dict[str, float]:
+    """A proof of a normaliser, and the look that it begins with."""
     reader, query = looking(codes_of(MANY, NARROW_DIM), 1, CLOSE, WIDE)
     ids = fastest(lambda: reader.topk(query, 1, math.inf, None, False, threads))
-    proof = fastest(lambda: reader.topk(query, 1, AIM, None, False, threads))
-    return (proof - ids) / MANY
-
-
-def rows(numbers: Halves, threads: int) -> tuple[float, float]:
-    """A row at a place of its own, and each of its bytes."""
-    taken = [gather(numbers.reshape(-1, dim), threads) for dim in (SHORT, LONG)]
-    byte = (taken[1] - taken[0]) / (2 * (LONG - SHORT))
-    return taken[0] - 2 * SHORT * byte, byte
+    return {"ids": ids, "proof": fastest(lambda: reader.topk(query, 1, AIM, None, False, threads))}
 
 
 def gather(weight: Halves, threads: int) -> float:
-    """A row of ``weight``, other ones each time."""
+    """A row of ``weight`` at a place of its own, other ones each time."""
     reader, query = of_rows(weight), np.ones((1, weight.shape[1]))
     places = scrambled(RUNS * GATHERED).reshape(RUNS, 1, GATHERED).astype(np.int64) % len(weight)
     left = iter(places)
