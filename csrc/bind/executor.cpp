@@ -203,7 +203,8 @@ class BoundExecutor {
     }
 
     void set_level(const nb::sequence& level, int64_t width) {
-        check(nb::len(level) == 6, "a level is (codes, layout, scale, slack, terms, adds)");
+        check(nb::len(level) == 7, "a level is (codes, layout, scale, slack, terms, adds, planes)");
+        const auto planes = nb::cast<int>(level[6]);
         Executor& e = executor_;
         Source& to = e.preview;
         const nb::sequence layout = nb::cast<nb::sequence>(level[1]);
@@ -212,12 +213,11 @@ class BoundExecutor {
         int64_t words = 0;
         for (nb::handle item : layout) {
             const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
-            check(0 <= start && start < stop && stop <= width, "a segment lies outside the coordinates");
-            check(stop - start <= 65536, "a segment has at most 65536 coordinates");
+            check(0 <= start && start < stop && stop <= width && stop - start <= 65536, "a segment has 1 to 65536 coordinates of x");
             check(codes.ndim() != 4 || bits == 1 || bits == 2 || bits == 4 || bits == 8, "codes have 1, 2, 4 or 8 bits");
             const int width = codes.ndim() == 4 ? static_cast<int>(bits) : 8;
             const int64_t count = ((stop - start) * width + 31) / 32;
-            to.segments.push_back({start, stop, width, count, words, count * (8 / width), to.quads});
+            to.segments.push_back({start, stop, width, count, words, count * (8 / width), to.quads, width == 8 || planes == 2});
             words += count;
             to.quads += count * (8 / width);
         }
@@ -275,7 +275,7 @@ class BoundExecutor {
     }
 
     void add_deeper(const nb::sequence& level, int64_t width) {
-        check(nb::len(level) == 6, "a level is (codes, layout, scale, slack, terms, adds)");
+        check(nb::len(level) == 7 && nb::cast<int>(level[6]) == 2, "a deeper level reads two planes of a query");
         Executor& e = executor_;
         Deeper to;
         for (nb::handle item : nb::cast<nb::sequence>(level[1])) {

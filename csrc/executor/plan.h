@@ -29,6 +29,7 @@ struct Segment {
     int64_t start, stop;
     int bits;
     int64_t words, first_word, quads, first_quad;
+    bool fine = true;  // whether the query's second plane is read here: Level.planes
     int32_t middle() const { return bits == 8 ? 128 : (1 << bits) - 1; }  // what a code is above its value
 };
 

@@ -142,7 +142,7 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     for (size_t s = 0; s < source.segments.size(); ++s) {
         const Segment& seg = source.segments[s];
         to.strips.push_back({seg.first_word, seg.words, seg.bits, &to.planes[seg.first_quad * 8],
-                             {to.offset[2 * s], to.offset[2 * s + 1]}, to.step[s], source.scale + s * e.padded});
+                             {to.offset[2 * s], to.offset[2 * s + 1]}, to.step[s], source.scale + s * e.padded, seg.fine});
     }
 }
 

@@ -69,7 +69,8 @@ struct Coded {
     int32_t offset[2];
 };
 
-// x[start:stop] as step * (256 * high + low), or step * high where there is one plane; adds (x - x^)^2 to `lost`.
+// x[start:stop] as step * (256 * high + low), low being 0 in a segment that is not fine, or step * high where there is one plane;
+// adds (x - x^)^2 to `lost`.
 // write(j, high, low) stores a coordinate.
 template <int Planes, typename Write>
 Coded int8_planes(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
@@ -77,10 +78,11 @@ Coded int8_planes(const std::vector<double>& x, const Segment& seg, std::vector<
     const int64_t start = seg.start, stop = seg.stop;
     const double most = joined(start, stop, [&](int64_t j) { return std::fabs(x[j]); }, [](double a, double b) { return a < b ? b : a; });
     const float step = up(most / kLargest);
-    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
+    const int unit = Planes == 2 && !seg.fine ? 256 : 1;
+    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step / unit : 0, end = kLargest / unit;
     int64_t sum[2] = {0, 0};
     for (int64_t j = start; j < stop; ++j) {
-        const int whole = static_cast<int>(std::lrint(std::min(kLargest, std::max(-kLargest, x[j] * inverse))));
+        const int whole = unit * static_cast<int>(std::lrint(std::min(end, std::max(-end, x[j] * inverse))));
         const int high = Planes == 2 ? (whole + 128) >> 8 : whole, low = Planes == 2 ? whole - high * 256 : 0;
         write(j - start, static_cast<int8_t>(high), static_cast<int8_t>(low));
         sum[0] += high;

@@ -238,12 +238,16 @@ inline void ask_ahead(const uint8_t* from) {
 #include "kernels/avx2_few_bits.inl"
 #include "kernels/avx2_joined_planes.inl"
 
+template <bool Both>
+ScanHalf few_bits(int bits) {
+    return bits == 4 ? scan_half<4, Both> : bits == 2 ? scan_half<2, Both> : scan_half<1, Both>;
+}
+
 void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
              const float* step, const float* scale, const float* base, const float* add, int n, float* est,
              int64_t stride) {
     if (bits == 8) return scan_bytes(block, words, planes, step, scale, base, add, n, est, stride);
-    const ScanHalf scan = bits == 4 ? scan_half<4> : bits == 2 ? scan_half<2> : scan_half<1>;
-    scan_halves(scan, block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
+    scan_halves(few_bits<true>(bits), block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
 }
 
 // Short strips of 8 bits are joined once for all blocks.
@@ -259,6 +263,11 @@ void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks
             const Strip& strip = strips[s];
             const uint8_t* block = codes + (c * words + strip.first_word * 64) * 4;
             const float* from = s == 0 ? base + c : nullptr;
+            if (!strip.fine && strip.bits < 8) {
+                scan_halves(few_bits<false>(strip.bits), block, strip.words, strip.bits, strip.planes, strip.offset, &strip.step, strip.scale + c,
+                            from, &add, 1, est, 64);
+                continue;
+            }
             if (!kept(s)) {
                 scan_u8(block, strip.words, strip.bits, nullptr, strip.planes, strip.offset, &strip.step, strip.scale + c, from, &add, 1, est, 64);
                 continue;

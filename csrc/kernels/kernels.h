@@ -55,6 +55,7 @@ struct Strip {
     int32_t offset[2];
     float step;
     const float* scale;
+    bool fine;  // false: the second plane is zeros
 };
 
 // ---- queries side by side, one in each lane; every array of theirs is [lanes], a multiple of 8, of 16 above 8 ----

@@ -50,7 +50,8 @@ class Term(NamedTuple):
 
     ``"norm"``       ‖x‖
     ``"quantised"``  ‖x - x^‖, what the executor lost by reading ``x`` in two int8 planes, segment by segment:
-                     x^ = step * rint(x / step), step = max|x| / 32512 of the segment; where segments overlap, the larger loss
+                     x^ = step * rint(x / step), step = max|x| / 32512 of the segment, or max|x| / 127 where one plane is read;
+                     where segments overlap, the larger loss
     ``"rest"``       ‖x without its peaks‖
     ``"peaks"``      Σ |x_j| over the peaks of x
     ``"hidden"``     ‖hidden - mean‖, before the rotation
@@ -84,6 +85,8 @@ class Level(NamedTuple):
     ``slack``   ``[rows, padded]`` float32, rounded up; None where no radius is known
     ``terms``   the query halves, one or more for each row of ``slack``
     ``adds``    True: adds to the estimate of the level before; False: replaces it
+    ``planes``  int8 planes of x that codes of fewer than 8 bits are multiplied with, at level 0: 1 or 2. Beside what such codes
+                lose themselves, what the second plane adds is little; terms ``quantised`` count what is lost without it
     """
 
     codes: Array
@@ -92,6 +95,7 @@ class Level(NamedTuple):
     slack: Floats | None
     terms: tuple[Term, ...]
     adds: bool = False
+    planes: int = 2
 
 
 class Dense(NamedTuple):

@@ -29,6 +29,7 @@ from headlong.errors import (
 )
 from headlong.plan import Draws
 from headlong.store import open_file, write_file
+from plans import decaying
 
 METHOD_NAMES = ("full", "cascade", "svd", "adaptive")
 
@@ -202,6 +203,8 @@ CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
     "term beyond dim": (lambda r, t, m: r["levels"][0]["terms"][0].__setitem__(2, 99), MalformedFileError),
     "unknown term": (lambda r, t, m: r["levels"][0]["terms"][0].__setitem__(0, "max"), MalformedFileError),
     "a term less": (lambda r, t, m: r["levels"][0]["terms"].pop(), MalformedFileError),
+    "no plane": (lambda r, t, m: r["levels"][0].update(planes=0), MalformedFileError),
+    "three planes": (lambda r, t, m: r["levels"][0].update(planes=3), MalformedFileError),
     "no terms": (lambda r, t, m: r["levels"][0].update(terms=[]), MalformedFileError),
     "a level more": (lambda r, t, m: r["levels"].append(r["levels"][0]), MissingTensorError),
     "no levels": (lambda r, t, m: r.update(levels=None), MalformedFileError),
@@ -228,6 +231,24 @@ def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
     edit, error = CHANGES[change]
     edited(path, edit)
     with pytest.raises(error):
+        hl.load(path)
+
+
+def test_planes_of_the_query_come_back_and_older_files_read_both(tmp_path: Path) -> None:
+    layer, hidden = decaying(600, 64, 1.0)
+    saved, path = hl.compile(layer, "cascade", bits=4), tmp_path / "head.safetensors"
+    saved.save(path)
+    assert [level.planes for level in saved.plan.levels] == [1, 2]
+    same = hl.load(path)
+    assert isinstance(same, Engine) and [level.planes for level in same.plan.levels] == [1, 2]
+    assert (same.topk(hidden[:20], 3).cost.rows == saved.topk(hidden[:20], 3).cost.rows).all()
+    edited(path, lambda r, t, m: [level.pop("planes") for level in r["levels"]])
+    older = hl.load(path)
+    assert isinstance(older, Engine) and [level.planes for level in older.plan.levels] == [2, 2]
+    answered = older.topk(hidden[:20], 3)
+    assert (answered.ids == saved.topk(hidden[:20], 3).ids).all() and answered.proved.all()
+    edited(path, lambda r, t, m: r["levels"][1].update(planes=1))
+    with pytest.raises(MalformedFileError):
         hl.load(path)
 
 

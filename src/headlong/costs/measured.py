@@ -149,7 +149,7 @@ def looking(
     slack = np.full((1, classes), close, np.float32)
     slack[0, ::ONE_IN] = wide
     scale = np.full((1, classes), SPREAD / (CODE * math.sqrt(dim / 2)), np.float32)
-    level = Level(codes, ((0, dim, bits),), scale, slack, (Term("one", 0, dim),))
+    level = Level(codes, ((0, dim, bits),), scale, slack, (Term("one", 0, dim),), planes=1)
     hidden = np.cos(np.arange(queries * dim, dtype=np.float64)).reshape(queries, dim)
     return of_rows(np.zeros((classes, dim), np.float16), (level,), np.full(classes, BEST, np.float32)), hidden
 

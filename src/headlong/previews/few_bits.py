@@ -144,7 +144,8 @@ def planes_plan(layer: Layer, basis: Basis, planes: Planes, dense: Dense, thread
     rounding = roundings(layer, basis, found)
     slack, more = joined(_summands(layer.dim, shared, found.size, rounding), found.uncoded, len(own))
     layout = tuple(place for group in groups.coarse for place in group.layout)
-    levels = [Level(found.codes, layout, found.scale, np.concatenate([own, slack]), (*terms, *more))]
+    planes_read = 2 if planes.rate is not None else 1  # a radius over the rotation is so narrow that one would show
+    levels = [Level(found.codes, layout, found.scale, np.concatenate([own, slack]), (*terms, *more), planes=planes_read)]
     layout = tuple(place for group in groups.fine for place in group.layout)
     if layout:
         lost = [(_norm(group), side) for group, side in zip(groups.coarse, found.rest_lost, strict=True)]

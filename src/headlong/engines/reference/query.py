@@ -148,13 +148,19 @@ def logits(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
     return values
 
 
-def two_planes(x: Doubles) -> Doubles:
-    """``x^``: ``x`` as whole multiples of one step, up to 32512 = 127 * 256: a coarse and a fine int8 plane."""
+def two_planes(x: Doubles, fine: bool = True) -> Doubles:
+    """``x^``: ``x`` as whole multiples of one step, up to 32512 = 127 * 256: a coarse and a fine int8 plane, or the former."""
     with np.errstate(over="ignore"):
         step = float(round_up(np.abs(x).max(keepdims=True, initial=0.0) / PLANES)[0])
     if step == 0.0 or math.isinf(step):
         return np.zeros_like(x)
-    return np.asarray(np.rint(np.clip(x / step, -PLANES, PLANES)) * step)
+    unit = 1 if fine else 256
+    return np.asarray(np.rint(np.clip(x / step / unit, -PLANES / unit, PLANES / unit)) * unit * step)
+
+
+def fine(level: Level, bits: int) -> bool:
+    """Whether codes of so many bits are multiplied with both planes of the query."""
+    return bits == 8 or level.planes == 2
 
 
 def halves_of(plan: Plan, hidden: Doubles) -> QuerySide:
@@ -168,9 +174,9 @@ def _lost(plan: Plan, x: Doubles) -> Doubles:
     """``|x - x^|`` of every coordinate, the largest over the segments that read it; 0 where none does."""
     lost = np.zeros_like(x)
     for level in plan.levels:
-        for start, stop, _ in level.layout if level.scale is not None else ():
+        for start, stop, bits in level.layout if level.scale is not None else ():
             part = slice(start, stop)
-            lost[part] = np.maximum(lost[part], np.abs(x[part] - two_planes(x[part])))
+            lost[part] = np.maximum(lost[part], np.abs(x[part] - two_planes(x[part], fine(level, bits))))
     return lost
 
 
@@ -182,7 +188,7 @@ def products(level: Level, interleaved: bool, x: Doubles, ids: Ids, vocab: int) 
     codes = deinterleave(level.codes, vocab)[ids] if interleaved else level.codes[ids]
     total, column = np.zeros(len(ids)), 0
     for segment, (start, stop, bits) in enumerate(level.layout):
-        rounded, wide = two_planes(x[start:stop]), row_bytes(stop, bits, start)
+        rounded, wide = two_planes(x[start:stop], fine(level, bits)), row_bytes(stop, bits, start)
         wide = -(-wide // 4) * 4 if interleaved else wide
         for first in range(0, len(ids), ROWS_AT_ONCE):
             part = slice(first, first + ROWS_AT_ONCE)

@@ -71,7 +71,9 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "promise": [*map(_plain, engine.promise[:3]), sorted(engine.promise.over)],
         "seed": engine.seed,
         "reason": engine.reason,
-        "levels": [{"layout": level.layout, "terms": level.terms, "adds": level.adds} for level in plan.levels],
+        "levels": [
+            {"layout": level.layout, "terms": level.terms, "adds": level.adds, "planes": level.planes} for level in plan.levels
+        ],
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
         "changes": None if engine.changes is None else engine.changes.vocab,
         "draws": plan.draws,
@@ -244,7 +246,10 @@ class _Record:
         assert codes is not None
         scale = None if matrix else self._sizes(f"{name}.scale", (len(layout), padded(vocab)))
         slack = self._sizes(f"{name}.slack", (len(rows), padded(vocab)), missing=not terms, endless=True)
-        return Level(codes, layout, scale, slack, terms, bool(entry["adds"]))
+        planes = _whole(entry.get("planes", 2), 2)  # files from before one was enough have no word of them
+        if planes < (1 if depth == 0 else 2):
+            raise ValueError(f"level {depth} reads {planes} planes of a query; expected {'1 or 2' if depth == 0 else '2'}")
+        return Level(codes, layout, scale, slack, terms, bool(entry["adds"]), planes)
 
     def _sizes(self, name: str, shape: tuple[int | None, ...], missing: bool = False, endless: bool = False) -> Any:
         """A float32 tensor of lengths: none below 0, none infinite but where a radius may be."""
