@@ -17,7 +17,7 @@ import headlong
 HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
-LEFTWARD = ("errors", "cached_attribute", "dtypes", "arrays", "links", "answers", "plan", "store", "layers")
+LEFTWARD = ("errors", "cached_attribute", "dtypes", "arrays", "links", "promise", "answers", "plan", "store", "layers")
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headlong.answers import Cost as Cost
     from headlong.answers import LogProb as LogProb
     from headlong.answers import Lse as Lse
-    from headlong.answers import Promise as Promise
     from headlong.answers import Sample as Sample
     from headlong.answers import TopK as TopK
     from headlong.compile import compile as compile
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from headlong.links import SoftCap as SoftCap
     from headlong.links import Table as Table
     from headlong.loading import load as load
+    from headlong.promise import Promise as Promise
     from headlong.tune import tune as tune
 
 __version__ = "0.1.0"
@@ -52,7 +52,7 @@ _HOMES = {
     "LogProb": "answers",
     "Lse": "answers",
     "MixtureLayer": "layers.mixture",
-    "Promise": "answers",
+    "Promise": "promise",
     "Sample": "answers",
     "ScreenLayer": "layers.screens",
     "SoftCap": "links",

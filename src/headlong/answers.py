@@ -5,31 +5,9 @@ Values first, ids second, as ``torch.topk``. Floating-point answers are float64;
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 Array = Any  # a NumPy array or a torch tensor, as the hidden vectors were
-
-
-class Promise(NamedTuple):
-    """``|log p^ - log p| <= eps`` except with probability ``delta``; ids exact except with probability ``delta_ids``.
-
-    Per row; 0 means proved, ``eps=inf`` and ``delta_ids=1`` mean no promise. ``over`` names the randomness the
-    probabilities are taken over: "query" (fresh per query), "rotation", "calibration".
-    """
-
-    eps: float
-    delta: float
-    delta_ids: float
-    over: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        ids = {0.0: "ids proved", 1.0: "ids not promised"}.get(self.delta_ids, f"ids but for {self.delta_ids:g}")
-        if math.isinf(self.eps):
-            return f"{ids}, log-probabilities not promised"
-        rate = "proved" if self.delta == 0 else f"but for {self.delta:g}"
-        over = f" over {' and '.join(sorted(self.over))}" if self.over else ""
-        return f"{ids}, log-probabilities within {self.eps:g} nats {rate}{over}"
 
 
 class Cost(NamedTuple):

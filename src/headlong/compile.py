@@ -17,7 +17,6 @@ from inspect import signature
 from typing import Any, Protocol, overload
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.arrays import is_linear
 from headlong.checks import flag, real, whole
 from headlong.costs import here
@@ -35,7 +34,6 @@ from headlong.engines.device.table import TableEngine
 from headlong.engines.method import METHODS, Method
 from headlong.engines.method_choice import PROVED, SHARED, bets, choose, first_look
 from headlong.engines.methods import cascade, full, svd
-from headlong.engines.methods.cascade import rate_of
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
@@ -44,6 +42,7 @@ from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import lacking
+from headlong.promise import Promise
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
 STRUCTURED = (
@@ -188,7 +187,7 @@ def admitted(over: str | Iterable[str] | None, wanted: Promise) -> frozenset[str
 
 def _teach_radii(vectors: Doubles, wanted: Promise) -> bool:
     """Whether radii may fail, and the vectors can show that learned ones fail as rarely as was asked."""
-    rate = rate_of(wanted)
+    rate = wanted.radii_rate
     return rate > 0 and lacking(vectors, rate) is None
 
 

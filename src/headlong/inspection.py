@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.answers import Promise
 from headlong.arrays import evenly
 from headlong.bench.measure import Progress
 from headlong.costs import BUILT_IN, Costs, here
@@ -32,6 +31,7 @@ from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense
 from headlong.previews.int8 import int8_plan
+from headlong.promise import Promise
 from headlong.report.page import Figure, page
 from headlong.report.plots import curve
 from headlong.report.tables import ReportTable, percent

@@ -98,6 +98,10 @@ class Level(NamedTuple):
     planes: int = 2
 
 
+DENSE_SHARE = 0.25
+"""Of the classes: a query that leaves more of them open is read densely, and a search over blocks given up."""
+
+
 class Dense(NamedTuple):
     """Beyond ``batch`` queries, or once more than ``share`` of the classes are candidates, read all rows densely.
 
@@ -106,7 +110,7 @@ class Dense(NamedTuple):
     """
 
     batch: float = math.inf
-    share: float = 0.25
+    share: float = DENSE_SHARE
     code_product: float = 0.5
 
 

@@ -30,6 +30,7 @@ from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import lacking
+from headlong.promise import Promise
 from headlong.report.tuning import Crossing, Report, Trial, crossover, reasons
 
 HELD, FEWEST = 128, 16
@@ -154,7 +155,7 @@ def _tournament(task: Task, progress: Progress) -> _Contest:
 def _may_fail(task: Task, learned: bool = False) -> bool:
     """Whether the promise leaves room for radii that may fail, and for learned ones whether there are enough vectors."""
     asked = task.compiled
-    rate = asked["delta_ids"] if math.isinf(asked["eps"]) else min(asked["delta_ids"], asked["delta"] / 2)
+    rate = Promise(asked["eps"], asked["delta"], asked["delta_ids"]).ids_rate
     return rate > 0 and (not learned or lacking(task.calibration, rate) is None)
 
 

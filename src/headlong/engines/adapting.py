@@ -25,13 +25,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.arrays import as_numpy
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
+from headlong.promise import Promise
 
 KEPT, MOST_NUMBERS = 1024, 1 << 22
 """Queries that a plan is made of, or three times the layer's columns; and numbers of float32 that their copies take at most."""

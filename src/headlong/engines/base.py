@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
 from headlong.dtypes import UNIT
@@ -46,6 +46,7 @@ from headlong.links import Affine, lowering_error
 from headlong.native import Doubles
 from headlong.plan import Plan
 from headlong.previews.int8 import logits_of
+from headlong.promise import Promise
 
 MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
@@ -71,9 +72,7 @@ class Engine(Changeable, Common):
         self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
         self.seed, self.reason = seed, reason
         self._threads = threads
-        # How often a sampled normaliser may be off (radii that may fail take their half of delta), and the sample's seed.
-        delta = promise.delta / 2 if promise.over & {"calibration", "rotation"} else promise.delta
-        self._chance = min(delta, MOST_DELTA), seed
+        self._chance = min(promise.sample_rate, MOST_DELTA), seed  # of a sampled normaliser
         level = native.isa()
         link = layer.link.lowered()
         self._executor: native.Executor = (

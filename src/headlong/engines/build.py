@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS, Method
 from headlong.engines.method_choice import choose
@@ -17,6 +16,7 @@ from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import Plan
+from headlong.promise import Promise
 
 LIBRARY = (
     "the linear algebra library that NumPy was built with computes wrongly here: try another kernel of it "

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from headlong.answers import Promise, TopK
+from headlong.answers import TopK
 from headlong.arrays import Array
 from headlong.checks import whole
 from headlong.dtypes import UNIT
@@ -25,6 +25,7 @@ from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, row_norms
+from headlong.promise import Promise
 
 AT_ONCE = 1 << 22
 """Logits that are held at once."""

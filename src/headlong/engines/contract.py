@@ -21,13 +21,14 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from headlong.answers import LogProb, Lse, Promise, Sample, TopK
+from headlong.answers import LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_filters
 from headlong.engines.checking import Check, Progress, check, normalised
 from headlong.engines.direct_call import Direct
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import UnsupportedError
 from headlong.native import Doubles
+from headlong.promise import Promise
 
 
 @runtime_checkable

@@ -11,13 +11,14 @@ import math
 from typing import Any, Protocol
 
 from headlong import native
-from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_like, as_numpy
 from headlong.dtypes import BFLOAT16
 from headlong.engines.arguments import RANGES
 from headlong.engines.by_blocks import EDGE, FIRST_ASKED, BlockReader
 from headlong.links import Link
 from headlong.plan import Plan
+from headlong.promise import Promise
 
 CLASSES = TopK, Lse, LogProb, Sample, Cost, BFLOAT16
 

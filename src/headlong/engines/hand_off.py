@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.layers.matrix import Layer
 from headlong.native import Floats
 from headlong.plan import Plan
+from headlong.promise import Promise
 
 
 class EngineParts(NamedTuple):

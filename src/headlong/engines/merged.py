@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Cost, Lse, Promise, Sample, TopK
+from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import Asked, asked, checked_k
@@ -28,6 +28,7 @@ from headlong.engines.sampling_filters import Filters, Ranked, Sieve, kept
 from headlong.errors import NonFiniteError, OptionError
 from headlong.links import Link
 from headlong.native import Doubles
+from headlong.promise import Promise
 
 Ids = NDArray[np.int64]
 

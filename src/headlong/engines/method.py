@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.engines.hand_off import EngineParts
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
+from headlong.promise import Promise
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 
-from headlong.answers import Promise
 from headlong.costs import BUILT_IN, Costs, here
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
+from headlong.promise import Promise
 
 FEW, FEW_TO_BET = 60_000, 2_200_000
 """Weights, and bytes of rows, below which reading all of them is no slower than looking first: for ids and proofs, and where a

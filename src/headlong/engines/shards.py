@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.engines.arguments import Asked, asked, checked_eps
 from headlong.engines.base import Engine
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.merged import Merged, best_of, blank, columns, log_probs_of, merged_lse
 from headlong.engines.sampling_filters import Filters
+from headlong.promise import Promise
 
 Verb = Callable[[Engine, int], tuple[Array, ...]]
 Question = tuple[Any, ...]

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Promise
 from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, encode_int8
@@ -43,6 +42,7 @@ from headlong.previews.look_costs import (
 )
 from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
 from headlong.previews.whitening import Basis, Directions
+from headlong.promise import Promise
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BETWEEN = (80,)

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Promise
 from headlong.costs import Costs
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.previews.learned_spends import first_spend
+from headlong.promise import Promise
 
 SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.engines.adaptive.columns import Arrays
 from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.reader import PublishedReader
@@ -22,6 +21,7 @@ from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Doubles, Ids, Matrix
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense, Plan
+from headlong.promise import Promise
 
 TUNED_ON = 400
 """The most queries that multipliers are fitted on. The paper has 200, which cannot show a failure rate of 1 %."""

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.checks import flag, real
 from headlong.engines.adaptive.columns import Arrays, pieces, published_arrays, race_arrays
 from headlong.engines.adaptive.fit import fit_multipliers, parts_for
@@ -30,6 +29,7 @@ from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.calibrated_radii import reach, split
 from headlong.previews.failure_rates import conformal
+from headlong.promise import Promise
 
 
 @register
@@ -122,7 +122,7 @@ class Adaptive(Method):
         return "sure" if delta_ids == 0 else "bernstein"
 
     def _race(self, layer: Layer, calibration: Doubles | None, promise: Promise) -> Arrays | None:
-        kind, rate, queries = self._kind(promise.delta_ids), rate_of(promise), None
+        kind, rate, queries = self._kind(promise.delta_ids), promise.ids_rate, None
         if kind == "calibrated":
             if calibration is None:
                 raise OptionError("widths='calibrated' needs calibration vectors; pass calibration=hidden")
@@ -149,11 +149,6 @@ class Adaptive(Method):
             parts = parts_for(layer, arrays | {"multipliers": np.ones(2)})
             found = fit_multipliers(parts, calibration, rules, given, self.arm_share)
         return arrays | {"multipliers": np.array(found)}
-
-
-def rate_of(promise: Promise) -> float:
-    """How often radii may fail: as ids may, and half as often as the normaliser, whose sample has the rest."""
-    return promise.delta_ids if math.isinf(promise.eps) else min(promise.delta_ids, promise.delta / 2)
 
 
 def exact_logits(layer: Layer, hidden: Doubles) -> Doubles:

@@ -10,7 +10,6 @@ reference at ``HEADLONG_ISA=numpy`` races for samples as well.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,8 +69,7 @@ class RaceReader:
         layer, promise = parts.layer, parts.promise
         turn = {"back": layer.dim**2} if "back" in self.arrays else {}
         check_arrays(self.arrays, RACE | turn | {"centre": layer.dim} | ({"factor": 1} if kind == "calibrated" else {}))
-        rate = promise.delta_ids if math.isinf(promise.eps) else min(promise.delta_ids, promise.delta / 2)
-        odds = odds_of(layer.vocab, len(self.arrays["column_weight"]), rate) if kind == "bernstein" else 0.0
+        odds = odds_of(layer.vocab, len(self.arrays["column_weight"]), promise.ids_rate) if kind == "bernstein" else 0.0
         factor = float(self.arrays["factor"][0]) if "factor" in self.arrays else 1.0
         self.widths, self.share = Widths(kind, factor, odds), share
         self.isa = parts.rows.isa

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.arrays import Answer, Kind, ids64, kind_of
 from headlong.engines.arguments import checked_eps
 from headlong.engines.class_masks import check_some_left, class_mask
@@ -23,6 +22,7 @@ from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, ShapeError
+from headlong.promise import Promise
 
 WORD = 0xFFFFFFFF
 

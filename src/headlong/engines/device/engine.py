@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_k
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.cascade import CodesReader
@@ -26,6 +26,7 @@ from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call, Finalists, Looked
 from headlong.engines.sampling_filters import Filters
+from headlong.promise import Promise
 
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.dtypes import UNIT
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call
 from headlong.engines.device.table import Candidates, DeviceScored, TableEngine
 from headlong.layers.experts import ExpertsLayer
+from headlong.promise import Promise
 
 
 class Routed(NamedTuple):

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.dtypes import UNIT
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import DeviceReader
@@ -27,6 +26,7 @@ from headlong.engines.device.records import Call
 from headlong.engines.device.table import Candidates, DeviceBest, DeviceDrawn, DeviceScored, DeviceSpent, TableEngine
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.mixture import MixtureLayer
+from headlong.promise import Promise
 
 CONTEXTS = 32
 """Contexts that are finished densely side by side: each takes 8 bytes a class of scratch memory."""

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.engines.device.memory import Tensor
 from headlong.engines.device.reader import SLOTS, DeviceReader
 from headlong.engines.device.records import Call
@@ -27,6 +26,7 @@ from headlong.engines.reference.descent import Rounding, Steps, TreeReference
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.tree import TreeLayer
 from headlong.links.base import FORMS
+from headlong.promise import Promise
 
 BEAM = 128
 """Nodes of one level that there is room for."""

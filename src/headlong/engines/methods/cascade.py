@@ -23,7 +23,6 @@ from typing import ClassVar
 import numpy as np
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, register, sure
 from headlong.engines.method_choice import SHARED, crossover
@@ -34,7 +33,7 @@ from headlong.engines.methods.learned_draws import taught
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.plan import Blocks, Dense, Plan
+from headlong.plan import DENSE_SHARE, Blocks, Dense, Plan
 from headlong.previews.blocks.boxes import KEPT, blocks_of, shape_of
 from headlong.previews.blocks.choice import least_eps, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
@@ -45,12 +44,10 @@ from headlong.previews.int8 import all_closer_centred, better_centred, int8_plan
 from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
 from headlong.previews.random_rotations import random_basis
 from headlong.previews.whitening import Basis, Directions, directions, whiten
+from headlong.promise import Promise
 
 MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
-
-DENSE_SHARE = 0.25
-"""A query with more than this share of the classes as candidates is finished densely."""
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
 WORTH_SHARING = 128
@@ -135,7 +132,7 @@ class Cascade(Method):
         """The plan with blocks, where that was asked for or calibration vectors show that they read less."""
         vectors, queries = stand_ins(layer) if calibration is None else calibration, None
         if calibration is not None and radii_of(promise) == "calibrated":
-            vectors, queries = split(calibration, rate_of(promise))
+            vectors, queries = split(calibration, promise.radii_rate)
         if basis is None or calibration is None:
             basis = whiten(layer.weight, vectors)
 
@@ -170,7 +167,7 @@ class Cascade(Method):
         if self.bits is not None or radii == "rotation":
             return self._planes(layer, calibration, dense, threads, promise), None, None
         if self._may_prefix(layer, calibration):
-            vectors, rate, queries = calibration, rate_of(promise), None
+            vectors, rate, queries = calibration, promise.radii_rate, None
             if vectors is not None and radii in LEARNED:
                 vectors, queries = split(vectors, rate)
             turn, (width, bits), energy = self._chosen(layer, vectors, threads, promise)
@@ -228,7 +225,7 @@ class Cascade(Method):
         deeper = (4 if bits in (3, 4) else 8) if self.deeper else 0
         if bits in WHOLE_BITS:
             basis = random_basis(layer.dim, mean_row(layer.weight), self.rotation)
-            rate = rate_of(promise) if radii_of(promise) == "rotation" else None
+            rate = promise.radii_rate if radii_of(promise) == "rotation" else None
             planes = Planes(((0, layer.dim, planes_of(int(bits))),), deeper, rate)
         else:
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
@@ -288,10 +285,3 @@ def radii_of(promise: Promise) -> str:
     if promise.delta_ids > 0:
         return "rotation" if "rotation" in promise.over else "calibrated"
     return "likely" if "calibration" in promise.over else "sure"
-
-
-def rate_of(promise: Promise) -> float:
-    """How often a calibrated radius may fail: as ids may, and half as often as the normaliser, whose sample has the rest."""
-    if promise.delta_ids == 0:
-        return promise.delta / 2
-    return promise.delta_ids if math.isinf(promise.eps) else min(promise.delta_ids, promise.delta / 2)

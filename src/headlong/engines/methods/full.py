@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headlong.answers import Promise
 from headlong.engines.method import Method, register
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
+from headlong.promise import Promise
 
 
 @register

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.engines.methods.learned_draws import CHOOSERS, CLOSER, JUDGES, as_shares, used
 from headlong.engines.reference.blocks import BlockSearch, looks
 from headlong.layers.matrix import Layer
@@ -19,6 +18,7 @@ from headlong.plan import Blocks, Draws, Plan
 from headlong.previews.blocks.choice import LESS, look_bytes
 from headlong.previews.int8 import logits_of
 from headlong.previews.learned_spends import Trial, first_spend, learned_spends
+from headlong.promise import Promise
 
 CLOSE = 100
 """How much closer than ``eps`` the normalisers are known that estimates are compared with."""

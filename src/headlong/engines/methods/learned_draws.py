@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix, Query
 from headlong.layers.matrix import Layer
@@ -21,6 +20,7 @@ from headlong.native import Doubles
 from headlong.plan import TAUGHT, Draws, Plan
 from headlong.previews.int8 import logits_of
 from headlong.previews.learned_spends import Trial, first_spend, learned_spends
+from headlong.promise import Promise
 
 JUDGES, CHOOSERS = 8, 256
 """Vectors that say what is typical of a radius, and that say which spends are worth trying."""

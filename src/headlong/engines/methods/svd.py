@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headlong.answers import Promise
 from headlong.checks import whole
 from headlong.engines.method import Method, register
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
 from headlong.previews.svd import svd_plan
+from headlong.promise import Promise
 
 
 @register

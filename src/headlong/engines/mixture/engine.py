@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.checks import whole
 from headlong.dtypes import UNIT
 from headlong.engines.base import MOST_DELTA
@@ -36,6 +35,7 @@ from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.previews.calibrated_radii import reach
+from headlong.promise import Promise
 
 NARROWER = (0.05, 0.01, 1e-3, 1e-9)
 """Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""

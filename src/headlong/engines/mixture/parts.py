@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.base import Engine
@@ -32,6 +31,7 @@ from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.native import Doubles
 from headlong.previews.first_look import CANDIDATES
+from headlong.promise import Promise
 
 BETS = 0.01
 """One normaliser is bet on down to this; several at once, or narrower ones, take a dense pass that they share."""

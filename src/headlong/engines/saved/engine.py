@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.engines.saved import changes as saved_changes
 from headlong.engines.saved.blocks import read_blocks, read_draws, record_of, tensors_of
@@ -26,6 +25,7 @@ from headlong.errors import HeadlongError, MalformedFileError, StoreError, Wrong
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
 from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Level, Plan, Term, padded, row_bytes, slack_rows
+from headlong.promise import Promise
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.engines.reference.descent import Part, Steps
 from headlong.engines.structured.base import register_engine
 from headlong.engines.structured.branches import WalkingEngine
 from headlong.errors import OptionError
 from headlong.layers.bands import BandsLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.promise import Promise
 
 
 @dataclass(frozen=True)

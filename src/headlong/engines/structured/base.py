@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from headlong import native
-from headlong.answers import Cost, LogProb, Lse, Promise, Sample, TopK
+from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import Asked, asked, checked_eps, checked_k
@@ -47,6 +47,7 @@ from headlong.engines.structured.saved import SavedLayer, write_structured
 from headlong.errors import InputError
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.promise import Promise
 
 AT_ONCE = 1 << 22
 """Log-probabilities of whole distributions held at once."""

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.engines.reference.descent import Reading, Steps, TreeReference, rounding
 from headlong.engines.reference.gumbel import philox
 from headlong.engines.sampling_filters import Filters
@@ -26,6 +25,7 @@ from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import NonFiniteError
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.promise import Promise
 
 
 class NativeTree(Protocol):

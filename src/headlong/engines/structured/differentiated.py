@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.checks import real
 from headlong.dtypes import UNIT
 from headlong.engines.build import part
@@ -29,6 +28,7 @@ from headlong.errors import OptionError
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.promise import Promise
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from headlong import native
-from headlong.answers import Promise
 from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.build import READERS, part
@@ -33,6 +32,7 @@ from headlong.errors import OptionError
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.promise import Promise
 
 FEWEST = 64
 """Calibration vectors that the gate sends to an expert, from which on they choose its plan."""

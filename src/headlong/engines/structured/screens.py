@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.engines.arguments import Asked
 from headlong.engines.build import part
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of, topk_of
@@ -29,6 +28,7 @@ from headlong.errors import OptionError
 from headlong.layers.screens import ScreenLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.promise import Promise
 
 AT_ONCE = 1 << 22
 """Candidate logits of one piece of a batch."""

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Promise
 from headlong.engines.reference.descent import Part, Steps
 from headlong.engines.structured.base import register_engine
 from headlong.engines.structured.branches import WalkingEngine
 from headlong.errors import OptionError
 from headlong.layers.structured import StructuredLayer
 from headlong.layers.tree import TreeLayer
+from headlong.promise import Promise
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@
 
     Expected(low, high, tolerance).verdict(got)     matched where low - tolerance <= got <= high + tolerance
     verdict_on(top > 29)                            matched where what was stated holds of our run
+
+What is expected, and with which tolerance, stands with each table: ``printed.py`` of a paper, or the file that runs it.
 """
 
 from __future__ import annotations
