@@ -31,6 +31,8 @@ ESTIMATE_ROUNDING = 2.0**-20
 """An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""
 
 
+DENSE_SHARE = 0.25
+"""Of the classes: a query that leaves more of them open is read densely, and a search over blocks given up."""
 PLANES = 32512.0
 """Largest whole number of the two int8 planes in which a query is read, 256 * 127."""
 TERM_KINDS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
@@ -96,10 +98,6 @@ class Level(NamedTuple):
     terms: tuple[Term, ...]
     adds: bool = False
     planes: int = 2
-
-
-DENSE_SHARE = 0.25
-"""Of the classes: a query that leaves more of them open is read densely, and a search over blocks given up."""
 
 
 class Dense(NamedTuple):
