@@ -213,7 +213,7 @@ def _covered(layer: Any, kind: str, learning: Any, queries: Any) -> dict[str, An
     promise = method.promise(EPS, DELTA, 0.0 if kind == "sure" else DELTA)
     plan = method.plan(layer, learning.astype(np.float64) if kind == "calibrated" else None, 1, promise)
     assert plan.arrays is not None
-    odds = odds_of(layer.vocab, len(plan.arrays["column_weight"]), rate_of(promise)) if kind == "bernstein" else 0.0
+    odds = odds_of(layer.vocab, len(plan.arrays["column_weight"]), promise.ids_rate) if kind == "bernstein" else 0.0
     factor = float(plan.arrays["factor"][0]) if "factor" in plan.arrays else 1.0
     matrix = Matrix(layer.weight, layer.bias, row_norms(layer.weight), layer.link, plan)
     pairs = outside = failing = 0
@@ -227,7 +227,7 @@ def _covered(layer: Any, kind: str, learning: Any, queries: Any) -> dict[str, An
             pairs += layer.vocab
         outside += missed
         failing += missed > 0
-    allowed = rate_of(promise) if kind != "sure" else 0.0
+    allowed = promise.ids_rate if kind != "sure" else 0.0
     return {"pairs": pairs, "outside": outside, "queries": len(queries), "queries_with_any": failing, "allowed_rate": allowed}
 
 
