@@ -19,7 +19,7 @@ AGREED = 1.4
 ALONE = 0.15
 """Of the processors: what others may take while something is measured."""
 AT_ONCE, MOST = 3, 24
-"""Measurements of one process, and of all: about a second."""
+"""Measurements of one process, and of all."""
 
 
 class Kept(NamedTuple):

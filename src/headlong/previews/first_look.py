@@ -267,8 +267,8 @@ def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Do
 
 
 def _radii_of_groups(seen: Seen, groups: Groups) -> tuple[Doubles, Doubles]:
-    """``[judges, classes]`` of a look by ``groups``; and what one plane of the query loses: little beside that, and much beside
-    what level 1 leaves."""
+    """``[judges, classes]`` of a look by ``groups``; and, not in them, what one plane of the query loses: it counts beside what
+    level 1 leaves."""
     size = balance_of(np.einsum("ij,ij->j", seen.rows, seen.rows))
     rows, vectors = (seen.rows / size).astype(np.float32), seen.vectors * size
     total, unread = np.zeros((len(vectors), len(rows))), np.zeros(len(vectors))
