@@ -203,7 +203,7 @@ def run_coverage(layer_file: str, source: str, out: str) -> None:
 def _covered(layer: Any, kind: str, learning: Any, queries: Any) -> dict[str, Any]:
     import numpy as np
 
-    from headlong.engines.adaptive.method import Adaptive, rate_of
+    from headlong.engines.adaptive.method import Adaptive
     from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
     from headlong.engines.adaptive.reader import keys_of
     from headlong.engines.reference.query import Matrix
