@@ -5,8 +5,9 @@
 
     e        eps * sum of terms / sum of gaps: how far off the mean of X = (term - middle) / gap in [-1, 1] may be
     bet      2 (ln(2 / delta) + 0.8) (s^2 + e / 2) / e^2 draws, s^2 = E[X^2]: what betting.h expects to be enough
-    any      ln(1 / delta) / -ln(1 - e) draws: with fewer, classes with a share e of the gaps, which may use all or nothing of
-             theirs, are missed by all draws more often than delta, and no rule can tell which it was
+    any      ln(1 / (2 delta)) / -ln(1 - e') draws, e' = eps * sum of terms / sum of half widths of the terms' intervals: with
+             fewer, classes with a share e' of these are missed by all draws more often than 2 delta. They may be at the upper
+             ends of their intervals or at the lower ones, 2 eps apart; what is answered is wrong of one of the two
     known    z^2 (Var X) / e^2 draws, z the normal quantile: enough for one who knows the variance, so a normal error
     closer   any, in rows, if a closer look (``price`` rows) is made at what is drawn and only what that leaves is drawn again
 
@@ -48,7 +49,7 @@ def bet(e: Any, spread: Any, delta: float) -> Any:
 
 def least(e: Any, delta: float) -> Any:
     """Draws that any valid rule takes."""
-    return math.log(delta) / np.log1p(-np.minimum(e, 0.999))
+    return math.log(2 * delta) / np.log1p(-np.minimum(e, 0.999))
 
 
 def one(matrix: Matrix, hidden: Floats, eps: float, delta: float, rng: np.random.Generator) -> dict[str, float]:
@@ -74,7 +75,7 @@ def one(matrix: Matrix, hidden: Floats, eps: float, delta: float, rng: np.random
     query.look(np.unique(some))
     left = float(np.mean(np.exp(query.estimate[some] - shift) * np.expm1(query.radius[some]) / gap[some]))
     count, z = float(bet(e, spread, delta)), NormalDist().inv_cdf(1 - delta / 2)
-    lowest = float(least(e, delta))
+    lowest = float(least(eps * term.sum() / (middle * np.sinh(radius))[drawn].sum(), delta))
     closer = lowest * min(1.0, (math.sqrt(PRICE) + math.sqrt(left)) ** 2) if len(matrix.plan.levels) > 1 else lowest
     found = {"scored": scored, "bet": count, "any": lowest, "closer": closer, "known": z * z * variance / e**2}
     return {**found, "error": math.sqrt(variance / count) / e}

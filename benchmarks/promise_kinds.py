@@ -3,12 +3,14 @@
     python benchmarks/promise_kinds.py NAME LAYER HIDDEN... --json results/promise-kinds.json [--only WORDS]
     python benchmarks/promise_kinds.py --made --json results/promise-kinds.json
 
+What is asked are the vectors that are left of 16,000 when ``--calibration`` of them have taken their part.
+
     few bits over a rotation    top-10 ids but for 0.01, over the rotation that was drawn
     a race                      top-10 ids but for 0.01, by coordinates (``adaptive``)
     two shards                  each with half of the rates: what the whole promises is their sum
     a nucleus                   a draw of the top 0.9 that is not the exact one of the same seed, but for the normaliser's rate
     an adapted plan             the default promise, after as many queries as a plan is made of
-    a mixture                   top-10 ids but for 0.01, of three softmaxes made of the layer's rows
+    a mixture                   top-10 ids but for 0.01, of three softmaxes made of the layer's rows; in their order
     a screen                    the ten best are not all behind it, but for the rate that it found on vectors of its own
 
 Failures, limits and vectors are those of ``benchmarks/promises.py``. A kind that the file has is not counted again. No clock.
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from blocks import recommender
+from blocks import recommender, recurrent
 from numpy.typing import NDArray
 from promises import BLOCK, CALIBRATION, COUNT, TAUGHT, TIE, Exact, K, exact, row, write
 
@@ -58,13 +60,21 @@ class Case(NamedTuple):
         return hl.compile(self.layer, method, calibration=self.calibration, threads=self.threads, **options)
 
     def row(self, kind: str, over: str, promised: float, failures: int, **more: Any) -> dict[str, Any]:
-        return row(self.name, kind, over, promised, failures, len(self.asked), **more)
+        about = {"calibrated_with": len(self.calibration)} | more
+        return row(self.name, kind, over, promised, failures, len(self.asked), **about)
 
 
 def wrong_ids(engine: Any, case: Case) -> int:
     """Answers with an id that is not among the k largest logits."""
-    found = np.array([engine.topk(one[None], K).logits[0].min() for one in case.asked])
-    return int((found < case.true.least - TIE * (1 + np.abs(case.true.least))).sum())
+    return wrong_and_read(engine, case)[0]
+
+
+def wrong_and_read(engine: Any, case: Case) -> tuple[int, float]:
+    """The same, and the share of float32's bytes that an answer reads."""
+    answers = [engine.topk(one[None], K) for one in case.asked]
+    found, read = np.array([top.logits[0].min() for top in answers]), np.mean([top.cost.bytes[0] for top in answers])
+    wrong = int((found < case.true.least - TIE * (1 + np.abs(case.true.least))).sum())
+    return wrong, float(read) / (4.0 * case.layer.vocab * case.layer.dim)
 
 
 def far_off(engine: Any, case: Case) -> tuple[int, float]:
@@ -88,7 +98,8 @@ def few_bits(case: Case, kind: str) -> dict[str, Any]:
 
 
 def race(case: Case, kind: str) -> dict[str, Any]:
-    return case.row(kind, BOTH, 0.01, wrong_ids(case.compiled("adaptive", widths="calibrated", **IDS), case))
+    wrong, read = wrong_and_read(case.compiled("adaptive", **IDS), case)
+    return case.row(kind, BOTH, 0.01, wrong, share_read=read)
 
 
 def shards_ids(case: Case, kind: str) -> dict[str, Any]:
@@ -130,15 +141,17 @@ def mixture(case: Case, kind: str) -> dict[str, Any]:
     prior = rng.standard_normal((COMPONENTS, dim)) / math.sqrt(dim)
     layer = MixtureLayer(case.layer, np.concatenate(turned), np.zeros(COMPONENTS * dim), prior)
     engine: Any = hl.compile(layer, calibration=case.calibration, eps=math.inf, delta_ids=0.01, threads=case.threads)
-    wrong = 0
+    wrong, read = 0, 0.0
     for start in range(0, len(case.asked), BLOCK):
         some = case.asked[start : start + BLOCK]
         true = log_probs(layer, some.astype(np.float64))
-        found = np.concatenate([engine.topk(one[None], K).ids for one in some])
-        least = np.partition(true, -K, axis=1)[:, -K]
-        given = np.take_along_axis(true, found, axis=1).min(axis=1)
-        wrong += int((given < least - TIE * (1 + np.abs(least))).sum())
-    return case.row(kind, " and ".join(sorted(engine.promise.over)), 0.01, wrong)
+        answers = [engine.topk(one[None], K) for one in some]
+        given = np.take_along_axis(true, np.concatenate([top.ids for top in answers]), axis=1)
+        best = -np.sort(-np.partition(true, -K, axis=1)[:, -K:], axis=1)
+        wrong += int((given < best - TIE * (1 + np.abs(best))).any(axis=1).sum())
+        read += sum(float(top.cost.bytes[0]) for top in answers) / (4.0 * case.layer.vocab * dim)
+    over = " and ".join(sorted(engine.promise.over))
+    return case.row(kind, over, 0.01, wrong, share_read=read / len(case.asked))
 
 
 def log_probs(layer: MixtureLayer, hidden: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -178,14 +191,15 @@ KINDS: dict[str, Callable[[Case, str], dict[str, Any]]] = {
 
 def cases(asked: argparse.Namespace) -> Iterator[Case]:
     if asked.made:
-        layers = {"a recommender's, made": recommender(count=CALIBRATION + COUNT)}
+        count = CALIBRATION + COUNT
+        layers = {"a recommender's, made": recommender(count=count), "an LSTM's, made": recurrent(count=count)}
     else:
         vectors = np.concatenate([np.asarray(inputs.hidden(source)) for source in asked.hidden])
         layers = {asked.name: (inputs.layer(asked.layer), vectors)}
     for name, (layer, vectors) in layers.items():
         every = np.random.default_rng(0).permutation(vectors)[: CALIBRATION + COUNT].astype(np.float32)
-        some = every[CALIBRATION:]
-        yield Case(name, layer, every[:CALIBRATION], some, exact(layer, some, K), asked.threads)
+        some = every[asked.calibration :]
+        yield Case(name, layer, every[: asked.calibration], some, exact(layer, some, K), asked.threads)
 
 
 def main() -> None:
@@ -193,6 +207,7 @@ def main() -> None:
     parser.add_argument("name", nargs="?", default="")
     parser.add_argument("layer", nargs="?", default="")
     parser.add_argument("hidden", nargs="*")
+    parser.add_argument("--calibration", type=int, default=CALIBRATION, help="vectors that calibrate")
     parser.add_argument("--made", action="store_true", help="the recommender's layer that benchmarks/blocks.py makes")
     parser.add_argument("--only", default="", help="kinds with these words in their names")
     parser.add_argument("--threads", type=int, default=1)

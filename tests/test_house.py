@@ -45,7 +45,7 @@ LAW: dict[str, set[str]] = {
     "engines": {*CORE, "checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
     "engines/methods": {*CORE, "checks", "native", *PREVIEWS, "engines", "engines/reference"},
-    "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference"},
+    "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference", "engines/methods"},
     "engines/structured": {*CORE, "checks", "native", "engines", "engines/reference"},
     "engines/mixture": READING - {"engines/adaptive", "engines/device", "engines/saved", "costs"},
     "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive", "engines/saved", "costs"},

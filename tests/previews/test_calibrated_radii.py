@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import headlong as hl
 from headlong import native
@@ -15,7 +17,7 @@ from headlong.engines.base import Engine
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.previews.calibrated_radii import lacking, likely_factor, split, tail_factor
-from headlong.previews.failure_rates import conformal, enough
+from headlong.previews.failure_rates import conformal, controlled, enough, least_margin
 from headlong.previews.prefix import tail_of
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -34,6 +36,24 @@ def test_enough_is_enough_and_no_less(delta: float, count: int) -> None:
 @pytest.mark.parametrize(("count", "delta", "rank"), [(99, 0.1, 90), (100, 0.1, 91), (9, 0.5, 5), (199, 0.01, 198)])
 def test_the_rank(count: int, delta: float, rank: int) -> None:
     assert conformal(np.arange(1, count + 1.0), delta) == rank
+
+
+@given(scores=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=300), delta=st.sampled_from([0.5, 0.1, 0.03, 0.01]))
+def test_the_least_margin_is_what_a_fixed_sequence_of_margins_would_end_at(scores: list[float], delta: float) -> None:
+    """The safest margin first, then each score: the last one that ``controlled`` takes."""
+    array = np.array(scores)
+    margin = least_margin(array, delta)
+    tried = np.array(sorted({np.nextafter(one, np.inf) for one in scores} | {0.0}, reverse=True))
+    column = controlled(np.stack([(array >= one).astype(np.float64) for one in tried], axis=1), delta)
+    assert margin == (math.inf if column is None else tried[column])
+
+
+@pytest.mark.parametrize(("count", "delta"), [(20, 0.1), (57, 0.05), (400, 0.02)])
+def test_margins_fail_on_the_next_vector_no_more_often_than_promised(count: int, delta: float) -> None:
+    rng = np.random.default_rng(count)
+    scores = np.where(rng.random((4000, count + 1)) < 3 * delta, rng.random((4000, count + 1)), 0.0)
+    lost = sum(row[-1] > 0 and row[-1] >= least_margin(row[:-1], delta) for row in scores)
+    check_rate(lost, len(scores), delta)
 
 
 @pytest.mark.parametrize(("count", "delta"), [(9, 0.1), (57, 0.05), (200, 0.2)])

@@ -45,6 +45,14 @@ def controlled(losses: Array, delta: float) -> int | None:
     return kept - 1 if kept else None
 
 
+def least_margin(scores: Array, delta: float) -> float:
+    """The least margin that :func:`controlled` takes, if rows are lost whose scores are no less; inf: too few rows for any."""
+    if len(scores) < enough(delta):
+        return math.inf
+    lost = math.floor(allowed(len(scores), delta) * len(scores) * (1 + 1e-12))
+    return float(np.nextafter(np.sort(scores)[-lost - 1], np.inf)) if lost < len(scores) else 0.0
+
+
 def allowed(count: int, delta: float) -> float:
     """The rate among ``count`` losses up to which :func:`controlled` takes a column; a tenth of ``delta`` where none is."""
     root = (math.sqrt(CHANCE**2 + 4 * max(0.0, delta * (count + 1) - 1)) - CHANCE) / 2  # r^2 + CHANCE r + 1 = delta (n + 1)

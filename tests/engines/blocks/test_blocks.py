@@ -17,7 +17,8 @@ from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods import cascade
-from headlong.engines.methods.learned_block_bounds import answer_factors, typical
+from headlong.engines.methods.learned_answers import answer_factors
+from headlong.engines.methods.learned_block_bounds import finder, typical
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
@@ -271,10 +272,11 @@ def test_less_has_to_be_right_where_more_may_fail() -> None:
     rng = np.random.default_rng(9)
     hidden = (rng.standard_normal((1000, 64)) * np.arange(1, 65.0) ** -0.7 + 0.3) * 4
     blocks = blocks_of(layer, whiten(layer.weight, hidden[:200]))
-    loose, strict = (answer_factors(layer, blocks, 0.25, hidden[:200], hidden[200:], rate, 1) for rate in (0.3, 0.01))
+    find = finder(layer, blocks, 0.25, 1)
+    loose, strict = (answer_factors(layer, find, hidden[:200], hidden[200:], rate, 1) for rate in (0.3, 0.01))
     assert [k for k, _ in loose] == [k for k, _ in strict] == [1, 10, 64]
     assert all(0 < wide <= narrow <= 1 for (_, wide), (_, narrow) in zip(loose, strict, strict=True)) and loose != strict
-    assert answer_factors(layer, blocks, 0.25, hidden[:20], hidden[20:90], 0.01, 1)[1] == (10, 1.0), "too few: the proof"
+    assert answer_factors(layer, find, hidden[:20], hidden[20:90], 0.01, 1)[1] == (10, 1.0), "too few: the proof"
 
 
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:

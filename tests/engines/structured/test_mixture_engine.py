@@ -14,9 +14,10 @@ from headlong.engines.mixture.engine import MixtureEngine
 from headlong.engines.mixture.normaliser_width import close_width
 from headlong.engines.mixture.parts import QueryCost
 from headlong.engines.mixture.ranking import ahead
-from headlong.engines.mixture.widths import reordered_by
+from headlong.engines.mixture.widths import LARGEST_K, wrong_by
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.mixture import MixtureLayer
+from headlong.previews.failure_rates import least_margin
 from oracle import check_topk, check_within
 
 Doubles = NDArray[np.float64]
@@ -153,20 +154,30 @@ def test_what_was_learned_from_short_vectors_says_nothing_of_long_ones(rng: np.r
         assert (top.ids != np.argsort(-reference, axis=1, kind="stable")[:, :5]).any(axis=1).sum() <= 19
 
 
-def test_what_errors_turn_round_is_found_pair_by_pair(rng: np.random.Generator) -> None:
+def test_an_answer_is_wrong_where_errors_turn_any_of_its_pairs_round(rng: np.random.Generator) -> None:
     exponents = np.log(rng.random((3, 12)))
     exponents = exponents[:, np.argsort(-np.exp(exponents).sum(axis=0))]
-    errors, worst = rng.standard_normal(3) * 0.3, 0.0
-    terms = np.exp(exponents)
-    for i in range(12):
-        for j in range(i + 1, 12):
-            gap = terms[:, i] - terms[:, j]
-            if (gap * np.exp(-errors)).sum() < 0:
-                worst = max(worst, gap.sum() / np.abs(gap).sum())
-    assert worst > 0
-    found = reordered_by(exponents, errors, np.zeros(3))
-    assert abs(found - worst) < 1e-12
-    assert reordered_by(exponents, np.full(3, 0.7), np.zeros(3)) == 0.0  # shared: nothing turns
+    errors, terms = rng.standard_normal(3) * 0.3, np.exp(exponents)
+    found = wrong_by(exponents, errors, np.zeros(3))
+    assert found.shape == (LARGEST_K,) and not found[12:].any()
+    for k in range(1, 12):
+        pairs = [(i, j) for i in range(k) for j in range(i + 1, 12)]
+        rests_on = [(i, i + 1) for i in range(k - 1)] + [(k - 1, j) for j in range(k, 12)]
+        gaps = {pair: terms[:, pair[0]] - terms[:, pair[1]] for pair in pairs}
+        wrong = any((gap * np.exp(-errors)).sum() < 0 for gap in gaps.values())
+        closest = min(gaps[pair].sum() / np.abs(gaps[pair]).sum() for pair in rests_on)
+        assert abs(found[k - 1] - (closest if wrong else 0.0)) < 1e-12
+    assert found.any()
+    assert not wrong_by(exponents, np.full(3, 0.7), np.zeros(3)).any()  # shared: nothing turns
+
+
+def test_margins_leave_as_many_answers_wrong_as_were_promised(rng: np.random.Generator) -> None:
+    scores = np.where(rng.random(999) < 0.2, rng.random(999), 0.0)
+    margin = least_margin(scores, 0.05)
+    assert 0.03 <= (scores >= margin).mean() <= 0.05
+    assert (scores >= np.nextafter(margin, 0.0)).sum() == (scores >= margin).sum() + 1
+    assert least_margin(np.zeros(99), 0.01) <= 1e-300, "no wrong answer: all stand"
+    assert least_margin(np.zeros(98), 0.01) == np.inf
 
 
 def test_a_prefix_is_as_wide_as_its_normalisers_have_to_be(rng: np.random.Generator) -> None:

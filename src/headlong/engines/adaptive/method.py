@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from headlong.arrays import Array
 from headlong.checks import flag, real
 from headlong.engines.adaptive.columns import Arrays, pieces, published_arrays, race_arrays
 from headlong.engines.adaptive.fit import fit_multipliers, parts_for
@@ -23,6 +24,7 @@ from headlong.engines.adaptive.reader import PublishedReader, RaceReader
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.method import Method, register, sure
 from headlong.engines.method_choice import crossover
+from headlong.engines.methods.learned_answers import Find, answer_factors
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -36,7 +38,8 @@ from headlong.promise import Promise
 @dataclass(frozen=True)
 class Adaptive(Method):
     """``published``  the paper's algorithm: measured, not trusted
-    ``widths``     of the race: "sure", "calibrated", "bernstein"; None: "sure" where ids are to be proved, else "bernstein"
+    ``widths``     of the race: "sure", "calibrated", "bernstein"; None: "sure" where ids are to be proved, else "calibrated"
+                   where calibration vectors may be relied on, else "bernstein"
     ``share``      candidates beyond this share of the classes are finished densely
     ``warm``       published: the share of the coordinates that the warm-up may read
     ``exact``      published: score the winners exactly, as all of the paper's runs on real data do
@@ -86,8 +89,8 @@ class Adaptive(Method):
     def promise(self, wanted: Promise, calibrated: bool) -> Promise:
         if self.published:
             return Promise(math.inf, 1.0, 1.0)
-        eps, _, delta_ids, _ = wanted
-        kind, delta = self._kind(delta_ids), sure(wanted).delta
+        eps, _, delta_ids, over = wanted
+        kind, delta = self._kind(delta_ids, calibrated and "calibration" in over), sure(wanted).delta
         if kind == "sure":
             return sure(wanted)
         if not (0 < delta_ids < 1 and (math.isinf(eps) or 0 < delta < 1)):
@@ -98,7 +101,7 @@ class Adaptive(Method):
         return Promise(eps, delta, delta_ids, frozenset({"calibration", "query"} if kind == "calibrated" else {"query"}))
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        arrays = self._published(layer, calibration) if self.published else self._race(layer, calibration, promise)
+        arrays = self._published(layer, calibration) if self.published else self._race(layer, calibration, promise, threads)
         together = math.inf if self.published else crossover(layer, shares=False)
         seen = reach(calibration) if calibration is not None and "calibration" in promise.over else None
         return Plan(None, None, None, None, (), None, Dense(together, self.share), arrays, seen=seen)
@@ -110,19 +113,23 @@ class Adaptive(Method):
         if self.published:
             eps, delta = self._aim
             return PublishedReader(engine, Rules(math.expm1(eps), delta, self.warm, self.exact))
-        return RaceReader(engine, self._kind(engine.promise.delta_ids), self.share)
+        return RaceReader(engine, self._kind_of(engine.promise), self.share)
 
     @property
     def _aim(self) -> tuple[float, float]:
         return (math.log(1.3), 0.1) if self.aim is None else (self.aim[0], self.aim[1])
 
-    def _kind(self, delta_ids: float) -> str:
+    def _kind(self, delta_ids: float, calibrated: bool) -> str:
         if self.widths is not None:
             return self.widths
-        return "sure" if delta_ids == 0 else "bernstein"
+        return "sure" if delta_ids == 0 else "calibrated" if calibrated else "bernstein"
 
-    def _race(self, layer: Layer, calibration: Doubles | None, promise: Promise) -> Arrays | None:
-        kind, rate, queries = self._kind(promise.delta_ids), promise.ids_rate, None
+    def _kind_of(self, promise: Promise) -> str:
+        return self._kind(promise.delta_ids, "calibration" in promise.over)
+
+    def _race(self, layer: Layer, calibration: Doubles | None, promise: Promise, threads: int) -> Arrays | None:
+        kind, rate, queries = self._kind_of(promise), promise.ids_rate, None
+        bounded_by = None if calibration is None else calibration[len(calibration) // 2 :]
         if kind == "calibrated":
             if calibration is None:
                 raise OptionError("widths='calibrated' needs calibration vectors; pass calibration=hidden")
@@ -132,7 +139,24 @@ class Adaptive(Method):
         if arrays is None or queries is None:
             return arrays
         factor = conformal(tail_scores(arrays, queries, exact_logits(layer, queries)), rate)
-        return arrays | {"factor": np.array([min(1.0, factor * (1 + 2.0**-10))])}
+        arrays |= {"factor": np.array([min(1.0, factor * (1 + 2.0**-10))])}
+        if calibration is None or bounded_by is None or not math.isinf(promise.eps):
+            return arrays
+        find = self._finder(layer, arrays, threads)
+        answers = answer_factors(layer, find, calibration, bounded_by, promise.delta_ids, threads)
+        return arrays | {"answers": np.array(answers)}
+
+    def _finder(self, layer: Layer, arrays: Arrays, threads: int) -> Find:
+        """Races with radii of a factor; at 1, where hardly any ends before all is read, dense passes."""
+        reader = RaceReader(parts_for(layer, arrays), "calibrated", self.share)
+
+        def find(hidden: Doubles, k: int, factor: float) -> tuple[Doubles, Array]:
+            if factor >= 1:
+                return reader.rows.topk(hidden, k, math.inf, None, True, threads)[0], np.ones(len(hidden), bool)
+            found = reader.narrowed(hidden, k, factor, threads)
+            return found[0], ~found[8]
+
+        return find
 
     def _published(self, layer: Layer, calibration: Doubles | None) -> Arrays:
         if layer.link.lowered()[0] != "affine":

@@ -10,6 +10,7 @@ reference at ``HEADLONG_ISA=numpy`` races for samples as well.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from headlong.engines.adaptive.columns import Arrays, by_coordinate, check_array
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
 from headlong.engines.few_allowed_classes import ListedClasses, sample_of
 from headlong.engines.hand_off import EngineParts
+from headlong.engines.methods.learned_answers import Learned, factor_for
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query
 from headlong.engines.sampling_filters import Filters
@@ -72,6 +74,7 @@ class RaceReader:
         odds = odds_of(layer.vocab, len(self.arrays["column_weight"]), promise.ids_rate) if kind == "bernstein" else 0.0
         factor = float(self.arrays["factor"][0]) if "factor" in self.arrays else 1.0
         self.widths, self.share = Widths(kind, factor, odds), share
+        self.answers = learned_in(self.arrays, layer.vocab) if kind == "calibrated" else ()
         self.isa = parts.rows.isa
         self._reference = self._native = None
         if self.isa == native.REFERENCE:
@@ -84,12 +87,31 @@ class RaceReader:
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
+        factor = factor_for(self.answers, k) if math.isinf(eps) and mask is None and not dense else None
+        if factor is not None:
+            return self.narrowed(hidden, k, factor, threads)
         if self._reference is not None:
             return self._reference.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         if dense:
             return self.rows.topk(hidden, k, eps, mask, True, threads, delta, seed)
-        logits, ids, log_probs, lse, error, rows, read, _, late = self._race(hidden, k, eps, mask, threads, delta)
-        proved = np.full(len(hidden), self.widths.kind == "sure")
+        return self._raced(hidden, k, eps, mask, threads, delta, self.widths)
+
+    def narrowed(self, hidden: Doubles, k: int, factor: float, threads: int) -> Answer:
+        """Ids by radii of another factor, as learned for the answer: they bound no normaliser."""
+        narrow = self.widths._replace(factor=factor)
+        if self._reference is not None:
+            executor = RaceReference(self._reference.matrix, self.arrays, narrow, self.seed)
+            answer = executor.topk(hidden, k, math.inf, None, False, threads)
+        else:
+            answer = self._raced(hidden, k, math.inf, None, threads, 0.0, narrow)
+        answer[4][~answer[8]] = np.inf
+        return answer
+
+    def _raced(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, widths: Widths
+    ) -> Answer:
+        logits, ids, log_probs, lse, error, rows, read, _, late = self._race(hidden, k, eps, mask, threads, delta, widths)
+        proved = np.full(len(hidden), widths.kind == "sure")
         columns = [logits, ids, log_probs, lse, error, proved, rows, read, late]
         return self._finish(columns, late, lambda some, part: self.rows.topk(some, k, eps, part, True, threads), hidden, mask)
 
@@ -100,7 +122,7 @@ class RaceReader:
             return self._reference.lse(hidden, eps, mask, dense, threads, delta, seed)
         if dense:
             return self.rows.lse(hidden, eps, mask, True, threads, delta, seed)
-        _, _, _, lse, error, rows, read, _, late = self._race(hidden, 0, eps, mask, threads, delta)
+        _, _, _, lse, error, rows, read, _, late = self._race(hidden, 0, eps, mask, threads, delta, self.widths)
         return self._finish(
             [lse, error, rows, read, late], late, lambda some, part: self.rows.lse(some, eps, part, True, threads), hidden, mask
         )
@@ -116,16 +138,18 @@ class RaceReader:
 
     def entries(self, hidden: Doubles, k: int, eps: float, delta: float, threads: int = 1) -> tuple[NDArray[np.int64], Any]:
         """Weights touched per query by a native race, and which queries had to be finished densely (all weights more)."""
-        *_, entries, late = self._race(np.ascontiguousarray(hidden), k, eps, None, threads, delta)
+        *_, entries, late = self._race(np.ascontiguousarray(hidden), k, eps, None, threads, delta, self.widths)
         return entries, late
 
-    def _race(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float) -> Answer:
+    def _race(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, widths: Widths
+    ) -> Answer:
         """``delta`` is the engine's chance for the normaliser: a radius that may fail has taken its half already."""
-        kind = {"sure": 0, "calibrated": 1, "bernstein": 2}[self.widths.kind]
-        half = delta / 2 if self.widths.kind == "bernstein" else delta
+        kind = {"sure": 0, "calibrated": 1, "bernstein": 2}[widths.kind]
+        half = delta / 2 if widths.kind == "bernstein" else delta
         x = coordinates(hidden, self.arrays)
         shared = np.asarray(hidden @ self.arrays["centre"])
-        rules = (eps, half, kind, self.widths.factor, self.widths.odds, self.share)
+        rules = (eps, half, kind, widths.factor, widths.odds, self.share)
         assert self._native is not None
         answer: Answer = self._native.race(x, hidden, shared, keys_of(hidden), mask, self.seed, rules, k, threads)
         return answer
@@ -144,6 +168,15 @@ class RaceReader:
                 else:
                     column[late] = found
         return tuple(columns)
+
+
+def learned_in(arrays: Arrays, vocab: int) -> Learned:
+    """The factors that were learned for answers; files of before have none."""
+    pairs = arrays.get("answers", np.zeros((0, 2)))
+    rising = pairs.ndim == 2 and pairs.shape[1:] == (2,) and bool((np.diff(pairs[:, 0]) > 0).all())
+    if not (rising and ((pairs[:, 0] >= 1) & (pairs[:, 0] <= vocab) & (pairs[:, 1] > 0) & (pairs[:, 1] <= 1)).all()):
+        raise ValueError(f"the array answers holds {pairs.tolist()}; expected numbers of classes, rising, and factors up to 1")
+    return tuple((int(k), float(factor)) for k, factor in pairs)
 
 
 class PublishedReader:

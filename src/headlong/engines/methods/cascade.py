@@ -27,7 +27,8 @@ from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, register, sure
 from headlong.engines.method_choice import SHARED, crossover
 from headlong.engines.methods.changed_rows import plan_again
-from headlong.engines.methods.learned_block_bounds import ASKED, guessed, learned_blocks
+from headlong.engines.methods.learned_answers import ASKED
+from headlong.engines.methods.learned_block_bounds import guessed, learned_blocks
 from headlong.engines.methods.learned_block_draws import taught_by_blocks
 from headlong.engines.methods.learned_draws import taught
 from headlong.errors import OptionError

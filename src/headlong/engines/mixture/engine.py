@@ -44,6 +44,8 @@ CLOSE_ENOUGH = 0.01
 """Within which a look's own normalisers decide all but a few rankings."""
 TEN, PROBES = 10, 32
 """Where ids are proved, the k and the calibration vectors that say whether to look at codes before the rows."""
+BETS = 0.1
+"""Of the rate of ids: what the bets may fail that decide what margins leave open. They hardly ever do."""
 LISTED = 32
 """Classes of each component's own ranking where its normaliser is learned: of lists of that length."""
 
@@ -83,7 +85,7 @@ class MixtureEngine(StructuredEngine):
         self.mixture, self.calibration = layer, calibration
         self.parts = MixtureParts(layer, self._threads, self.seed)
         fails = {"query"} if promise.delta > 0 or promise.delta_ids > 0 else set()
-        rates = Rates(min(promise.delta_ids, MOST_DELTA) / 2, min(promise.delta or promise.delta_ids, MOST_DELTA) / 2)
+        rates = Rates(min(promise.delta_ids, MOST_DELTA) * (1 - BETS), min(promise.delta or promise.delta_ids, MOST_DELTA) / 2)
         held = self._held(rates)
         self.promise = promise._replace(over=frozenset(fails | ({"calibration"} if len(held) else set())))
         given = None if calibration is None else calibration[: len(calibration) // 2] if len(held) else calibration
@@ -136,7 +138,8 @@ class MixtureEngine(StructuredEngine):
         tally, chance, step, count = QueryCost(), self.promise.delta_ids, 0, self._listed(k, self._learned(row))
         ids, cut, box, widths = self._first_look(contexts, k, count, self._learned(row), tally)
         values = box if widths is None else widths.around(box)
-        z, margin = self.parts.logits(contexts, ids, tally), None if widths is None else widths.margin
+        z, margin = self.parts.logits(contexts, ids, tally), None if widths is None else float(widths.margins[k - 1])
+        chance *= 1.0 if widths is None else 2 * BETS  # the looks that follow a first one share half of it
         while True:
             middle = values if margin is not None else box
             ranking, left = self._judged(z, prior, middle._replace(radius=box.radius), cut, ids, k, margin)

@@ -89,7 +89,7 @@ class MixtureParts:
             self.part = part(matrix, method, wanted, **about)
         else:
             wide = (close_width(matrix, contexts, aim) or 0) if width is None else min(width, matrix.dim)
-            self.part = reading(matrix, Cascade(width=wide), wanted, contexts, reason="calibrated", **about)
+            self.part = reading(matrix, Cascade(width=wide, blocks=False), wanted, contexts, reason="calibrated", **about)
         self._fixed, self._per_size = self._roundings()
 
     def made_of(self, vectors: Doubles) -> Doubles:

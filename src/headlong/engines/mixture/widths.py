@@ -4,16 +4,16 @@
 
     e_k = L_k - L^_k - shift_k                        L^_k: exact rows of component k's list, estimates of all other classes
     |e_k| <= radius_k for all k at once, but for ``rate``                            what log-probabilities may be off
-    a pair x, x' stands as L^ + shift has it wherever   |sum_k d_k| > margin * sum_k |d_k|,         but for ``rate``
+    the k best stand as L^ + shift has them where its closest pair has     |sum_k d_k| >= margin_k * sum_k |d_k|
+    loss(q, k, margin) = they stand, and are not the k best of the exact normalisers in their order
+    margin_k = the least that keeps the loss at ``rate``                   (failure_rates.controlled)
 
 The estimate of a sum of 30,000 terms is a hundred times better than the sum of their radii says, but only queries can say
-so. ``margin`` is learned in the decision's own units: a query's score is the largest relative margin of a pair that the
-exact normalisers turn round, 0 where they turn none, and the ``ceil((n + 1) (1 - rate))``-th smallest score of n held-out
-queries bounds that of the next (split conformal prediction, as in ``previews/calibrated_radii.py``); twice that is the
-margin. Errors that components share turn nothing round, nor do those of components without weight: a box around the
-normalisers would charge for both.
+so. Margins are learned in the decision's own units, from the answer: a held-out query's score is the margin of the closest pair
+of its k best where these are wrong, and 0 where they are right. Errors that components share turn nothing round, nor do
+those of components without weight: a box around the normalisers would charge for both.
 
-All pairs count whose first class is among the first :data:`LARGEST_K`: the margin holds for every k up to that.
+Each k up to :data:`LARGEST_K` has a margin of its own, and the rate holds for each.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ import numpy as np
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Normalisers, added
 from headlong.native import Doubles
-from headlong.previews.calibrated_radii import PLENTY
-from headlong.previews.failure_rates import conformal, enough
+from headlong.previews.failure_rates import conformal, enough, least_margin
 
 CLOSE = 1e-3
 """Within which normalisers of calibration vectors are computed: by a dense pass in float32."""
 TRIED = 256
 """Vectors that shift and scale are taken from."""
 LARGEST_K = 16
-"""The largest k that a margin is learned for."""
-SPARE = 2.0
-"""The margin is as many times the bound: the bound alone fails as often as promised, and a wider one costs few dense reads."""
+"""The largest k that margins are learned for."""
+FOR_IDS, FOR_VALUES = 4, 2
+"""Times the fewest queries that the rates take: of ids most is used up then, and each query reads the layer."""
 SMALLEST = 1e-6
 """A scale below which a component's errors are all alike."""
 
 
 class LearnedWidths(NamedTuple):
-    """``shift``, ``radius [components]``, ``margin``, and the length of the lists that they were learned with."""
+    """``shift``, ``radius [components]``, ``margins [LARGEST_K]``, and the length of the lists that they were learned with."""
 
     shift: Doubles
     radius: Doubles
-    margin: float
+    margins: Doubles
     listed: int
 
     def around(self, look: Normalisers) -> Normalisers:
@@ -54,7 +53,7 @@ class LearnedWidths(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """How often the margin and the radii may fail."""
+    """How often margins and the radii may fail."""
 
     ids: float
     values: float
@@ -67,7 +66,7 @@ class Rates(NamedTuple):
     @property
     def plenty(self) -> int:
         """More of them hardly narrow anything."""
-        return PLENTY * max(enough(self.ids), enough(self.values)) + TRIED
+        return max(FOR_IDS * enough(self.ids), FOR_VALUES * enough(self.values)) + TRIED
 
 
 def learned_widths(parts: MixtureParts, held: Doubles, rates: Rates, count: int) -> LearnedWidths:
@@ -81,18 +80,20 @@ def learned_widths(parts: MixtureParts, held: Doubles, rates: Rates, count: int)
     errors -= shift
     scale = np.maximum(np.quantile(np.abs(errors[:TRIED]), 0.9, axis=0), SMALLEST)
     far = ((np.abs(errors) + unsure) / scale).max(axis=1)[TRIED:]
-    reordered = []
+    scores = np.zeros((len(made) - TRIED, LARGEST_K))
     for n in range(TRIED, len(made)):
         (contexts, prior), (ids, cut, look) = made[n], lists[n]
         box = Normalisers(look.lse + shift, look.radius)
         exponents = parts.exponents(parts.logits(contexts, ids, QueryCost()), prior, box)
         order, edge = np.argsort(-added(exponents), kind="stable"), parts.exponents(cut[:, None], prior, box)
-        reordered.append(reordered_by(np.concatenate([exponents[:, order], edge], axis=1), errors[n], unsure[n]))
-    return LearnedWidths(shift, conformal(far, rates.values) * scale, SPARE * conformal(np.array(reordered), rates.ids), count)
+        scores[n - TRIED] = wrong_by(np.concatenate([exponents[:, order], edge], axis=1), errors[n], unsure[n])
+    margins = np.array([least_margin(column, rates.ids) for column in scores.T])
+    return LearnedWidths(shift, conformal(far, rates.values) * scale, margins, count)
 
 
-def reordered_by(exponents: Doubles, errors: Doubles, unsure: Doubles) -> float:
-    """The largest relative margin of a pair that normalisers off by ``errors``, give or take ``unsure``, turn round.
+def wrong_by(exponents: Doubles, errors: Doubles, unsure: Doubles) -> Doubles:
+    """``[LARGEST_K]``: the relative margin of the closest pair that the k best rest on, where normalisers off by ``errors``,
+    give or take ``unsure``, turn any pair of theirs round; 0 where they turn none.
 
     ``exponents [components, m]``  of classes in the order that the look has them in, the edge of its lists last
     """
@@ -102,6 +103,11 @@ def reordered_by(exponents: Doubles, errors: Doubles, unsure: Doubles) -> float:
     gaps = np.exp(first - unit) - np.exp(last - unit)
     low, high = (np.exp(-errors + sign * unsure)[:, None, None] for sign in (-1, 1))
     least = np.where(gaps > 0, low * gaps, high * gaps).sum(axis=0)
-    size = np.maximum(np.abs(gaps).sum(axis=0), 1e-300)
+    margin = gaps.sum(axis=0) / np.maximum(np.abs(gaps).sum(axis=0), 1e-300)
     later = np.arange(gaps.shape[2]) > np.arange(gaps.shape[1])[:, None]
-    return float(np.max((gaps.sum(axis=0) / size)[later & (least < 0)], initial=0.0))
+    wrong = np.logical_or.accumulate((later & (least < 0)).any(axis=1))
+    nearest = np.where(later, margin, np.inf).min(axis=1)  # of the k-th and all later ones
+    next_one = np.minimum.accumulate(np.append(np.inf, np.diagonal(margin, 1)))[: len(wrong)]  # of neighbours before it
+    found = np.zeros(LARGEST_K)
+    found[: len(wrong)] = np.where(wrong, np.maximum(np.minimum(nearest, next_one), 0.0), 0.0)
+    return found

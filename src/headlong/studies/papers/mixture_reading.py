@@ -97,7 +97,7 @@ def _facts(engine: MixtureEngine) -> dict[str, Any]:
     widths, levels = engine.widths, engine.part.plan.levels
     facts = {"engine": repr(engine), "reason": engine.reason, "first_look": max(stop for _, stop, _ in levels[0].layout)}
     if widths is not None:
-        facts |= {"radius": widths.radius.tolist(), "margin": widths.margin, "list": widths.listed}
+        facts |= {"radius": widths.radius.tolist(), "margins": widths.margins.tolist(), "list": widths.listed}
     return facts
 
 
