@@ -76,6 +76,10 @@ BETS = {
     "any": "by any valid rule", "closer": "the same, closer looks first", "known": "the variance known",
     "error": "error left, of eps",
 }  # fmt: skip
+LOOK_ANSWERS = {
+    "layer": "layer", "batch": "queries a call", "k": "k", "all classes": "radii of all classes", "all classes, wrong": "wrong",
+    "the answer": "radii of the answer", "the answer, wrong": "wrong", "scan": "the scan alone", "rows": "k rows",
+}  # fmt: skip
 PROMISE_TIMES = {
     "promise": "promise", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "share_read": "of float32's bytes",
     "rows": "exact rows", "compile_s": "compile, s", "beside": "beside", "over": "of its time", "bar": "meant",
@@ -191,6 +195,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "promise-failures": plain("promise-failures", FAILURES),
     "promise-kinds": plain("promise-kinds", FAILURES),
     "bets": plain("bets", BETS),
+    "look-answers": plain("look-answers", LOOK_ANSWERS),
     "promise-times": promise_times,
     "growth": plain("growth", GROWTH),
     "adapt": plain("adapt", ADAPT),
