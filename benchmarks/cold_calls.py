@@ -24,7 +24,7 @@ from headlong.bench.settings import Settings
 from headlong.cli import inputs
 from headlong.cli.terminal import bars
 from headlong.costs.machine_load import Neighbours, load_average
-from headlong.report.tables import DENSE, percentile
+from headlong.report.summaries import DENSE, percentile
 
 NAMES = (
     "full", "cascade", "calibrated, ids only", "calibrated, default promise", "calibrated widths, ids but for 0.01",

@@ -11,7 +11,7 @@ from pathlib import Path
 from headlong.bench.measure import read_run
 from headlong.report.page import STYLE, speed_and_misses
 from headlong.report.plots import standalone
-from headlong.report.tables import summaries
+from headlong.report.summaries import summaries
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:

@@ -28,7 +28,7 @@ from headlong.bench import cold, measure
 from headlong.cli import inputs
 from headlong.costs.machine_load import Neighbours, load_average
 from headlong.engines.base import Engine
-from headlong.report.tables import percentile
+from headlong.report.summaries import percentile
 
 K, QUERIES, CALIBRATION = 10, 128, 8192
 TAUGHT = ("query", "calibration")

@@ -9,7 +9,8 @@ from typing import Any
 from tables_records import RESULTS
 
 from headlong.bench.measure import read_run
-from headlong.report.tables import ReportTable, baselines, comparisons, duration, markdown, percent, summaries, times
+from headlong.report.summaries import baselines, summaries
+from headlong.report.tables import ReportTable, comparisons, duration, markdown, percent, times
 
 BESIDE = ("torch fp32", "full", "cascade", "calibrated, ids only", "calibrated, default promise")
 

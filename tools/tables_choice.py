@@ -11,7 +11,8 @@ from headlong.bench.measure import read_run
 from headlong.report import readme
 from headlong.report.page import PICTURE
 from headlong.report.plots import standalone
-from headlong.report.tables import ReportTable, Summary, baselines, markdown, percent, summaries, times
+from headlong.report.summaries import Summary, baselines, summaries
+from headlong.report.tables import ReportTable, markdown, percent, times
 
 TRAINED, SMALL = "bench-wikitext2.json", "bench-ptb-lstm.json"
 MILLION = "bench-synthetic-1000000x256-a1.json"

@@ -9,11 +9,9 @@
 #include <cstdint>
 
 #include "kernels/stored_radii.h"
+#include "kernels/stored_types.h"
 
 namespace headlong {
-
-enum class Kind : int { f32, f16, bf16 };
-constexpr int64_t item_bytes(Kind kind) { return kind == Kind::f32 ? 4 : 2; }
 
 constexpr int64_t kBlock = 64;     // classes of one interleaved block of codes
 constexpr int64_t kReadAhead = 8192;  // bytes: how far ahead codes that are read once, in order, are asked for

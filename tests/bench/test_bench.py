@@ -19,7 +19,8 @@ from headlong.errors import MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, SoftCap
 from headlong.report.advice import remarks
-from headlong.report.tables import comparison, comparisons, summaries, ways
+from headlong.report.summaries import summaries, ways
+from headlong.report.tables import comparison, comparisons
 
 QUICK = Settings(k=4, batches=(1, 8), queries=16, rounds=2, calls=1, seconds=0.0)
 

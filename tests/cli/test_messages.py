@@ -23,7 +23,7 @@ from headlong.errors import OptionError, ShapeError
 from headlong.inspection import inspect
 from headlong.report.advice import MADE_UP, remarks
 from headlong.report.page import speed_and_misses
-from headlong.report.tables import summaries
+from headlong.report.summaries import summaries
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,9 @@ from headlong.report.page import page, speed_and_misses
 from headlong.report.papers import paper_table, verdicts
 from headlong.report.plots import Point, Row, curve, dot_plot, scatter
 from headlong.report.sections import bench_page
+from headlong.report.summaries import agreement, baselines, percentile, summaries, ways, worst_gap
 from headlong.report.tables import (
     ReportTable,
-    agreement,
-    baselines,
     caption,
     comparison,
     comparisons,
@@ -27,13 +26,9 @@ from headlong.report.tables import (
     markdown,
     nats,
     percent,
-    percentile,
     round_duration,
-    summaries,
     times,
     topk_table,
-    ways,
-    worst_gap,
 )
 
 

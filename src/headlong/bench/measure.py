@@ -7,8 +7,8 @@
 In every round each contestant has one turn, in a fresh order: a pause (the threads of others fall asleep), untimed calls
 (its own wake, its data enters the caches, the processor's clock rises again), then timed calls on one batch of queries
 after another. All contestants of a round see the same queries. What a call means is the contestant's business; turning
-times into medians and speed-ups is :mod:`headlong.report`'s. Knows nothing of engines, and does not import NumPy, so that
-:func:`claim_threads` can come before it.
+times into medians and speed-ups is :mod:`headlong.report.summaries`'s. Knows nothing of engines, and does not import NumPy,
+so that :func:`claim_threads` can come before it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headlong.report.tables import Record, Summary, duration, summaries, ways
+from headlong.report.summaries import Record, Summary, summaries, ways
+from headlong.report.tables import duration
 
 MADE_UP = "made up"
 """Where the queries of a run came from, when none were given."""

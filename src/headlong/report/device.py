@@ -15,7 +15,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headlong.report.tables import Record, ReportTable, percent, times
+from headlong.report.summaries import Record
+from headlong.report.tables import ReportTable, percent, times
 
 RIVAL = "torch"
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}

@@ -14,15 +14,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headlong.report.plots import Point, Row, dot_plot, scatter
-from headlong.report.tables import (
-    ReportTable,
-    Summary,
-    duration,
-    nats,
-    percent,
-    round_duration,
-    times,
-)
+from headlong.report.summaries import Summary
+from headlong.report.tables import ReportTable, duration, nats, percent, round_duration, times
 
 COLOURS = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --paper: #fff; --line: #d5dae0; --accent: #1f5fbf;

@@ -11,24 +11,8 @@ from typing import Any
 
 from headlong.report.bars import Bar, bars
 from headlong.report.measured_on import machine
-from headlong.report.tables import (
-    DENSE,
-    TIE,
-    Record,
-    ReportTable,
-    Summary,
-    agreement,
-    baselines,
-    duration,
-    factor_of,
-    nats,
-    percent,
-    share,
-    spread,
-    summaries,
-    times,
-    worst_gap,
-)
+from headlong.report.summaries import DENSE, TIE, Record, Summary, agreement, baselines, share, summaries, worst_gap
+from headlong.report.tables import ReportTable, duration, factor_of, nats, percent, spread, times
 
 CALIBRATED = ("calibrated, ids only", "calibrated, default promise")
 OURS = ("cascade", "calibrated, default promise", "calibrated, ids only")

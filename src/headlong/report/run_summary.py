@@ -5,22 +5,8 @@ from __future__ import annotations
 from headlong.report.bars import Bar, bars
 from headlong.report.measured_on import BUSY
 from headlong.report.page import Figure, Paragraph, Part
-from headlong.report.tables import (
-    DENSE,
-    WAYS,
-    Record,
-    ReportTable,
-    Summary,
-    baselines,
-    caption,
-    duration,
-    factor,
-    nats,
-    percent,
-    summaries,
-    times,
-    ways,
-)
+from headlong.report.summaries import DENSE, WAYS, Record, Summary, baselines, summaries, ways
+from headlong.report.tables import ReportTable, caption, duration, factor, nats, percent, times
 
 OURS = 3
 """Rows of ours."""

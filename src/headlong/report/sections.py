@@ -15,17 +15,8 @@ from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.records import record_tables
 from headlong.report.run_summary import answer
-from headlong.report.tables import (
-    WAYS,
-    ReportTable,
-    comparison,
-    duration,
-    engines,
-    percent,
-    round_duration,
-    summaries,
-    ways,
-)
+from headlong.report.summaries import WAYS, summaries, ways
+from headlong.report.tables import ReportTable, comparison, duration, engines, percent, round_duration
 
 KINDS = ("Speed of every method, layer by layer", "Layers inspected", "Tables of studies", "Other measurements")
 """The groups of a report."""
