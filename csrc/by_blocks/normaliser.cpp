@@ -9,7 +9,7 @@
 //     sum of terms ~ exact + sum b + sum over 1. of weight * (b' - b) + sum over 2. of weight * (term - b'),   weight = 1 or step / u
 //
 // (term - b) / u has a variance near one whatever the query, so one number serves them all: `spend` was bounded on queries that chose
-// nothing else (previews/learned_spends.py). What the blocks that were drawn add to the error was in those bounds, too.
+// nothing else (previews/learned_draw_counts.py). What the blocks that were drawn add to the error was in those bounds, too.
 #include "by_blocks/normaliser.h"
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 // r = sum u / (aim * sum b), which the look has, so that the points are some spend * (r^2 + r). Classes whose gap is wide beside a step are
 // looked at closer; then they are scored, or drawn with a chance of what is left of it over a step. (term - b) / u has a variance
 // near one whatever the query, so one number serves them all: `spend` was bounded on queries that chose nothing else
-// (previews/learned_spends.py). Gaps decide what is read; however they are guessed, the estimate has no bias.
+// (previews/learned_draw_counts.py). Gaps decide what is read; however they are guessed, the estimate has no bias.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

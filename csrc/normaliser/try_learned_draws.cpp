@@ -1,4 +1,4 @@
-// How far a normaliser would be off if more or fewer rows were drawn: what the numbers of previews/learned_spends.py are tried on.
+// How far a normaliser would be off if more or fewer rows were drawn: what the numbers of previews/learned_draw_counts.py are tried on.
 //
 // Thousands of queries, a dozen numbers, several draws of each and two ways to ask would read the layer thousands of times. So all
 // logits of a few queries at once are computed first, in one pass over the rows that also gives their exact normalisers, and what is drawn

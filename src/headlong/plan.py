@@ -144,7 +144,7 @@ TAUGHT = 10
 
 
 class Draws(NamedTuple):
-    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/learned_spends.py``.
+    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/learned_draw_counts.py``.
 
     ``eps``     the promise that they were taught for: calls that ask for another one do without
     ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms, for

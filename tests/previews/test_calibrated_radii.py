@@ -17,7 +17,7 @@ from headlong.engines.base import Engine
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.previews.calibrated_radii import lacking, likely_factor, split, tail_factor
-from headlong.previews.failure_rates import conformal, controlled, enough, least_margin
+from headlong.previews.conformal_bounds import conformal, controlled, enough, least_margin
 from headlong.previews.prefix import tail_of
 from headlong.previews.whitening import whiten
 from oracle import truth

@@ -16,7 +16,7 @@ import numpy as np
 from headlong.arrays import Array
 from headlong.errors import OptionError
 from headlong.native import Doubles
-from headlong.previews.failure_rates import conformal, enough
+from headlong.previews.conformal_bounds import conformal, enough
 from headlong.previews.whitening import Basis, pieces
 
 QUERIES_AT_ONCE = 1024

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headlong.costs import Costs
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.learned_spends import first_spend
+from headlong.previews.learned_draw_counts import first_spend
 from headlong.promise import Promise
 
 SET_UP = (8, 2)

@@ -17,7 +17,7 @@ from headlong.engines.mixture.ranking import ahead
 from headlong.engines.mixture.widths import LARGEST_K, wrong_by
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.mixture import MixtureLayer
-from headlong.previews.failure_rates import least_margin
+from headlong.previews.conformal_bounds import least_margin
 from oracle import check_topk, check_within
 
 Doubles = NDArray[np.float64]

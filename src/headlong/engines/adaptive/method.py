@@ -30,7 +30,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Dense, Plan
 from headlong.previews.calibrated_radii import reach, split
-from headlong.previews.failure_rates import conformal
+from headlong.previews.conformal_bounds import conformal
 from headlong.promise import Promise
 
 

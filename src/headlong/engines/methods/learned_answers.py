@@ -2,7 +2,7 @@
 
     loss(q, k, f) = any of the k best that the search with radii times f finds is wrong
     for each k of ASKED the least f before the first, from the largest on, whose losses do not show a rate of at most delta
-    (failure_rates.controlled)
+    (conformal_bounds.controlled)
 
 Bounds that are too low for some class do no harm where the class is not among the best, or is found beside another. A call for
 another k is answered by the next larger k of ASKED: its first k are right where all of them are. Some queries choose which
@@ -20,7 +20,7 @@ from headlong.arrays import Array
 from headlong.engines.checking import tied
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.failure_rates import controlled, enough
+from headlong.previews.conformal_bounds import controlled, enough
 from headlong.previews.int8 import logits_of
 
 ASKED = (1, 10, 64)

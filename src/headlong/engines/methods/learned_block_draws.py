@@ -17,7 +17,7 @@ from headlong.native import Doubles
 from headlong.plan import Blocks, Draws, Plan
 from headlong.previews.blocks.choice import LESS, look_bytes
 from headlong.previews.int8 import logits_of
-from headlong.previews.learned_spends import Trial, first_spend, learned_spends
+from headlong.previews.learned_draw_counts import Trial, first_spend, learned_spends
 from headlong.promise import Promise
 
 CLOSE = 100

@@ -19,7 +19,7 @@ from headlong.links import Link
 from headlong.native import Doubles
 from headlong.plan import TAUGHT, Draws, Plan
 from headlong.previews.int8 import logits_of
-from headlong.previews.learned_spends import Trial, first_spend, learned_spends
+from headlong.previews.learned_draw_counts import Trial, first_spend, learned_spends
 from headlong.promise import Promise
 
 JUDGES, CHOOSERS = 8, 256

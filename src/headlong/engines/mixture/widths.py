@@ -6,7 +6,7 @@
     |e_k| <= radius_k for all k at once, but for ``rate``                            what log-probabilities may be off
     the k best stand as L^ + shift has them where its closest pair has     |sum_k d_k| >= margin_k * sum_k |d_k|
     loss(q, k, margin) = they stand, and are not the k best of the exact normalisers in their order
-    margin_k = the least that keeps the loss at ``rate``                   (failure_rates.controlled)
+    margin_k = the least that keeps the loss at ``rate``                   (conformal_bounds.controlled)
 
 The estimate of a sum of 30,000 terms is a hundred times better than the sum of their radii says, but only queries can say
 so. Margins are learned in the decision's own units, from the answer: a held-out query's score is the margin of the closest pair
@@ -25,7 +25,7 @@ import numpy as np
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Normalisers, added
 from headlong.native import Doubles
-from headlong.previews.failure_rates import conformal, enough, least_margin
+from headlong.previews.conformal_bounds import conformal, enough, least_margin
 
 CLOSE = 1e-3
 """Within which normalisers of calibration vectors are computed: by a dense pass in float32."""

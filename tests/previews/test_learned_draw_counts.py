@@ -12,8 +12,8 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
-from headlong.previews.failure_rates import controlled
-from headlong.previews.learned_spends import AROUND, LEAST, LEAST_SPEND, TRIES, Trial, learned_spends
+from headlong.previews.conformal_bounds import controlled
+from headlong.previews.learned_draw_counts import AROUND, LEAST, LEAST_SPEND, TRIES, Trial, learned_spends
 from oracle import truth
 from plans import decaying
 

@@ -3,7 +3,7 @@
     n = spend * (r^2 + r) rows,   r = sum u / (eps * sum)    one number ``spend`` for all queries that are asked in one way
     L(q, spend, way) = the share of query q's samples with |estimate - lse| > eps, asked in this way
     the least spend before the first of those tried, from the dearest on, whose L does not show a rate of at most delta
-    (failure_rates.controlled), for each way by itself
+    (conformal_bounds.controlled), for each way by itself
 
 ``csrc/normaliser/by_learned_draws.cpp`` draws them. Other queries say which spends are tried and what is typical of a radius.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headlong.native import Doubles
-from headlong.previews.failure_rates import allowed, controlled, enough
+from headlong.previews.conformal_bounds import allowed, controlled, enough
 
 AROUND = (2.2, 1.5, 1.3, 1.2, 1.12, 1.06, 1.0, 0.94, 0.88, 0.82, 0.76, 0.7, 0.64, 0.58)
 """What is tried, in units of the spend that errors normal for each query would take."""
