@@ -1,6 +1,7 @@
 """Kernel density beside scikit-learn's tree: a million points in 16 dimensions, narrow to wide bandwidths, one run.
 
     python benchmarks/density.py OUT.json [BANDWIDTH ...]       rows of other bandwidths stay in the file
+    python benchmarks/density.py OUT.json few                   the same in two and three dimensions
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headlong.layers.density import log_density, storage_error
 
 THREADS, COUNT, EPS, DELTA = 2, 1_000_000, 0.05, 0.01
 DIM, BANDWIDTHS = 16, (0.25, 0.5, 1.0, 2.0, 4.0)
+FEW, NARROW = (2, 3), (0.03, 0.2)
 QUERIES, CALIBRATION, SECONDS = 40, 4096, 1.5
 
 
@@ -102,10 +104,14 @@ def compared(bandwidths: tuple[float, ...], dim: int = DIM) -> list[dict[str, An
     return [{"dim": dim, **one} for one in rows]
 
 
-def main(out: Path, *asked: float) -> None:
-    known = json.loads(out.read_text(encoding="utf-8"))["rows"] if asked and out.exists() else []
-    rows = [row for row in known if row["bandwidth"] not in asked] + compared(asked or BANDWIDTHS)
-    rows.sort(key=lambda row: float(row["bandwidth"]))
+def main(out: Path, *asked: str) -> None:
+    if asked == ("few",):
+        rows = [row for dim in FEW for row in compared(NARROW, dim)]
+    else:
+        widths = tuple(map(float, asked))
+        known = json.loads(out.read_text(encoding="utf-8"))["rows"] if asked and out.exists() else []
+        rows = [row for row in known if row["bandwidth"] not in widths] + compared(widths or BANDWIDTHS)
+        rows.sort(key=lambda row: float(row["bandwidth"]))
     facts = {"points": COUNT, "eps": EPS, "delta": DELTA}
     lines = ",\n".join(json.dumps(one) for one in rows)
     text = f'{{"facts": {json.dumps(facts)},\n"environment": {json.dumps(environment(THREADS))},\n"rows": [\n{lines}\n]}}\n'
@@ -116,4 +122,4 @@ if __name__ == "__main__":
     claim_threads(THREADS)
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
-    main(Path(sys.argv[1]), *map(float, sys.argv[2:]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

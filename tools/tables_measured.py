@@ -188,6 +188,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
     "adaptive-questions": plain("adaptive-questions", QUESTIONS),
     "kernel-density": plain("kernel-density", DENSITY),
+    "kernel-density-few": plain("kernel-density-few", {"dim": "D", **DENSITY}),
     "sampling-step": plain("sampling-step", STEP),
     "masks": plain("masks", MASKS),
     "cold-calls": plain("cold-calls", COLD),

@@ -111,6 +111,7 @@ class DirectCall {
         set(numbers, "affine", reader_.affine);
         set(numbers, "batch", reader_.blocks_batch);
         set(numbers, "most", reader_.blocks_most);
+        set(numbers, "together", reader_.blocks_together);
         set(numbers, "sure", reader_.sure);
         set(numbers, "every", reader_.every);
         set(numbers, "least", reader_.least);

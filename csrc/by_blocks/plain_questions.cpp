@@ -45,9 +45,8 @@ std::vector<Scored> nucleus_of(const SearchResult& found, double top_p, double s
 
 }  // namespace
 
-// Large batches, and a vector of another size than all that radii were learned from, which then say nothing of it.
-bool Reader::densely(const double* rows, int64_t count) const {
-    if (static_cast<double>(count) > dense) return true;
+// Whether a vector is of another size than all that radii were learned from, which then say nothing of it.
+bool Reader::unlike(const double* rows, int64_t count) const {
     if (seen.first <= 0 && seen.second == kInf) return false;
     const int64_t dim = executor->dim;
     for (int64_t q = 0; q < count; ++q) {
@@ -59,9 +58,14 @@ bool Reader::densely(const double* rows, int64_t count) const {
     return false;
 }
 
+// Those, and large batches: they share a dense pass, but no look at all classes. Ids that blocks find are no such look.
+bool Reader::densely(const double* rows, int64_t count) const {
+    return static_cast<double>(count) > dense || unlike(rows, count);
+}
+
 // Null where blocks are not worth their while, or were learned for fewer than k.
 const Reader::Choice* Reader::search_for(int64_t count, int64_t k) const {
-    if (count > blocks_batch || k > blocks_most) return nullptr;
+    if (k > (count <= blocks_batch ? blocks_most : blocks_together)) return nullptr;
     const auto here = std::find_if(searches.begin(), searches.end(), [&](const Choice& one) { return one.first == 0 || k <= one.first; });
     return here == searches.end() ? nullptr : &*here;
 }
@@ -74,10 +78,10 @@ bool Reader::by_draws(int64_t count, const Question& question) const {
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
     const bool dense_only = densely(rows, count);
     if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
-    const Choice* here = dense_only || !(question.eps >= least) ? nullptr : search_for(count, question.k);
+    const bool ids_alone = std::isinf(question.eps), searched = ids_alone ? !unlike(rows, count) : !dense_only && question.eps >= least;
+    const Choice* here = searched ? search_for(count, question.k) : nullptr;
     if (here == nullptr) return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
     const int64_t dim = executor->dim, vocab = executor->vocab, wanted = std::max(question.k, here->first);
-    const bool ids_alone = std::isinf(question.eps);
     const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine.first, vocab);
     const std::vector<SearchResult> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads, reach);
     std::vector<Answer> answers(count);
@@ -92,7 +96,7 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
     if (!every) return {};
     Scratch<double> some(left.size() * dim);
     for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * dim, dim, some.data() + i * dim);
-    std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, !sure);
+    std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, dense_only || !sure);
     for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = std::move(others[i]);
     return answers;
 }
@@ -112,7 +116,7 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const Samp
                                    std::vector<Draw>* draws) const {
     const bool dense_only = densely(rows, count);
     std::vector<Answer> answers;
-    if (!dense_only && draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
+    if (!unlike(rows, count) && draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
     if (!dense_only && draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
     const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
     if (!dense_only && samples && plain && every && search_for(count, 1) != nullptr)

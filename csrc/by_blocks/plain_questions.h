@@ -17,7 +17,8 @@ struct Reader {
     std::vector<std::pair<int64_t, const Blocks*>> searches;
     std::pair<double, double> affine{1, 0};     // the link of a layer with blocks
     double dense = kInf;                        // batches beyond it are read densely
-    int64_t blocks_batch = 0, blocks_most = 0;  // the batches and k that blocks take
+    int64_t blocks_batch = 0, blocks_most = 0;  // the batches and k that blocks take,
+    int64_t blocks_together = 0;                // and k of larger batches
     bool sure = true;                           // whether the blocks' bounds hold for every query
     bool every = true;                          // whether the executor knows all classes, so that it may answer what blocks do not
     double least = kInf;                        // the eps from which blocks find normalisers
@@ -35,6 +36,7 @@ struct Reader {
     using Choice = std::pair<int64_t, const Blocks*>;
 
     bool by_draws(int64_t count, const Question& question) const;
+    bool unlike(const double* rows, int64_t count) const;
     bool densely(const double* rows, int64_t count) const;
     const Choice* search_for(int64_t count, int64_t k) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,

@@ -185,8 +185,7 @@ class Blocks(NamedTuple):
     ``factor``        of the lengths of the segments: 1, or less where that was learned
     ``answers`` ``(k, factor)`` with k rising: those that were learned for the k best to be right, for no more than the last
                 k and for no other set of classes; () where ``factor`` holds for every class
-    ``batch``   queries at once that are searched for one by one; more of them look at all classes together
-    ``most``          classes that may be asked for at once: more of them open more blocks
+    ``most``          classes that ``batch`` queries at once may be asked for, ``together`` those that more queries may
     ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
@@ -216,6 +215,7 @@ class Blocks(NamedTuple):
     rays: Rays | None = None
     draws: Draws | None = None
     samples: bool = False
+    together: int = 0
 
 
 class Plan(NamedTuple):

@@ -27,7 +27,7 @@ from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.checks import real
 from headlong.dtypes import UNIT
-from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k
+from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k, unlike
 from headlong.engines.by_blocks import BlockReader
 from headlong.engines.checking import normalised
 from headlong.engines.class_masks import check_some_left
@@ -82,7 +82,7 @@ class Engine(Changeable, Common):
         )
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         if plan.blocks is not None:
-            self._executor = BlockReader(layer, plan.blocks, plan.dense.share, self._executor)
+            self._executor = BlockReader(layer, plan, self._executor)
         self._path = f"{method.name}/{self._executor.isa}"
         self._direct = direct(self._executor, layer.link, plan, promise, self._chance, threads, self._path)
 
@@ -221,6 +221,9 @@ class Engine(Changeable, Common):
     def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
         """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
         plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond))
+        if plan.blocks is not None and math.isfinite(beyond):  # all rows, not those that blocks leave
+            few = int(min(beyond, plan.blocks.batch))
+            plan = plan._replace(blocks=plan.blocks._replace(batch=few, together=0))
         return Engine(
             self.layer, self.method, plan, self.norms, self.promise,
             threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason, stamp=self._stamp,
@@ -249,15 +252,7 @@ class Engine(Changeable, Common):
         return proved if self.promise.delta_ids == 0 else np.asarray(proved & dense)
 
     def _dense(self, asked: Asked) -> bool:
-        return len(asked.hidden) > self.plan.dense.batch or self._unlike(asked.hidden)
-
-    def _unlike(self, hidden: Doubles) -> bool:
-        """Whether a vector is of another size than all that radii were learned from, which then say nothing of it."""
-        if self.plan.seen is None:
-            return False
-        shortest, longest = self.plan.seen
-        lengths = np.sqrt(np.einsum("ij,ij->i", hidden, hidden))
-        return bool(((lengths < shortest) | (lengths > longest)).any())
+        return len(asked.hidden) > self.plan.dense.batch or unlike(asked.hidden, self.plan.seen)
 
     def _listed(self, asked: Asked) -> ListedClasses:
         assert asked.mask is not None

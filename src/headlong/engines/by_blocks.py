@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
+from headlong.engines.arguments import unlike
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
 from headlong.engines.reference.block_samples import Rule, samples
 from headlong.engines.reference.blocks import BlockSearch
@@ -30,7 +31,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
 from headlong.links import Link
 from headlong.native import Doubles, Mask
-from headlong.plan import Blocks
+from headlong.plan import Plan
 
 Answer = tuple[NDArray[Any], ...]
 Ids = NDArray[np.int64]
@@ -47,8 +48,12 @@ class BlockReader:
     ``sure``  whether bounds hold for every query; where they were learned, a query that is given up is read densely
     """
 
-    def __init__(self, layer: Layer, blocks: Blocks, share: float, beneath: native.Executor) -> None:
-        self.beneath, self.batch, self.most, self.vocab = beneath, blocks.batch, blocks.most, layer.vocab
+    def __init__(self, layer: Layer, plan: Plan, beneath: native.Executor) -> None:
+        assert plan.blocks is not None
+        blocks, share = plan.blocks, plan.dense.share
+        self.crossover, self.seen = plan.dense.batch, plan.seen
+        self.batch, self.most, self.together = blocks.batch, blocks.most, blocks.together
+        self.beneath, self.vocab = beneath, layer.vocab
         self.link: Link = layer.link
         self.sure = blocks.factor == 1.0
         level = native.isa()
@@ -82,19 +87,22 @@ class BlockReader:
         drawn = self._drawn(hidden, k, eps, mask, dense, threads, delta, seed)
         if drawn is not None:
             return drawn
-        if eps < self.least or dense or not self.takes(len(hidden), k, mask):
+        searched = self._alone(hidden, dense) if math.isinf(eps) else not dense
+        if eps < self.least or not searched or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         if not math.isinf(eps):
             assert self.affine is not None
             found = self.searches[0][1].within(self.capsule, hidden, k, mask, threads, *self.affine, eps)
-            return found if found[5].all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
+            return found if found[5].all() else self._finished(found, hidden, k, eps, mask, dense, threads, delta, seed)
         wide, search = self._for(k)
         if self.native:  # one call from the vectors to the answer
             assert self.affine is not None
             *answer, all_done = search.answer(hidden, wide, mask, threads, *self.affine)
             if wide > k:
                 answer[:3] = (np.ascontiguousarray(part[:, :k]) for part in answer[:3])
-            return tuple(answer) if all_done else self._finished(tuple(answer), hidden, k, eps, mask, threads, delta, seed)
+            if all_done:
+                return tuple(answer)
+            return self._finished(tuple(answer), hidden, k, eps, mask, dense, threads, delta, seed)
         ids, logits, rows, read, _, done = search.topk(hidden, wide, mask, threads)
         ids, logits = ids[:, :k], logits[:, :k]
         exponents = self.link(logits) if k else logits
@@ -102,7 +110,7 @@ class BlockReader:
         log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
         count = len(hidden)
         answer = (logits, ids, log_probs, lse, np.full(count, np.inf), done, rows, read, np.zeros(count, bool))
-        return answer if done.all() else self._finished(answer, hidden, k, eps, mask, threads, delta, seed)
+        return answer if done.all() else self._finished(answer, hidden, k, eps, mask, dense, threads, delta, seed)
 
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
@@ -125,12 +133,14 @@ class BlockReader:
         return native.topk_by_block_draws(self.capsule, self.searches[0][1].capsule, hidden, k, eps, threads, delta, seed)
 
     def _finished(
-        self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int
-    ) -> Answer:
+        self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float,
+        seed: int,
+    ) -> Answer:  # fmt: skip
         """The queries that the search gave up, by the executor beneath."""
         left = np.flatnonzero(~answer[5])
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
-        part = self.beneath.topk(np.ascontiguousarray(hidden[left]), k, eps, own, not self.sure, threads, delta, seed)
+        rest = np.ascontiguousarray(hidden[left])
+        part = self.beneath.topk(rest, k, eps, own, dense or not self.sure, threads, delta, seed)
         for whole, more in zip(answer, part, strict=True):
             whole[left] = more
         return answer
@@ -141,7 +151,7 @@ class BlockReader:
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
         count = top_k or FIRST_ASKED * (min_p > 0 and top_p == 1)
-        if count and not dense and self.takes(len(hidden), count, mask):
+        if count and self._alone(hidden, dense) and self.takes(len(hidden), count, mask):
             filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
             found = self._kept(hidden, filters, count, mask, threads)
             if found is not None:
@@ -207,10 +217,14 @@ class BlockReader:
             return k, self.searches[0][1]
         return next((most, search) for most, search in self.searches if k <= most)
 
+    def _alone(self, hidden: Doubles, dense: bool) -> bool:
+        """Whether ids alone may be searched for: large batches share a dense pass, but no search is a look at all classes."""
+        return not dense or (len(hidden) > self.crossover and not unlike(hidden, self.seen))
+
     def takes(self, batch: int, k: int, mask: Mask = None) -> bool:
         """Whether blocks are worth their while; bounds that were learned for the answer are about the best of all classes."""
         known = not self.learned or (mask is None and k <= self.searches[-1][0])
-        return batch <= self.batch and 0 < k <= self.most and known
+        return 0 < k <= (self.most if batch <= self.batch else self.together) and known
 
     def _kept(
         self, hidden: Doubles, filters: Filters, count: int, mask: Mask, threads: int

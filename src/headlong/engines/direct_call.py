@@ -68,7 +68,8 @@ def direct_search(
 
 
 def _of_blocks(reader: BlockReader) -> dict[str, Any]:
-    return {"affine": reader.affine, "batch": reader.batch, "most": reader.most, "edge": EDGE, "first": FIRST_ASKED}
+    sizes = {"batch": reader.batch, "most": reader.most, "together": reader.together}
+    return sizes | {"affine": reader.affine, "edge": EDGE, "first": FIRST_ASKED}
 
 
 def _bound(

@@ -11,11 +11,13 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.costs import BUILT_IN, Costs, settled
+from headlong.engines.base import Engine
 from headlong.plan import Blocks, Plan
 from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.choice import BATCH, EVERY, Counted, looked, searched, sooner, worth
+from headlong.previews.blocks.choice import BATCH, Counted, looked, searched, sooner, worth
 
 SHARE = 0.25
+SCANS_ARE_DEAR = BUILT_IN._replace(memory=1.0, cache=1.0, product=1.0)
 
 
 def around_centres(vocab: int = 6000, dim: int = 64) -> tuple[hl.Layer, np.ndarray]:
@@ -48,13 +50,12 @@ def test_what_a_search_and_a_look_read_is_counted(subject: Any) -> None:
 def test_dear_places_speak_for_the_look_and_dear_scans_for_blocks(subject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, plan, blocks, hidden = subject
 
-    def taken(costs: Costs) -> tuple[int, int]:
+    def taken(costs: Costs) -> tuple[int, int, int]:
         monkeypatch.setattr(block_choice, "here", lambda: costs)
         return worth(layer, plan, blocks, hidden, SHARE)
 
-    scans_are_dear = BUILT_IN._replace(memory=1.0, cache=1.0, product=1.0)
-    assert taken(scans_are_dear)[0] >= 64
-    assert taken(scans_are_dear)[1] == EVERY
+    assert taken(SCANS_ARE_DEAR)[0] >= 64
+    assert taken(SCANS_ARE_DEAR)[2] >= 16
     assert taken(BUILT_IN._replace(row=1e4, gathered=50.0, level=0.0, product=1e-4))[0] == 0
 
 
@@ -65,6 +66,42 @@ def test_one_search_is_one_threads(subject: Any) -> None:
     look = Counted(8e5, 0.0, 10.0)
     assert sooner(layer, plan, search, look, 1, spent[1]) and not sooner(layer, plan, search, look, 1, spent[64])
     assert sooner(layer, plan, search, look, BATCH, spent[1]) == sooner(layer, plan, search, look, BATCH, spent[64])
+
+
+def test_dear_looks_at_all_classes_are_no_dear_dense_pass(subject: Any) -> None:
+    layer, plan, *_ = subject
+    plan = plan._replace(dense=plan.dense._replace(batch=4))  # more queries share a dense pass over a layer as small
+    dense = BUILT_IN.product * layer.weight.size / plan.dense.code_product
+    look = Counted(1e9, 1e9, 10.0)
+    assert sooner(layer, plan, Counted(0.0, 0.1 * dense / BUILT_IN.gathered, 0.0), look, BATCH, BUILT_IN)
+    assert not sooner(layer, plan, Counted(0.0, 2 * dense / BUILT_IN.gathered, 0.0), look, BATCH, BUILT_IN)
+
+
+@pytest.mark.parametrize("promise", [{}, {"delta_ids": 0.05, "over": {"query", "calibration"}}])
+def test_a_batch_over_a_small_layer_is_searched_for_where_one_query_is(promise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_choice, "here", lambda: SCANS_ARE_DEAR)
+    layer, hidden = around_centres()
+    made: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden[:400], **promise)
+    blocks, dense = made.plan.blocks._replace(most=64, batch=2, together=16), made.plan.dense._replace(batch=4)
+    plan = made.plan._replace(blocks=blocks, dense=dense)
+    engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
+    few, more = engine.topk(asked, 16), engine.topk(asked, 17)
+    assert not few.cost.dense.any() and more.cost.dense.all()
+    np.testing.assert_array_equal(few.ids[:, 0], more.ids[:, 0])
+    masked = engine.topk(asked, 16, exclude=np.arange(40))
+    assert masked.cost.dense.all() == bool(promise)  # bounds that were learned for answers know no masks
+    assert not engine.sample(asked, top_k=10, seed=1).cost.dense.any()
+    other = engine.reading_densely(4)
+    assert other.topk(asked, 16).cost.dense.all() and other.sample(asked, top_k=10, seed=1).cost.dense.all()
+    if promise:  # bounds that were learned say nothing of vectors of another size
+        assert all(engine.topk(size * asked, 5).cost.dense.all() for size in (1e-3, 1e3))
+
+
+def test_layers_of_two_thousand_classes_may_have_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_choice, "here", lambda: SCANS_ARE_DEAR)
+    layer, hidden = around_centres(2000)
+    engine: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden)
+    assert engine.plan.blocks is not None
 
 
 def test_searches_that_are_given_up_count_for_the_look(subject: Any) -> None:

@@ -53,7 +53,7 @@ LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
 WORTH_SHARING = 128
 """Dimensions from which turning a row takes longer than coding it."""
-MANY = 4096
+MANY = 1024
 """Classes below which a look at all of them is short."""
 FEW = 4
 """Bits of every coordinate where radii over the rotation are allowed and no vectors say where the energy is."""
@@ -146,7 +146,7 @@ class Cascade(Method):
             half = len(vectors)
             assert calibration is not None
             blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
-        most, batch = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+        most, batch, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
         if most <= 1 and not self.blocks:
             return plan
@@ -156,7 +156,8 @@ class Cascade(Method):
             half = len(calibration) // 2
             halves = calibration[:half], calibration[half:]
             blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, halves, DENSE_SHARE, threads)
-        return plan._replace(blocks=blocks._replace(most=most if queries is None else min(most, ASKED[-1]), batch=batch))
+        most = most if queries is None else min(most, ASKED[-1])
+        return plan._replace(blocks=blocks._replace(most=most, batch=batch, together=min(together, most)))
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool

@@ -33,8 +33,8 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     blocks = blocks_of(layer, basis, threads) if rays is None else rays
     every = plan.blocks.most >= int(np.count_nonzero(plan.blocks.order >= 0))
     most = layer.vocab if every else plan.blocks.most
-    batch, least, samples = plan.blocks.batch, plan.blocks.least, plan.blocks.samples
-    return again._replace(blocks=blocks._replace(batch=batch, most=most, least=least, samples=samples))
+    batch, least, samples, together = plan.blocks.batch, plan.blocks.least, plan.blocks.samples, plan.blocks.together
+    return again._replace(blocks=blocks._replace(batch=batch, most=most, together=together, least=least, samples=samples))
 
 
 def basis_in(plan: Plan) -> Basis | None:

@@ -81,6 +81,8 @@ def samples(
         found = search.one(vector, SEEDS, there, race)
         races.append(race)
         done.append(found.done and bool((race.won >= 0).all()))
-    ids, logits, best = (np.array([getattr(race, name) for race in races]) for name in ("won", "z", "best"))
-    rows, read = np.array([race.rows for race in races]), np.array([race.bytes for race in races])
-    return ids, logits, best, rows, read, np.array(done)
+    shape = len(hidden), rule.n  # of no rows, too
+    ids = np.array([race.won for race in races], np.int64).reshape(shape)
+    logits, best = (np.array([getattr(race, name) for race in races], np.float64).reshape(shape) for name in ("z", "best"))
+    rows, read = np.array([race.rows for race in races], np.int64), np.array([race.bytes for race in races], np.float64)
+    return ids, logits, best, rows, read, np.array(done, bool)

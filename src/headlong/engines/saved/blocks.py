@@ -40,6 +40,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "closer_shared": list(blocks.closer_shared),
         "factor": blocks.factor,
         "batch": blocks.batch,
+        "together": blocks.together,
         "most": blocks.most,
         "answers": [list(pair) for pair in blocks.answers],
         "least": blocks.least if math.isfinite(blocks.least) else 0.0,
@@ -92,6 +93,7 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
+        together=_count(record.get("together", 0), vocab),
         answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf,
         rays=rays, draws=read_draws(record.get("draws"), 2), samples=record.get("samples") is True, **more,
     )  # fmt: skip

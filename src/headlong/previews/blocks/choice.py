@@ -4,6 +4,8 @@
                        + rows * (threads * row + gathered * a row's bytes)                        a search is one thread's
     ns of a look    =  call + passes + bytes of every class + the same of the classes that are looked at closer, and of rows
                        + in a batch narrowed * classes                                         which no query shares
+    ns of a dense pass, which larger batches share over a small layer
+                        =  call + a product for every number + k (1 + log(classes / k)) that are better than all before
 
 Both are those of a call after another, half of whose bytes are in the caches: between a loop and cold calls.
 """
@@ -104,14 +106,14 @@ class Counted(NamedTuple):
     again: float = 0.0
 
 
-def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
-    """``most, batch``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on some
-    vectors (0: none), and how many queries at once."""
+def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int, int]:
+    """``most, batch, together``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on
+    some vectors (0: none), for how many queries at once, and the largest for more of them."""
     if native.isa() == native.REFERENCE:
-        return min(ASKED[1], layer.vocab), FEW  # it is asked for to be read, not to be fast
-    most, batch, costs = 0, FEW, here()
+        return min(ASKED[1], layer.vocab), FEW, 0  # it is asked for to be read, not to be fast
+    most, together, costs = 0, 0, here()
     if not plan.levels:
-        return most, batch
+        return most, FEW, together
     for k in ASKED:
         if k > layer.vocab:
             break
@@ -124,17 +126,25 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
             if not sooner(layer, plan, found, look, 1, costs):
                 break
         most = k
-        if k == ASKED[1] and sooner(layer, plan, found, look, BATCH, costs):
-            batch = EVERY
-    return most, batch
+        dense = plan.dense.batch < BATCH  # which costs little more for a larger k: each is asked for
+        if k == ASKED[1] or (together and dense):
+            other = look._replace(rows=k) if dense else look
+            together = k if sooner(layer, plan, found, other, BATCH, costs) else together
+        elif together:
+            together = k
+    return most, EVERY if together == most > 0 else FEW, together
 
 
 def sooner(layer: Layer, plan: Plan, search: Counted, look: Counted, batch: int, costs: Costs) -> bool:
-    """Whether the search is over before the look is, for one query of ``batch``."""
+    """Whether the search is over before the look is, or a dense pass where a ``batch`` takes that, for one query of it."""
     row, alone = layer.dim * layer.weight.itemsize, costs.threads if batch == 1 else 1
     asked = alone * costs.row + costs.gathered * row
     searching = costs.call / batch + min(alone, MOST_STREAMS) * costs.memory * search.every / batch
     searching += alone * costs.gathered * search.opened + asked * search.rows
+    if batch > plan.dense.batch:
+        products = layer.weight.size * costs.product / plan.dense.code_product
+        better = look.rows * (1 + math.log(max(1.0, layer.vocab / max(1.0, look.rows))))
+        return searching <= SHORTER * (costs.call / batch + products + asked * better) * (1 - search.again)
     products = look.every * costs.product
     looking = costs.call / batch + max(scanned(look.every, costs) / batch, products)
     if plan.rotation is not None:
