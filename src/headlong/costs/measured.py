@@ -1,4 +1,4 @@
-"""The terms on this machine: a few short trials of the native kernels, some fifty milliseconds in all.
+"""The terms on this machine: a few short trials of the native kernels, a fraction of a second in all.
 
     terms = terms_of(times),   times the least of several runs, of one measurement or of many
 

@@ -1,4 +1,4 @@
-"""How narrow a search's radii may be made when only the answer has to be right, learned from queries: blocks, looks, races.
+"""How narrow a search's radii may be made when only the answer has to be right, learned from queries: blocks and races.
 
     loss(q, k, f) = any of the k best that the search with radii times f finds is wrong
     for each k of ASKED the least f before the first, from the largest on, whose losses do not show a rate of at most delta
