@@ -13,7 +13,7 @@ What is asked are the vectors that are left of 16,000 when ``--calibration`` of 
     a mixture                   top-10 ids but for 0.01, of three softmaxes made of the layer's rows; in their order
     a screen                    the ten best are not all behind it, but for the rate that it found on vectors of its own
 
-Failures, limits and vectors are those of ``benchmarks/promises.py``. A kind that the file has is not counted again. No clock.
+``--draw``: other vectors of the same 16,000 and more calibrate. Failures, limits and vectors are those of ``benchmarks/promises.py``. A kind that the file has is not counted again. No clock.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
         vectors = np.concatenate([np.asarray(inputs.hidden(source)) for source in asked.hidden])
         layers = {asked.name: (inputs.layer(asked.layer), vectors)}
     for name, (layer, vectors) in layers.items():
-        every = np.random.default_rng(0).permutation(vectors)[: CALIBRATION + COUNT].astype(np.float32)
+        every = np.random.default_rng(asked.draw).permutation(vectors)[: CALIBRATION + COUNT].astype(np.float32)
         some = every[asked.calibration :]
         yield Case(name, layer, every[: asked.calibration], some, exact(layer, some, K), asked.threads)
 
@@ -208,6 +208,7 @@ def main() -> None:
     parser.add_argument("layer", nargs="?", default="")
     parser.add_argument("hidden", nargs="*")
     parser.add_argument("--calibration", type=int, default=CALIBRATION, help="vectors that calibrate")
+    parser.add_argument("--draw", type=int, default=0, help="which vectors calibrate and which are asked: rows of their own")
     parser.add_argument("--made", action="store_true", help="the recommender's layer that benchmarks/blocks.py makes")
     parser.add_argument("--only", default="", help="kinds with these words in their names")
     parser.add_argument("--threads", type=int, default=1)
@@ -217,8 +218,9 @@ def main() -> None:
     done = {(one["layer"], one["promise"]) for one in known}
     for case in cases(asked):
         for kind, counted in KINDS.items():
-            if asked.only in kind and (case.name, kind) not in done:
-                write(counted(case, kind), asked.json, asked.threads)
+            named = f"{kind}, draw {asked.draw}" if asked.draw else kind
+            if asked.only in kind and (case.name, named) not in done:
+                write(counted(case, named), asked.json, asked.threads)
 
 
 if __name__ == "__main__":

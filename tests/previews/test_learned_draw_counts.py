@@ -20,11 +20,12 @@ from plans import decaying
 
 def test_the_least_that_keeps_the_rate_is_taken() -> None:
     losses = np.zeros((99, 4))
-    losses[:1, 2] = 1.0  # one of 99 fails, and may by chance have been 1.5: (1.5 + 1) / 100
-    losses[:4, 3] = 1.0  # (4 + 0.5 * 2 + 1) / 100
-    assert controlled(losses, 0.025) == 2
-    assert controlled(losses, 0.06) == 3
-    assert controlled(losses, 0.0249) == 1
+    losses[:1, 2] = 1.0  # one of 99 fails, and may by chance have been 2.645: (2.645 + 1) / 100
+    losses[:4, 3] = 1.0  # (4 + 1.645 * 2 + 1) / 100
+    assert controlled(losses, 0.0365) == 2
+    assert controlled(losses, 0.083) == 3
+    assert controlled(losses, 0.0364) == 1
+    assert controlled(np.full((99, 1), 0.04), 0.0565) == 0, "(3.96 + 1.645 * 0.398 + 1) / 100: parts that are alike say more"
     assert controlled(losses, 0.0099) is None, "99 rows cannot show less than one in a hundred"
 
 
@@ -33,7 +34,7 @@ def test_a_cheaper_number_is_no_safer_than_a_dearer_one() -> None:
     losses = np.zeros((999, 3))
     losses[:9, 1] = 1.0
     assert controlled(losses, 0.005) == 0
-    assert controlled(losses, 0.014) == 2
+    assert controlled(losses, 0.015) == 2
 
 
 @pytest.mark.parametrize("delta", [0.2, 0.05])

@@ -2,7 +2,7 @@
 
     sure          |<B_i[tail], x'[tail]>| <= ‖B_i[tail]‖ ‖x'[tail]‖                                       (Cauchy-Schwarz)
     calibrated    |<B_i[tail], x'[tail]>| <= q ‖B_i[tail]‖ ‖x'[tail]‖   for all classes i at once, with probability 1 - delta
-                  q = the ceil((n + 1) (1 - delta))-th smallest of   max_i |cos(B_i[tail], x'[tail])|   over n queries
+                  q = the largest but for those spared of   max_i |cos(B_i[tail], x'[tail])|   over n queries
 
 A random direction in many dimensions is nearly orthogonal to every row, so q is near ``sqrt(2 log(vocab) / dims)``. The
 probability is over n calibration queries and the next one, exchangeable with them, and holds for every n (Vovk; Lei et al.
@@ -21,8 +21,9 @@ from headlong.previews.whitening import Basis, pieces
 
 QUERIES_AT_ONCE = 1024
 FAR = 4.0
-PLENTY = 2
-"""Times the fewest queries that a rate takes: more of them hardly narrow the widths, and each reads the layer."""
+PLENTY = 4
+"""Times the fewest queries that a rate takes: with three the largest of their scores is a bound for nearly every set of them,
+not only on average (``conformal_bounds.py``), and each reads the layer."""
 
 
 def last(calibration: Doubles, delta: float) -> Doubles:

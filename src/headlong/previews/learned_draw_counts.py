@@ -24,7 +24,7 @@ AT_ONCE = 128
 """Queries that are asked before numbers are given up that have failed too often already."""
 TRIES = 4
 """Samples of each query's rows, each way to ask: one in a thousand is made of the small chances of many, which few miss."""
-PLENTY, LEAST = 4, 2000
+PLENTY, LEAST = 4, 3000
 """Queries: so many times the fewest that a rate takes, and no fewer than these where they are there."""
 LEAST_SPEND, MOST_SPEND = 0.05, 1000.0
 

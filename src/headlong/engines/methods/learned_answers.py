@@ -20,7 +20,7 @@ from headlong.arrays import Array
 from headlong.engines.checking import tied
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.conformal_bounds import controlled, enough
+from headlong.previews.conformal_bounds import allowed, controlled, enough
 from headlong.previews.int8 import logits_of
 
 ASKED = (1, 10, 64)
@@ -46,7 +46,7 @@ def answer_factors(layer: Layer, find: Find, chosen_by: Doubles, bounded_by: Dou
     exact = [best(layer, find, hidden, asked[-1], threads) for hidden in (few, many)]
     found = []
     for k in asked:
-        likely = likely_factor(find, few, exact[0][:, :k], k, delta)
+        likely = likely_factor(find, few, exact[0][:, :k], k, allowed(len(many), delta))
         found.append((k, _kept(find, many, exact[1][:, :k], k, likely, delta)))
     return tuple(found)
 
@@ -56,12 +56,12 @@ def choosers(vectors: Doubles) -> Doubles:
     return np.ascontiguousarray(vectors[:: -(-len(vectors) // CHOOSERS)])
 
 
-def likely_factor(find: Find, few: Doubles, truth: Array, k: int, delta: float) -> float:
-    """About the least of :data:`FACTORS` that fails at a rate of delta, by halving: a guess of where to look."""
+def likely_factor(find: Find, few: Doubles, truth: Array, k: int, rate: float) -> float:
+    """About the least of :data:`FACTORS` that fails at this rate, by halving: a guess of where to look."""
     low, high = 0, len(FACTORS)
     while high - low > 1:
         middle = (low + high) // 2
-        if missed(find, few, truth, k, FACTORS[middle]).mean() <= delta:
+        if missed(find, few, truth, k, FACTORS[middle]).mean() <= rate:
             low = middle
         else:
             high = middle

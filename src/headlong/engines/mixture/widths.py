@@ -33,8 +33,8 @@ TRIED = 256
 """Vectors that shift and scale are taken from."""
 LARGEST_K = 16
 """The largest k that margins are learned for."""
-FOR_IDS, FOR_VALUES = 4, 2
-"""Times the fewest queries that the rates take: of ids most is used up then, and each query reads the layer."""
+PLENTY = 4
+"""Times the fewest queries that the rates take: each reads the layer."""
 SMALLEST = 1e-6
 """A scale below which a component's errors are all alike."""
 
@@ -66,7 +66,7 @@ class Rates(NamedTuple):
     @property
     def plenty(self) -> int:
         """More of them hardly narrow anything."""
-        return max(FOR_IDS * enough(self.ids), FOR_VALUES * enough(self.values)) + TRIED
+        return PLENTY * max(enough(self.ids), enough(self.values)) + TRIED
 
 
 def learned_widths(parts: MixtureParts, held: Doubles, rates: Rates, count: int) -> LearnedWidths:
