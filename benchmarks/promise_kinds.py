@@ -13,7 +13,8 @@ What is asked are the vectors that are left of 16,000 when ``--calibration`` of 
     a mixture                   top-10 ids but for 0.01, of three softmaxes made of the layer's rows; in their order
     a screen                    the ten best are not all behind it, but for the rate that it found on vectors of its own
 
-``--draw``: other vectors of the same 16,000 and more calibrate. Failures, limits and vectors are those of ``benchmarks/promises.py``. A kind that the file has is not counted again. No clock.
+Failures, limits and vectors are those of ``benchmarks/promises.py``; with ``--draw`` others of them calibrate.
+A kind that the file has is not counted again. No clock.
 """
 
 from __future__ import annotations
