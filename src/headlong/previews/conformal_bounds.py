@@ -6,8 +6,8 @@
 
 Without the root this is conformal risk control (Angelopoulos and others, 2022): the rate holds on average over the queries
 and the next one, for every n and every distribution, if it is exchangeable with them; with n < 1 / delta - 1 nothing shows it.
-But a user has one set of queries, and half of all sets fail more often than their average. So the sum is taken with what it may lack
-by chance, and from ``3 / delta`` queries on some nineteen of twenty sets keep the rate.
+But a user has one set of queries, and half of all sets fail more often than their average. So the sum is taken with what it may
+lack by chance, and from ``3 / delta`` queries on some nineteen of twenty sets keep the rate.
 """
 
 from __future__ import annotations
