@@ -183,7 +183,7 @@ class DirectCall {
         if (seed.is_none()) rule.seed = fresh_seed();
         else if (!ranges_.seed.read(seed, &rule.seed)) return nb::none();
         rule.n = static_cast<int>(draws);
-        rule.top_k = std::min(rule.top_k, reader_.executor->vocab);
+        if (rule.top_k >= reader_.executor->vocab) rule.top_k = 0;  // to keep all is no filter, and costs none
         call.question.eps = kInf;  // no sample asks for a normaliser
         std::vector<Answer> answers;
         std::vector<Draw> drawn;

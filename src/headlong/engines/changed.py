@@ -30,15 +30,16 @@ from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms, reading
 from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
-from headlong.engines.class_masks import Marked
+from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.direct_call import Direct
 from headlong.engines.merged import Merged, best_of, blank, log_probs_of, merged_lse
 from headlong.engines.method import METHODS
-from headlong.engines.sampling_filters import Filters
+from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
 from headlong.layers.matrix import Layer
 from headlong.links import Link
+from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
 Marks = NDArray[np.uint8]
@@ -154,21 +155,33 @@ class Changed(Merged):
         """The log-probabilities of ``ids [batch, m]``; -inf for those that are gone."""
         call = self._asked(hidden)
         chosen = ids64(ids, len(call.hidden), self.layer.vocab)
-        threads = native.threads(self.settled.threads)
-        settled = chosen < len(self.there)
-        settled &= self.there[np.where(settled, chosen, 0)] != 0
-        logits = self.settled.executor.logits(call.hidden, np.where(settled, chosen, 0), threads)
-        logits = np.where(settled, logits, -np.inf)
-        if self.added is not None:
-            places = np.minimum(np.searchsorted(self.ids, chosen), len(self.ids) - 1)
-            beside = self.added.executor.logits(call.hidden, places, threads)
-            logits = np.where(self.ids[places] == chosen, beside, logits)
+        logits = self._logits(call.hidden, chosen)
         found = self._lse(call, eps, None)
         gone = np.isneginf(logits)
         log_probs = np.where(gone, -np.inf, self.layer.link(np.where(gone, 0.0, logits)) - found.lse[:, None])
         cost, row = found.cost, self.settled.layer.dim * self.settled.layer.weight.itemsize
         cost = cost._replace(rows=cost.rows + chosen.shape[1], bytes=cost.bytes + chosen.shape[1] * row)
         return answer_as(LogProb(log_probs, logits, found.lse, found.error, cost), call.kind)
+
+    def _logits(self, hidden: Doubles, chosen: Ids) -> Doubles:
+        """Of the classes ``chosen [batch, m]``; -inf for those that are gone."""
+        threads = native.threads(self.settled.threads)
+        settled = chosen < len(self.there)
+        settled &= self.there[np.where(settled, chosen, 0)] != 0
+        logits = self.settled.executor.logits(hidden, np.where(settled, chosen, 0), threads)
+        logits = np.where(settled, logits, -np.inf)
+        if self.added is None:
+            return logits
+        places = np.minimum(np.searchsorted(self.ids, chosen), len(self.ids) - 1)
+        beside = self.added.executor.logits(hidden, places, threads)
+        return np.where(self.ids[places] == chosen, beside, logits)
+
+    def _every(self, call: Asked) -> tuple[Ids, Doubles]:
+        ids = np.arange(self.layer.vocab) if call.mask is None else classes_of(call.mask[0])
+        return ids, self._logits(call.hidden, ids[None])[0]
+
+    def _sieved(self, call: Asked, filters: Filters, sieve: Sieve) -> Sample:
+        return self._drawn(call, filters) if self.added is None else super()._sieved(call, filters, sieve)
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         if self._alive is not None and allowed is None and exclude is None:

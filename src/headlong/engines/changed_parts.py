@@ -66,13 +66,14 @@ class PartEngine(NamedTuple):
         yield from (slice(row, row + 1) for row in range(batch) if mask[row % len(mask)].any())
 
     def drawn(self, hidden: Doubles, rows: slice, filters: Filters) -> Sample:
-        """Draws without filters for the queries ``rows`` of the call, keyed by name. Rows beside are all scored."""
+        """Draws for the queries ``rows`` of the call, keyed by name, filtered among this part. Rows beside are all scored."""
         mask = None if self.marks is None else self.marks.mask
         mask = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[rows])
         if self.names is None:
             allowed = None if mask is None else Marked(mask)
             numbers = {"seed": filters.seed, "row0": filters.row0, "class0": filters.class0}
-            return self.engine.sample(hidden, filters.n, filters.temperature, **numbers, allowed=allowed)
+            sieve = (filters.top_k or None, filters.top_p, filters.min_p)
+            return self.engine.sample(hidden, filters.n, filters.temperature, *sieve, **numbers, allowed=allowed)
         places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
         logits = self.engine.executor.logits(hidden, places, native.threads(self.engine.threads))
         names = np.broadcast_to(self.names, logits.shape) if mask is None else np.where(mask, self.names, -1)

@@ -24,7 +24,7 @@ from headlong.engines.arguments import Asked, asked, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import gumbels
-from headlong.engines.sampling_filters import Filters, Ranked, Sieve, kept
+from headlong.engines.sampling_filters import GROWTH, Filters, Ranked, Sieve, kept
 from headlong.errors import NonFiniteError, OptionError
 from headlong.links import Link
 from headlong.native import Doubles
@@ -56,7 +56,7 @@ class Merged(Bounded, ABC):
 
     @abstractmethod
     def _drawn(self, call: Asked, filters: Filters) -> Sample:
-        """The best key of all parts, without filters."""
+        """The best key of all parts; where there are several, without filters."""
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
@@ -75,9 +75,12 @@ class Merged(Bounded, ABC):
         call = self._asked(hidden, allowed, exclude)
         check_some_left(call.mask)
         sieve = Sieve(filters.temperature, filters.top_k, filters.top_p, filters.min_p)
-        if sieve.keeps_all:
-            return answer_as(self._drawn(call, filters), call.kind)
-        return answer_as(self._sieved(call, filters, sieve), call.kind)
+        drawn = self._drawn(call, filters) if sieve.keeps_all else self._sieved(call, filters, sieve)
+        return answer_as(drawn, call.kind)
+
+    def _every(self, call: Asked) -> tuple[Ids, Doubles] | None:
+        """The classes that one query may be answered with, ascending, and their logits; None where they are elsewhere."""
+        return None
 
     def _sieved(self, call: Asked, filters: Filters, sieve: Sieve) -> Sample:
         """The classes that pass first, then their keys: filters look at all classes together."""
@@ -91,30 +94,39 @@ class Merged(Bounded, ABC):
             order = np.argsort(found.ids)
             if not len(order):
                 raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
-            classes, exponents = found.ids[order], found.scores[order] / sieve.temperature
+            classes, exponents, values = found.ids[order], found.scores[order] / sieve.temperature, source.logits[order]
             for draw in range(filters.n):
                 keys = exponents + gumbels(filters.seed, (filters.row0 + row) % 2**64, draw, classes + filters.class0)
-                ids[row, draw], score[row, draw] = classes[np.argmax(keys)], keys.max()
-            logits[row] = [source.logits[int(one)] for one in ids[row]]
+                won = np.argmax(keys)
+                ids[row, draw], logits[row, draw], score[row, draw] = classes[won], values[won], keys[won]
         proved = np.full(ids.shape, self.promise.delta_ids == 0)
         return Sample(ids, logits, score, proved, Cost(cost[0], cost[1], cost[2], self._path))
 
 
 class _Query:
-    """One query as a :class:`~headlong.engines.sampling_filters.CandidateSource`; keeps its logits and their cost."""
+    """One query as a :class:`~headlong.engines.sampling_filters.CandidateSource`; keeps the logits of the last candidates,
+    and what they cost."""
 
     def __init__(self, whole: Merged, call: Asked, cost: list[Array], row: int, about: Any) -> None:
         self.whole, self.call, self.cost, self.row, self.about = whole, call, cost, row, about
-        self.logits: dict[int, float] = {}
+        self.logits: Doubles = np.empty(0)
         self.there = whole.layer.vocab if call.mask is None else int(call.mask.sum())
 
     def best(self, count: int) -> Ranked:
         count = min(count, self.there)
-        top = self.whole._topk(self.call, count, math.inf, self.about)  # noqa: SLF001  # the same file
-        self._count(top.cost)
-        self.logits = dict(zip(top.ids[0].tolist(), top.logits[0].tolist(), strict=True))
-        scores = np.asarray(self.whole.layer.link(top.logits[0]), np.float64)
-        return Ranked(top.ids[0], scores, -math.inf if count == self.there else float(scores[-1]))
+        # So many are found sooner by reading all of them.
+        every = self.whole._every(self.call) if count > self.there // GROWTH else None  # noqa: SLF001  # the same file
+        if every is None:
+            top = self.whole._topk(self.call, count, math.inf, self.about)  # noqa: SLF001
+            ids, self.logits = top.ids[0], top.logits[0]
+            self._count(top.cost)
+        else:
+            count, order = self.there, np.argsort(-every[1], kind="stable")
+            ids, self.logits = every[0][order], every[1][order]
+            self.cost[0][self.row] += count
+            self.cost[2][self.row] = True
+        scores = np.asarray(self.whole.layer.link(self.logits), np.float64)
+        return Ranked(ids, scores, -math.inf if count == self.there else float(scores[-1]))
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
         try:

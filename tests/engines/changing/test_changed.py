@@ -143,6 +143,24 @@ def test_samples_are_those_of_one_layer(kind: str, link: Any) -> None:
     assert (compact.sample(HIDDEN, 3, seed=6).ids == found.sample(HIDDEN, 3, seed=6).ids).all()
 
 
+def test_a_wide_nucleus_ranks_few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rows beside, the settled engine filters; with some, all logits are read where many would be ranked."""
+    model, ranked = Model(), []
+    gone = compiled("int8").without([3])
+    both = gone.with_rows(MORE)
+    model.put(MORE, None, None)
+    model.alive[3] = False
+    topk = Changed._topk
+    monkeypatch.setattr(Changed, "_topk", lambda self, call, k, *rest: ranked.append(k) or topk(self, call, k, *rest))
+    for engine, count in ((gone, VOCAB), (both, VOCAB + len(MORE))):
+        one = hl.compile(hl.Layer(model.weight[:count], model.bias[:count]), "full")
+        for filters in ({"top_p": 0.999, "temperature": 50.0}, {"min_p": 1e-9}, {"top_k": 600}):
+            drawn = engine.sample(HIDDEN, 3, seed=6, **filters)
+            assert (drawn.ids == one.sample(HIDDEN, 3, seed=6, exclude=[3], **filters).ids).all(), filters
+            assert drawn.proved.all()
+    assert max(ranked) <= (VOCAB + len(MORE)) // 8
+
+
 @pytest.mark.parametrize("vocab", [9, 40, 700, 5000])
 @pytest.mark.parametrize("count", [1, 17, 300])
 def test_one_search_over_both_parts(vocab: int, count: int) -> None:
