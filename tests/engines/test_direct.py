@@ -268,3 +268,14 @@ def marks_of(call: Any) -> list[str]:
     marks = module.trace_end()
     assert sorted(marks, key=lambda mark: mark[1]) == marks
     return [name for name, _ in marks]
+
+
+@pytest.mark.parametrize("masked", [False, True])  # by the native call, and by the steps in Python
+def test_a_top_k_that_keeps_all_costs_nothing(masked: bool) -> None:
+    engine = hl.compile(LAYER, "cascade", threads=1)
+    asked: dict[str, Any] = {"n": 2, "seed": 3} | ({"exclude": [5]} if masked else {})
+    plain = engine.sample(HIDDEN[:3], **asked)
+    for top_k in (LAYER.vocab, 2 * LAYER.vocab):
+        kept = engine.sample(HIDDEN[:3], top_k=top_k, **asked)
+        assert (kept.ids == plain.ids).all() and (kept.score == plain.score).all()
+        assert (kept.cost.rows == plain.cost.rows).all()

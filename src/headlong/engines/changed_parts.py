@@ -76,7 +76,8 @@ class PartEngine(NamedTuple):
             return self.engine.sample(hidden, filters.n, filters.temperature, *sieve, **numbers, allowed=allowed)
         places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
         logits = self.engine.executor.logits(hidden, places, native.threads(self.engine.threads))
-        names = np.broadcast_to(self.names, logits.shape) if mask is None else np.where(mask, self.names, -1)
+        names = np.broadcast_to(self.names, logits.shape)
+        names = names if mask is None else np.where(mask, names, -1)  # one mask may be that of all queries
         layer, count = self.engine.layer, np.full(len(hidden), len(self.names))
         found = sample_of(listed_classes(names, logits, layer.link), filters)
         cost = Cost(count, count * float(layer.dim * layer.weight.itemsize), np.zeros(len(hidden), bool), self.engine.name)

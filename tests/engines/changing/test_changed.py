@@ -143,6 +143,17 @@ def test_samples_are_those_of_one_layer(kind: str, link: Any) -> None:
     assert (compact.sample(HIDDEN, 3, seed=6).ids == found.sample(HIDDEN, 3, seed=6).ids).all()
 
 
+@pytest.mark.parametrize("allowed", [np.arange(VOCAB, VOCAB + 60, 2), np.arange(0, VOCAB + 60, 3)], ids=["beside", "both"])
+@pytest.mark.parametrize("filters", FILTERS)
+def test_one_mask_for_a_batch_leaves_each_query_its_own_draw(allowed: np.ndarray, filters: dict[str, Any]) -> None:
+    model = Model()
+    found = compiled("int8").with_rows(MORE)
+    model.put(MORE, None, None)
+    one = hl.compile(hl.Layer(model.weight, model.bias), "full")
+    asked = {"n": 8, "seed": 6, "allowed": allowed, **filters}
+    assert (found.sample(HIDDEN, **asked).ids == one.sample(HIDDEN, **asked).ids).all()
+
+
 def test_a_wide_nucleus_ranks_few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without rows beside, the settled engine filters; with some, all logits are read where many would be ranked."""
     model, ranked = Model(), []
