@@ -158,9 +158,9 @@ def test_few_rows_are_read_and_what_no_bound_tells_apart_is_given_up() -> None:
 @compiled_code
 def test_they_are_taken_where_that_is_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = clustered(8000, 96)
-    for shorter, taken in ((0.0, False), (1e9, True)):
+    for taken in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(block_choice, "LONGER", shorter)
+            patch.setattr(block_choice, "sooner", lambda *_, taken=taken: taken)
             patch.setattr("headlong.engines.methods.cascade.worth", lambda *_: (64, 2, 0))
             engine = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden)
             assert isinstance(engine, Engine)

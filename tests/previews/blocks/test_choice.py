@@ -14,7 +14,8 @@ from headlong.costs import BUILT_IN, Costs, settled
 from headlong.engines.base import Engine
 from headlong.plan import Blocks, Plan
 from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.choice import BATCH, Counted, looked, searched, sooner, worth
+from headlong.previews.blocks.choice import BATCH, looked, searched, worth
+from headlong.previews.blocks.search_costs import Asked, Counted, fetched, of_dense_pass, of_look, sooner
 
 SHARE = 0.25
 SCANS_ARE_DEAR = BUILT_IN._replace(memory=1.0, cache=1.0, product=1.0)
@@ -63,18 +64,37 @@ def test_one_search_is_one_threads(subject: Any) -> None:
     layer, plan, *_ = subject
     costs, search = BUILT_IN._replace(level=0.0), Counted(0.0, 2e5, 100.0)
     spent = {threads: costs._replace(threads=threads) for threads in (1, 64)}
-    look = Counted(8e5, 0.0, 10.0)
-    assert sooner(layer, plan, search, look, 1, spent[1]) and not sooner(layer, plan, search, look, 1, spent[64])
-    assert sooner(layer, plan, search, look, BATCH, spent[1]) == sooner(layer, plan, search, look, BATCH, spent[64])
+    one, look = Asked(layer, 10), Counted(8e5, 0.0, 10.0)
+    assert sooner(one, plan, search, look, spent[1]) and not sooner(one, plan, search, look, spent[64])
+    many = one._replace(batch=BATCH)
+    assert sooner(many, plan, search, look, spent[1]) == sooner(many, plan, search, look, spent[64])
 
 
 def test_dear_looks_at_all_classes_are_no_dear_dense_pass(subject: Any) -> None:
     layer, plan, *_ = subject
     plan = plan._replace(dense=plan.dense._replace(batch=4))  # more queries share a dense pass over a layer as small
-    dense = BUILT_IN.product * layer.weight.size / plan.dense.code_product
-    look = Counted(1e9, 1e9, 10.0)
-    assert sooner(layer, plan, Counted(0.0, 0.1 * dense / BUILT_IN.gathered, 0.0), look, BATCH, BUILT_IN)
-    assert not sooner(layer, plan, Counted(0.0, 2 * dense / BUILT_IN.gathered, 0.0), look, BATCH, BUILT_IN)
+    asked, look = Asked(layer, 10, BATCH), Counted(1e9, 1e9, 10.0)
+    dense = of_dense_pass(asked, plan, BUILT_IN)
+    assert dense > BUILT_IN.product * layer.weight.size / plan.dense.code_product
+    assert sooner(asked, plan, Counted(0.0, 0.1 * dense / BUILT_IN.gathered, 0.0), look, BUILT_IN)
+    assert not sooner(asked, plan, Counted(0.0, 2 * dense / BUILT_IN.gathered, 0.0), look, BUILT_IN)
+
+
+def test_a_larger_k_has_more_candidates_in_every_look(subject: Any) -> None:
+    layer, plan, *_ = subject
+    look, per_row = Counted(8e5, 0.0, 300.0), BUILT_IN.row
+    for batch in (1, BATCH):
+        one, many = (Asked(layer, k, batch) for k in (1, 256))
+        more = of_look(many, plan, look, BUILT_IN) - of_look(one, plan, look, BUILT_IN)
+        assert more > 256 * per_row
+        assert of_dense_pass(many, plan, BUILT_IN) - of_dense_pass(one, plan, BUILT_IN) > more  # which reads k rows, too
+
+
+def test_records_that_caches_hold_are_cheaper_than_others() -> None:
+    cold = BUILT_IN._replace(cache=BUILT_IN.memory)
+    assert fetched(0.0, BUILT_IN) == 0.0
+    assert 0.5 * fetched(1e5, cold) < fetched(1e5, BUILT_IN) < fetched(1e5, cold)
+    assert fetched(1e9, BUILT_IN) > 0.99 * fetched(1e9, cold)
 
 
 @pytest.mark.parametrize("promise", [{}, {"delta_ids": 0.05, "over": {"query", "calibration"}}])
@@ -106,9 +126,9 @@ def test_layers_of_two_thousand_classes_may_have_blocks(monkeypatch: pytest.Monk
 
 def test_searches_that_are_given_up_count_for_the_look(subject: Any) -> None:
     layer, plan, blocks, hidden = subject
-    search, look = searched(layer, blocks, hidden, SHARE, 10), Counted(1e7, 0.0, 10.0)
-    assert sooner(layer, plan, search, look, 1, BUILT_IN)
-    assert not sooner(layer, plan, search._replace(again=1.0), look, 1, BUILT_IN)
+    search, look, asked = searched(layer, blocks, hidden, SHARE, 10), Counted(1e7, 0.0, 10.0), Asked(layer, 10)
+    assert sooner(asked, plan, search, look, BUILT_IN)
+    assert not sooner(asked, plan, search._replace(again=1.0), look, BUILT_IN)
 
 
 def test_a_flat_layer_has_no_blocks() -> None:

@@ -148,7 +148,7 @@ class Cascade(Method):
             blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
         most, batch, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
-        if most <= 1 and not self.blocks:
+        if most < 1 and not self.blocks:
             return plan
         samples = worth_sampling(layer, plan, blocks, vectors, DENSE_SHARE, bool(self.blocks))
         blocks, most = blocks._replace(samples=samples), layer.vocab if self.blocks else most
@@ -156,8 +156,9 @@ class Cascade(Method):
             half = len(calibration) // 2
             halves = calibration[:half], calibration[half:]
             blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, halves, DENSE_SHARE, threads)
-        most = most if queries is None else min(most, ASKED[-1])
-        return plan._replace(blocks=blocks._replace(most=most, batch=batch, together=min(together, most)))
+        if queries is not None:
+            most, together = min(most, ASKED[-1]), min(together, ASKED[-1])
+        return plan._replace(blocks=blocks._replace(most=most, batch=batch, together=together))
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool

@@ -1,31 +1,23 @@
-"""Whether blocks answer sooner than a look at all classes: what calibration vectors open, priced by what this machine costs.
-
-    ns of a search  =  call + threads * (memory * what every search reads + gathered * what it opens)
-                       + rows * (threads * row + gathered * a row's bytes)                        a search is one thread's
-    ns of a look    =  call + passes + bytes of every class + the same of the classes that are looked at closer, and of rows
-                       + in a batch narrowed * classes                                         which no query shares
-    ns of a dense pass, which larger batches share over a small layer
-                        =  call + a product for every number + k (1 + log(classes / k)) that are better than all before
-
-Both are those of a call after another, half of whose bytes are in the caches: between a loop and cold calls.
-"""
+"""Whether blocks answer sooner than a look at all classes: what calibration vectors open, priced by what this machine costs
+(:mod:`headlong.previews.blocks.search_costs`)."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from headlong import native
 from headlong.arrays import Array
-from headlong.costs import Costs, here
+from headlong.costs import here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Plan
 from headlong.previews.blocks.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
-from headlong.previews.look_costs import SET_UP, scanned
+from headlong.previews.blocks.search_costs import Asked, Counted, sooner
 from headlong.previews.look_costs import TOGETHER as BATCH
 from headlong.previews.whitening import Basis
 
@@ -36,13 +28,8 @@ ASKED = (1, 16, 64, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
 LESS = 0.5
 """Of the bytes of a look at all classes: what blocks may read for a normaliser to be worth their while."""
-LONGER, SHORTER = 1.5, 1 / 1.5
-"""How long a look takes beside what its bytes are priced at: of one query, which waits for threads and compares all classes,
-and in large batches, which share more than eight do (``benchmarks/block_choice.py``)."""
 TOGETHER = 5.0
 """Times fewer bytes than a look at all classes, from which rays are not tried."""
-MOST_STREAMS = 4
-"""Threads that take all of the bandwidth of the memory."""
 RAYS_FROM = 4096
 """Classes from which rays are tried: their directions are a matrix that every query reads."""
 WITHIN = (1e-3, 1e-2, 5e-2)
@@ -95,65 +82,34 @@ def _judges(vectors: Doubles, k: int) -> Doubles:
     return np.ascontiguousarray(vectors[:: -(-len(vectors) // most)], np.float64)
 
 
-class Counted(NamedTuple):
-    """Of one query: bytes that every query reads, bytes that it opens, and rows; ``items`` of what it opens, where each of them
-    is asked for alone; the share of queries that have to be asked again, another way."""
-
-    every: float
-    opened: float
-    rows: float
-    items: float = 0.0
-    again: float = 0.0
-
-
 def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int, int]:
     """``most, batch, together``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on
     some vectors (0: none), for how many queries at once, and the largest for more of them."""
     if native.isa() == native.REFERENCE:
         return min(ASKED[1], layer.vocab), FEW, 0  # it is asked for to be read, not to be fast
-    most, together, costs = 0, 0, here()
+    costs = here()
     if not plan.levels:
-        return most, FEW, together
-    for k in ASKED:
-        if k > layer.vocab:
-            break
-        found = searched(layer, blocks, vectors, share, k)
-        look = Counted(look_bytes(plan), 0.0, k)
-        if not sooner(layer, plan, found, look, 1, costs):  # the shortest and the longest look mostly say so: none is made
-            if not sooner(layer, plan, found, look._replace(opened=math.inf), 1, costs):
+        return 0, FEW, 0
+    search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
+    look = functools.cache(lambda k: looked(layer, plan, vectors, k))
+
+    def by_blocks(k: int, batch: int) -> bool:
+        one, shortest = Asked(layer, k, batch), Counted(look_bytes(plan), 0.0, k)
+        if sooner(one, plan, search(k), shortest, costs):  # the shortest and the longest look mostly say so: none is made
+            return True
+        longest = shortest._replace(opened=math.inf)
+        return sooner(one, plan, search(k), longest, costs) and sooner(one, plan, search(k), look(k), costs)
+
+    def last(batch: int) -> int:
+        most = 0
+        for k in ASKED:
+            if k > layer.vocab or not by_blocks(k, batch):
                 break
-            look = looked(layer, plan, vectors, k)
-            if not sooner(layer, plan, found, look, 1, costs):
-                break
-        most = k
-        dense = plan.dense.batch < BATCH  # which costs little more for a larger k: each is asked for
-        if k == ASKED[1] or (together and dense):
-            other = look._replace(rows=k) if dense else look
-            together = k if sooner(layer, plan, found, other, BATCH, costs) else together
-        elif together:
-            together = k
+            most = k
+        return most
+
+    most, together = last(1), last(BATCH)
     return most, EVERY if together == most > 0 else FEW, together
-
-
-def sooner(layer: Layer, plan: Plan, search: Counted, look: Counted, batch: int, costs: Costs) -> bool:
-    """Whether the search is over before the look is, or a dense pass where a ``batch`` takes that, for one query of it."""
-    row, alone = layer.dim * layer.weight.itemsize, costs.threads if batch == 1 else 1
-    asked = alone * costs.row + costs.gathered * row
-    searching = costs.call / batch + min(alone, MOST_STREAMS) * costs.memory * search.every / batch
-    searching += alone * costs.gathered * search.opened + asked * search.rows
-    if batch > plan.dense.batch:
-        products = layer.weight.size * costs.product / plan.dense.code_product
-        better = look.rows * (1 + math.log(max(1.0, layer.vocab / max(1.0, look.rows))))
-        return searching <= SHORTER * (costs.call / batch + products + asked * better) * (1 - search.again)
-    products = look.every * costs.product
-    looking = costs.call / batch + max(scanned(look.every, costs) / batch, products)
-    if plan.rotation is not None:
-        looking += SET_UP[batch > 1] * costs.level
-    if batch > 1:  # what a look shares is codes: intervals and comparisons of every class are each query's own
-        looking += costs.narrowed * layer.vocab
-    closer = costs.threads * costs.row * look.items + costs.gathered * look.opened + asked * look.rows
-    dense = max(scanned(layer.vocab * row, costs) / batch, layer.vocab * row * costs.product)
-    return searching <= (LONGER if batch == 1 else SHORTER) * (looking + min(closer, dense)) * (1 - search.again)
 
 
 def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
@@ -217,7 +173,7 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     )
     by_all = counted(look_bytes(plan), lambda one, seed: reader.sample(one, 1, 1.0, 0, 1.0, 0.0, seed, 0, None, False, 1))
     each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
-    return sooner(layer, plan, by_blocks, by_all._replace(items=by_all.opened / each), 1, here())
+    return sooner(Asked(layer, 1), plan, by_blocks, by_all._replace(items=by_all.opened / each), here())
 
 
 def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
