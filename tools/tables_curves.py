@@ -92,4 +92,5 @@ BLOCKS = {
     "classes-curves": lambda: growth("classes-curves"),
     "classes-curves-avx2": lambda: growth("classes-curves-avx2"),
     "characters-curves": lambda: growth("characters-curves"),
+    "characters-curves-avx2": lambda: growth("characters-curves-avx2"),
 }
