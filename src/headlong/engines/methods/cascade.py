@@ -36,7 +36,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import DENSE_SHARE, Blocks, Dense, Plan
 from headlong.previews.blocks.boxes import KEPT, blocks_of, shape_of
-from headlong.previews.blocks.choice import least_eps, stand_ins, tighter, worth, worth_sampling
+from headlong.previews.blocks.choice import at_once, least_eps, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan, sampled
@@ -146,7 +146,7 @@ class Cascade(Method):
             half = len(vectors)
             assert calibration is not None
             blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
-        most, batch, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+        most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
         if most < 1 and not self.blocks:
             return plan
@@ -158,7 +158,7 @@ class Cascade(Method):
             blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, halves, DENSE_SHARE, threads)
         if queries is not None:
             most, together = min(most, ASKED[-1]), min(together, ASKED[-1])
-        return plan._replace(blocks=blocks._replace(most=most, batch=batch, together=together))
+        return plan._replace(blocks=blocks._replace(most=most, batch=at_once(most, together), together=together))
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool

@@ -82,14 +82,14 @@ def _judges(vectors: Doubles, k: int) -> Doubles:
     return np.ascontiguousarray(vectors[:: -(-len(vectors) // most)], np.float64)
 
 
-def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int, int]:
-    """``most, batch, together``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on
-    some vectors (0: none), for how many queries at once, and the largest for more of them."""
+def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
+    """``most, together``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on some
+    vectors (0: none), for one query or two, and for more of them."""
     if native.isa() == native.REFERENCE:
-        return min(ASKED[1], layer.vocab), FEW, 0  # it is asked for to be read, not to be fast
+        return min(ASKED[1], layer.vocab), 0  # it is asked for to be read, not to be fast
     costs = here()
     if not plan.levels:
-        return 0, FEW, 0
+        return 0, 0
     search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
     look = functools.cache(lambda k: looked(layer, plan, vectors, k))
 
@@ -108,8 +108,12 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
             most = k
         return most
 
-    most, together = last(1), last(BATCH)
-    return most, EVERY if together == most > 0 else FEW, together
+    return last(1), last(BATCH)
+
+
+def at_once(most: int, together: int) -> int:
+    """Queries that may be asked for ``most`` classes each: any number, where as many are worth it for a batch."""
+    return EVERY if together >= most > 0 else FEW
 
 
 def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
