@@ -172,7 +172,7 @@ def run_questions(layer_file: str, source: str, out: str) -> None:
 
 
 def _asked(name: str, question: str, missed: Any, proved: Any, read: float | None) -> dict[str, Any]:
-    from headlong.engines.adaptive.tuning import clopper_pearson
+    from headlong.engines.adaptive.clopper_pearson import clopper_pearson
 
     wrong = int(missed.sum())
     row = {"contestant": name, "question": question, "wrong": wrong, "queries": len(missed)}

@@ -40,7 +40,7 @@ def check(model: Any, settings: Any) -> dict[str, Any]:
     import torch
     from language_models import prompts, uncertain
 
-    from headlong.integrations.decoding import headlong_generate
+    from headlong.integrations.generation.decoding import headlong_generate
     from headlong.integrations.transformers import accelerate, restore
 
     facts: dict[str, Any] = uncertain(model, ENTROPIES[0])
@@ -108,7 +108,7 @@ def frequencies(model: Any, prompt: Any, logits: Any, draws: int) -> dict[str, A
     """Pearson's statistic of sampled next tokens against the dense law at top-p, classes expected less than five pooled."""
     import torch
 
-    from headlong.integrations.decoding import headlong_generate
+    from headlong.integrations.generation.decoding import headlong_generate
 
     ranked = logits.softmax(-1).sort(descending=True)
     inside = ranked.values.cumsum(-1) - ranked.values < TOP_P
@@ -174,7 +174,7 @@ def rivals(head: Any) -> dict[str, tuple[Any, Any]]:
     import torch
     from transformers import TopPLogitsWarper
 
-    from headlong.integrations.decoding import Picker
+    from headlong.integrations.generation.decoding import Picker
     from headlong.integrations.generation.processors import recipe
 
     stock, warper = head.replaced, TopPLogitsWarper(TOP_P)
@@ -206,7 +206,7 @@ def rivals(head: Any) -> dict[str, tuple[Any, Any]]:
 
 def decode_steps(model: Any, stock_layer: Any, head: Any, ids: Any, options: dict[str, Any]) -> dict[str, list[float]]:
     """Seconds for each token of whole ``generate`` calls, in turn; the first of each is not counted."""
-    from headlong.integrations.decoding import headlong_generate
+    from headlong.integrations.generation.decoding import headlong_generate
 
     options = {**options, "max_new_tokens": 16}
     seconds: dict[str, list[float]] = {"stock": [], "drop-in": [], "headlong": []}

@@ -25,7 +25,7 @@ EF_CONSTRUCTION, EF_SEARCH, LINKS = 100, (64, 256), 16
 
 
 def make(folder: Path, vocab: int) -> None:
-    """Rows and queries of the law in headlong/synthetic.py, logit energy falling as j^-1."""
+    """Rows and queries of the law in headlong/bench/synthetic.py, logit energy falling as j^-1."""
     import numpy as np
 
     rng = np.random.default_rng(0)

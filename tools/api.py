@@ -83,10 +83,15 @@ SECTIONS = (
         )
     ),
     Section("PyTorch modules", "integrations.output_layer", ("OutputLayer",), "headlong.torch"),
-    Section("PyTorch modules", "integrations.adaptive_softmax", ("AdaptiveLogSoftmaxWithLoss",), "headlong.torch"),
+    Section("PyTorch modules", "integrations.torch_adaptive_softmax", ("AdaptiveLogSoftmaxWithLoss",), "headlong.torch"),
     Section("Transformers", "integrations.transformers", ("accelerate", "restore"), "headlong.integrations.transformers"),
     Section("Transformers", "integrations.generation.fast_head", ("FastHead",), "headlong.integrations.transformers"),
-    Section("Transformers", "integrations.decoding", ("generate", "headlong_generate"), "headlong.integrations.transformers"),
+    Section(
+        "Transformers",
+        "integrations.generation.decoding",
+        ("generate", "headlong_generate"),
+        "headlong.integrations.transformers",
+    ),
     *(
         Section("scikit-learn", f"integrations.sklearn.{file}", names, "headlong.integrations.sklearn")
         for file, names in (

@@ -1,5 +1,5 @@
 // What AVX-512 machines have beyond VNNI, measured against what headlong uses: other ways to take codes of a few bits out of
-// their words, and bfloat16 rows by vdpbf16ps. benchmarks/avx512_extras.py compiles and runs it.
+// their words, and bfloat16 rows by vdpbf16ps. benchmarks/kernels/avx512_extras.py compiles and runs it.
 //
 //   avx512_extras ROUNDS     prints one line for each case: what, method, size, nanoseconds a class (median), largest error
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-"""masks.py: ids of any form become the same bytes, whoever marks them, and masked queries answer from what is left."""
+"""class_masks.py: ids of any form become the same bytes, whoever marks them, and masked queries answer from what is left."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_pieces_keep_logits_under_the_limit() -> None:
 
 def test_logits_are_never_held() -> None:
     """V = 33,278 and N = 2,240: a step in pieces takes under a third of what [N, V] logits take."""
-    from headlong.studies.models import costs
+    from headlong.studies.models import step_costs as costs
 
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of the resident set is read from Linux's /proc")

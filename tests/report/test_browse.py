@@ -16,8 +16,8 @@ from chromium import CHROMIUM, DARK, photograph
 from headlong.cli.inputs import results
 from headlong.errors import MalformedFileError
 from headlong.report.page import Paragraph
-from headlong.report.run_summary import answer
 from headlong.report.sections import ResultFile, bench_page, report
+from headlong.report.top_of_page import answer
 from thinned import left_out
 
 INSPECTED = {

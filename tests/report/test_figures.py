@@ -129,7 +129,7 @@ def test_the_softmax_share_is_counted_where_a_model_multiplies() -> None:
 
     from headlong.studies.models.backbones.base import Batch
     from headlong.studies.models.backbones.lstm import Lstm, LstmOptions
-    from headlong.studies.papers.doubly_sparse.compute import multiplications, one_more
+    from headlong.studies.papers.doubly_sparse.softmax_share import multiplications, one_more
 
     batch = Batch((torch.randint(50, (7, 3)),), torch.zeros(21, dtype=torch.long))
     model = Lstm(LstmOptions(dim=16, layers=2), 50).eval()

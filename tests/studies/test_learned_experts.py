@@ -11,7 +11,7 @@ from torch.nn import functional
 from headlong.heads.expert_pruning import prune
 from headlong.heads.experts import ExpertsHead
 from headlong.studies.models.experts.growth import Vectors
-from headlong.studies.models.experts.learned import (
+from headlong.studies.models.experts.lasso_ramp import (
     LearningHead,
     Set,
     TrainingPlan,

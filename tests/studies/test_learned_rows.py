@@ -14,7 +14,7 @@ from headlong.bench.measure import Progress
 from headlong.layers.matrix import Layer
 from headlong.studies import papers
 from headlong.studies.models import harvest as harvest_run
-from headlong.studies.models.experts import learned as learned_experts
+from headlong.studies.models.experts import lasso_ramp
 from headlong.studies.papers.cells import STATUSES
 from headlong.studies.papers.doubly_sparse import controls, learned, printed
 from headlong.studies.papers.doubly_sparse import tasks as study
@@ -41,7 +41,7 @@ def harvest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Gene
     folder.mkdir(parents=True)
     layer = Layer(means, -0.5 * np.square(means).sum(1))
     harvest_run.write(folder, layer, parts, "made")
-    plan = learned_experts.TrainingPlan(
+    plan = lasso_ramp.TrainingPlan(
         experts=(2, 4, 8), lasso=1e-2, rungs=2, last=2, first=15, rung=15, prune=5, batch=200, rate=0.2, slack=0.2, gamma=1.5
     )
     monkeypatch.setattr(learned, "PLANS", {"ds": dataclasses.asdict(plan), "adam": dataclasses.asdict(plan)})

@@ -17,8 +17,8 @@ from headlong.heads import DenseHead, Head, build_head, trees
 from headlong.layers.matrix import Layer
 from headlong.studies import papers
 from headlong.studies.models.harvest import write
+from headlong.studies.models.preconditioning import Turn, turn_of, turned_back
 from headlong.studies.models.separate import AdamSettings, Rows, fit, leaf_ranges, sign_problem, subtrees, tuned
-from headlong.studies.models.whitening import Turn, turn_of, turned_back
 
 VOCAB, DIM, COUNT = 40, 6, 3000
 PLAN = AdamSettings(passes=8, rate=3e-2)

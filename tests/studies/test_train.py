@@ -510,7 +510,7 @@ def test_a_hugging_face_model_is_harvested(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["lstm", "gpt", "seq2seq"])
 def test_the_plain_twin_is_the_same_model(kind: str) -> None:
     """The rival of the throughput measurement: same loss, same gradients, written with PyTorch's own parts."""
-    from headlong.studies.models import costs
+    from headlong.studies.models import step_costs as costs
     from headlong.studies.models.backbones.plain import like, plain_step
 
     model, training = costs.MODELS[kind]

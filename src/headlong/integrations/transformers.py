@@ -5,7 +5,7 @@
     from headlong.integrations.transformers import accelerate, generate, restore
 
     head = accelerate(model, text=pages, tokenizer=tokenizer)     # one submodule is swapped, nothing is patched
-    generate(model, **inputs, max_new_tokens=20)                  # decodes from candidates: decoding.py
+    generate(model, **inputs, max_new_tokens=20)                  # decodes from candidates: generation/decoding.py
     model.generate(**inputs)                                      # the model as it was: the dense product
     restore(model)                                                # the submodule that was there before
 
@@ -28,7 +28,7 @@ from torch.nn import functional
 import headlong
 from headlong.compile import ADAPTED
 from headlong.errors import DtypeError, InputError, OptionError
-from headlong.integrations.decoding import ACCELERATED, generate, headlong_generate, hooked
+from headlong.integrations.generation.decoding import ACCELERATED, generate, headlong_generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
 from headlong.integrations.generation.inspect_model import AfterLayer, calibration_of, one_step, post_head, put, vectors_of_text
 

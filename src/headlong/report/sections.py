@@ -14,9 +14,9 @@ from headlong.report.page import Figure, Paragraph, Part, Section, page, speed_a
 from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.records import record_tables
-from headlong.report.run_summary import answer
 from headlong.report.summaries import WAYS, summaries, ways
 from headlong.report.tables import ReportTable, comparison, duration, engines, percent, round_duration
+from headlong.report.top_of_page import answer
 
 KINDS = ("Speed of every method, layer by layer", "Layers inspected", "Tables of studies", "Other measurements")
 """The groups of a report."""

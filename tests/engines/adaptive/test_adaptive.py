@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 import headlong as hl
 from headlong import native
+from headlong.engines.adaptive.clopper_pearson import clopper_pearson
 from headlong.engines.adaptive.columns import basis, hadamard_rotated, published_arrays, race_arrays
+from headlong.engines.adaptive.multipliers import fitted
 from headlong.engines.adaptive.published import PublishedSearch, Rules, order_of
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader, keys_of
-from headlong.engines.adaptive.tuning import clopper_pearson, fitted
 from headlong.engines.adaptive.variance import chances, horvitz_thompson, importance, serfling, uniform
 from headlong.engines.base import Engine
 from headlong.engines.reference.query import Matrix

@@ -17,7 +17,7 @@ import numpy as np
 from headlong.arrays import Array
 from headlong.checks import flag, real
 from headlong.engines.adaptive.columns import Arrays, pieces, published_arrays, race_arrays
-from headlong.engines.adaptive.fit import fit_multipliers, parts_for
+from headlong.engines.adaptive.multipliers import fit_multipliers, parts_for
 from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.race import WIDTHS, tail_scores
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader

@@ -16,7 +16,7 @@ beside a winner that was scored exactly all others weigh what the lower ends of 
 Coordinates are read in one order per query, ``descending ln(share) + Gumbel``, and a class's estimate is that of its
 prefix. Measured, not trusted: variances are estimated from the same few draws without an allowance, and ranks 2..k are
 whatever was left. ``arm`` and ``sum`` are the published multipliers on all variances, fitted until the failure rate is
-met (``fit.py``); 1 is the theory. The paper ignores a bias; here it joins the estimates, which costs nothing.
+met (``multipliers.py``); 1 is the theory. The paper ignores a bias; here it joins the estimates, which costs nothing.
 """
 
 from __future__ import annotations

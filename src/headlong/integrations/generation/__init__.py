@@ -1,1 +1,1 @@
-"""Behind ``generate()`` of Hugging Face models: a look at the model, its fast head, picking tokens, beams, drafts."""
+"""Behind ``generate()`` of Hugging Face models: the loop, a look at the model, its fast head, picking tokens, beams, drafts."""

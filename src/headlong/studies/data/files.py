@@ -5,7 +5,7 @@
 
 A data set can lie on disk in more than one published layout (an archive's own file names, a repacked ``.npz``); a layout
 is a tuple of files. A fault is one :class:`DataError` that says which file, from where, and its expected checksum.
-Downloading is the business of ``fetch.py``, reading that of the loaders.
+Downloading is the business of ``download.py``, reading that of the loaders.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import torch
 from headlong.bench.measure import environment
 from headlong.heads import build_head
 from headlong.store import replacing
-from headlong.studies.models.costs import DIM, ROWS, VOCAB, Step, fresh_memory_rise, in_turn, ratio
+from headlong.studies.models.step_costs import DIM, ROWS, VOCAB, Step, fresh_memory_rise, in_turn, ratio
 
 TIMED_HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from headlong.heads import BandsHead, DenseHead, Head, TreeHead, TwoLevelHead
 from headlong.studies.models.optimisers import product_type
-from headlong.studies.models.whitening import turn_of, turned_back
+from headlong.studies.models.preconditioning import turn_of, turned_back
 
 Tensors = list[Tensor]
 Gradient = Callable[[Tensors, Tensor], Tensors]

@@ -43,7 +43,7 @@ SCRIPTS: dict[str, Script] = {
     "links:reading": Script("papers.link_reading", "time|exact LAYER FILE", "links read beside the linear cascade"),
     "mixture:reading": Script("papers.mixture_reading", "time|exact HARVEST HEAD FILE", "mixtures read beside all components"),
     "mixture:training": Script("models.mixture_training", "HARVEST HEAD FILE", "mixtures trained with and without full memory"),
-    "training:costs": Script("models.costs", "FILE", "seconds and memory of a step of each recipe"),
+    "training:costs": Script("models.step_costs", "FILE", "seconds and memory of a step of each recipe"),
     "training:heads": Script("models.head_costs", "steps|memory FILE", "seconds and memory of a step of each head"),
     "vlasova-softmax:figures": Script("papers.svd_hierarchical.figures", "RESULTS OUT", "draws SVD-softmax's figures"),
     "vlasova-softmax:spectra": Script("papers.svd_hierarchical.spectra", "FILE", "singular values of the layers at hand"),

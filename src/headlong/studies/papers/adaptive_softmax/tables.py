@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from headlong.arrays import hidden64
 from headlong.bench.measure import Progress
 from headlong.compile import compile as compile_engine
-from headlong.engines.adaptive.fit import failed
+from headlong.engines.adaptive.clopper_pearson import clopper_pearson
+from headlong.engines.adaptive.multipliers import failed
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader
-from headlong.engines.adaptive.tuning import clopper_pearson
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 from headlong.studies.papers import Context, PaperTable, Row, Setting, register

@@ -29,7 +29,7 @@ from headlong.layers.structured import load_layer
 from headlong.store import open_file
 from headlong.studies.papers.doubly_sparse import synthetic as liao2019_synthetic
 from headlong.studies.papers.doubly_sparse import tasks as study
-from headlong.studies.papers.doubly_sparse.compute import compute
+from headlong.studies.papers.doubly_sparse.softmax_share import compute
 from headlong.studies.papers.svd_hierarchical.steps import said
 from headlong.studies.papers.verdicts import Expected
 

@@ -6,7 +6,7 @@
 
     full         the backbone's own layer                              svd-5, svd-10  16 columns, 5 or 10 % of the rows
     full-tuned   control: that layer trained on, as experts are        d-softmax      blocks cut from the layer, trained on
-    frequent     control: the most frequent classes alone              ds-K           ``studies.models.experts.learned``
+    frequent     control: the most frequent classes alone              ds-K           ``studies.models.experts.lasso_ramp``
     adam-K       the same by Adam, no class lost: how far that came in as much time as there was
 
 All at one frozen backbone, on its test split. How much is saved is what came out: the lasso grew until validation accuracy
@@ -33,8 +33,8 @@ from headlong.studies.papers.doubly_sparse.printed import REAL, WORDS
 from headlong.studies.papers.verdicts import Expected
 
 if TYPE_CHECKING:
-    from headlong.studies.models.experts.learned import Set, Stage
-    from headlong.studies.models.experts.plan import TrainingPlan
+    from headlong.studies.models.experts.lasso_ramp import Set, Stage
+    from headlong.studies.models.experts.training_plan import TrainingPlan
 
 SEEDS = ("0", "1", "2")
 EXPERTS = (8, 16, 32, 64)
@@ -67,7 +67,7 @@ FREQUENT = {"ptb": 15.99, "wikitext2": 23.86}
 
 
 def plan_of(kind: str, task: str) -> TrainingPlan:
-    from headlong.studies.models.experts.plan import TrainingPlan
+    from headlong.studies.models.experts.training_plan import TrainingPlan
 
     return TrainingPlan(**{**PLANS[kind], **OTHERS.get((kind, task), {})})
 
@@ -139,7 +139,7 @@ def _control(context: Context, task: str, chosen: dict[str, str], data: study.Da
 
 def _stages(context: Context, task: str, kind: str, seed: str, data: study.Data) -> Iterator[tuple[Stage, dict[str, float]]]:
     """Each number of experts as learned, and its figures on the test split; trained stages lie in ``runs/liao2019``."""
-    from headlong.studies.models.experts.learned import learn
+    from headlong.studies.models.experts.lasso_ramp import learn
 
     plan, folder = plan_of(kind, task), RUNS / task / f"{kind}-{seed}"
     progress = context.stage(f"{task} {kind} seed {seed}")
@@ -161,7 +161,7 @@ def measured(stage: Stage, data: study.Data) -> dict[str, float]:
     import torch
 
     from headlong.studies.models.experts.growth import Vectors
-    from headlong.studies.models.experts.learned import look
+    from headlong.studies.models.experts.lasso_ramp import look
 
     vocab, sizes = data.layer.vocab, stage.head.sizes
     seen = look(stage.head, Vectors(torch.from_numpy(data.hidden), torch.from_numpy(data.target)))
@@ -184,7 +184,7 @@ def set_of(data: study.Data, root: Path, task: str) -> Set:
 
     from headlong.store import open_file
     from headlong.studies.models.experts.growth import Vectors
-    from headlong.studies.models.experts.learned import Set
+    from headlong.studies.models.experts.lasso_ramp import Set
 
     file = open_file(root / TASKS[task] / "hidden.safetensors")
     hidden, target = (np.array(file.read(f"valid_{name}"))[:VALID] for name in ("hidden", "target"))

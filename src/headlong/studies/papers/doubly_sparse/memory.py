@@ -20,7 +20,7 @@ from pathlib import Path
 from headlong.bench.measure import environment
 from headlong.heads.dense import DenseHead
 from headlong.store import replacing
-from headlong.studies.models.costs import _status
+from headlong.studies.models.step_costs import _status
 from headlong.studies.papers.doubly_sparse import tasks as study
 
 STEPS = 3

@@ -8,8 +8,8 @@
     not run     nothing was; what it takes
 
 The table "Result - Real Dataset" has 41 numbers; "23x theoretical" and "20x real device reduction" are two of them, rounded.
-What else is printed in figures, words and lists (``said.py``) has a cell as well. What follows from the set-up alone (how many
-multiplications SVD-softmax and D-softmax save) is "by arithmetic", which says that the set-up is the same.
+What else is printed in figures, words and lists (``printed_in_text.py``) has a cell as well. What follows from the set-up
+alone (how many multiplications SVD-softmax and D-softmax save) is "by arithmetic", which says that the set-up is the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from headlong.studies.papers import read
 from headlong.studies.papers.cells import Cell
-from headlong.studies.papers.doubly_sparse.said import said
+from headlong.studies.papers.doubly_sparse.printed_in_text import said
 from headlong.studies.papers.verdicts import verdict_on
 
 Line = Mapping[str, Any]

@@ -7,7 +7,7 @@
                    = 1 / (D/V + r/D + N/V)                                                                     (SVD)
 
 The experts are trained on the frozen backbone's vectors, as the paper trains its heads for translation and characters;
-they start from the trained layer (``heads.growing.seeded``), and are trained and pruned from there. The D-softmax row
+they start from the trained layer (``heads.expert_pruning.seeded``), and are trained and pruned from there. The D-softmax row
 is post-hoc: the second and third quarter of the classes keep D/2, the last half D/4 of the activation-weighted directions.
 """
 

@@ -1,11 +1,16 @@
-"""Fits the published multipliers on calibration vectors, and judges answers by the paper's rule.
+"""The published multipliers of variances, fitted on calibration vectors, and answers judged by the paper's rule.
 
     success = the argmax is right and |p^ - p| / p <= eps
+    f       = the smallest of 10^-6 .. 1 with   #failures(f) <= floor(delta n)           bisection in log10 f, to 0.01
+
+The published guarantee is for f = 1; the published gains are for fitted multipliers, which is calibration without its
+correction (``clopper_pearson.py``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +19,6 @@ from headlong import native
 from headlong.engines.adaptive.columns import Arrays
 from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.reader import PublishedReader
-from headlong.engines.adaptive.tuning import fitted
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.reference.executor import Executor as Reference
@@ -27,6 +31,8 @@ TUNED_ON = 400
 """The most queries that multipliers are fitted on. The paper has 200, which cannot show a failure rate of 1 %."""
 NOTHING = 1e-20
 """A multiplier with which every variance is small enough."""
+LOWEST, STEP = -6.0, 0.01
+"""Of log10 f: where it starts, and how closely it is found."""
 
 
 def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float | None) -> NDArray[np.bool_]:
@@ -75,3 +81,19 @@ def fit_multipliers(
     arm = fitted(lambda f: failures(f, None, None), math.floor(share * allowed)) if given[0] is None else given[0]
     total = fitted(lambda f: failures(arm, f, rules.eps), allowed) if given[1] is None else given[1]
     return arm, total
+
+
+def fitted(failures: Callable[[float], int], allowed: int) -> float:
+    """The smallest multiplier with at most ``allowed`` failures; 1 where even that has more."""
+    low, high = LOWEST, 0.0
+    if failures(10.0**low) <= allowed:
+        return float(10.0**low)
+    if failures(1.0) > allowed:
+        return 1.0
+    while high - low > STEP:
+        middle = (low + high) / 2
+        if failures(10.0**middle) <= allowed:
+            high = middle
+        else:
+            low = middle
+    return float(10.0**high)

@@ -1,4 +1,4 @@
-"""The answer of a run, before its tables: one plot, at most five rows, and a sentence that says what they mean. Pure."""
+"""The answer of a run, at the top of its page: one plot, at most five rows, and a sentence that says what they mean. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long experts are trained, how hard they are pruned, and how they settle: every constant of ``learned.py``."""
+"""How long experts are trained, how hard they are pruned, and how they settle: every constant of ``lasso_ramp.py``."""
 
 from __future__ import annotations
 
