@@ -36,7 +36,7 @@ OURS: dict[str, dict[str, Any]] = {"ids proved": {"eps": math.inf}, "default pro
 RIVALS = ("torch fp32", "torch int8 dynamic")
 PARTS = {
     "rotation and codes of the queries": r"rotate|prepare|encode",
-    "search of blocks": r"Run::|Sweep|opened|closer_of|spread|sixteen|taken|listed|over_blocks",
+    "search of blocks": r"Run::|Sweep|opened|closer_of|spread|sixteen|taken|listed",
     "products of codes": r"batch_tile|batch_scan|scan_|dot_bits|dot_codes",
     "bounds and exponentials": r"weigh|lanes_|lane_|gaps|interval|radius|batch_sums|largest|survivors|log|exp",
     "exact rows": r"dot_|tile<|gather|read_|resolve",

@@ -375,3 +375,27 @@ def test_vectors_fit_their_registers() -> None:
         and re.search(r"vector_size\((64|LANES \* 8)\)", path.read_text(encoding="utf-8"))
     ]
     assert wide == []
+
+
+HOMES = ("src/headlong", "csrc", "tests", "benchmarks", "tools", "examples")
+
+
+def named_files(source: str) -> set[str]:
+    """Files that are named by a path, as in comments, or in double backticks."""
+    source = re.sub(r"#include <[^\n]*", "", source)
+    paths = re.findall(r"(?<![\w/.])[a-z]\w*(?:/\w+)+\.(?:py|cpp|h|inl)\b", source)
+    return {*paths, *re.findall(r"``(\w+\.py)``", source)}
+
+
+def test_files_that_are_named_exist() -> None:
+    """A name in a comment leads somewhere, whatever was moved since."""
+    files = [file for home in HOMES for file in (ROOT / home).rglob("*") if file.suffix in {".py", ".cpp", ".h", ".inl"}]
+    paths = ["/" + file.relative_to(ROOT).as_posix() for file in files]
+    lost = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in files if "tests" not in file.parts
+        for name in sorted(named_files(file.read_text(encoding="utf-8")))
+        if not any(path.endswith("/" + name) for path in paths)
+    ]  # fmt: skip
+    assert len(files) > 500 and not lost, "\n".join(lost)
+    assert named_files("#include <sys/auxv.h>\n// see executor/lost.cpp and ``gone.py``") == {"executor/lost.cpp", "gone.py"}

@@ -18,7 +18,7 @@
 #include <numeric>
 
 #include "executor/verbs.h"
-#include "normaliser/betting.h"
+#include "normaliser/draw_points.h"
 #include "normaliser/histogram.h"
 #include "runtime/pool.h"
 #include "runtime/prefetch.h"

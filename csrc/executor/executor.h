@@ -1,7 +1,7 @@
 // Runs a plan over a matrix: one native call answers a batch of queries.
 //
 // The arrays are borrowed (bind/executor.cpp keeps their owners alive) and never changed; an executor may serve many threads. Data is
-// plain: the matrix, the plan, a block of queries that look at it together (executor/look.h), what is believed of each
+// plain: the matrix, the plan, a group of queries that look at it together (executor/look.h), what is believed of each
 // class of one of them (executor/beliefs.h). What is done with it are functions, a file for each: executor/verbs.h.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace headlong {
 
 struct Executor : Matrix, Plan {
     const Kernels* kernels = nullptr;
-    mutable std::atomic<int> keeping{0};  // for how many more blocks of large batches estimates are kept
+    mutable std::atomic<int> keeping{0};  // for how many more groups of large batches estimates are kept
 };
 
 // Answers for `count` queries [count][dim]; `dense_only` skips the preview.

@@ -1,4 +1,4 @@
-// Looking at all classes: level 0 (or the dense rows) is read once for a block of queries, and every thread keeps, per query, the
+// Looking at all classes: level 0 (or the dense rows) is read once for a group of queries, and every thread keeps, per query, the
 // interval sums of the normaliser and the classes whose upper end reaches the threshold.
 #include <algorithm>
 #include <cstring>

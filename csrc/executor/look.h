@@ -1,4 +1,4 @@
-// A block of queries that look at all classes together, and what the look found.
+// A group of queries that look at all classes together, and what the look found.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace headlong {
 
 constexpr int64_t kChunk = 512;    // classes between two looks at the threshold
-constexpr int kBlockQueries = 64;  // queries that read level 0 together
+constexpr int kGroupQueries = 64;  // queries that read level 0 together
 
 // One query as a deeper level wants it.
 struct DeeperQuery {
@@ -28,14 +28,14 @@ struct Apart {
     Radius others{};
 };
 
-// The queries of one block as a source wants them.
+// The queries of one group as a source wants them.
 struct Prepared {
     int n = 0, padded = 0;
     std::vector<int8_t> planes;   // [segment][query][quad][plane][4]
     std::vector<int32_t> offset;  // [segment][query][plane]: what coding bytes as u + 128 adds
     std::vector<float> step;      // [segment][query]
     std::vector<Strip> strips;    // [segment], of a single query where the kernels take all of them at once
-    std::vector<float> x;         // [query][width], or [width][padded] for a large block
+    std::vector<float> x;         // [query][width], or [width][padded] for a large group
     std::vector<float> add;       // [query]: <centre, hidden>
     std::vector<Radius> radius, likely;  // [query]
     std::vector<Apart> apart;         // [query], or empty where it is not known
@@ -63,7 +63,7 @@ struct Span {
     int64_t first, count;
 };
 
-// A look at all classes by a block of queries.
+// A look at all classes by a group of queries.
 struct Look {
     const Source* source;
     Prepared prepared;

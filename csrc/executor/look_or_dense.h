@@ -8,6 +8,7 @@
 namespace headlong {
 
 constexpr double kProduct = 0.021;  // of a row's number, in a batch
+constexpr double kCloser = 0.7;     // what a byte of codes gathered costs in bytes of rows
 constexpr double kExponential = 2.1, kInterval = 3.2;  // of a class for one query, with all that both add to sums
 
 // A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes, which

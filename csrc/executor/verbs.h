@@ -1,4 +1,4 @@
-// What is done for a block of queries and for one of them, a file for each verb. Functions that only one file needs are not here.
+// What is done for a group of queries and for one of them, a file for each verb. Functions that only one file needs are not here.
 #pragma once
 
 #include <algorithm>
@@ -38,12 +38,15 @@ void score_from_the_top(size_t first, size_t stop, const Some& some, const Upper
     }
 }
 
+// executor/answer_batch.cpp: a batch in groups of queries, which look together or share a dense pass; executor/one_query.cpp: one of them
+void over_groups(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
+                 const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers);
+Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
+
 // executor/look.cpp, executor/threshold.cpp: looking at all classes
 void raise_to(std::atomic<float>& threshold, float value);
 void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge);
 Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads);
-void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
-                   const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers);
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone = false);
 double part_of_dense(const Executor& e, const Look& look);
 double worth_scoring(const Executor& e, const Look& look);
@@ -57,7 +60,6 @@ std::vector<double> rotate_queries(const Executor& e, const Source& source, cons
 
 // executor/best_ids.cpp: ids and exact rows; executor/svd_softmax.cpp
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
-Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
                        std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
                        Answer& answer, Known* known = nullptr);

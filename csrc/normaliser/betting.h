@@ -1,4 +1,4 @@
-// Bets against the mean of numbers in [-1, 1], and points to draw by: what normalisers and the nucleus share.
+// Bets against the mean of numbers in [-1, 1]: how a sampled normaliser and a nucleus know that they have drawn enough.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,7 @@
 
 namespace headlong {
 
-constexpr double kCloser = 0.7;        // what a byte of codes gathered costs in bytes of rows
-constexpr double kUsed = 0.1;          // the share of a radius that is used, as a root of mean squares, where nothing was scored
 constexpr double kMost = 1 + 0x1p-20;  // the largest |X|, roundings included: the gaps hold everything else
-
-inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
 
 // Whether a mixture of stakes on factors 1 + stake * factor(x) multiplies its wealth by `odds`. A product of many factors
 // near one may leave the range of a double in neither direction that matters: 0 loses the bet, infinity wins it.
@@ -72,49 +64,5 @@ struct Bet {
         return not_above && (below <= -kMost || wins(drawn, odds, [&](double x) { return (x - below) * up; }));
     }
 };
-
-// `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
-inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {
-    const int64_t words = in_blocks(2 * (count + 1));
-    Scratch<uint32_t> noise(words);
-    kernels.noise(key, mix(key), 0x40000000u | round, 0, words, noise.data());
-    std::vector<double> at(count + 1);
-    double sum = 0;
-    for (int64_t i = 0; i <= count; ++i) {
-        const uint64_t word = static_cast<uint64_t>(noise[2 * i]) << 32 | noise[2 * i + 1];
-        sum -= std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
-        at[i] = sum;
-    }
-    at.pop_back();
-    for (double& point : at) point *= total / sum;
-    return at;
-}
-
-// One point in each of `count` equal parts of (0, total), in ascending order; `draw` names the noise.
-inline std::vector<double> spread_points(const Kernels& kernels, uint64_t key, uint32_t draw, int64_t count, double total) {
-    const int64_t words = in_blocks(count);
-    Scratch<uint32_t> noise(words);
-    kernels.noise(key, mix(key), draw, 0, words, noise.data());
-    std::vector<double> at(count);
-    const double step = total / static_cast<double>(count);
-    for (int64_t i = 0; i < count; ++i) at[i] = step * (static_cast<double>(i) + (noise[i] + 0.5) * 0x1p-32);
-    return at;
-}
-
-// A place in a line of gaps, and the sum of those before it.
-struct Reached {
-    int64_t i;
-    double sum;
-};
-
-// The first from there on, in steps, that reaches beyond a point. Out of line: inside of the loops around it its numbers lay in memory.
-__attribute__((noinline)) inline Reached reached(const float* gap, int64_t step, int64_t stop, double point, Reached from) {
-    for (; from.i < stop; from.i += step) {
-        const double sum = from.sum + gap[from.i];
-        if (point < sum) break;
-        from.sum = sum;
-    }
-    return from;
-}
 
 }  // namespace headlong

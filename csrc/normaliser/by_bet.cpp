@@ -9,6 +9,7 @@
 
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
+#include "normaliser/draw_points.h"
 #include "normaliser/histogram.h"
 #include "runtime/prefetch.h"
 #include "runtime/shared_work.h"

@@ -16,9 +16,10 @@
 #include <functional>
 #include <limits>
 
+#include "executor/look_or_dense.h"
 #include "executor/verbs.h"
-#include "normaliser/betting.h"
 #include "normaliser/by_learned_draws.h"
+#include "normaliser/draw_points.h"
 #include "normaliser/histogram.h"
 #include "runtime/pool.h"
 #include "runtime/trace.h"

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "executor/look_or_dense.h"
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "normaliser/by_learned_draws.h"
+#include "normaliser/draw_points.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 

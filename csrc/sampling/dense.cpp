@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "executor/verbs.h"
-#include "normaliser/betting.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 

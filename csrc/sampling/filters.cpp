@@ -5,7 +5,7 @@
 // it: see sampling/nucleus_from_intervals.cpp. The same filters where every logit is known: sampling/dense.cpp; where blocks find
 // the best: by_blocks/plain_questions.cpp.
 #include "executor/verbs.h"
-#include "normaliser/betting.h"
+#include "normaliser/draw_points.h"
 
 namespace headlong {
 namespace {

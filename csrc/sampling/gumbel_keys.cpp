@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "executor/verbs.h"
-#include "normaliser/betting.h"
 #include "runtime/shared_work.h"
 #include "sampling/philox.h"
 

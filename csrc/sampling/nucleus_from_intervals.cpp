@@ -15,8 +15,10 @@
 #include <cstring>
 #include <numeric>
 
+#include "executor/look_or_dense.h"
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
+#include "normaliser/draw_points.h"
 #include "normaliser/histogram.h"
 #include "runtime/shared_work.h"
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "executor/verbs.h"
+#include "normaliser/draw_points.h"
 
 namespace headlong {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "executor/verbs.h"
 
-
 namespace headlong {
 
 std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule,
@@ -23,8 +22,8 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
     asked.eps = kInf;  // no sample asks for a normaliser
     const bool by_mass = rule.top_p < 1 || rule.min_p > 0;
     asked.k = rule.top_k > 0 ? std::min(rule.top_k, e.vocab) : by_mass ? 1 : 0;
-    over_blocks(e, 
-        hidden, rows, asked, dense_only,
+    over_groups(
+        e, hidden, rows, asked, dense_only,
         [&](Look& look, int q, int threads, Answer& answer) {
             return resolve_sample(e, look, q, asked, rule, threads, draws->data() + look.rows[q] * rule.n, answer);
         },

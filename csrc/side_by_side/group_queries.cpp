@@ -1,4 +1,4 @@
-// Many queries side by side: a block of up to 64 goes over the classes once, each query in a lane of its own. What is shared
+// Many queries side by side: a group of up to 64 goes over the classes once, each query in a lane of its own. What is shared
 // makes the looks cheap: a class that is wide for several of them is looked at more closely at once, for all.
 //
 // In one pass every class adds its middle b to its queries' sums, is reported where it may be among the best or where its gap u is so
@@ -29,15 +29,15 @@ int64_t lanes_of(int64_t n) { return n <= 8 ? 8 : (n + 15) / 16 * 16; }
 
 // How many of `left` queries go together: as many as fill their lanes, or all lanes that can be filled, and no fewer lanes
 // than `least`.
-int64_t block_of(int64_t left, double filled, int64_t least) {
-    const int64_t all = std::min<int64_t>(left, kBlockQueries), lanes = lanes_of(all);
+int64_t group_of(int64_t left, double filled, int64_t least) {
+    const int64_t all = std::min<int64_t>(left, kGroupQueries), lanes = lanes_of(all);
     const bool fills = static_cast<double>(all) >= filled * static_cast<double>(lanes);
     const int64_t some = fills ? all : lanes <= 8 ? 0 : lanes == 16 ? 8 : lanes - 16;
     return lanes_of(some) < least ? 0 : some;
 }
 
 // Answers queries first .. first + count - 1, those that can be: returns which; none at all where they are better read densely.
-std::vector<uint8_t> answer_block(const Executor& e, const double* hidden, int64_t first, int64_t count, const Question& question,
+std::vector<uint8_t> answer_group(const Executor& e, const double* hidden, int64_t first, int64_t count, const Question& question,
                                   std::vector<Answer>& answers) {
     BatchState batch;
     batch.n = static_cast<int>(count);
@@ -94,9 +94,9 @@ std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, i
     const int64_t least = many ? kShareCodes : 0;
     int64_t first = 0;
     while (first < count) {
-        const int64_t some = block_of(count - first, question.eps < kInf ? kFilled : kFilledByIds, least);
+        const int64_t some = group_of(count - first, question.eps < kInf ? kFilled : kFilledByIds, least);
         if (some == 0) break;
-        const std::vector<uint8_t> done = answer_block(e, hidden, first, some, question, answers);
+        const std::vector<uint8_t> done = answer_group(e, hidden, first, some, question, answers);
         if (done.empty()) {  // the others are taken to be alike
             *expensive = true;
             break;

@@ -1,9 +1,10 @@
-// One query of a block from what the pass reported of it: its ids as in executor/best_ids.cpp, its normaliser as in normaliser/by_bet.cpp.
+// One query of a group from what the pass reported of it: its ids as in executor/best_ids.cpp, its normaliser as in normaliser/by_bet.cpp.
 #include <algorithm>
 #include <numeric>
 
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
+#include "normaliser/draw_points.h"
 #include "normaliser/histogram.h"
 #include "side_by_side/state.h"
 

@@ -1,7 +1,7 @@
 // The pass over all classes: sums, and the classes that are reported to a query.
 #include <algorithm>
 
-#include "normaliser/betting.h"
+#include "normaliser/draw_points.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 #include "runtime/trace.h"

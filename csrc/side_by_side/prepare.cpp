@@ -1,4 +1,4 @@
-// A block of queries as the levels want them, one in each lane.
+// A group of queries as the levels want them, one in each lane.
 #include "executor/query_codes.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"

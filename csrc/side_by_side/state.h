@@ -1,4 +1,4 @@
-// A block of queries that go over the classes side by side: see side_by_side/group_queries.cpp.
+// A group of queries that go over the classes side by side: see side_by_side/group_queries.cpp.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ constexpr int64_t kLanePiece = 512;  // classes that one thread takes at once
 constexpr double kMore = 1.7;        // points that are marked for each that is wanted
 constexpr int64_t kEvery = 8;        // one in so many of them is a sample
 
-// The queries of a block, one in each lane.
+// The queries of a group, one in each lane.
 struct BatchState {
     Look look;  // their vectors and, of each, the codes of a deeper level
     int n = 0, lanes = 0, threads = 1;

@@ -1,4 +1,4 @@
-// A layer that decides step by step (trees, bands), read best branch first. The twin of engines/descent.py.
+// A layer that decides step by step (trees, bands), read best branch first. The twin of engines/reference/descent.py.
 #pragma once
 
 #include <cstdint>

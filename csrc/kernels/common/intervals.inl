@@ -150,7 +150,7 @@ void below_of(const float* mass, const float* high, const float* rad, const floa
     for (int l = 0; l < LANES; ++l) sums->worst = worst[l] > sums->worst ? worst[l] : sums->worst;
 }
 
-// What each class adds to the sum that is to have a sign, and how much less it may add: see executor/nucleus.cpp.
+// What each class adds to the sum that is to have a sign, and how much less it may add: see sampling/nucleus_from_intervals.cpp.
 double sides_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
                 const Kernels::Boundary& at, float* middle, float* gap) {
     typedef float H __attribute__((vector_size(LANES * 2)));

@@ -1,4 +1,4 @@
-// From a call to its answers: queries go side by side or in blocks that look together, each is resolved by what the look
+// From a call to its answers: queries go side by side or in groups that look together, each is resolved by what the look
 // found, and those that are better read densely share a pass over the rows.
 #include <algorithm>
 #include <numeric>
@@ -16,11 +16,11 @@ namespace {
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
 constexpr double kCachedBytes = 4 << 20;  // of codes that are cheap to read a second time
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
-constexpr size_t kMostScouts = 4;        // queries that speak for a block of four times as many or more
+constexpr size_t kMostScouts = 4;        // queries that speak for a group of four times as many or more
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
 constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
 constexpr size_t kQueriesPerScout = 32, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
-constexpr int kRemembered = 16;          // blocks whose estimates are kept, since most queries of one wanted theirs
+constexpr int kRemembered = 16;          // groups whose estimates are kept, since most queries of one wanted theirs
 constexpr size_t kLeastWeighed = 5;  // queries of a batch whose first ones' costs count: of fewer, one is too much of all
 
 // Queries that come together are often alike. Where some of them, from all over the batch, are better read densely, so are the
@@ -42,7 +42,7 @@ struct Looked {
     int wanted;  // queries that asked for their estimates once more, whether or not these were kept
 };
 
-// One block of queries: the look, and what became of each.
+// One group of queries: the look, and what became of each.
 Looked look_and_resolve(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows,
                       const Question& question, bool keep, size_t together, int threads, const Resolve& resolve,
                       std::vector<Status>& status, std::vector<Answer>& answers) {
@@ -84,8 +84,8 @@ bool costs_more_than_rows(const Executor& e, double queries, double in_vain, dou
 
 }  // namespace
 
-void over_blocks(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
-                   const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) {
+void over_groups(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, bool dense_only,
+                 const Resolve& resolve, const Finish& finish, std::vector<Answer>& answers) {
     const bool use_preview = e.has_preview && !dense_only && !(question.weighs_first && looks_cost_more(e, rows.size()));
     const Source& source = use_preview ? e.preview : e.dense;
     const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
@@ -100,7 +100,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     std::vector<int64_t> kept_later, finish_densely;
     for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
         const bool keep = always || e.keeping.load() > 0;
-        const int64_t step = keep ? std::min<int64_t>(kBlockQueries, affordable) : kBlockQueries;
+        const int64_t step = keep ? std::min<int64_t>(kGroupQueries, affordable) : kGroupQueries;
         stop = std::min({rows.size(), start + static_cast<size_t>(step), start == 0 ? first : rows.size()});
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + stop);
         // What was looked at in vain cannot be taken back: where it was for most so far, the others are read densely at once.
@@ -121,7 +121,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
             if (status[q] == Status::finish_densely) finish_densely.push_back(some[q]);
             answers[some[q]].dense = !use_preview;
         }
-        // Where estimates are not kept unasked, the next blocks do as most queries of this one would have liked.
+        // Where estimates are not kept unasked, the next groups do as most queries of this one would have liked.
         if (always) continue;
         if (2 * wanted > n) e.keeping.store(kRemembered);
         else if (keep && e.keeping.load() > 0) e.keeping.fetch_sub(1);
@@ -129,7 +129,7 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
     if (!kept_later.empty()) {
         Question again = question;
         again.keep = true;
-        over_blocks(e, hidden, kept_later, again, dense_only, resolve, finish, answers);
+        over_groups(e, hidden, kept_later, again, dense_only, resolve, finish, answers);
     }
     if (finish_densely.empty()) return;
     if (use_preview) {
@@ -138,56 +138,13 @@ void over_blocks(const Executor& e, const double* hidden, const std::vector<int6
         const auto part = [&](size_t n) { return dense_cost(e, static_cast<double>(n)); };
         const bool few = part(finish_densely.size()) > kDearer * part(rows.size()) + look_cost(e);
         if (few && finish_densely.size() <= kMostAlone)
-            for (int64_t row : finish_densely) over_blocks(e, hidden, {row}, question, false, resolve, finish, answers);
+            for (int64_t row : finish_densely) over_groups(e, hidden, {row}, question, false, resolve, finish, answers);
         else
-            over_blocks(e, hidden, finish_densely, question, !few, resolve, finish, answers);
+            over_groups(e, hidden, finish_densely, question, !few, resolve, finish, answers);
         return;
     }
     for (int64_t row : finish_densely) answers[row].dense = true;
     finish(finish_densely);
-}
-
-// The share of their radii that scored classes used, as a root of mean squares, and a few more of which nothing is known.
-static double used(const std::vector<Scored>& scored, const std::vector<float>& est, const std::vector<float>& upper) {
-    double squares = 4 * kUsed * kUsed, count = 4;
-    for (size_t i = 0; i < scored.size(); ++i) {
-        const double share = (scored[i].z - est[i]) / (static_cast<double>(upper[i]) - est[i]);
-        if (!(std::fabs(share) <= 1)) continue;
-        squares += share * share;
-        ++count;
-    }
-    return std::sqrt(squares / count);
-}
-
-Status resolve(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
-    std::vector<Scored> scored;
-    std::vector<float> est, upper;
-    answer.best.clear();
-    if (question.k > 0 && !best_of(e, look, q, question.k, threads, answer.best, scored, est, upper, answer)) {
-        answer.rows += static_cast<int64_t>(scored.size());
-        answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
-        return Status::finish_densely;
-    }
-    mark("best");
-    Interval lse = normaliser(e, look, q, question, scored, est, upper);
-    lse.error += dot_error(e, &look.hidden[q * e.dim]);
-    Status status = Status::done;
-    if (!(lse.error <= question.eps)) {
-        look.wanted[q] = 1;
-        if (look.est.empty()) status = Status::keep;
-        else if (learned(e, look, q, question)) status = draw(e, look, q, question, threads, scored, lse, answer);
-        else if (const auto found = close_together(e, look, q, question, threads, scored, lse, answer)) status = *found;
-        else if (question.delta > 0 && look.source == &e.preview)
-            status = bet(e, look, q, question, used(scored, est, upper), threads, scored, lse, answer);
-        else status = refine(e, look, q, question, threads, scored, lse, answer);
-    }
-    mark("normaliser");
-    answer.rows += static_cast<int64_t>(scored.size());
-    answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
-    answer.lse = lse.value;
-    answer.error = lse.error;
-    answer.proved = true;
-    return status;
 }
 
 namespace {
@@ -217,8 +174,8 @@ std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, 
     Question asked = question;
     asked.weighs_first = e.budget == 0;
     asked.keep = question.keep || (e.budget > 0 && e.has_preview && !dense_only);
-    over_blocks(e, 
-        hidden, rows, asked, dense_only,
+    over_groups(
+        e, hidden, rows, asked, dense_only,
         [&](Look& look, int q, int threads, Answer& answer) {
             return by_budget(e, look) ? resolve_budget(e, look, q, question, threads, answer)
                              : resolve(e, look, q, question, threads, answer);

@@ -1,0 +1,63 @@
+// Points to draw by, on a line of gaps that are laid end to end, and the noise that they come from.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "executor/plan.h"
+#include "runtime/scratch.h"
+
+namespace headlong {
+
+inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+// `count` points of (0, total) in ascending order: sums of exponential gaps, scaled.
+inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, uint32_t round, int64_t count, double total) {
+    const int64_t words = in_blocks(2 * (count + 1));
+    Scratch<uint32_t> noise(words);
+    kernels.noise(key, mix(key), 0x40000000u | round, 0, words, noise.data());
+    std::vector<double> at(count + 1);
+    double sum = 0;
+    for (int64_t i = 0; i <= count; ++i) {
+        const uint64_t word = static_cast<uint64_t>(noise[2 * i]) << 32 | noise[2 * i + 1];
+        sum -= std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
+        at[i] = sum;
+    }
+    at.pop_back();
+    for (double& point : at) point *= total / sum;
+    return at;
+}
+
+// One point in each of `count` equal parts of (0, total), in ascending order; `draw` names the noise.
+inline std::vector<double> spread_points(const Kernels& kernels, uint64_t key, uint32_t draw, int64_t count, double total) {
+    const int64_t words = in_blocks(count);
+    Scratch<uint32_t> noise(words);
+    kernels.noise(key, mix(key), draw, 0, words, noise.data());
+    std::vector<double> at(count);
+    const double step = total / static_cast<double>(count);
+    for (int64_t i = 0; i < count; ++i) at[i] = step * (static_cast<double>(i) + (noise[i] + 0.5) * 0x1p-32);
+    return at;
+}
+
+// A place in a line of gaps, and the sum of those before it.
+struct Reached {
+    int64_t i;
+    double sum;
+};
+
+// The first from there on, in steps, that reaches beyond a point. Out of line: inside of the loops around it its numbers lay in memory.
+__attribute__((noinline)) inline Reached reached(const float* gap, int64_t step, int64_t stop, double point, Reached from) {
+    for (; from.i < stop; from.i += step) {
+        const double sum = from.sum + gap[from.i];
+        if (point < sum) break;
+        from.sum = sum;
+    }
+    return from;
+}
+
+}  // namespace headlong
