@@ -2,10 +2,11 @@
 
 ::
 
-    before      queries are answered by the plan that was compiled without vectors, and copied until there are enough
-    beside      a thread of low priority compiles the plan that these vectors choose
-    then        it takes the place of the first between two calls; what the next queries read is what is expected
-    drift       queries that read twice as much as expected: enough new ones are kept, and all begins again
+    before      queries are answered by the plan that was compiled without vectors, and copied
+    beside      when there are some, a thread of low priority compiles the plan that these vectors choose
+    then        it takes the place of the first between two calls
+    again       when there are some times as many, and so on until there are enough
+    drift       queries that read twice as much as the next ones after that: new ones are kept, and all begins again
 
 What is promised does not change: ids stay proved, ``eps`` and ``delta`` stay what they were, and vectors choose only what is
 read. Which rows a normaliser draws does change with the plan, and so may the last digits within ``eps``: an answer is the same
@@ -25,18 +26,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headlong.arrays import as_numpy
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats
+from headlong.native import Doubles
+from headlong.previews.kept_queries import Queries
 from headlong.promise import Promise
 
-KEPT, MOST_NUMBERS = 1024, 1 << 22
-"""Queries that a plan is made of, or three times the layer's columns; and numbers of float32 that their copies take at most."""
 WATCHED, DRIFT, MOST = 64, 2.0, 8
-"""Watched calls whose mean is expected of the next as many, how many times that is a drift, and how many plans may follow."""
+"""Watched calls whose mean is expected of the next as many, how many times that is a drift, and how often that may happen."""
 ONE_IN = 8
 """Calls of which one is watched. What they read is added up together: with cold caches a sum costs a call some ten
 microseconds."""
@@ -62,33 +61,6 @@ class OwnLock:
         self._locks[os.getpid()].release()
 
 
-class Queries:
-    """The last hidden vectors that were asked, as many as a plan is made of."""
-
-    def __init__(self, dim: int) -> None:
-        self.wanted = max(1, min(max(KEPT, 3 * dim), MOST_NUMBERS // dim))
-        self._rows: Floats = np.empty((self.wanted, dim), np.float32)
-        self._lock = OwnLock()
-        self.count = 0
-
-    def take(self, hidden: Any) -> bool:
-        """Copies the rows that there is room for; whether these were the last that were wanted."""
-        if self.count == self.wanted:  # a call while the plan is being compiled
-            return False
-        with np.errstate(over="ignore"):
-            rows = np.asarray(as_numpy(hidden, "hidden"), np.float32)
-        with self._lock:
-            some = rows[: self.wanted - self.count]
-            self._rows[self.count : self.count + len(some)] = some
-            self.count += len(some)
-            return len(some) > 0 and self.count == self.wanted
-
-    def vectors(self) -> Doubles:
-        """Those that float32 could hold."""
-        rows = self._rows[: self.count]
-        return rows[np.isfinite(rows).all(axis=1)].astype(np.float64)
-
-
 def learning(verb: Verb) -> Verb:
     """The verb of the engine of now, whose query is learned from."""
 
@@ -98,7 +70,7 @@ def learning(verb: Verb) -> Verb:
         found = verb(now, hidden, *rest, **options)
         self._calls += 1
         if self._queries is not None or self._calls % ONE_IN == 0:
-            self._learn(hidden, now, found.cost)
+            self._learn(hidden, now, found)
         return found
 
     return asked  # type: ignore[return-value]
@@ -130,6 +102,7 @@ class Adapting(Changeable):
         self._calls = 0
         self._watched: list[Any] = []  # bytes of calls
         self._expected: float | None = None
+        self._learned = 0
         self.adapted = 0
         self.trouble: str | None = None
         self._told = False
@@ -192,18 +165,20 @@ class Adapting(Changeable):
             return "compiling a plan for the queries that came"
         if queries is None:
             return "adapted to the queries that came" if self.adapted else "watches for a drift of the queries"
-        return f"adapts after {queries.wanted - queries.count:,} more queries"
+        again = "adapted to the queries that came, and adapts again" if self.adapted else "adapts"
+        return f"{again} after {queries.wanted - queries.count:,} more queries"
 
-    def _learn(self, hidden: Any, engine: Engine, cost: Any) -> None:
+    def _learn(self, hidden: Any, engine: Engine, found: Any) -> None:
         """One call more: its queries are kept while some are wanted; afterwards what they cost is watched."""
         queries = self._queries
         if self.trouble is not None:
             self._tell(self.trouble)
         elif queries is not None:
-            if queries.take(hidden) or (queries.count == queries.wanted and not self._busy()):
+            queries.take(hidden)
+            if queries.enough and not self._busy():
                 self._start(queries)
-        elif engine is self._now and self.adapted < MOST:
-            self._watch(cost)
+        elif engine is self._now and self._learned < MOST:
+            self._watch(found.cost)
 
     def _tell(self, trouble: str) -> None:
         """Once, to the caller: it is answered as before, but by the plan that was there."""
@@ -241,18 +216,23 @@ class Adapting(Changeable):
         if sys.platform == "linux":  # elsewhere a niceness is the whole process's
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        before = self._now
-        try:
-            engine = self._again(queries.vectors())
-            if engine.promise != before.promise:
-                raise OptionError(f"the plan would promise {engine.promise} in place of {before.promise}")
-            before.kept()  # refuses a layer that was written to: its new plan would not be that of this engine
-        except Exception as error:  # nobody waits for this thread: whatever it was is told by the next call
-            self.trouble = f"{type(error).__name__}: {error}"
-            return
-        self._watched, self._expected = [], None
-        self._now, self._queries = engine, None
-        self.adapted += 1
+        while queries.enough:  # others may have come while the plan was compiled
+            before, count, vectors = self._now, queries.count, queries.vectors()
+            try:
+                engine = self._again(vectors)
+                if engine.promise != before.promise:
+                    raise OptionError(f"the plan would promise {engine.promise} in place of {before.promise}")
+                before.kept()  # refuses a layer that was written to: its new plan would not be that of this engine
+            except Exception as error:  # nobody waits for this thread: whatever it was is told by the next call
+                self.trouble = f"{type(error).__name__}: {error}"
+                return
+            self._now = engine
+            self.adapted += 1
+            queries.planned(count)
+        if not queries.wanted:
+            self._watched, self._expected = [], None
+            self._learned += 1
+            self._queries = None
 
     def _unchanged(self) -> Any:
         return self._now._unchanged()  # noqa: SLF001  # the same verb of the engine of now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import pickle
 import threading
@@ -16,6 +17,7 @@ import headlong as hl
 from headlong.engines import adapting
 from headlong.engines.adapting import Adapting
 from headlong.errors import OptionError
+from headlong.previews import kept_queries
 
 VOCAB, DIM = 21_000, 128
 
@@ -32,7 +34,7 @@ def world(seed: int = 0) -> tuple[hl.Layer, np.ndarray]:
 
 @pytest.fixture
 def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapting, "MOST_NUMBERS", 2 * DIM * DIM)
+    monkeypatch.setattr(kept_queries, "MOST_NUMBERS", 2 * DIM * DIM)
     monkeypatch.setattr(adapting, "WATCHED", 32)
     monkeypatch.setattr(adapting, "ONE_IN", 1)
 
@@ -64,6 +66,57 @@ def test_reads_less_and_answers_the_same(options: dict[str, Any]) -> None:
     one = [float(each.topk(row[None], 5).cost.bytes[0]) for each in (plain, engine) for row in hidden[500:560]]
     # For ids alone rows of the layer stood in, and here they are like the queries.
     assert np.mean(one[60:]) < (0.9 if options.get("eps") != np.inf else 1.02) * np.mean(one[:60])
+
+
+def test_plans_are_made_of_more_and_more_queries() -> None:
+    assert kept_queries.counts(512) == (809, 1820, 4096)
+    assert kept_queries.counts(64) == (1024,)  # 455 would be too few
+    assert kept_queries.counts(2048) == (2048,)  # 16 MiB, and no fewer than columns
+    for dim in (1, 100, 640, 1024, 8192, 2**23):
+        numbers = kept_queries.counts(dim)
+        assert numbers[-1] >= 1 and numbers[-1] * min(dim, 2**22) <= kept_queries.MOST_NUMBERS
+        assert all(dim <= few < many <= 2.3 * few for few, many in itertools.pairwise(numbers))
+
+
+def test_goes_on_learning_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_queries, "counts", lambda dim: (dim, 2 * dim, 4 * dim))
+    layer, hidden = world()
+    seen: list[int] = []
+    engine: Any = hl.compile(layer, adapt=True, threads=1)
+    usual = engine._again
+    monkeypatch.setattr(engine, "_again", lambda vectors: (seen.append(len(vectors)), usual(vectors))[1])
+    for plan in (1, 2):
+        engine.topk(hidden[: DIM - 1], 3)
+        assert engine.adapted == plan - 1
+        engine.topk(hidden[DIM - 1 : DIM], 3)
+        engine.wait()
+        assert engine.adapted == plan and "adapts again after" in engine.reason and engine.trouble is None
+    engine.topk(hidden[2 * DIM :], 3)  # more than are wanted
+    engine.wait()
+    assert engine.adapted == 3 and "adapted to" in engine.reason and "again" not in engine.reason
+    assert seen == [DIM, 2 * DIM, 4 * DIM]
+
+
+def test_queries_that_came_meanwhile_are_learned_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_queries, "counts", lambda dim: (dim, 2 * dim, 4 * dim))
+    layer, hidden = world()
+    seen: list[int] = []
+    engine: Any = hl.compile(layer, adapt=True, threads=1)
+    usual, begun, may_go_on = engine._again, threading.Event(), threading.Event()
+
+    def slowly(vectors: np.ndarray) -> Any:
+        seen.append(len(vectors))
+        begun.set()
+        assert may_go_on.wait(60)
+        return usual(vectors)
+
+    monkeypatch.setattr(engine, "_again", slowly)
+    engine.topk(hidden[:DIM], 3)
+    assert begun.wait(60)
+    engine.topk(hidden[: 2 * DIM], 3)
+    may_go_on.set()
+    engine.wait()
+    assert engine.adapted == 2 and seen == [DIM, 3 * DIM] and f"again after {DIM} more" in engine.reason
 
 
 @pytest.mark.usefixtures("few_queries")
