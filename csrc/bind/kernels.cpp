@@ -66,11 +66,15 @@ nb::tuple encode_int8(AnyArray weight, const std::string& name, CodesOut codes, 
     return nb::make_tuple(owned(std::move(scale), {1, P}), owned(std::move(error), {P}), owned(std::move(peak), {P}), owned(std::move(size), {P}));
 }
 
-nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, Ids ids) {
-    std::vector<double> out;
-    for (size_t i = 0; i < ids.size(); ++i) out.push_back(gumbel(seed, row, draw, ids.data()[i]));
-    const size_t n = out.size();
-    return owned(std::move(out), {n});
+nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, uint32_t count, Ids ids) {
+    const size_t n = ids.size();
+    std::vector<double> out(count * n);
+    {
+        nb::gil_scoped_release other_threads;
+        for (size_t d = 0; d < count; ++d)
+            for (size_t i = 0; i < n; ++i) out[d * n + i] = gumbel(seed, row, draw + static_cast<uint32_t>(d), ids.data()[i]);
+    }
+    return owned(std::move(out), {count, n});
 }
 
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::numpy, nb::c_contig, nb::device::cpu>;
@@ -129,7 +133,7 @@ double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa
 void bind_kernels(nb::module_& m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("encode_int8", &encode_int8, nb::arg("weight"), nb::arg("kind"), nb::arg("codes"), nb::arg("threads") = 0, nb::arg("isa") = "");
-    m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("ids"));
+    m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("count"), nb::arg("ids"));
     m.def("code_product", &code_product, nb::arg("isa"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
     m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");

@@ -37,12 +37,12 @@ struct Keyed {
     double z, key;
 };
 
-// The keys of one draw: upper ends of all classes that are not scored, and the exact ones of those that are.
+// The keys of one draw: upper ends of all classes that are not scored.
 struct Keys {
     uint32_t draw = 0;
     Scratch<float> upper;
     std::vector<float> largest;  // of each chunk; they may have fallen since
-    std::vector<Keyed> exact;
+    Scratch<uint32_t> words;     // the first 32 bits of the noise of all classes, where many were scored before; or empty
 };
 
 // Whether a class is in the nucleus, and whether that is proved.

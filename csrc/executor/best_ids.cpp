@@ -22,7 +22,7 @@ std::vector<Candidate> candidates(const Look& look, int q, int64_t k) {
     size_t total = 0;
     for (int t = 0; t < look.threads; ++t) {
         const Part& part = look.parts[static_cast<size_t>(q) * look.threads + t];
-        lowers.insert(lowers.end(), part.best.begin(), part.best.end());
+        lowers.insert(lowers.end(), part.best.kept().begin(), part.best.kept().end());
         total += part.ids.size();
     }
     // The threshold of the look and the k-th lower end: their maximum is the same whichever thread came first, and so is

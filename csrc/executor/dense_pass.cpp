@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "executor/largest.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
@@ -13,22 +14,15 @@ namespace {
 constexpr int64_t kMostPieces = 64, kLeastPiece = 1024;
 constexpr int64_t kWideBytes = 1 << 17;  // of rows in float64 at once, a part of the second cache
 
+struct Better {
+    bool operator()(const Scored& a, const Scored& b) const { return better(a, b); }
+};
+
 // What a piece of the rows says of one query.
 struct Own {
     double shift = -kInf, sum = 0;
-    std::vector<Scored> best;  // heap: the worst in front
+    Largest<Scored, Better> best;
 };
-
-void keep_best(std::vector<Scored>& best, int64_t k, const Scored& s) {
-    if (static_cast<int64_t>(best.size()) == k) {
-        if (!better(s, best.front())) return;
-        std::pop_heap(best.begin(), best.end(), better);
-        best.back() = s;
-    } else {
-        best.push_back(s);
-    }
-    std::push_heap(best.begin(), best.end(), better);
-}
 
 // Adds the exponentials of some classes, `equal` where they all have one logit; returns the largest logit, or -inf where none is there.
 double add_exps(const Executor& e, const Question& question, const double* z, int64_t count, bool equal, Own& own) {
@@ -110,9 +104,12 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         const double most = add_exps(e, question, z, count, equal, own);
         if (most == -kInf) return;
         // Ids rise within a piece: who only equals the worst of the best comes too late.
-        if (k == 0 || (static_cast<int64_t>(own.best.size()) == k && most <= own.best.front().z)) return;
-        for (int64_t i = 0; i < count; ++i)
-            if (z[i] > -kInf) keep_best(own.best, k, {first + i, z[i]});
+        if (k == 0 || (own.best.full() && most <= own.best.worst().z)) return;
+        for (int64_t i = 0; i < count; ++i) {
+            const Scored one{first + i, z[i]};
+            if (z[i] > -kInf && (!own.best.full() || better(one, own.best.worst()))) own.best.add(one, static_cast<size_t>(k));
+        }
+        own.best.cut(static_cast<size_t>(k));
     });
     for (size_t q = 0; q < n; ++q) {
         Answer& answer = answers[rows[q]];
@@ -121,14 +118,17 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         for (int64_t piece = 0; piece < all; ++piece) {
             const Own& own = each[piece * n + q];
             shift = std::max(shift, own.shift);
-            answer.best.insert(answer.best.end(), own.best.begin(), own.best.end());
+            answer.best.insert(answer.best.end(), own.best.kept().begin(), own.best.kept().end());
         }
         for (int64_t piece = 0; piece < all; ++piece) {
             const Own& own = each[piece * n + q];
             if (own.shift > -kInf) sum += own.sum * std::exp(own.shift - shift);
         }
+        if (static_cast<int64_t>(answer.best.size()) > k) {
+            std::nth_element(answer.best.begin(), answer.best.begin() + k, answer.best.end(), better);
+            answer.best.resize(k);
+        }
         std::sort(answer.best.begin(), answer.best.end(), better);
-        if (static_cast<int64_t>(answer.best.size()) > k) answer.best.resize(k);
         answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
         // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
         answer.error = dot_error(e, hidden + rows[q] * e.dim) + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(shift));

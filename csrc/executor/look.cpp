@@ -122,19 +122,12 @@ bool gather(const Executor& e, Look& look, const Question& question, int q, int 
     const size_t k = by_budget(e, look) ? 0 : static_cast<size_t>(question.k);
     part.seen += n;
     if (k == 0 || top + most < threshold.load(std::memory_order_relaxed)) return true;
-    const float floor = part.best.size() == k ? part.best.front() : -std::numeric_limits<float>::max();
+    const float floor = part.best.full() ? part.best.worst() : -std::numeric_limits<float>::max();
     const int64_t above = e.kernels->lower_above(est, rad, n, floor, lower);
-    for (int64_t i = 0; i < above; ++i) {
-        if (part.best.size() == k) {
-            if (lower[i] <= part.best.front()) continue;
-            std::pop_heap(part.best.begin(), part.best.end(), std::greater<float>());
-            part.best.back() = lower[i];
-        } else {
-            part.best.push_back(lower[i]);
-        }
-        std::push_heap(part.best.begin(), part.best.end(), std::greater<float>());
-    }
-    if (part.best.size() == k) raise_to(threshold, part.best.front());
+    for (int64_t i = 0; i < above; ++i)
+        if (!part.best.full() || lower[i] > part.best.worst()) part.best.add(lower[i], k);
+    part.best.cut(k);
+    if (part.best.full()) raise_to(threshold, part.best.worst());
 
     int32_t ids[kChunk];
     float kept[kChunk], upper[kChunk];

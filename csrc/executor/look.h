@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "executor/largest.h"
 #include "executor/plan.h"
 #include "executor/question.h"
 #include "runtime/scratch.h"
@@ -52,7 +53,7 @@ struct Masses {
 
 // What one thread gathered for one query.
 struct Part {
-    std::vector<float> best;                  // heap: the k largest lower ends
+    Largest<float, std::greater<float>> best;  // the k largest lower ends
     std::vector<int32_t> ids;                 // classes whose upper end reaches the threshold of their time
     std::vector<float> est, upper;
     int64_t seen = 0;

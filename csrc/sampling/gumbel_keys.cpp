@@ -8,7 +8,8 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kMoreKeys = 8;  // scored beside those that are wanted, for a better threshold
+constexpr int64_t kMoreKeys = 8;      // scored beside those that are wanted, for a better threshold
+constexpr size_t kManyScored = 1024;  // classes that earlier draws scored: from here on their noise is made with that of all
 
 bool by_key(const Keyed& a, const Keyed& b) { return a.key > b.key || (a.key == b.key && a.id < b.id); }
 
@@ -27,10 +28,12 @@ void upper_keys(const Executor& e, const Look& look, int q, const SampleRule& ru
     const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
     keys.upper.resize(e.padded);
     keys.largest.resize(chunks);
+    keys.words.resize(known.scored.size() < kManyScored ? 0 : e.padded);
     over_chunks(chunks, threads, [&](int, int64_t c) {
         uint32_t words[kChunk + kBlock];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
         e.kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
+        if (!keys.words.empty()) std::copy_n(words + lead, n, &keys.words[first]);
         keys.largest[c] = e.kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, e.link, beta, &keys.upper[first]);
     });
 }
@@ -103,6 +106,25 @@ std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, si
     return all;
 }
 
+// Takes a scored class among the m largest keys, a heap with the worst in front. Draws share what was scored, and most of it cannot
+// win: the first 32 bits of its noise say so.
+void keep_key(const Executor& e, const SampleRule& rule, uint64_t row, const Keys& keys, const Scored& s, int64_t m, std::vector<Keyed>& best) {
+    const double f = e.linked(s.z) / rule.temperature;
+    const bool full = static_cast<int64_t>(best.size()) == m;
+    if (full) {
+        const uint32_t word = keys.words.empty() ? philox_word(rule.seed, row, keys.draw, s.id + rule.class0) : keys.words[s.id];
+        if (!may_reach(f, word, best.front().key)) return;
+    }
+    const Keyed one{s.id, s.z, f + gumbel(rule.seed, row, keys.draw, s.id + rule.class0)};
+    if (full) {
+        if (!by_key(one, best.front())) return;
+        std::pop_heap(best.begin(), best.end(), by_key);
+        best.pop_back();
+    }
+    best.push_back(one);
+    std::push_heap(best.begin(), best.end(), by_key);
+}
+
 }  // namespace
 
 double gumbel(uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
@@ -122,18 +144,16 @@ bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int
         upper_keys(e, look, q, rule, threads, known, keys);
         floor = reached_by(keys, m + kMoreKeys);
     }
+    size_t taken = 0;
+    best.clear();
     const auto take = [&] {  // what has been scored by now
-        for (size_t i = keys.exact.size(); i < known.scored.size(); ++i) {
-            const Scored& s = known.scored[i];
+        const uint64_t row = rule.row0 + look.rows[q];
+        for (; taken < known.scored.size(); ++taken) {
+            const Scored& s = known.scored[taken];
             keys.upper[s.id] = -std::numeric_limits<float>::infinity();
-            keys.exact.push_back({s.id, s.z, e.linked(s.z) / rule.temperature +
-                                                 gumbel(rule.seed, rule.row0 + look.rows[q], keys.draw, s.id + rule.class0)});
+            keep_key(e, rule, row, keys, s, m, best);
         }
-        best = keys.exact;
-        const int64_t kept = std::min<int64_t>(m, static_cast<int64_t>(best.size()));
-        std::partial_sort(best.begin(), best.begin() + kept, best.end(), by_key);
-        best.resize(kept);
-        return kept < m ? -kInf : best.back().key;
+        return static_cast<int64_t>(best.size()) < m ? -kInf : best.front().key;
     };
     const auto score_some = [&](std::vector<Candidate>::const_iterator from, std::vector<Candidate>::const_iterator to) {
         std::vector<Scored> rows;
@@ -165,6 +185,7 @@ bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int
         0, open.size(), [&] { return std::max<int64_t>(4, m - static_cast<int64_t>(best.size())); },
         [&](size_t i) { return open[i].upper; }, [&] { return worst; },
         [&](size_t from, size_t to) { worst = score_some(open.cbegin() + from, open.cbegin() + to); });
+    std::sort_heap(best.begin(), best.end(), by_key);
     return true;
 }
 

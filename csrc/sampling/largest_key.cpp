@@ -20,7 +20,7 @@ Race::Race(const SampleRule& rule, uint64_t row, double scale, double shift, uin
     : rule_(rule), row_(row), scale_(scale), shift_(shift), noise_below_(gumbel_below(least)), draws_(rule.n) {}
 
 bool Race::wins(double f, uint32_t word, const Draw& best) const {
-    return !(f + most_gumbel_of(word) + kSlack * (46 + std::fabs(f)) < best.score);
+    return may_reach(f, word, best.score);
 }
 
 void Race::take(int64_t id, double z) {

@@ -29,6 +29,12 @@ inline double most_gumbel_of(uint32_t word) {
     return (32 - exponent - above) * 0.6931471805599454;
 }
 
+// Whether a class may have a key no less than `key`, by the first 32 bits of its noise; f = link(z) / T.
+inline bool may_reach(double f, uint32_t word, double key) {
+    constexpr double slack = 1e-12;  // of sums of a few numbers, as a share of the largest: thousands of their roundings
+    return !(f + most_gumbel_of(word) + slack * (46 + std::fabs(f)) < key);
+}
+
 // -log(-log(p / 2^32)) and a little: what noise is below where its word is below p <= 2^32.
 inline double gumbel_below(uint64_t p) {
     const double rest = static_cast<double>((uint64_t{1} << 32) - p) * 0x1p-32;

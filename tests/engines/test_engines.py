@@ -160,6 +160,25 @@ def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype:
             check_draw(exact.logits[b], exact.exponents[b] / temperature, noise, cut, *won)
 
 
+@pytest.mark.parametrize("class0", [0, 3])
+def test_hundreds_of_draws_are_those_of_one_by_one(class0: int) -> None:
+    """Draws share what was scored: most classes have been, when the last ones come."""
+    rng = np.random.default_rng(4)
+    layer = hl.Layer(0.3 * rng.standard_normal((2100, 12)).astype(np.float32), rng.standard_normal(2100).astype(np.float32))
+    hidden, draws = rng.standard_normal((2, 12)), 500
+    z = hidden @ layer.weight.astype(np.float64).T + layer.bias
+    allowed = np.array([1, 5, 700, 2099])
+    for method in ("full", "cascade"):
+        engine = hl.compile(layer, method)
+        found = engine.sample(hidden, n=draws, seed=9, class0=class0)
+        few = engine.sample(hidden, n=draws, seed=9, class0=class0, allowed=allowed)
+        for row, draw in itertools.product(range(2), range(draws)):
+            noise = gumbels(9, row, draw, np.arange(layer.vocab) + class0)
+            assert found.ids[row, draw] == np.argmax(z[row] + noise)
+            assert few.ids[row, draw] == allowed[np.argmax((z[row] + noise)[allowed])]
+            assert few.score[row, draw] == pytest.approx((z[row] + noise)[allowed].max(), abs=1e-12)
+
+
 @pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)

@@ -21,6 +21,8 @@ from headlong.links import Link
 from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
+MOST_KEYS = 1 << 18
+"""Keys that are held at once: 2 MiB."""
 
 
 class ListedClasses(NamedTuple):
@@ -70,11 +72,23 @@ def topk_of(answer: ListedClasses, k: int) -> tuple[Doubles, Ids, Doubles]:
     return logits, ids, exponents
 
 
-def gumbels(seed: int, row: int, draw: int, classes: Ids) -> Doubles:
-    """``-log(-log(u))`` of each class: natively where that is there."""
+def gumbels(seed: int, row: int, draws: range, classes: Ids) -> Doubles:
+    """``-log(-log(u)) [draws, classes]``: natively where that is there."""
     if native.isa() == native.REFERENCE:
-        return gumbel.gumbels(seed, row, draw, classes)
-    return native.gumbels(seed, row, draw, classes)
+        return np.stack([gumbel.gumbels(seed, row, draw, classes) for draw in draws])
+    return native.gumbels(seed, row, draws, classes)
+
+
+def largest_keys(exponents: Doubles, classes: Ids, filters: Filters, row: int) -> tuple[Ids, Doubles]:
+    """``argmax, max`` over the classes of ``link(z) / T + g`` for each of ``n`` draws; ``exponents`` are ``link(z) / T``."""
+    won, score = np.empty(filters.n, np.int64), np.empty(filters.n)
+    together = max(1, MOST_KEYS // max(1, len(classes)))
+    for first in range(0, filters.n, together):
+        draws = range(first, min(first + together, filters.n))
+        keys = exponents + gumbels(filters.seed, row % 2**64, draws, classes)
+        won[first : draws.stop] = np.argmax(keys, axis=1)
+        score[first : draws.stop] = keys.max(axis=1)
+    return won, score
 
 
 def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Doubles]:
@@ -85,9 +99,7 @@ def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Do
         live = np.flatnonzero(answer.ids[b] >= 0)
         order = live[np.argsort(-answer.logits[b, live], kind="stable")]
         kept = np.sort(order[: kept_count(answer.exponents[b, order] / filters.temperature, filters)])
-        for draw in range(filters.n):
-            noise = gumbels(filters.seed, (filters.row0 + b) % 2**64, draw, answer.ids[b, kept] + filters.class0)
-            keys = answer.exponents[b, kept] / filters.temperature + noise
-            won[b, draw] = kept[np.argmax(keys)]
-            score[b, draw] = keys.max()
+        exponents = answer.exponents[b, kept] / filters.temperature
+        first, score[b] = largest_keys(exponents, answer.ids[b, kept] + filters.class0, filters, filters.row0 + b)
+        won[b] = kept[first]
     return np.take_along_axis(answer.ids, won, axis=1), np.take_along_axis(answer.logits, won, axis=1), score

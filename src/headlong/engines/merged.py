@@ -23,7 +23,7 @@ from headlong.dtypes import UNIT
 from headlong.engines.arguments import Asked, asked, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
-from headlong.engines.few_allowed_classes import gumbels
+from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.sampling_filters import GROWTH, Filters, Ranked, Sieve, kept
 from headlong.errors import NonFiniteError, OptionError
 from headlong.links import Link
@@ -95,10 +95,8 @@ class Merged(Bounded, ABC):
             if not len(order):
                 raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
             classes, exponents, values = found.ids[order], found.scores[order] / sieve.temperature, source.logits[order]
-            for draw in range(filters.n):
-                keys = exponents + gumbels(filters.seed, (filters.row0 + row) % 2**64, draw, classes + filters.class0)
-                won = np.argmax(keys)
-                ids[row, draw], logits[row, draw], score[row, draw] = classes[won], values[won], keys[won]
+            won, score[row] = largest_keys(exponents, classes + filters.class0, filters, filters.row0 + row)
+            ids[row], logits[row] = classes[won], values[won]
         proved = np.full(ids.shape, self.promise.delta_ids == 0)
         return Sample(ids, logits, score, proved, Cost(cost[0], cost[1], cost[2], self._path))
 

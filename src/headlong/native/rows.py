@@ -127,7 +127,7 @@ def _pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
         yield part, weight[part].astype(np.float64)
 
 
-def gumbels(seed: int, row: int, draw: int, ids: NDArray[np.int64]) -> Doubles:
-    """The noise of each class, by ``(seed, row, draw, id)`` alone: that of ``engines/reference/gumbel.py``."""
-    noise: Doubles = loaded().gumbels(seed, row, draw, np.ascontiguousarray(ids, np.int64))
+def gumbels(seed: int, row: int, draws: range, ids: NDArray[np.int64]) -> Doubles:
+    """``[draws, ids]``: the noise of each class, by ``(seed, row, draw, id)`` alone, as in ``engines/reference/gumbel.py``."""
+    noise: Doubles = loaded().gumbels(seed, row, draws.start, len(draws), np.ascontiguousarray(ids, np.int64))
     return noise

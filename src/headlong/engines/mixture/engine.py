@@ -23,7 +23,7 @@ import numpy as np
 from headlong.checks import whole
 from headlong.dtypes import UNIT
 from headlong.engines.base import MOST_DELTA
-from headlong.engines.few_allowed_classes import gumbels
+from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
 from headlong.engines.mixture.widths import LARGEST_K, LearnedWidths, Rates, learned_widths
@@ -256,8 +256,7 @@ class MixtureEngine(StructuredEngine):
             tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
             number = (filters.row0 + b) % 2**64
             owners = self.layer.vocab + np.arange(len(prior))  # noise that no class has
-            keys = [prior + gumbels(filters.seed, number, draw, owners) for draw in range(filters.n)]
-            owner = np.argmax(keys, axis=1)
+            owner = largest_keys(prior, owners, filters, number)[0]
             for component in np.unique(owner):
                 one = np.ascontiguousarray(contexts[component : component + 1])
                 found = self.part.executor.sample(
