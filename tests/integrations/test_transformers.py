@@ -168,6 +168,9 @@ DENSE: dict[str, dict[str, Any]] = {
     "watermarking_config": {"watermarking_config": WatermarkingConfig(bias=2.5)},
     "temperature beyond 1e-6 to 1e6": {"temperature": math.inf, "do_sample": True, "top_k": 0},
     "num_beams with do_sample": {"num_beams": 2, "do_sample": True},
+    "num_beams with renormalize_logits and options that edit scores": {
+        "num_beams": 2, "renormalize_logits": True, "suppress_tokens": [7],
+    },
     "output_scores": {"output_scores": True, "return_dict_in_generate": True},
     "a processor of your own": {"logits_processor": LogitsProcessorList([Noise(3)])},
 }

@@ -81,6 +81,9 @@ TOKENS: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
     "bans": {"bad_words_ids": [[7], [8, 9]], "min_new_tokens": 4},
     "beams": {"num_beams": 3},
+    "beams that have to end": {"num_beams": 3, "forced_eos_token_id": [5, 6]},
+    "beams among few": {"num_beams": 3, "prefix_allowed_tokens_fn": lambda row, ids: [0, 11, 12]},
+    "two ends forced": {"forced_eos_token_id": [5, 6]},
 }
 LAW: dict[str, dict[str, Any]] = {
     "sampling": {"top_k": 0, "temperature": 1.3},
@@ -90,6 +93,7 @@ LAW: dict[str, dict[str, Any]] = {
 SAID: dict[str, dict[str, Any]] = {
     "typical": {"do_sample": True, "typical_p": 0.8},
     "sampled beams": {"do_sample": True, "num_beams": 2},
+    "beams with bans, renormalised": {"num_beams": 3, "bad_words_ids": [[7], [9]], "renormalize_logits": True},
 }
 
 

@@ -44,7 +44,8 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
         gone = [np.union1d(banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
         top = engine.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
         kept = torch.as_tensor(engine.layer.link(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
-        out.scatter_(1, top.ids.clamp_min(0), torch.where(top.ids < 0, -math.inf, kept))
+        rows, places = torch.nonzero(top.ids >= 0, as_tuple=True)  # fewer than asked for may be left
+        out[rows, top.ids[rows, places]] = kept[rows, places]
         for row, (ids, values) in enumerate(zip(edits.ids, edits.scores, strict=True)):
             out[row, torch.from_numpy(ids)] = torch.from_numpy(values).to(out.dtype)
         self.head.count(f"beams, {found.cost.path}", len(hidden))

@@ -161,6 +161,8 @@ def _answerable(model: Any, head: FastHead, mode: Any, processors: Any, config: 
     found = recipe(processors, head.out_features)
     if mode is GenerationMode.BEAM_SEARCH and isinstance(found, ProcessorRecipe) and found.filters:
         return "beams with a filter"
+    if mode is GenerationMode.BEAM_SEARCH and isinstance(found, ProcessorRecipe) and found.renormalised and found.edits:
+        return "renormalize_logits after scores of beams were edited"
     return found
 
 

@@ -28,8 +28,6 @@ ADDING: tuple[type[Any], ...] = (
     hf.EncoderNoRepeatNGramLogitsProcessor,
     hf.SuppressTokensLogitsProcessor,
     hf.SuppressTokensAtBeginLogitsProcessor,
-    hf.ForcedBOSTokenLogitsProcessor,
-    hf.ForcedEOSTokenLogitsProcessor,
     hf.PrefixConstrainedLogitsProcessor,
     hf.InfNanRemoveLogitsProcessor,
 )
@@ -38,8 +36,10 @@ LOOKING: dict[type[Any], Callable[[Any, Tensor], Tensor]] = {
     hf.RepetitionPenaltyLogitsProcessor: lambda processor, ids: ids,
     hf.EncoderRepetitionPenaltyLogitsProcessor: lambda processor, ids: _repeated(processor.encoder_input_ids, len(ids)),
     hf.ExponentialDecayLengthPenalty: lambda processor, ids: processor.eos_token_id.reshape(1, -1).expand(len(ids), -1),
+    hf.ForcedBOSTokenLogitsProcessor: lambda processor, ids: _forced(processor.bos_token_id, ids, 1),
+    hf.ForcedEOSTokenLogitsProcessor: lambda processor, ids: _forced(processor.eos_token_id, ids, processor.max_length - 1),
 }
-"""These read the scores of some classes, and change no others: which ones."""
+"""These read or replace the scores of some classes, and at most rule out others: which ones."""
 FILTERS: tuple[tuple[type[Any], str, str], ...] = (
     (hf.TemperatureLogitsWarper, "temperature", "temperature"),
     (hf.TopKLogitsWarper, "top_k", "top_k"),
@@ -64,10 +64,11 @@ class Edits(NamedTuple):
 
 
 class ProcessorRecipe(NamedTuple):
-    """``edits`` in their order, and the arguments of ``Engine.sample``."""
+    """``edits`` in their order, the arguments of ``Engine.sample``, and whether scores are made log-probabilities again."""
 
     edits: tuple[Any, ...]
     filters: dict[str, Any]
+    renormalised: bool
 
 
 def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
@@ -94,7 +95,8 @@ def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
         filters["top_k"] = min(int(filters["top_k"]), vocab)
     if "top_p" in filters:
         filters["top_p"] = max(float(filters["top_p"]), LITTLE)
-    return ProcessorRecipe(tuple(edits), filters)
+    renormalised = any(type(processor) is hf.LogitNormalization for processor in processors)
+    return ProcessorRecipe(tuple(edits), filters, renormalised)
 
 
 def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores) -> Edits:
@@ -145,3 +147,9 @@ def _distinct(parts: Sequence[Tensor], more: Any, vocab: int) -> Ids:
 
 def _repeated(ids: Tensor, rows: int) -> Tensor:
     return ids.repeat_interleave(rows // len(ids), dim=0) if rows > len(ids) else ids
+
+
+def _forced(classes: int | Tensor, ids: Tensor, length: int) -> Tensor:
+    """``classes`` for each row at this length of the text, where their scores become 0; otherwise none."""
+    forced = torch.as_tensor(classes).reshape(1, -1).expand(len(ids), -1)
+    return forced if ids.shape[1] == length else forced[:, :0]
