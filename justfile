@@ -8,7 +8,7 @@ default:
 
 # Install for development: rebuilds the kernels, keeps the Python files in place
 build:
-    {{python}} -m pip install -c constraints.txt scikit-build-core nanobind
+    {{python}} -m pip install -c constraints.txt scikit-build-core nanobind numpy
     {{python}} -m pip install --no-build-isolation -c constraints.txt -e '.[dev]'
 
 # Style and types

@@ -201,7 +201,8 @@ def test_a_batch_that_would_look_at_much_one_by_one_is_read_densely(way: str) ->
     dense = hl.compile(hl.Layer(weight), "full", eps=engine.promise.eps)
     together, full = engine.topk(hidden, K), dense.topk(hidden, K)
     assert together.cost.dense.all() and (together.ids == full.ids).all()
-    assert together.cost.rows.max() <= full.cost.rows.max() + 4 * K
+    # The first query may score some rows before it gives up. How many hangs on what a product costs at this instruction level.
+    assert together.cost.rows.max() <= full.cost.rows.max() + 10 * K
 
 
 @pytest.mark.parametrize("way", ["as it turns out", "as is known beforehand"])
