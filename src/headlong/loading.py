@@ -42,9 +42,9 @@ def load(
     """The engine or layer in a file. The start of its ``repr`` says which: ``Engine(``, ``Layer(``, ``TreeLayer(``, ...
 
     ``layer``   of an engine that was saved without its own
-    ``verify``  read the whole file once and compare it with its checksum: one flipped bit of a plan makes answers that are
-                called proved and are wrong. False: mapped, and of its arrays only the numbers that bounds are made of are
-                looked at; for files that were verified before (``headlong inspect --verify``)
+    ``verify``  read the whole file once and compare it with its checksum, since one flipped bit of a plan can make a wrong
+                answer look proved. False: map the file and check only the numbers that bounds are made of; for files that were
+                verified before (``headlong inspect --verify``)
     ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """

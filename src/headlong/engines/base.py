@@ -177,7 +177,7 @@ class Engine(Changeable, Common):
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
 
     def at_temperature(self, value: float) -> Engine:
-        """This engine with ``f(z) / value`` for ``f(z)``: the same plan over the same arrays, and ``delta`` 0."""
+        """This engine with the link ``f(z) / value``: same plan, same arrays; ``delta`` 0 if ``over`` is at most "query"."""
         link = self.layer.link
         if not isinstance(link, Affine):
             raise OptionError(f"the layer's link is {link}; expected a scale and shift, which a temperature can join")

@@ -141,8 +141,8 @@ class Common(ABC):
         ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
         ``top_k``  as many as there are classes, or more, keeps all, as in transformers
         ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
-        With a ``delta`` above 0, a bet on sampled rows may decide whether a class is in the nucleus. For a row it is wrong
-        with probability ``delta`` at most, and such draws are not ``proved``.
+        With a ``delta`` above 0, a statistical test on sampled rows may decide whether a class is in the nucleus. It is wrong
+        for a row with probability at most ``delta``, and such draws are not ``proved``.
         """
         if class0 and not self.may_be_shard:
             raise UnsupportedError(
