@@ -24,6 +24,7 @@ import tables_curves as curves  # noqa: E402
 import tables_device as device  # noqa: E402
 import tables_experts as experts  # noqa: E402
 import tables_heads as heads  # noqa: E402
+import tables_heads_said as heads_said  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
 import tables_measured as measured  # noqa: E402
 import tables_processors as processors  # noqa: E402
@@ -31,8 +32,8 @@ import tables_studies as evidence  # noqa: E402
 import tables_training as training  # noqa: E402
 
 SUBJECTS = (
-    bench, block_goals, blocks, commands, curves, device, experts, heads, integrations, measured, processors, first_screen,
-    evidence, training,
+    bench, block_goals, blocks, commands, curves, device, experts, heads, heads_said, integrations, measured, processors,
+    first_screen, evidence, training,
 )  # fmt: skip
 PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if "<!-- begin" in file.read_text(encoding="utf-8")]
 FILES = ("README.md", "results/README.md", *(file.relative_to(ROOT).as_posix() for file in PAGES))

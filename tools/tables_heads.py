@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,7 +13,8 @@ from tables_records import left, lines, missing, record
 
 from headlong.report.measured_on import measured_where, ran
 from headlong.report.tables import ReportTable, markdown
-from headlong.studies.papers.monotonic_softmax.beside_printed import SOFTMAX, places
+from headlong.studies.papers.monotonic_softmax.beside_printed import SOFTMAX, places, products
+from headlong.studies.papers.monotonic_softmax.talk import printed
 
 
 def order(table: str) -> str:
@@ -20,17 +23,37 @@ def order(table: str) -> str:
     found = places(table, trained)
     if not found:
         return _alone(trained) if trained else f"Not run yet: `headlong reproduce ganea2019:{table}`."
+    corpus = table.partition("-")[0]
     rows = [
         (
-            place.head, f"{place.parameters:,}", str(place.seeds), _with_spread(*place.valid), _with_spread(*place.test),
-            "" if place.head == SOFTMAX else f"{place.share:.3f}", "" if place.printed is None else f"{place.printed:.3f}",
-            f"{place.seconds:.2f}", "" if place.verdict == "no figure" else place.verdict,
+            place.head, f"{place.parameters:,}", str(place.test.seeds), place.valid.shown(), place.test.shown(),
+            *(_ratio(value) for value in (place.test.share, place.printed.talk, place.printed.again)),
+            *(_ratio(value, 2) for value in (place.seconds.share, printed(corpus, place.head, "seconds an epoch").talk)),
+            "" if place.verdict == "no figure" else place.verdict,
         )
         for place in found
+        if place.head != SOFTMAX
     ]  # fmt: skip
-    titles = ("head", "parameters", "seeds", "valid", "test", "of the softmax's", "printed", "time", "side")
-    where = f"{measured_where(trained[0]['environment'])}; time: processor seconds over the softmax's; other programs ran."
-    return markdown(ReportTable("", titles, tuple(rows), where))
+    plain = next(place for place in found if place.head == SOFTMAX)
+    first = (SOFTMAX, f"{plain.parameters:,}", str(plain.test.seeds), plain.valid.shown(), plain.test.shown(), *[""] * 6)
+    titles = (
+        "head", "parameters", "seeds", "valid", "test", "of the softmax's", "in the talk", "in a replication", "time",
+        "time in the talk", "side",
+    )  # fmt: skip
+    return markdown(ReportTable("", titles, (first, *rows), _of(trained)))
+
+
+def _ratio(value: float | None, digits: int = 3) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _of(trained: list[dict[str, Any]]) -> str:
+    """Every day, build and type of products that rows are of."""
+    kinds = Counter(products(line) or "a type that was not kept" for line in trained)
+    said = " and ".join(f"{name} ({count} {'row' if count == 1 else 'rows'})" for name, count in kinds.items())
+    where = f"{trained[0]['environment']['cpu']}, one thread, other programs ran. Products in {said}"
+    times = "Time: processor seconds over the softmax's, of rows with the same products"
+    return f"{where}. {times}. Rows are of {ran(line['environment'] for line in trained)}."
 
 
 def _alone(trained: list[dict[str, Any]]) -> str:
@@ -79,10 +102,6 @@ def hierarchical(part: str = "") -> str:
         rows.append((line["setting"]["head"], f"{got['perplexity']:.1f}", moved, *shown))
     titles = ("head", "perplexity", "two passes more", "same best class", "of the best ten", "exact rows", "read")
     return markdown(ReportTable("", titles, tuple(rows), f"Rows are of {ran(line['environment'] for line in trained)}."))
-
-
-def _with_spread(mean: float, spread: float) -> str:
-    return f"{mean:.1f} ± {spread:.1f}" if spread else f"{mean:.1f}"
 
 
 def costs() -> str:

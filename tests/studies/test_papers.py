@@ -203,46 +203,76 @@ def test_parameters_are_those_of_the_model(head: str) -> None:
     assert study.parameters(head, 12, 50) == sum(own.values())
 
 
+def trained(head: str, seed: int, test: float, seconds: float = 2.0, products: str = "float32") -> dict[str, Any]:
+    got = {"parameters": 10.0, "valid": test + 1, "test": test, "cpu_seconds_per_epoch": seconds}
+    return {"setting": {"head": head, "seed": str(seed)}, "got": got, "environment": {"products": products}}
+
+
 def test_rows_are_told_beside_the_printed_ones() -> None:
-    from headlong.studies.papers.monotonic_softmax.beside_printed import places, printed_share
+    from headlong.studies.papers.monotonic_softmax.beside_printed import places
+    from headlong.studies.papers.monotonic_softmax.talk import printed
 
-    def line(head: str, seed: int, test: float, seconds: float = 2.0) -> dict[str, Any]:
-        got = {"parameters": 10.0, "valid": test + 1, "test": test, "cpu_seconds_per_epoch": seconds}
-        return {"setting": {"head": head, "seed": str(seed)}, "got": got}
-
-    lines = [line("softmax", 1, 100), line("softmax", 2, 102), line("PLIF, ours", 1, 95, 3.0), line("PLIF, ours", 2, 96.9)]
-    lines += [line("SigSoftmax", seed, 100.5) for seed in (1, 2)] + [line("MoS, K = 15", seed, 110) for seed in (1, 2)]
-    lines += [line("temperature", 3, 90), line("PLIF, published", 2, 90)]
+    lines = [trained("softmax", 1, 100), trained("softmax", 2, 102)]
+    lines += [trained("PLIF, ours", 1, 95), trained("PLIF, ours", 2, 96.9)]
+    lines += [trained(head, seed, 90) for head in ("SigSoftmax", "PLIF, published") for seed in (1, 2)]
+    lines += [trained("MoS, K = 15", seed, 110) for seed in (1, 2)]
+    lines += [trained("temperature", 3, 90), trained("MoS, K = 15, PLIF, published", 2, 90)]
     found = {place.head: place for place in places("ptb", lines)}
-    assert found["softmax"].share == 1 and found["softmax"].verdict == "no figure"
+    assert found["softmax"].test.share == 1 and found["softmax"].verdict == "no figure"
     plif = found["PLIF, ours"]
-    assert (plif.seeds, plif.share, plif.seconds, plif.verdict) == (2, pytest.approx(0.95), 1.25, "matched")
-    assert plif.printed == printed_share("ptb", "PLIF, published") == pytest.approx(57.25 / 58.37)
-    assert found["SigSoftmax"].verdict == "matched", "half a point lies within the seeds, as it was printed"
-    assert found["MoS, K = 15"].verdict == "differs" and found["MoS, K = 15"].printed == pytest.approx(56.43 / 58.37)
-    assert found["temperature"].verdict == "no figure" and np.isnan(found["temperature"].share)
-    assert found["PLIF, published"].verdict == "stand-in", "one seed says nothing about a spread"
+    assert (plif.test.seeds, plif.test.share) == (2, pytest.approx(0.95))
+    assert plif.printed == printed("ptb", "PLIF, published") == (pytest.approx(57.25 / 58.37), pytest.approx(56.80 / 57.08))
+    assert plif.verdict == "stand-in", "the printed figure is of another method"
+    assert found["PLIF, published"].verdict == "matched"
+    assert found["SigSoftmax"].verdict == "no figure", "the talk has none, and a replication's earns no verdict"
+    assert found["SigSoftmax"].printed == (None, pytest.approx(57.05 / 57.08))
+    assert found["MoS, K = 15"].verdict == "differs" and found["MoS, K = 15"].printed.talk == pytest.approx(56.43 / 58.37)
+    assert found["temperature"].verdict == "no figure" and np.isnan(found["temperature"].test.share)
+    assert found["MoS, K = 15, PLIF, published"].verdict == "stand-in", "one seed says nothing about a spread"
     assert {place.verdict for place in places("ptb-early", lines)} == {"no figure", "stand-in"}
     assert places("ptb", lines[2:]) == []
+
+
+def test_times_are_compared_between_equal_products() -> None:
+    from headlong.report.papers import paper_table
+    from headlong.studies.papers.monotonic_softmax.beside_printed import beside
+
+    lines = [trained("softmax", seed, 100, 2.0, "float32") for seed in (1, 2)]
+    lines += [trained("PLIF, ours", 1, 95, 3.0, "float32"), trained("PLIF, ours", 2, 95, 1.0, "bfloat16")]
+    found = beside(lines, "PLIF, ours", "seconds an epoch")
+    assert found is not None and (found.share, found.pairs, found.seeds) == (1.5, 1, 2)
+    alone = beside(lines[1:], "PLIF, ours", "seconds an epoch")
+    assert alone is not None and np.isnan(alone.share), "nothing to stand beside"
+    assert beside(lines, "MoS, K = 15", "test") is None
+    shown = paper_table([{**line, "expected": {}, "verdict": {}} for line in lines], "", "")
+    assert [row[-1] for row in shown.rows] == ["2", "3 (float32), 1 (bfloat16)"]
 
 
 def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
     from headlong.studies.models.backbones.awd import Awd, AwdOptions
     from headlong.studies.papers.cells import STATUSES, counts
-    from headlong.studies.papers.monotonic_softmax.printed import COLUMNS, TABLE, awd_parameters, cells
+    from headlong.studies.papers.monotonic_softmax.printed import awd_parameters, cells, epoch_operations
+    from headlong.studies.papers.monotonic_softmax.talk import COLUMNS, TABLE
     from headlong.studies.papers.svd_hierarchical.printed import cells as svd_cells
 
     root = Path(__file__).parents[2] / "results"
     found = list(cells(root))
-    assert len(found) == 4 * sum(len(rows) for rows in TABLE.values()) + 11
+    assert len(found) == 4 * sum(len(rows) for rows in TABLE.values()) + 12
+    assert all("(talk, " in cell.what for cell in found), "every cell says where it is printed"
+    assert {cell.what.split(" (")[0] for cell in found if cell.status == "matched"} == {
+        "softmax of an increasing function: rank not so limited"
+    }, "counts and ranks that follow from the set-up are no outcomes"
     found += svd_cells(root)
     assert sum(counts(found).values()) == len(found) and {cell.status for cell in found} <= set(STATUSES)
     assert {cell.status for cell in svd_cells(tmp_path)} == {"not run", "by arithmetic"}
     assert all(cell.note for cell in found if cell.status in ("stand-in", "not run", "differs"))
     for name in ("head-steps.json", "head-memory.json"):
         (tmp_path / name).write_text((root / name).read_text())
-    bare = [cell for cell in cells(tmp_path) if any(cell.what.endswith(column) for column in COLUMNS[1:])]
+    bare = [cell for cell in cells(tmp_path) if any(f", {column} (" in cell.what for column in COLUMNS[1:])]
     assert {cell.status for cell in bare} == {"not run"}, "no figure without a run"
+    assert len({cell.note for cell in bare}) > 7, "what it takes depends on the head and the corpus"
+    assert epoch_operations("ptb", "softmax") == pytest.approx(1.3e14, rel=0.05)
+    assert epoch_operations("ptb", "MoS, K = 15") > 3 * epoch_operations("ptb", "softmax")
     own = {id(one): one.numel() for one in Awd(AwdOptions(), 30).parameters()}
     assert awd_parameters(30, "softmax") == sum(own.values()) + 30, "and a bias for each class"
 

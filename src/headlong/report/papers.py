@@ -50,12 +50,25 @@ def paper_table(lines: Sequence[Line], title: str, source: str) -> ReportTable:
     return ReportTable(title, (*settings, *seeds, *metrics), tuple(rows), f"Published: {source}.")
 
 
+def _mean(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 and len(set(values)) > 1 else ""
+    return f"{statistics.fmean(values):.5g}{spread}"
+
+
+def _by_products(group: Group, metric: str) -> str:
+    """A time of each type of products apart: bfloat16 takes another time than float32."""
+    kinds: dict[str, list[float]] = {}
+    for line in group:
+        if metric in line["got"]:
+            kinds.setdefault(line.get("environment", {}).get("products", ""), []).append(line["got"][metric])
+    return ", ".join(f"{_mean(values)} ({name})" if len(kinds) > 1 else _mean(values) for name, values in kinds.items())
+
+
 def _cell(group: Group, metric: str) -> str:
     values = [line["got"][metric] for line in group if metric in line["got"]]
     if not values:
         return "–"
-    spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 and len(set(values)) > 1 else ""
-    got = f"{statistics.fmean(values):.5g}{spread}"
+    got = _by_products(group, metric) if "seconds" in metric else _mean(values)
     expected = group[0]["expected"].get(metric)
     if expected is None:
         return got

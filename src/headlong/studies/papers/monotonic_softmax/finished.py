@@ -94,7 +94,7 @@ register(
         paper="ganea2019",
         table="finished",
         claim="what a curve adds to a finished softmax if it is fitted alone, word LSTM on Penn Treebank",
-        source="nothing of the kind was printed, the talk trains model and curve together; unverified",
+        source="nothing of the kind was printed, the talk trains model and curve together; checked",
         needs=(LAYER, HIDDEN),
         run=run,
         planned=planned,
