@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -92,6 +93,31 @@ def adaptive_rates() -> str:
     return markdown(ReportTable("", columns, tuple(found)))
 
 
+def entries() -> str:
+    """How the entries of our layer lie, drawn by importance and evenly."""
+    found = {line["setting"]["drawn"]: line["got"] for line in lines("baharav2024.entries")}
+    if not {"importance", "uniform"} <= set(found):
+        return "- Entries of our layer are not looked at yet: `headlong reproduce baharav2024:entries`."
+    drawn, even = found["importance"], found["uniform"]
+    return (
+        "- **Are entries symmetrical and uncorrelated?** The review describes the entries (A, x) of Mistral-7B so. In ours "
+        f"A x is above 0 in {drawn['product_positive']:.1%} of {drawn['entries']:,.0f} entries that are drawn first, and the "
+        f"correlation is {drawn['correlation']:.2f}; of entries drawn evenly {even['product_positive']:.1%} and "
+        f"{even['correlation']:.2f}. It is another layer, so the cell stays a stand-in."
+    )
+
+
+def provenance() -> str:
+    """How many rows of the studies do not name the build that they were run on, by file."""
+    every, bare = 0, Counter[str]()
+    for file in sorted(RESULTS.glob("*.jsonl")):
+        made = [line["environment"] for line in lines(file.stem)]
+        every += len(made)
+        bare[file.name] = sum(not (one.get("headlong") and one.get("commit")) for one in made)
+    each = ", ".join(f"{count} of `{name}`" for name, count in bare.most_common() if count)
+    return f"{bare.total()} of the {every} rows of the studies do not name both version and commit: {each}."
+
+
 def held(rate: float, got: dict[str, float], delta: float) -> str:
     """A rate is shown to be on a side of delta where Clopper and Pearson's bound of 95 % is."""
     if rate <= delta:
@@ -101,7 +127,8 @@ def held(rate: float, got: dict[str, float], delta: float) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "studies": partial(studies, "docs/studies/"), "study-counts": partial(studies, ""), "papers": tables,
-    "adaptive-rates": adaptive_rates, "data-sets": data_sets, "finished": partial(one_table, "ganea2019:finished"),
+    "adaptive-entries": entries, "adaptive-rates": adaptive_rates, "data-sets": data_sets,
+    "finished": partial(one_table, "ganea2019:finished"), "provenance": provenance,
 }  # fmt: skip
 BLOCKS |= {name: partial(one_table, f"vlasova-softmax:{name}") for name in ("svd", "svd-lstm", "svd-ptb")}
 BLOCKS |= {f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES}
