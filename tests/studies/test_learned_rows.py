@@ -90,8 +90,9 @@ def test_accuracy_by_counting_is_accuracy_by_sorting(harvest: Path) -> None:
 
 def test_every_printed_number_has_a_status(tmp_path: Path) -> None:
     found = list(printed.cells(ROOT / "results"))
-    assert len(found) == 53 and len({cell.what for cell in found}) == 53
+    assert len(found) == 57 and len({cell.what for cell in found}) == 57
     assert {cell.status for cell in found} <= set(STATUSES)
+    assert all("(poster, " in cell.what for cell in found), "every cell says where it is printed"
     assert all(cell.ours for cell in found if cell.status != "not run")
     assert all(cell.note for cell in found if cell.status in ("stand-in", "not run", "differs"))
     assert {cell.status for cell in printed.cells(tmp_path)} == {"not run"}, "without results nothing is claimed"

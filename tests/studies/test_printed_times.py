@@ -52,7 +52,7 @@ def test_a_cell_compares_ratios(tmp_path: Path) -> None:
     }  # fmt: skip
     run = {"task": "ptb", "milliseconds": quartiles}
     (tmp_path / "liao2019.times.json").write_text(json.dumps({"runs": [run]}))
-    cells = {cell.what: cell for cell in account("liao2019", tmp_path)}
+    cells = {cell.what.split(" (")[0]: cell for cell in account("liao2019", tmp_path)}
     assert (cells["PTB, svd-10, ms"].ours, cells["PTB, svd-10, ms"].status) == ("0.500", "stand-in")
     said = "4.0 times as fast as PyTorch's full softmax, 2.0 as our own; printed 4.1"
     assert cells["PTB, svd-10, ms"].note.startswith(said)

@@ -70,12 +70,20 @@ def cells(results: Path) -> Iterator[Cell]:
     learned, seeded = (read(results / f"liao2019.{name}.jsonl") for name in ("learned", "tasks"))
     file = results / "liao2019.times.json"
     runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
-    yield from account(learned, seeded, {run["task"]: run["milliseconds"] for run in runs})
+    for cell in account(learned, seeded, {run["task"]: run["milliseconds"] for run in runs}):
+        yield _at(cell, "Result - Real Dataset")
     synthetic = read(results / "liao2019.synthetic.jsonl")
     for hierarchy, (start, how) in HIERARCHIES.items():
         setting = {"hierarchy": hierarchy, "start": start}
-        yield _captured(hierarchy, how, [line for line in synthetic if setting.items() <= line["setting"].items()])
-    yield from said(results, learned, seeded)
+        mine = [line for line in synthetic if setting.items() <= line["setting"].items()]
+        yield _at(_captured(hierarchy, how, mine), "Result - Synthetic Dataset")
+    for place, cell in said(results, learned, seeded):
+        yield _at(cell, place)
+
+
+def _at(cell: Cell, place: str) -> Cell:
+    """With the part of the poster that it is printed in."""
+    return cell._replace(what=f"{cell.what} (poster, {place})")
 
 
 def _captured(hierarchy: str, how: str, rows: Sequence[Line]) -> Cell:
