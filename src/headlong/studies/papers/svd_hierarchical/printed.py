@@ -64,10 +64,13 @@ def _counted(results: Path) -> Iterator[Cell]:
     share = (vocab * width + rows * dim) / (vocab * dim)
     note = f"and D^2 for the rotation, {dim / vocab:.1%} more: W = D/8, N = V/10, V = {vocab:,}, D = {dim}"
     yield Cell(what, "O(V W + N D)", f"{share:.1%} of V D", "by arithmetic", note)
+    words = 10_000
+    note = f"the sum over all {words:,} words of Penn Treebank, to score one"
+    yield Cell("study: a softmax must compute all N leaves", "N", f"{words:,}", "by arithmetic", note)
     what = "study: hierarchical softmax computes log N nodes"
     found = {line["setting"]["head"]: line["got"] for line in lines_of(results / "vlasova-softmax.hierarchical.jsonl")}
-    if "tree, huffman" not in found:
-        yield Cell(what, "log N", "–", "not run", "takes a trained LSTM: `headlong reproduce vlasova-softmax:hierarchical`")
-        return
-    note = "of the tree for the ten likeliest words; log N (13 of 10,000) are enough only to score a word that is given"
-    yield Cell(what, "log N", f"{found['tree, huffman']['rows']:.0f} rows", "differs", note)
+    depth = math.log2(words)
+    note = f"of a balanced tree over {words:,} words, to score one that is given"
+    if "tree, huffman" in found:
+        note += f"; the ten likeliest are another question: {found['tree, huffman']['rows']:.0f} rows of Huffman's tree"
+    yield Cell(what, "log(N)", f"{math.floor(depth)} or {math.ceil(depth)} nodes", "by arithmetic", note)
