@@ -31,7 +31,7 @@ class BoundBlocks {
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
                 nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double factor, double most,
-                const std::string& isa, std::optional<nb::tuple> rays, std::optional<nb::tuple> draws) {
+                const std::string& isa, std::optional<nb::tuple> rays, std::optional<nb::tuple> draws, double trial) {
         b_.kernels = kernels_for(isa.c_str());
         check(b_.kernels != nullptr, "this CPU does not have that instruction set");
         b_.looks = looks_for(b_.kernels->isa);
@@ -47,6 +47,7 @@ class BoundBlocks {
         b_.look = look;
         b_.factor = factor;
         b_.most = most;
+        b_.trial.most = trial;
         take_turns(turns);
         for (nb::handle edge : edges) b_.edges.push_back(nb::cast<int64_t>(edge));
         check(!b_.edges.empty() && b_.edges.front() == look && b_.edges.back() == b_.dim, "edges go from look to the last coordinate");
@@ -350,10 +351,11 @@ void bind_blocks(nb::module_& m) {
     nb::class_<BoundBlocks>(m, "Blocks")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
                       nb::sequence, nb::ndarray<const int32_t, nb::numpy, nb::c_contig>, nb::sequence, std::optional<nb::tuple>,
-                      nb::tuple, double, double, const std::string&, std::optional<nb::tuple>, std::optional<nb::tuple>>(),
+                      nb::tuple, double, double, const std::string&, std::optional<nb::tuple>, std::optional<nb::tuple>, double>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
-             nb::arg("factor"), nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("draws").none() = nb::none())
+             nb::arg("factor"), nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("draws").none() = nb::none(),
+             nb::arg("trial") = kInf)
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))

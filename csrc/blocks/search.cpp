@@ -227,6 +227,14 @@ class Group {
 
 }  // namespace
 
+// What was long ago counts half.
+void Trial::count(double bytes, bool done) {
+    in_vain += !done || bytes > most;
+    if (++tried < kRemembered) return;
+    tried = kRemembered / 2;
+    in_vain = in_vain / 2;
+}
+
 void know_places(const Blocks& b) {
     std::call_once(b.places.once, [&] {
         b.places.of.assign(b.vocab, 0);
@@ -245,7 +253,7 @@ SearchResult search_leaving(const Blocks& blocks, const double* hidden, int64_t 
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads, const Reach& reach) {
     std::vector<SearchResult> answers(count);
-    if (count == 0) return answers;
+    if (count == 0 || blocks.trial.over()) return answers;
     int64_t bytes = 0;
     for (const BlockLevel& level : blocks.levels) bytes += level.groups * level.shape.group_bytes();
     const int64_t each = bytes <= kCached ? 1 : std::min<int64_t>(kTogether, (count + threads - 1) / threads), groups = (count + each - 1) / each;
@@ -263,6 +271,8 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
     };
     if (groups == 1 || threads == 1) work(0);
     else run_parallel(static_cast<int>(std::min<int64_t>(threads, groups)), work);
+    if (mask == nullptr && blocks.trial.most < kInf)
+        for (const SearchResult& answer : answers) blocks.trial.count(answer.bytes, answer.done);
     return answers;
 }
 

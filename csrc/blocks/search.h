@@ -1,7 +1,9 @@
 // The k largest logits from bounds on sixteen neighbours at once: blocks first, classes of open blocks, then exact rows.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -24,6 +26,16 @@ struct BlockLevel {
 struct Places {
     std::once_flag once;
     std::vector<int32_t> of;
+};
+
+// Searches that nothing has shown to be worth their while: of kTried of them or more, most were in vain, or no more are made.
+struct Trial {
+    static constexpr int kTried = 8, kRemembered = 128;
+    double most = std::numeric_limits<double>::infinity();  // bytes beyond which a search was in vain
+    std::atomic<int> tried{0}, in_vain{0};
+
+    bool over() const { return tried >= kTried && 2 * in_vain > tried; }
+    void count(double bytes, bool done);
 };
 
 // What is read, all of it borrowed; see previews/blocks/boxes.py, which makes it.
@@ -71,6 +83,7 @@ struct Blocks {
     struct Draws {
         double eps = 0, spend = 0, narrow[2] = {1, 1};
     } draws;
+    mutable Trial trial;
 };
 
 // Has to be called before a race is run.

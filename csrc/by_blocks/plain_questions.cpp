@@ -43,6 +43,13 @@ std::vector<Scored> nucleus_of(const SearchResult& found, double top_p, double s
     return best;
 }
 
+// What was answered after a search in vain, which is a part of what it took.
+Answer behind(Answer answer, const SearchResult& search) {
+    answer.rows += search.rows;
+    answer.bytes += search.bytes;
+    return answer;
+}
+
 }  // namespace
 
 // Whether a vector is of another size than all that radii were learned from, which then say nothing of it.
@@ -97,7 +104,7 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
     Scratch<double> some(left.size() * dim);
     for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * dim, dim, some.data() + i * dim);
     std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, dense_only || !sure);
-    for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = std::move(others[i]);
+    for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = behind(std::move(others[i]), found[left[i]]);
     return answers;
 }
 
@@ -115,38 +122,45 @@ std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question ques
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                    std::vector<Draw>* draws) const {
     const bool dense_only = densely(rows, count);
-    std::vector<Answer> answers;
+    std::vector<Answer> answers(count);
     if (!unlike(rows, count) && draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
     if (!dense_only && draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
     const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
     if (!dense_only && samples && plain && every && search_for(count, 1) != nullptr)
         return sample_by_blocks(*executor, *searches.front().second, affine, rows, count, rule, question, draws);
-    return every ? headlong::sample(*executor, rows, count, rule, question, dense_only, draws) : std::vector<Answer>{};
+    if (!every) return {};
+    std::vector<Answer> others = headlong::sample(*executor, rows, count, rule, question, dense_only, draws);
+    for (int64_t q = 0; q < count; ++q) {  // and what was searched in vain
+        others[q].rows += answers[q].rows;
+        others[q].bytes += answers[q].bytes;
+    }
+    return others;
 }
 
 // Draws under top_k or min_p, which need no normaliser: from all classes that the filters keep, and some more; false where blocks
-// do not find them.
+// do not find them, with what the search took.
 bool Reader::draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
                           std::vector<Draw>* draws) const {
     const Executor& e = *executor;
     int64_t wanted = rule.top_k > 0 ? rule.top_k : rule.min_p > 0 && rule.top_p >= 1 ? first : 0;
     if (wanted == 0) return false;
-    answers->assign(count, Answer{});
     draws->assign(count * rule.n, Draw{});
     const double beta = 1 / rule.temperature, floor = rule.min_p > 0 ? std::log(rule.min_p) : -kInf;
     for (const Choice* here = search_for(count, wanted); here != nullptr; here = search_for(count, wanted *= 4)) {
         const int64_t most = std::min(std::max(wanted, here->first), e.vocab);
         const std::vector<SearchResult> found = search(*here->second, rows, count, most, nullptr, false, threads);
-        bool enough = true;
+        bool enough = true, done = true;
         for (int64_t q = 0; q < count; ++q) {
-            if (!found[q].done) return false;
             Answer& answer = (*answers)[q];
             answer.rows += found[q].rows;
             answer.bytes += found[q].bytes;
+            done = done && found[q].done;
+            if (!done) continue;
             answer.best = scored_of(found[q].best, wanted);
             const bool all = rule.top_k > 0 || static_cast<int64_t>(answer.best.size()) < wanted;
             enough = enough && (all || e.linked(answer.best.back().z) * beta < e.linked(answer.best.front().z) * beta + floor);
         }
+        if (!done) return false;
         if (!enough) continue;
         for (int64_t q = 0; q < count; ++q)
             draw_from(e, filtered(e, std::move((*answers)[q].best), rule), rule, q, draws->data() + q * rule.n);
@@ -160,7 +174,6 @@ bool Reader::draw_of_nucleus(const double* rows, int64_t count, const SampleRule
                              std::vector<Draw>* draws) const {
     if (!(least <= edge) || rule.top_p >= 1 || rule.top_k > 0 || search_for(count, 1) == nullptr) return false;
     const Executor& e = *executor;
-    answers->assign(count, Answer{});
     draws->assign(count * rule.n, Draw{});
     SampleRule behind = rule;  // what comes after top_p
     behind.top_p = 1;
@@ -168,11 +181,11 @@ bool Reader::draw_of_nucleus(const double* rows, int64_t count, const SampleRule
     const Reach reach{scale, std::log(static_cast<double>(e.vocab)) - std::log(std::expm1(least))};
     for (int64_t q = 0; q < count; ++q) {
         const SearchResult found = std::move(search(*searches.front().second, rows + q * e.dim, 1, 1, nullptr, false, threads, reach).front());
+        (*answers)[q].rows += found.rows;
+        (*answers)[q].bytes += found.bytes;
         const std::vector<Scored> nucleus = found.done ? nucleus_of(found, rule.top_p, scale, e.vocab) : std::vector<Scored>{};
         if (nucleus.empty()) return false;
         draw_from(e, filtered(e, nucleus, behind), behind, q, draws->data() + q * rule.n);
-        (*answers)[q].rows = found.rows;
-        (*answers)[q].bytes = found.bytes;
     }
     return true;
 }

@@ -29,8 +29,6 @@ NEIGHBOURS = 16
 
 ESTIMATE_ROUNDING = 2.0**-20
 """An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""
-
-
 DENSE_SHARE = 0.25
 """Of the classes: a query that leaves more of them open is read densely, and a search over blocks given up."""
 PLANES = 32512.0
@@ -191,6 +189,7 @@ class Blocks(NamedTuple):
                       a closer look has what is left of a class beside its ray
     ``samples``       whether plain samples go by blocks
     ``draws``         what queries taught about a normaliser's sample of open blocks; None: normalisers do not go by blocks
+    ``trial``         bytes beyond which a search was in vain: where most were, none is made. inf: always made
     """
 
     mean: Array
@@ -216,6 +215,7 @@ class Blocks(NamedTuple):
     draws: Draws | None = None
     samples: bool = False
     together: int = 0
+    trial: float = math.inf
 
 
 class Plan(NamedTuple):

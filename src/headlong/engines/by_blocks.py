@@ -141,8 +141,11 @@ class BlockReader:
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
         part = self.beneath.topk(rest, k, eps, own, dense or not self.sure, threads, delta, seed)
+        spent = answer[6][left], answer[7][left]
         for whole, more in zip(answer, part, strict=True):
             whole[left] = more
+        answer[6][left] += spent[0]
+        answer[7][left] += spent[1]
         return answer
 
     def sample(
@@ -151,24 +154,26 @@ class BlockReader:
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
         count = top_k or FIRST_ASKED * (min_p > 0 and top_p == 1)
+        spent = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))  # in vain
         if count and self._alone(hidden, dense) and self.takes(len(hidden), count, mask):
             filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
-            found = self._kept(hidden, filters, count, mask, threads)
-            if found is not None:
-                ids, logits, rows, read = found
+            ids, logits, rows, read = self._kept(hidden, filters, count, mask, threads)
+            spent[0][:], spent[1][:] = rows, read
+            if ids is not None:
                 order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
                 ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
-                drawn = sample_of(listed_classes(ids, logits, self.link), filters)
-                return (*drawn, np.ones(drawn[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
+                kept = sample_of(listed_classes(ids, logits, self.link), filters)
+                return (*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
         if self.least <= EDGE and 0 < top_p < 1 and not (top_k or dense) and self.takes(len(hidden), 1, mask):
-            nucleus = self._nucleus(hidden, Filters(n, temperature, 0, top_p, min_p, seed, row0, class0), mask, threads)
+            nucleus = self._nucleus(hidden, Filters(n, temperature, 0, top_p, min_p, seed, row0, class0), mask, threads, spent)
             if nucleus is not None:
                 return nucleus
         if self.samples and top_p == 1 and not (top_k or min_p or dense) and self.takes(len(hidden), 1, mask):
             return self._plain(hidden, Filters(n, temperature, 0, 1.0, 0.0, seed, row0, class0), mask, threads)
-        return self.beneath.sample(
+        drawn = self.beneath.sample(
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
         )
+        return (*drawn[:4], drawn[4] + spent[0], drawn[5] + spent[1], drawn[6])
 
     def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer:
         """Draws from all classes."""
@@ -188,9 +193,11 @@ class BlockReader:
                 whole[row] = more[0]
         return answer
 
-    def _nucleus(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer | None:
+    def _nucleus(
+        self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: tuple[Ids, Doubles]
+    ) -> Answer | None:
         """Draws under top_p: from the classes that are in the nucleus whatever mass the others have that were not scored; None
-        where that is in doubt."""
+        where that is in doubt. What was read joins ``spent``."""
         assert self.affine is not None
         scale, vocab = self.affine[0] / filters.temperature, self.vocab
         depth = math.log(vocab) - math.log(math.expm1(self.least))
@@ -198,6 +205,8 @@ class BlockReader:
         for row, vector in enumerate(hidden):
             own = None if mask is None else mask[row % len(mask)][None]
             ids, logits, floor, rows, read, done = self.searches[0][1].reached(vector[None], own, threads, scale, depth)
+            spent[0][row] += rows
+            spent[1][row] += read
             if not done or not len(ids) or not np.isfinite(logits).all():
                 return None
             mass = np.exp((logits - logits[0]) * scale)
@@ -228,8 +237,9 @@ class BlockReader:
 
     def _kept(
         self, hidden: Doubles, filters: Filters, count: int, mask: Mask, threads: int
-    ) -> tuple[Ids, Doubles, NDArray[Any], NDArray[Any]] | None:
-        """The classes that top_k and min_p keep, and some more; None where blocks do not find them."""
+    ) -> tuple[Ids | None, Doubles, NDArray[Any], NDArray[Any]]:
+        """The classes that top_k and min_p keep, and some more, and what that took; None where blocks do not find them."""
+        logits = np.empty((len(hidden), 0))
         rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
         while self.takes(len(hidden), count):
             wide, search = self._for(count)
@@ -237,11 +247,11 @@ class BlockReader:
             ids, logits = ids[:, :count], logits[:, :count]
             rows, read = rows + more, read + bytes_
             if not done.all():
-                return None
+                break
             if filters.top_k:
                 return ids, logits, rows, read
             exponents = np.where(ids < 0, -np.inf, self.link(logits)) / filters.temperature
             if (exponents[:, -1] < exponents[:, 0] + math.log(filters.min_p)).all():
                 return ids, logits, rows, read
             count *= 4
-        return None
+        return None, logits, rows, read

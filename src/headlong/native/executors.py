@@ -114,6 +114,7 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
     return loaded().Blocks(
         bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
         closer, (plan.shared, plan.closer_shared), plan.factor, share, level, rays, plan.draws,
+        plan.trial,
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from headlong.native import Doubles
 from headlong.plan import DENSE_SHARE, Blocks, Dense, Plan
 from headlong.previews.blocks.boxes import KEPT, blocks_of, shape_of
 from headlong.previews.blocks.choice import at_once, least_eps, stand_ins, tighter, worth, worth_sampling
+from headlong.previews.blocks.trial import CLASSES, on_trial
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan, sampled
@@ -69,7 +70,7 @@ class Cascade(Method):
     ``rotation``  the seed of the random rotation
     ``deeper``    keep finer codes for the classes that the first pass leaves undecided
     ``blocks``    bound sixteen neighbouring classes at once where ids alone are asked for (``eps=inf``; samples);
-                  None: where calibration vectors show that it reads less. True without any: rows of the layer stand in
+                  None: where calibration vectors show that it reads less, or, on trial, rows of a large layer do
     """
 
     width: int | None = None
@@ -99,11 +100,13 @@ class Cascade(Method):
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         chosen_by = stand_ins(layer) if calibration is None and self._stood_in(layer, promise) else calibration
         tried = self._tries_blocks(layer, calibration, promise)
-        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, tried and calibration is not None)
+        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, tried)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
             plan = self._taught(layer, plan, calibration, threads, promise)
+        if tried and calibration is None and not self.blocks:
+            return on_trial(layer, plan, basis, coded, threads)
         return self._with_blocks(layer, plan, basis, calibration, threads, promise, coded) if tried else plan
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
@@ -122,8 +125,10 @@ class Cascade(Method):
         return taught(layer, plan, promise, calibration[:half], calibration[half:], threads)
 
     def _tries_blocks(self, layer: Layer, calibration: Doubles | None, promise: Promise) -> bool:
-        """Whether blocks are built: asked for, or to see whether calibration vectors read less by them."""
-        tried = self.blocks if self.blocks is not None else calibration is not None and layer.vocab >= MANY
+        """Whether blocks are built: asked for, or to see whether calibration vectors, or rows instead, read less by them."""
+        if self.blocks is None and calibration is None:
+            return self._free(promise) and layer.vocab >= CLASSES and layer.dim <= MOST_DIM
+        tried = layer.vocab >= MANY if self.blocks is None else self.blocks
         return tried and radii_of(promise) != "rotation"
 
     def _with_blocks(
@@ -147,9 +152,9 @@ class Cascade(Method):
             assert calibration is not None
             blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
         most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
-        blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
         if most < 1 and not self.blocks:
             return plan
+        blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
         samples = worth_sampling(layer, plan, blocks, vectors, DENSE_SHARE, bool(self.blocks))
         blocks, most = blocks._replace(samples=samples), layer.vocab if self.blocks else most
         if calibration is not None and queries is None and plan.draws is not None and math.isinf(blocks.least):
@@ -176,8 +181,7 @@ class Cascade(Method):
             turn, (width, bits), energy = self._chosen(layer, vectors, threads, promise)
             basis = turn.basis() if width is not None or blocks else None
             if bits is not None:
-                planes, balance = Planes(filled(energy, bits), 6), balanced(turn, energy)
-                return planes_plan(layer, balance, planes, dense, threads), basis, None
+                return planes_plan(layer, balanced(turn, energy), Planes(filled(energy, bits), 6), dense, threads), basis, None
             if width is not None:
                 assert basis is not None
                 factor, likely = None, 1.0
@@ -251,12 +255,13 @@ class Cascade(Method):
         return sure(wanted)
 
     def _stood_in(self, layer: Layer, promise: Promise) -> bool:
-        """Whether rows of the layer stand in for calibration vectors: for ids alone, which want no normaliser, of layers that
-        are not read in microseconds anyway.
-        """
-        free = self.width is None and self.bits is None and not self.blocks
+        """Whether rows of the layer stand in for calibration vectors: of layers that are not read in microseconds anyway."""
         large = layer.vocab * layer.dim >= SHARED and min(CANDIDATES) < layer.dim <= min(MOST_DIM, layer.vocab)
-        return free and large and self.deeper and math.isinf(promise.eps) and radii_of(promise) == "sure"
+        return self._free(promise) and large and self.deeper
+
+    def _free(self, promise: Promise) -> bool:
+        """Whether rows of the layer may choose what is read: of nothing that was asked for, and for ids alone."""
+        return self.width is None and self.bits is None and math.isinf(promise.eps) and radii_of(promise) == "sure"
 
     def _may_prefix(self, layer: Layer, calibration: Doubles | None) -> bool:
         if self.width is None:
@@ -272,6 +277,11 @@ class PlacedCascade(Cascade):
     """As a device reads it: int8 codes."""
 
     few_bits: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.blocks:
+            raise OptionError("blocks is True; a device reads codes of every class: leave blocks out")
 
     def _taught(self, layer: Layer, plan: Plan, calibration: Doubles, threads: int, promise: Promise) -> Plan:
         return plan

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.engines.reference.search_trial import Trial
 from headlong.native import Mask
 from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
 
@@ -57,10 +58,17 @@ class BlockSearch:
 
     def __init__(self, weight: NDArray[Any], bias: NDArray[np.float32] | None, blocks: Blocks, share: float) -> None:
         self.weight, self.bias, self.blocks, self.share = weight, bias, blocks, share
+        self.trial = Trial(blocks.trial)
 
     def topk(self, hidden: Doubles, k: int, mask: Mask, threads: int) -> tuple[NDArray[Any], ...]:
         """``ids, logits [batch, k], rows, bytes, opened, done [batch]``."""
-        found = [self.one(row, k, None if mask is None else mask[b % len(mask)] != 0) for b, row in enumerate(hidden)]
+        none = BlockAnswer(np.empty(0, np.int64), np.empty(0), 0, 0.0, 0.0, done=False)
+        found = [none] * len(hidden)
+        if not self.trial.over():
+            found = [self.one(row, k, None if mask is None else mask[b % len(mask)] != 0) for b, row in enumerate(hidden)]
+            if mask is None:
+                for answer in found:
+                    self.trial.count(answer.bytes, answer.done)
         ids, logits = np.full((len(found), k), -1, np.int64), np.full((len(found), k), -np.inf)
         for b, one in enumerate(found):
             ids[b, : len(one.ids)], logits[b, : len(one.ids)] = one.ids, one.logits

@@ -47,6 +47,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
         **({} if blocks.draws is None else {"draws": blocks.draws[:3]}),
         **({"samples": True} if blocks.samples else {}),
+        **({"trial": blocks.trial} if math.isfinite(blocks.trial) else {}),
         **({"typical": True} if blocks.rest is None and blocks.rest_lost is not None else {}),
     }
 
@@ -95,7 +96,8 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
         together=_count(record.get("together", 0), vocab),
         answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf,
-        rays=rays, draws=read_draws(record.get("draws"), 2), samples=record.get("samples") is True, **more,
+        rays=rays, draws=read_draws(record.get("draws"), 2), samples=record.get("samples") is True,
+        trial=_size(record.get("trial", 0.0)) or math.inf, **more,
     )  # fmt: skip
 
 

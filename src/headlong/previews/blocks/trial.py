@@ -1,0 +1,53 @@
+"""Blocks of a layer that nobody brought vectors for: whether they are worth building, and whether searches are worth making.
+
+Rows of the layer stand in for queries. They say well where blocks are of no use: where not even rows have near neighbours. They
+do not say that queries will be as easy. Hidden vectors of a language model are unlike its rows, and open nearly everything. So
+what rows recommend is on trial: searches are counted, and where most of them were in vain, all classes are looked at from then
+on. Ids are proved either way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headlong import native
+from headlong.arrays import Array
+from headlong.layers.matrix import Layer
+from headlong.plan import DENSE_SHARE, Plan
+from headlong.previews.blocks.boxes import blocks_of
+from headlong.previews.blocks.choice import LESS, at_once, look_bytes, read_by, stand_ins, tighter, worth
+from headlong.previews.encode import Encoded
+from headlong.previews.whitening import Basis, whiten
+
+CLASSES, SAMPLE = 16_384, 8_192
+"""Classes from which a search may save more than the building of blocks is worth, and those that speak for all."""
+K = 10
+
+
+def on_trial(layer: Layer, plan: Plan, basis: Basis | None, coded: Encoded | None, threads: int) -> Plan:
+    """``plan`` with blocks on trial, or without where they are of no use even to rows of the layer. ``basis``, ``coded``: the
+    whitened basis of the plan and the layer's codes in it, where it has them."""
+    if not plan.levels or native.isa() == native.REFERENCE:
+        return plan
+    most_bytes, vectors = LESS * look_bytes(plan), stand_ins(layer)
+    if basis is None:
+        basis = whiten(layer.weight, vectors)
+    if not promising(layer, basis, vectors, most_bytes / layer.vocab, threads):
+        return plan
+    blocks = tighter(
+        layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads
+    )
+    most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+    if most < 1:
+        return plan
+    blocks = blocks._replace(most=most, together=together, batch=at_once(most, together), trial=most_bytes)
+    return plan._replace(blocks=blocks)
+
+
+def promising(layer: Layer, basis: Basis, vectors: Array, bytes_each: float, threads: int) -> bool:
+    """Whether searches for rows of the layer read at most ``bytes_each`` for every class, among some of the classes. All of
+    them have nearer neighbours, so this is strict."""
+    step = -(-layer.vocab // SAMPLE)
+    bias = None if layer.bias is None else np.ascontiguousarray(layer.bias[::step])
+    some = Layer(np.ascontiguousarray(layer.weight[::step]), bias)
+    return read_by(some, blocks_of(some, basis, threads), vectors, DENSE_SHARE, K) <= bytes_each * some.vocab

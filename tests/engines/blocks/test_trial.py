@@ -1,0 +1,117 @@
+"""Blocks that no vectors recommended: built where rows of the layer are found by them, given up where queries are not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import native
+from headlong.arrays import Array
+from headlong.engines.reference.blocks import BlockSearch
+from headlong.engines.reference.search_trial import TRIED
+from headlong.plan import DENSE_SHARE, Plan
+from headlong.previews.blocks.trial import CLASSES
+
+K, LEADING = 10, 3
+
+
+def rows(dim: int = 40) -> Array:
+    """Near each other in three coordinates, far from each other in all others, where they are short."""
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(CLASSES, dim))
+    weight[:, LEADING:] *= 0.05
+    return weight.astype(np.float32)
+
+
+def plan_of(engine: hl.Engine) -> Plan:
+    plan: Plan = engine.plan
+    return plan
+
+
+def right(weight: Array, hidden: Array, ids: Array) -> bool:
+    logits = hidden.astype(np.float64) @ weight.T.astype(np.float64)
+    return bool((np.argsort(-logits, axis=1, kind="stable")[:, : ids.shape[1]] == ids).all())
+
+
+def test_rows_that_are_found_by_blocks_recommend_them(tmp_path: Path) -> None:
+    weight = rows()
+    hidden = np.random.default_rng(4).normal(size=(30, weight.shape[1]))
+    hidden[:, LEADING:] *= 0.1
+    engine = hl.compile(hl.Layer(weight), eps=math.inf)
+    beside = hl.compile(hl.Layer(weight), "cascade", eps=math.inf, blocks=False)
+    blocks = plan_of(engine).blocks
+    assert blocks is not None and math.isfinite(blocks.trial) and plan_of(beside).blocks is None
+    engine.save(tmp_path / "engine.safetensors")
+    for one in (engine, hl.load(tmp_path / "engine.safetensors")):
+        top = [one.topk(row[None], K) for row in hidden]
+        assert all(right(weight, row[None], each.ids) and each.proved.all() for row, each in zip(hidden, top, strict=True))
+        read = np.mean([each.cost.bytes[0] for each in top])
+        assert read < 0.2 * beside.topk(hidden[:1], K).cost.bytes[0]
+    assert plan_of(hl.load(tmp_path / "engine.safetensors")).blocks.trial == blocks.trial
+
+
+@pytest.mark.parametrize("level", native.levels())
+def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries that look where no rows are near each other open nearly everything."""
+    weight = rows()
+    engine = hl.compile(hl.Layer(weight), eps=math.inf)
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    plan = plan_of(engine)
+    assert plan.blocks is not None
+    easy, hard = np.zeros((2, weight.shape[1])), np.random.default_rng(5).normal(size=(TRIED, weight.shape[1]))
+    easy[:, 0], hard[:, :LEADING] = (1, -1), 0
+    kind = BlockSearch if level == native.REFERENCE else lambda *about: native.blocks(*about, level)
+    search = kind(weight, None, plan.blocks, DENSE_SHARE)
+    assert search.topk(easy, K, None, 1)[5].all()
+    found = search.topk(hard, K, None, 1)
+    assert ((found[3] > plan.blocks.trial) | ~found[5]).all()  # all of them in vain
+    again = search.topk(easy, K, None, 1)
+    assert not again[5].any() and (again[3] == 0).all()  # not even what is easy is searched for
+
+
+def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
+    weight = rows()
+    engine, beside = (hl.compile(hl.Layer(weight), "cascade", eps=math.inf, **how) for how in ({}, {"blocks": False}))
+    assert plan_of(engine).blocks is not None
+    hard = np.random.default_rng(6).normal(size=(4 * TRIED, weight.shape[1]))
+    hard[:, :LEADING] = 0
+    top = [engine.topk(row[None], K) for row in hard]
+    assert all(right(weight, row[None], each.ids) and each.proved.all() for row, each in zip(hard, top, strict=True))
+    last, plain = top[-1].cost, beside.topk(hard[-1:], K).cost
+    assert last.bytes[0] == plain.bytes[0] and last.rows[0] == plain.rows[0]
+    assert top[0].cost.bytes[0] > beside.topk(hard[:1], K).cost.bytes[0]  # with what was searched in vain
+    drawn = engine.sample(hard, n=2, top_k=5, seed=3)
+    assert (drawn.ids == beside.sample(hard, n=2, top_k=5, seed=3).ids).all()
+
+
+def test_nobody_builds_them_unasked_elsewhere() -> None:
+    rng = np.random.default_rng(7)
+    flat, small = rng.normal(size=(CLASSES, 48)), rows()[: CLASSES // 2]
+    for weight in (flat, small):
+        engine = hl.compile(hl.Layer(weight.astype(np.float32)), "cascade", eps=math.inf)
+        assert plan_of(engine).blocks is None
+    assert plan_of(hl.compile(hl.Layer(rows()), "cascade")).blocks is None  # normalisers are asked for
+
+
+@pytest.mark.parametrize("ask", ["topk", "masked", "top_k", "min_p"])
+def test_what_was_searched_in_vain_is_counted(ask: str) -> None:
+    weight = np.random.default_rng(8).normal(size=(6_000, 128)).astype(np.float32)
+    hidden = np.random.default_rng(9).normal(size=(1, 128))
+    how = {"top_k": {"top_k": 9}, "min_p": {"min_p": 0.9}}.get(ask, {})
+
+    def cost(blocks: bool) -> hl.Cost:
+        engine = hl.compile(hl.Layer(weight), "cascade", blocks=blocks, eps=math.inf)
+        if how:
+            return engine.sample(hidden, seed=1, **how).cost
+        return engine.topk(hidden, K, allowed=np.arange(5_990) if ask == "masked" else None).cost
+
+    assert cost(True).bytes[0] > 1.05 * cost(False).bytes[0]
+
+
+def test_a_device_refuses_blocks() -> None:
+    with pytest.raises(hl.errors.OptionError, match="a device reads codes of every class"):
+        hl.compile(hl.Layer(rows()[:3_000]), "cascade", blocks=True, device="interpreter")
