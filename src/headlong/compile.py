@@ -96,7 +96,8 @@ def compile(
                      less, and ``svd`` misses less. What is proved holds for every vector
     ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
     ``adapt``        True: the engine keeps copies of its first queries, compiles better and better plans from them in the
-                     background (some seconds each, in a thread of low priority) and uses them. For "auto" and "cascade"
+                     background (some seconds each, in a thread of low priority) and uses them. For "auto" and "cascade".
+                     Where the whole layer is read anyway, there is nothing to learn, and the plain engine comes back
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, which returns tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the device of the layer's weight
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).

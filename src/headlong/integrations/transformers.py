@@ -58,7 +58,7 @@ def accelerate(
     The head's ``repr`` ends in what a decode step should gain on this machine. InputError where the model has no plain
     output layer, is not on the CPU or is accelerated already.
     """
-    linear = model.get_output_embeddings()
+    linear = output_layer_of(model)
     _check(linear)
     if text is not None and calibration is not None:
         raise OptionError("text and calibration were given; expected one of them")
@@ -87,7 +87,7 @@ def accelerate(
 
 def restore(model: Any) -> nn.Module:
     """Put back the module that :func:`accelerate` replaced, with today's weights; a plain model stays as it is."""
-    head: nn.Module = model.get_output_embeddings()
+    head: nn.Module = output_layer_of(model)
     if not isinstance(head, FastHead):
         if ACCELERATED.pop(model, None) is not None and any(isinstance(part, FastHead) for part in model.modules()):
             raise InputError(f"a {type(head).__name__} was put around the output layer; remove it first, then restore(model)")
@@ -122,6 +122,17 @@ def _least(call: Callable[[Tensor], Any], rows: Tensor) -> float:
         call(row)
         times.append(time.perf_counter() - began)
     return 1e3 * sorted(times)[len(times) // 2]
+
+
+def output_layer_of(model: Any) -> Any:
+    """What ``model`` says is its output layer."""
+    found = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if not isinstance(found, nn.Module):
+        raise InputError(
+            f"a {type(model).__name__} names no output layer over a vocabulary; expected a model of transformers that does, "
+            "as those of AutoModelForCausalLM.from_pretrained(...); for any other module see headlong.torch.OutputLayer"
+        )
+    return found
 
 
 def _check(linear: Any) -> None:

@@ -23,6 +23,8 @@ from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, 
 from headlong.store.checksum import KEY, checksum
 from headlong.store.safetensors_dtypes import DTYPES, FOREIGN_BITS
 
+PLAIN = (None, "pt", "np")
+"""What files say their format is that torch and NumPy wrote."""
 HEADER_LIMIT = 100_000_000
 INT64_MAX = 2**63 - 1
 MOST_AXES = 64
@@ -134,7 +136,8 @@ def _header(data: bytes | mmap.mmap, name: str) -> tuple[dict[str, Any], int]:
     (length,) = struct.unpack("<Q", data[:8])
     if length > HEADER_LIMIT:
         raise MalformedFileError(
-            f"{name} asks for a header of {length} bytes; at most {HEADER_LIMIT} are allowed: no safetensors file"
+            f"{name} is no safetensors file: its first bytes ask for a header of {length} bytes; at most {HEADER_LIMIT} "
+            "are allowed"
         )
     if 8 + length > size:
         raise MalformedFileError(f"{name} is cut off: its header ends at byte {8 + length}, the file at {size}")
@@ -217,7 +220,10 @@ def _check_cover(tensors: Mapping[str, TensorInfo], size: int, name: str) -> Non
 def check_version(metadata: Mapping[str, str], form: str, newest: int, name: str) -> int:
     """The version of a file whose metadata says ``format: form``; VersionError where it is newer than ``newest``."""
     if metadata.get("format") != form:
-        raise MalformedFileError(f"{name} is no {form} file: its metadata says format {metadata.get('format')!r}")
+        said = f"{name} is no {form} file: its metadata says format {metadata.get('format')!r}"
+        if metadata.get("format") in PLAIN:
+            said += "; it is a plain checkpoint, whose output layer headlong.Layer.load(path) reads, to be compiled"
+        raise MalformedFileError(said)
     text = metadata.get("version", "")
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0):
         raise MalformedFileError(f"{name}: its metadata says version {text!r}; expected a whole number from 1")

@@ -41,12 +41,12 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         return np.asarray(self.classes_[ids[:, 0]])
 
     def predict_topk(self, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
-        """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far log-probabilities may be off, in nats."""
+        """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far their logarithms may be off, in nats."""
         rows = self._rows(X)
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
             raise ShapeError(f"k is {k!r}; expected 1 to {len(self.classes_)}, the number of classes")
         log_probs, ids = self._topk(rows, int(k), eps)
-        return np.exp(log_probs), np.asarray(self.classes_[ids])
+        return np.exp(np.minimum(log_probs, 0.0)), np.asarray(self.classes_[ids])
 
     def predict_proba(self, X: Any) -> Doubles:  # noqa: N803
         """``[n, vocab]``, in the order of ``classes_``; OptionError beyond ``memory_limit``."""
