@@ -131,6 +131,10 @@ class Adapting(Changeable):
         return self._now.name
 
     @property
+    def options(self) -> dict[str, Any]:
+        return self._now.options
+
+    @property
     def promise(self) -> Promise:
         return self._now.promise
 

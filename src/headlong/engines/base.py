@@ -92,6 +92,11 @@ class Engine(Changeable, Common):
         return self.method.name
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The method's options, by name, as compiled: those that were given, and the others' defaults."""
+        return dataclasses.asdict(self.method)
+
+    @property
     def threads(self) -> int | None:
         """The threads of every call, as given to :func:`headlong.compile`."""
         return self._threads
@@ -196,8 +201,7 @@ class Engine(Changeable, Common):
     def kept(self) -> Saved:
         """The engine as :meth:`save` writes it."""
         self._check_unchanged()
-        options = dataclasses.asdict(self.method)
-        return Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
+        return Saved(self.layer, self.method.name, self.options, self.plan, self.norms, self.promise, self.seed, self.reason)
 
     def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
         """The logits of all classes and their log-probabilities ``[n, vocab]``, in float64."""

@@ -84,6 +84,10 @@ class Changed(Merged):
         return self.settled.name
 
     @property
+    def options(self) -> dict[str, Any]:
+        return self.settled.options
+
+    @property
     def reason(self) -> str:
         return self.settled.reason
 

@@ -5,7 +5,7 @@
     engine.topk(hidden, k)   engine.log_prob(hidden, ids)   engine.lse(hidden)   engine.sample(hidden, n)
     engine.at_temperature(2.0)   engine.save(path)   engine.check(hidden)
     engine.with_rows(weight)   engine.without(ids)   engine.compact()
-    engine.layer   engine.name   engine.promise   engine.reason
+    engine.layer   engine.name   engine.options   engine.promise   engine.reason
 
 ``tests/engines/test_contract.py`` runs one suite over all kinds. What a kind cannot do is an UnsupportedError that names
 what can.
@@ -44,6 +44,10 @@ class AnyEngine(Protocol):
     @property
     def name(self) -> str:
         """How the layer is read, in one word."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of that, by name, as compiled."""
 
     @property
     def reason(self) -> str:
@@ -118,8 +122,15 @@ class Common(ABC):
 
     may_be_shard: ClassVar[bool] = True
     """Whether its classes can be numbered from another than 0: those of a matrix, which may be part of a larger one."""
+    exact_at: ClassVar[float] = math.inf
+    """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
     _direct: Direct | None = None
     """One native call for each plain question, where a kind has that."""
+
+    @property
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """The options of how the layer is read, by name, as compiled: those that were given, and the others' defaults."""
 
     def sample(
         self,
@@ -179,7 +190,7 @@ class Common(ABC):
         engine: Any = self
         ids = np.tile(np.arange(engine.layer.vocab), (len(hidden), 1))
         # A mixture's logits are as good as the normalisers of its components, which any eps would leave where they are guessed.
-        logits = np.asarray(engine.log_prob(hidden, ids, eps=getattr(engine, "exact_at", math.inf)).logits, np.float64)
+        logits = np.asarray(engine.log_prob(hidden, ids, eps=self.exact_at).logits, np.float64)
         link = getattr(engine.layer, "link", None)
         gone = np.isneginf(logits)
         return normalised(logits, logits if link is None else np.where(gone, -np.inf, link(np.where(gone, 0.0, logits))))

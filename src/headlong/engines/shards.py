@@ -45,6 +45,7 @@ class ShardFacts(NamedTuple):
     link: Any
     promise: Promise
     name: str
+    options: dict[str, Any]
 
     @property
     def vocab(self) -> int:
@@ -62,7 +63,7 @@ def facts(engine: Engine, starts: tuple[int, ...]) -> ShardFacts:
     """Those of any one of equally compiled shards."""
     count, promise = len(starts) - 1, engine.promise
     whole = promise._replace(delta=min(1.0, promise.delta * count), delta_ids=min(1.0, promise.delta_ids * count))
-    return ShardFacts(starts, engine.layer.dim, engine.layer.link, whole, engine.method.name)
+    return ShardFacts(starts, engine.layer.dim, engine.layer.link, whole, engine.name, engine.options)
 
 
 class Shards(Merged):
@@ -80,6 +81,11 @@ class Shards(Merged):
     @property
     def name(self) -> str:
         return self.facts.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of every shard: all are compiled alike."""
+        return dict(self.facts.options)
 
     @property
     def reason(self) -> str:

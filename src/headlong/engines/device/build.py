@@ -32,7 +32,7 @@ PLACED = ("tree", "experts", "mixture")
 
 def on_device(engine: Engine, device: str) -> DeviceEngine | SvdDevice:
     """The engine's layer, plan and promise on a device: ``"full"``, ``"cascade"`` or ``"svd"``."""
-    about: dict[str, Any] = {"place": device, "seed": engine.seed, "reason": engine.reason}
+    about: dict[str, Any] = {"place": device, "options": engine.options, "seed": engine.seed, "reason": engine.reason}
     given = engine.layer, engine.norms, device, _there(engine.layer.resident, device)
     if engine.name == "svd":
         return SvdDevice(DeviceReader(*given), engine.plan, engine.promise, **about)
@@ -46,7 +46,7 @@ def on_device(engine: Engine, device: str) -> DeviceEngine | SvdDevice:
 def structured_on_device(engine: StructuredEngine, device: str) -> TableEngine:
     """The engine of a structured layer on a device; it proves what it says."""
     layer = engine.layer
-    about: dict[str, Any] = {"place": device, "seed": engine.seed, "reason": engine.reason}
+    about: dict[str, Any] = {"place": device, "options": engine.options, "seed": engine.seed, "reason": engine.reason}
     promise = engine.promise._replace(delta=0.0, delta_ids=0.0, over=frozenset())
     weight = _there(layer.resident, device)
     if isinstance(layer, ExpertsLayer):

@@ -46,11 +46,17 @@ class DeviceCalls(Bounded):
         promise: Promise,
         *,
         place: str,
+        options: dict[str, Any],
         seed: int = 0,
         reason: str = "asked for",
     ) -> None:
         self.layer, self.reader, self.name, self.promise, self.place = layer, reader, name, promise, place
-        self.seed, self.reason = seed, reason
+        self.seed, self.reason, self._options = seed, reason, options
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of the engine on the CPU from which it was made."""
+        return dict(self._options)
 
     @property
     def path(self) -> str:

@@ -87,8 +87,6 @@ class TableEngine(DeviceCalls, ABC):
     """Whether :meth:`_best` knows masks."""
     draws_tempered: ClassVar[bool] = False
     """Whether :meth:`_draw` knows temperatures other than 1."""
-    exact_at: ClassVar[float] = math.inf
-    """The ``eps`` at which logits are exact but for rounding."""
 
     @abstractmethod
     def _table(self, call: Call) -> Candidates:

@@ -184,7 +184,7 @@ class MixtureEngine(StructuredEngine):
 
     def _listed(self, k: int, widths: LearnedWidths | None) -> int:
         """How long each component's own ranking is at first."""
-        long = k if self.mixture.pooled or self.mixture.components == 1 else k + self.options.extra
+        long = k if self.mixture.pooled or self.mixture.components == 1 else k + self._options.extra
         return min(self.layer.vocab, LISTED if widths is not None and k <= LARGEST_K and long <= LISTED else long)
 
     def _first_look(

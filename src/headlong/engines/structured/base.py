@@ -63,9 +63,6 @@ class StructuredEngine(Bounded, ABC):
     """A frozen dataclass: the options and their defaults."""
     draws_tempered: ClassVar[bool] = False
     """Whether :meth:`_draw` knows temperatures other than 1."""
-    exact_at: ClassVar[float] = np.inf
-    """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
-
     calibrates: ClassVar[bool] = False
     """Whether it takes ``calibration``, hidden vectors ``[n, dim]``."""
     calibration: Doubles | None = None
@@ -80,7 +77,7 @@ class StructuredEngine(Bounded, ABC):
         seed: int = 0,
         reason: str = "asked for",
     ) -> None:
-        self.layer, self.options, self.promise, self.seed, self.reason = layer, options, promise, seed, reason
+        self.layer, self._options, self.promise, self.seed, self.reason = layer, options, promise, seed, reason
         self._threads = threads
         self.isa = native.isa()
 
@@ -88,6 +85,12 @@ class StructuredEngine(Bounded, ABC):
     def name(self) -> str:
         """How the layer is read, in one word: its kind."""
         return self.kind
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the layer's kind, by name, as compiled: those that were given, and the others' defaults."""
+        found: dict[str, Any] = dataclasses.asdict(self._options)
+        return found
 
     @abstractmethod
     def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
@@ -154,14 +157,13 @@ class StructuredEngine(Bounded, ABC):
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
-        options = dataclasses.asdict(self.options)
-        kept = SavedLayer(self.layer, self.kind, options, self.promise, self.seed, self.reason, self.calibration)
+        kept = SavedLayer(self.layer, self.kind, self.options, self.promise, self.seed, self.reason, self.calibration)
         write_structured(path, kept, layer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and options, from which the rest is derived; a copy, deep or not, shares the layer."""
         about: dict[str, Any] = {} if self.calibration is None else {"calibration": self.calibration}
-        parts = self.layer, self.options, self.promise
+        parts = self.layer, self._options, self.promise
         return partial(type(self), *parts, threads=self._threads, seed=self.seed, reason=self.reason, **about), ()
 
     def __repr__(self) -> str:
