@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, cast
+from typing import Any
 
 import typer
 from tables_records import left
 
 from headlong.cli.main import app
-from headlong.engines.method import METHODS
+from headlong.engines.method import METHODS, option_names
+from headlong.engines.structured.base import ENGINES
 from headlong.report.tables import ReportTable
 
 
@@ -35,17 +36,22 @@ def reference() -> str:
         options = left(ReportTable("", ("option", "default", "what it says"), tuple(rows)))
         parts.append(f"## {name}\n\n{(command.help or '').strip()}\n\n{usage}\n\n{options}")
         if name == "compile":
-            parts.append(f"Every method has its own `--option`:\n\n{method_options()}")
+            parts.append(f"Every method and every kind of structured layer has its own `--option`:\n\n{method_options()}")
     return "\n\n".join(parts)
 
 
 def method_options() -> str:
-    """Every method with its options and their defaults."""
-    rows = []
-    for name, method in sorted(METHODS.items()):  # not by who was imported first
-        fields = [field for field in dataclasses.fields(cast("Any", method)) if field.name != "name"]
-        rows.append((f"`{name}`", ", ".join(f"`{field.name}={_spelt(field)}`" for field in fields) or "none"))
+    """Every method and every kind of structured layer that has options, with their defaults."""
+    rows = [(f"`{name}`", _options(method) or "none") for name, method in sorted(METHODS.items())]  # not as imported
+    kinds = [(f"{kind} layer", _options(engine.Options)) for kind, engine in sorted(ENGINES.items())]
+    rows += [(name, shown) for name, shown in kinds if shown]
     return left(ReportTable("", ("--method", "--option, with its default"), tuple(rows)))
+
+
+def _options(record: Any) -> str:
+    """``name=default`` of every option that a user can set."""
+    fields = {field.name: field for field in dataclasses.fields(record)}
+    return ", ".join(f"`{name}={_spelt(fields[name])}`" for name in option_names(record))
 
 
 def _spelt(field: Any) -> str:

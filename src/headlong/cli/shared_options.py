@@ -32,6 +32,7 @@ Seed = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines for programs: an object for each row.")]
 RunFile = Annotated[Path | None, typer.Option("-o", "--out", help="Write the raw run there (.json).")]
+JsonFile = Annotated[Path | None, typer.Option("-o", "--out", help="Write what --json prints there.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML page there.")]
 
 

@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,8 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from headlong.answers import TopK
-from headlong.errors import StoreError, cause
 from headlong.report.tables import ReportTable
+from headlong.store.writing import replacing
 
 Stage = Callable[[str], Callable[[int, int], None]]
 
@@ -127,13 +127,21 @@ def _finite(value: Any) -> Any:
 
 def say_json(value: Any) -> None:
     """One line of JSON."""
-    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+    sys.stdout.write(_json_line(value))
+
+
+def _json_line(value: Any) -> str:
+    return json.dumps(value, allow_nan=False) + "\n"
+
+
+def write_json(path: Path | None, values: Iterable[Any]) -> None:
+    """What :func:`say_json` prints of each value, in a file; None: nowhere."""
+    if path is not None:
+        write_text(path, "".join(map(_json_line, values)))
 
 
 def write_text(path: Path, text: str) -> None:
-    """The file, and a word on stderr that it is there."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {cause(error)}") from error
+    """The file, all of it or the one that was there, and a word on stderr that it is there."""
+    with replacing(path) as file:
+        file.write(text.encode())
     sys.stderr.write(f"wrote {path}\n")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headlong.cli.shared_options import Bias, HiddenFile, HtmlFile, Json, LayerFile, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, HiddenFile, HtmlFile, Json, JsonFile, LayerFile, Threads, Weight, settled
 
 
 def capacity(
@@ -18,6 +18,7 @@ def capacity(
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
+    out: JsonFile = None,
     html: HtmlFile = None,
     as_json: Json = False,
 ) -> None:
@@ -26,14 +27,16 @@ def capacity(
     from headlong import capacity as study
     from headlong.arrays import evenly
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, say_json, show, write_text
+    from headlong.cli.terminal import bars, say_json, show, write_json, write_text
 
-    if html is not None:
-        inputs.target(html, layer, hidden)
+    for path in filter(None, (out, html)):
+        inputs.target(path, layer, hidden)
     subject = inputs.mixture(layer) or inputs.layer(layer, weight, bias)
     rows = evenly(inputs.hidden(hidden, subject.dim, subject.vocab), queries)
     with bars() as stage:
         found = study.capacity(subject, rows, stage, programs)
+    if out is not None:
+        write_json(out, [study.as_json(found)])
     if html is not None:
         write_text(html, study.html_page(found, Path(layer).name))
     if as_json:

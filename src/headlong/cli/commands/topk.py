@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headlong.cli.shared_options import Bias, HiddenFile, JsonLines, K, Method, Threads, Weight, settled
+from headlong.cli.shared_options import Bias, HiddenFile, JsonFile, JsonLines, K, Method, Threads, Weight, settled
 
 SHOWN = 20
 """Queries printed as text; JSON has them all."""
@@ -24,13 +24,14 @@ def topk(
     bias: Bias = None,
     threads: Threads = None,
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N: the layer on that GPU; default: the CPU.")] = None,
+    out: JsonFile = None,
     as_json: JsonLines = False,
 ) -> None:
     """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
     count = settled(threads)
     import headlong as hl
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, json_lines, say_json, show
+    from headlong.cli.terminal import bars, json_lines, say_json, show, write_json
     from headlong.report.tables import topk_table
 
     given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None,
@@ -39,16 +40,19 @@ def topk(
     if engine is None:
         engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count, device=device)
     rows = inputs.hidden(hidden, engine.layer.dim, engine.layer.vocab)
-    shown = rows if as_json else rows[:SHOWN]
+    if out is not None:
+        inputs.target(out, source, hidden)
+    shown = rows if as_json or out is not None else rows[:SHOWN]
     lines: list[dict[str, Any]] = []
     with bars() as stage:
         move = stage("answer")
         for start in range(0, len(shown), BLOCK):
             lines += json_lines(engine.topk(shown[start : start + BLOCK], k=k, eps=eps), start)
             move(min(start + BLOCK, len(shown)), len(shown))
+    write_json(out, lines)
     if as_json:
         for line in lines:
             say_json(line)
         return
     typer.echo(repr(engine))
-    show(topk_table(lines, len(rows)))
+    show(topk_table(lines[:SHOWN], len(rows)))
