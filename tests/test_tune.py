@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 import headlong as hl
 from headlong.bench.measure import Schedule
 from headlong.cli.main import app
+from headlong.engines.methods.cascade import Cascade
+from headlong.engines.methods.one_look import OneLook
 from headlong.errors import OptionError, ShapeError
 from headlong.report.tuning import Crossing, crossover
 from oracle import truth
@@ -62,8 +64,19 @@ def test_plans_never_see_what_they_are_asked(monkeypatch: pytest.MonkeyPatch) ->
             given.append(options["calibration"])
         return compiled(layer, method, **options)
 
+    def spy_on_one_look(layer: Any, reader: Any, wanted: Any, vectors: Any, **options: Any) -> Any:
+        assert isinstance(reader, OneLook)
+        given.append(vectors)
+        engine = built(layer, reader, wanted, vectors, **options)
+        looks.append(len(engine.plan.levels))
+        return engine
+
+    looks: list[int] = []
+    built = tune.reading
     monkeypatch.setattr(hl, "compile", spy)
+    monkeypatch.setattr(tune, "reading", spy_on_one_look)
     hl.tune(layer, hidden, k=3, threads=1)
+    assert looks == [1], "a plan without finer codes is tried, too"
     held = {row.tobytes() for row in hidden[len(hidden) - len(hidden) // 4 :].astype(np.float64)}
     assert given and not any(row.tobytes() in held for vectors in given for row in vectors)
 
@@ -126,12 +139,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert record["chosen"] in {trial["name"] for trial in record["trials"]} and hl.load(out).reason.startswith("tuned:")
 
 
-@pytest.mark.parametrize("options", [{"width": 8, "deeper": False}, {"width": 20}])
-def test_prefixes_without_one_of_their_parts(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("width", "deeper"), [(8, False), (20, True)])
+def test_prefixes_without_one_of_their_parts(width: int, deeper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cascade, "deeper", deeper)
     layer, hidden = decaying(1500, 40, 2.0)
-    engine = hl.compile(layer, "cascade", calibration=hidden[:300], threads=1, **options)
-    assert len(engine.plan.levels) == (1 if options.get("deeper") is False else 2)
+    engine = hl.compile(layer, "cascade", calibration=hidden[:300], threads=1, width=width)
+    assert len(engine.plan.levels) == (2 if deeper else 1)
     exact = truth(layer, hidden[300:320])
     found = engine.topk(hidden[300:320], 5)
     assert (found.ids == np.argsort(-exact.logits, axis=1, kind="stable")[:, :5]).all() and found.proved.all()
-    assert hl.compile(layer, "cascade", threads=1, **options).topk(hidden[:5], 3).proved.all(), "needs no calibration"
+    assert hl.compile(layer, "cascade", threads=1, width=width).topk(hidden[:5], 3).proved.all(), "needs no calibration"

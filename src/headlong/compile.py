@@ -8,7 +8,6 @@ never chosen for you.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ from headlong.arrays import is_linear
 from headlong.checks import flag, real, whole
 from headlong.costs import here
 from headlong.engines.adapting import Adapting
-from headlong.engines.adaptive import method as bandit
+from headlong.engines.adaptive.method import Adaptive
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
@@ -31,7 +30,7 @@ from headlong.engines.device.memory import place_of
 from headlong.engines.device.method_choice import device_choice
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
-from headlong.engines.method import METHODS, Method
+from headlong.engines.method import METHODS, Method, option_names
 from headlong.engines.method_choice import PROVED, SHARED, bets, choose, first_look
 from headlong.engines.methods import cascade, full, svd
 from headlong.engines.mixture import engine as mixture
@@ -44,7 +43,7 @@ from headlong.native import Doubles
 from headlong.previews.calibrated_radii import lacking
 from headlong.promise import Promise
 
-BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, bandit.Adaptive)
+BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, Adaptive)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
     screens.ScreensEngine,
@@ -220,7 +219,7 @@ def _structured(
     native.threads(threads)
     promise = promise._replace(over=frozenset())  # of its parts: each says what it rests on
     chosen = engine.Options(**known(layer.kind, engine.Options, options))
-    reason = "asked for" if method == layer.kind else f"the engine of a {layer.kind} layer"
+    reason = "asked for" if method == layer.kind else f"the engine for layers of the kind {layer.kind!r}"
     return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason, **about)
 
 
@@ -233,8 +232,8 @@ def _vectors(calibration: Any, dim: int, vocab: int | None = None) -> Doubles:
 
 
 def known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """``options``, all of them fields of ``kind``."""
-    known = [field.name for field in dataclasses.fields(kind)]
+    """``options``, all of which ``kind`` has."""
+    known = option_names(kind)
     for option in options:
         if option not in known:
             named = [*known, *signature(compile).parameters]

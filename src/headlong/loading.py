@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -9,7 +10,7 @@ from headlong import native
 from headlong.compile import configured, known
 from headlong.engines.base import Engine
 from headlong.engines.changed import Changed
-from headlong.engines.method import METHODS
+from headlong.engines.method import METHODS, Method
 from headlong.engines.saved.engine import read_engine
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import is_structured, read_structured
@@ -70,7 +71,7 @@ def _load_engine(
     if saved.method in GONE:
         raise UnsupportedError(f"{os.fspath(path)} holds an engine of the method '{saved.method}'; {GONE[saved.method]}")
     try:
-        method = configured(saved.method, _kept(saved.method, saved.options))
+        method = _configured(saved.method, saved.options)
         engine = Engine(
             saved.layer, method, saved.plan, saved.norms, saved.promise,
             threads=threads, seed=saved.seed, reason=saved.reason,
@@ -80,10 +81,12 @@ def _load_engine(
         raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
 
 
-def _kept(name: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the method still has: a file that was saved before may hold others."""
-    retired = METHODS[name].retired if isinstance(name, str) and name in METHODS else ()
-    return {option: value for option, value in options.items() if option not in retired}
+def _configured(name: Any, options: dict[str, Any]) -> Method:
+    """The method with what was filled in, and the options that it still has: a file that was saved before may hold others."""
+    kind = METHODS[name] if isinstance(name, str) and name in METHODS else Method
+    filled_in = {field: value for field, value in options.items() if field in kind.filled_in}
+    given = {option: value for option, value in options.items() if option not in kind.retired | kind.filled_in}
+    return dataclasses.replace(configured(name, given), **filled_in)
 
 
 def _load_structured(

@@ -26,6 +26,8 @@ from headlong.bench import measure
 from headlong.bench.measure import Contestant, Progress, Schedule, silent
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.engines.base import Engine
+from headlong.engines.build import reading
+from headlong.engines.methods.one_look import OneLook
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -43,6 +45,8 @@ MOST, FIRST_WIDTH = 11, 96
 """Plans that are usually tried, and the width that prefixes start from."""
 TIE = 1e-9
 """Log-probabilities this near are equal: ids may differ."""
+ONE_LOOK = "one look"
+"""No method of a user's: a prefix of the cascade's, and exact rows after it."""
 SHORT = Schedule(rounds=5, settle=1, calls=4, pause=0.02, seconds=4.0)
 
 
@@ -138,7 +142,7 @@ def _tournament(task: Task, progress: Progress) -> _Contest:
     if task.layer.dim > WIDTHS[0] and task.layer.dim <= task.layer.vocab:
         best = contest.climb("prefix", FIRST_WIDTH, over="query")
         width = best.options["width"]
-        contest.meet(f"prefix {width}, no int8 level", width=width, deeper=False, over="query")
+        contest.meet(f"prefix {width}, no int8 level", ONE_LOOK, width=width)
         contest.meet("2.5 bits where the energy is", bits=2.5)
         if _may_fail(task, learned=True):
             contest.climb("calibrated", width, over=("query", "calibration"))
@@ -162,7 +166,12 @@ def _may_fail(task: Task, learned: bool = False) -> bool:
 def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, float]:
     vectors = None if method == "full" else task.calibration
     start = time.perf_counter()
-    engine = headlong.compile(task.layer, method, calibration=vectors, **task.compiled, **options)
+    if method == ONE_LOOK:
+        how = dict(task.compiled)
+        wanted = Promise(how.pop("eps"), how.pop("delta"), how.pop("delta_ids"), frozenset({"query"}))
+        engine = reading(task.layer, OneLook(**options), wanted, vectors, **how)
+    else:
+        engine = headlong.compile(task.layer, method, calibration=vectors, **task.compiled, **options)
     return engine, time.perf_counter() - start
 
 

@@ -294,6 +294,7 @@ def test_topk_on_a_device(interpreter: str, files: Path) -> None:
         (("compile", "{}/layer.safetensors", "-o", "{}/layer.safetensors"), "is a file that the command reads"),
         (("compile", "{}/layer.safetensors", "-o", "{}/plain.safetensors"), "was not written by this command"),
         (("inspect", "{}/layer.safetensors", "--html", "{}/plain.safetensors"), "was not written by this command"),
+        (("inspect", "{}/layer.safetensors", "--verify", "-o", "{}/v.json"), "leave one of the two out"),
         (("compile", "{}/engine.bin", "-o", "{}/e"), "is a compiled engine"),
         (("bench", "{}/engine.bin"), "is a compiled engine"),
         (("topk", "{}/engine.bin", "{}/h.npy", "--method", "svd"), "does not take --method"),
@@ -415,7 +416,7 @@ def test_structured_layers_are_compiled_and_asked_as_what_they_are(tmp_path: Pat
     case.layer.save(layer)
     np.save(hidden, case.hidden)
     expected = hl.compile(case.layer, delta=0.0).topk(case.hidden, 3).ids
-    assert "bands: the engine of a bands layer" in call("compile", layer, "-o", engine, "--delta", 0)
+    assert "bands: the engine for layers of the kind 'bands'" in call("compile", layer, "-o", engine, "--delta", 0)
     for source in (layer, engine):
         lines = [json.loads(line) for line in call("topk", source, hidden, "-k", 3, "--json").splitlines()]
         assert [line["ids"] for line in lines] == expected.tolist()

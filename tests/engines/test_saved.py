@@ -99,13 +99,14 @@ def test_files_without_a_price_of_products_load(tmp_path: Path) -> None:
 
 def test_options_that_are_no_more_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file from before: what its options once said is in its plan."""
-    monkeypatch.setattr(dataclasses, "asdict", lambda method: {"share": 0.5, "widths": "sure", "few": True, "width": None})
+    before = {"share": 0.5, "widths": "sure", "few": True, "deeper": False, "width": None}
+    monkeypatch.setattr(dataclasses, "asdict", lambda method: before)
     saved, hidden = engine("cascade")
     saved.save(tmp_path / "head.safetensors")
     assert (hl.load(tmp_path / "head.safetensors").topk(hidden, 3).ids == saved.topk(hidden, 3).ids).all()
 
 
-@pytest.mark.parametrize("options", [{"width": 0}, {"bits": 4, "rotation": 7}, {"deeper": False}])
+@pytest.mark.parametrize("options", [{"width": 0}, {"bits": 4, "rotation": 7}, {"blocks": True}])
 def test_options_come_back(tmp_path: Path, options: dict[str, Any]) -> None:
     saved, hidden = engine("cascade", **options)
     saved.save(tmp_path / "head.safetensors")

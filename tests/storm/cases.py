@@ -42,8 +42,8 @@ CALIBRATIONS = ("none", "good", "alien", "zeros", "equal", "one row", "far large
 METHODS = {
     "full": ({},),
     "cascade": ({}, {"width": 0}, {"width": 8}, {"bits": 1}, {"bits": 2}, {"bits": 4}, {"bits": 8}, {"bits": 2.5},
-                {"deeper": False}, {"bits": 4, "deeper": False}, {"bits": 4, "rotation": 3}, {"blocks": True},
-                {"blocks": True, "deeper": False}, {"blocks": True, "width": 8}),
+                {"bits": 3}, {"bits": 3.5}, {"bits": 4, "rotation": 3}, {"blocks": True},
+                {"blocks": True, "width": 0}, {"blocks": True, "width": 8}),
     "adaptive": ({},),
     "svd": ({},),
     "auto": ({},),
@@ -92,7 +92,7 @@ def draw(number: int) -> Case:
 
 def _around_tastes(case: Case, rng: np.random.Generator) -> Case:
     """The case on a layer that rays are for, asked for blocks."""
-    options = ({"blocks": True}, {"blocks": True, "deeper": False}, {"blocks": True, "width": 8})[int(rng.integers(3))]
+    options = ({"blocks": True}, {"blocks": True, "width": 0}, {"blocks": True, "width": 8})[int(rng.integers(3))]
     vocab, dim = int(rng.choice([5_000, 12_103, 20_011])), int(rng.choice([16, 48, 64, 100]))
     over, delta_ids = ("query", 0.0) if case.method != "cascade" or case.over == "rotation" else (case.over, case.delta_ids)
     calibration, eps = case.calibration, case.eps

@@ -35,7 +35,7 @@ from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
 from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.hand_off import EngineParts
-from headlong.engines.method import Method
+from headlong.engines.method import Method, option_names
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
 from headlong.engines.sampling_filters import Filters
@@ -94,7 +94,7 @@ class Engine(Changeable, Common):
     @property
     def options(self) -> dict[str, Any]:
         """The method's options, by name, as compiled: those that were given, and the others' defaults."""
-        return dataclasses.asdict(self.method)
+        return {name: getattr(self.method, name) for name in option_names(self.method)}
 
     @property
     def threads(self) -> int | None:
@@ -201,7 +201,8 @@ class Engine(Changeable, Common):
     def kept(self) -> Saved:
         """The engine as :meth:`save` writes it."""
         self._check_unchanged()
-        return Saved(self.layer, self.method.name, self.options, self.plan, self.norms, self.promise, self.seed, self.reason)
+        options = dataclasses.asdict(self.method)
+        return Saved(self.layer, self.method.name, options, self.plan, self.norms, self.promise, self.seed, self.reason)
 
     def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
         """The logits of all classes and their log-probabilities ``[n, vocab]``, in float64."""

@@ -11,6 +11,7 @@ defaults here. Methods are registered by name, and the contract's tests run over
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Method(ABC):
 
     name: ClassVar[str]
     retired: ClassVar[frozenset[str]] = frozenset()
+    filled_in: ClassVar[frozenset[str]] = frozenset()
+    """Fields that no user sets: ``compile`` fills them in, and files keep them."""
 
     @abstractmethod
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
@@ -60,6 +63,12 @@ def sure(wanted: Promise) -> Promise:
     """Ids proved; the normaliser estimated where that was asked for and fresh randomness may be used."""
     delta = 0.0 if math.isinf(wanted.eps) or "query" not in wanted.over else wanted.delta
     return Promise(wanted.eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
+
+
+def option_names(record: Any) -> list[str]:
+    """What a user can set of a method, or of the options of a kind of structured layer."""
+    filled_in = getattr(record, "filled_in", ())
+    return [field.name for field in dataclasses.fields(record) if field.name not in filled_in]
 
 
 METHODS: dict[str, type[Any]] = {}

@@ -7,6 +7,7 @@ import pytest
 
 import headlong as hl
 from headlong import native
+from headlong.engines.methods.cascade import Cascade
 from headlong.engines.reference.gumbel import gumbels
 from oracle import kept
 from rates import check_rate
@@ -39,7 +40,8 @@ def winners(layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: floa
 @pytest.fixture(params=[level for level in native.levels() if level != native.REFERENCE])
 def engine(request: pytest.FixtureRequest, layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> hl.Engine:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
-    return hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=16, deeper=False, threads=2)
+    monkeypatch.setattr(Cascade, "deeper", False)
+    return hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=16, threads=2)
 
 
 @pytest.mark.parametrize(("top_p", "temperature"), [(0.95, 0.8), (0.4, 1.5)])
@@ -81,8 +83,11 @@ def test_a_first_look_many_nats_wide(level: str, delta: float, monkeypatch: pyte
     assert np.mean([cost.dense for cost in alone]) <= 0.1 and np.median([cost.rows for cost in alone]) < 200
 
 
-def test_without_a_delta_every_draw_is_proved(layer: hl.Layer, hidden: np.ndarray) -> None:
-    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=hidden, width=8, deeper=False)
+def test_without_a_delta_every_draw_is_proved(
+    layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cascade, "deeper", False)
+    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=hidden, width=8)
     drawn = engine.sample(hidden[:8], top_p=0.9, seed=4)
     assert drawn.proved.all() and drawn.ids[:, 0].tolist() == winners(layer, hidden[:8], 0.9, 1.0, 4)
 
@@ -93,7 +98,7 @@ def test_masks_and_ties(engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray) 
     assert (drawn.ids % 2 == 1).all()
     rows = np.repeat(layer.weight[:20], 200, axis=0)
     tied = hl.Layer(rows)
-    one = hl.compile(tied, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=8, deeper=False)
+    one = hl.compile(tied, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=8)
     found = one.sample(hidden[:8], top_p=0.5, seed=3)
     for row, z in enumerate(hidden[:8] @ rows.astype(np.float64).T):
         inside = kept(z, z, 0, 0.5, 0.0)

@@ -46,7 +46,6 @@ class Adaptive(Method):
     ``hadamard``   published: rotate by random signs and a Hadamard matrix first
     ``arm``, ``sum``  published: the multipliers on variances; None: fitted on calibration vectors, 1 without
     ``arm_share``  published: the share of the allowed failures that the argmax's multiplier may use up; the paper's is 1
-    ``aim``        published: ``(eps, delta)`` as asked for; ``compile`` fills it in
     """
 
     published: bool = False
@@ -59,8 +58,10 @@ class Adaptive(Method):
     sum: float | None = None
     arm_share: float = 1.0
     aim: tuple[float, ...] | None = None
+    """Published: ``(eps, delta)`` as asked for."""
 
     name: ClassVar[str] = "adaptive"
+    filled_in: ClassVar[frozenset[str]] = frozenset({"aim"})
 
     def __post_init__(self) -> None:
         for name in ("published", "exact", "hadamard"):

@@ -68,7 +68,6 @@ class Cascade(Method):
     ``bits``      1, 2, 3, 4 or 8 of every coordinate on a random rotation, or, with calibration vectors and a fraction, that
                   many on average in the whitened basis, where the energy is; None: a prefix, or int8 as the rows are
     ``rotation``  the seed of the random rotation
-    ``deeper``    keep finer codes for the classes that the first pass leaves undecided
     ``blocks``    bound sixteen neighbouring classes at once where ids alone are asked for (``eps=inf``; samples);
                   None: where calibration vectors show that it reads less, or, on trial, rows of a large layer do
     """
@@ -76,16 +75,16 @@ class Cascade(Method):
     width: int | None = None
     bits: float | None = None
     rotation: int = 0
-    deeper: bool = True
     blocks: bool | None = None
 
     name: ClassVar[str] = "cascade"
-    retired: ClassVar[frozenset[str]] = frozenset({"share", "batch", "centre", "widths", "whiten", "few"})
+    retired: ClassVar[frozenset[str]] = frozenset({"share", "batch", "centre", "widths", "whiten", "few", "deeper"})
     few_bits: ClassVar[bool] = True
     """Whether few bits of all coordinates may be the first pass where ``width`` and ``bits`` are left to the vectors."""
+    deeper: ClassVar[bool] = True
+    """Whether finer codes are kept for the classes that the first pass leaves undecided."""
 
     def __post_init__(self) -> None:
-        flag(self.deeper, "deeper")
         if self.blocks is not None:
             flag(self.blocks, "blocks")
         if self.width is not None:
