@@ -32,7 +32,7 @@ import headlong as hl
 from headlong.bench import measure
 from headlong.cli import inputs
 from headlong.engines.base import Engine
-from headlong.engines.checking import tally
+from headlong.engines.promise_failures import tally
 from headlong.engines.reference.query import halves_of, products, radii
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan

@@ -23,10 +23,10 @@ DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device", "saved")}
 PREVIEWS = {"previews", "previews/blocks"}
-READING = {*CORE, "checks", "native", "costs", *PREVIEWS, "engines", "engines/reference", *ENGINES}
-ASKING = {*CORE, DOOR, "checks", "native", "engines", "engines/reference"}
+READING = {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference", *ENGINES}
+ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
-TRAINING = {*CORE, "checks", "native", "bench", "heads", "torch"}
+TRAINING = {*CORE, "number_checks", "native", "bench", "heads", "torch"}
 SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "rabitqlib", "turbovec", "pyvsag"}
 STUDYING = {*MEASURING, *TRAINING, "inspection", "capacity", "studies/data", "studies/models", "studies/papers"}
 STUDYING |= {"studies/models/backbones", "studies/models/experts"}
@@ -36,17 +36,17 @@ STUDYING |= {"studies/models/backbones", "studies/models/experts"}
 LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
-    "checks": {"errors"},
+    "number_checks": {"errors"},
     "native": {"errors", "dtypes", "arrays", "plan", "numpy", "_native"},
     "costs": {"errors", "plan", "native", "numpy", DOOR},
     "previews": CORE | {"native", "costs"},
     "previews/blocks": CORE | {"native", "costs", "previews"},
     "engines/reference": {*CORE, "native"},
-    "engines": {*CORE, "checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
+    "engines": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
-    "engines/methods": {*CORE, "checks", "native", *PREVIEWS, "engines", "engines/reference"},
-    "engines/adaptive": {*CORE, "checks", "native", "previews", "engines", "engines/reference", "engines/methods"},
-    "engines/structured": {*CORE, "checks", "native", "engines", "engines/reference"},
+    "engines/methods": {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference"},
+    "engines/adaptive": {*CORE, "number_checks", "native", "previews", "engines", "engines/reference", "engines/methods"},
+    "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference"},
     "engines/mixture": READING - {"engines/adaptive", "engines/device", "engines/saved", "costs"},
     "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive", "engines/saved", "costs"},
     "engines/device/kernels": {"triton", "plan", "links"},

@@ -82,7 +82,7 @@ SECTIONS = (
             ),
         )
     ),
-    Section("PyTorch modules", "integrations.output_layer", ("OutputLayer",), "headlong.torch"),
+    Section("PyTorch modules", "integrations.torch_output_layer", ("OutputLayer",), "headlong.torch"),
     Section("PyTorch modules", "integrations.torch_adaptive_softmax", ("AdaptiveLogSoftmaxWithLoss",), "headlong.torch"),
     Section("Transformers", "integrations.transformers", ("accelerate", "restore"), "headlong.integrations.transformers"),
     Section("Transformers", "integrations.generation.fast_head", ("FastHead",), "headlong.integrations.transformers"),

@@ -18,22 +18,22 @@ sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
 import tables_bench as bench  # noqa: E402
 import tables_block_goals as block_goals  # noqa: E402
 import tables_blocks as blocks  # noqa: E402
-import tables_choice as first_screen  # noqa: E402
 import tables_commands as commands  # noqa: E402
 import tables_curves as curves  # noqa: E402
 import tables_device as device  # noqa: E402
 import tables_experts as experts  # noqa: E402
+import tables_first_screen as first_screen  # noqa: E402
 import tables_heads as heads  # noqa: E402
 import tables_heads_said as heads_said  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
 import tables_measured as measured  # noqa: E402
 import tables_processors as processors  # noqa: E402
-import tables_studies as evidence  # noqa: E402
+import tables_studies as studies  # noqa: E402
 import tables_training as training  # noqa: E402
 
 SUBJECTS = (
-    bench, block_goals, blocks, commands, curves, device, experts, heads, heads_said, integrations, measured, processors,
-    first_screen, evidence, training,
+    bench, block_goals, blocks, commands, curves, device, experts, first_screen, heads, heads_said, integrations, measured,
+    processors, studies, training,
 )  # fmt: skip
 PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if "<!-- begin" in file.read_text(encoding="utf-8")]
 FILES = ("README.md", "results/README.md", *(file.relative_to(ROOT).as_posix() for file in PAGES))

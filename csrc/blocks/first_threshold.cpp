@@ -93,7 +93,7 @@ void OneQuery::first_blocks() {
 // Asks for the classes with the highest estimates, as they are: what that leaves out needs no closer look.
 void OneQuery::first_rows() {
     Pending& all = w_.pending;
-    const auto few = std::min(reaches() || races() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
+    const auto few = std::min(reaches() || draws() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
     const auto padded = static_cast<int64_t>((all.count + kNeighbours - 1) / kNeighbours) * kNeighbours;
     all.end();
     std::fill(all.est.begin() + static_cast<int64_t>(all.count), all.est.begin() + padded, -std::numeric_limits<float>::infinity());
@@ -104,19 +104,19 @@ void OneQuery::first_rows() {
     }
 }
 
-// Classes of a race with high noise, whose logits may be low: one after the other by the bounds that there are, those of their nodes,
+// Classes of a draw with high noise, whose logits may be low: one after the other by the bounds that there are, those of their nodes,
 // their blocks and closer looks, then by their rows. What comes next is on its way meanwhile.
 void OneQuery::look_at_lucky(size_t start, size_t stop) {
-    const Race& race = *reach_.races;
+    const LargestKey& key = *reach_.keys;
     const BlockLevel& leaves = b_->levels.back();
     const int64_t bytes = leaves.shape.group_bytes();
     const auto depth = static_cast<int>(4 * (b_->levels.size() - 1));
     std::vector<LuckyPlace>& some = w_.lucky;
     some.clear();
     for (size_t i = start; i < stop; ++i) {
-        const int32_t place = b_->places.of[race.lucky[i].id];
+        const int32_t place = b_->places.of[key.lucky[i].id];
         // A node that was opened already has no bound any more.
-        if (depth > 0 && bounds_[place >> depth] >= kLowest && !race.may_win(race.lucky[i], bounds_[place >> depth])) continue;
+        if (depth > 0 && bounds_[place >> depth] >= kLowest && !key.may_win(key.lucky[i], bounds_[place >> depth])) continue;
         prefetch(leaves.records + place / kNeighbours * bytes, bytes);
         some.push_back({place, static_cast<int32_t>(i), 0});
     }
@@ -128,7 +128,7 @@ void OneQuery::look_at_lucky(size_t start, size_t stop) {
         if (b_->rays == nullptr) b_->looks->sixteen(record, leaves.shape, own_, kLowest, est, upper);
         else b_->looks->ray(record, leaves.shape, own_, ends_[b_->owner[group]], kLowest, est, upper);
         answer_.bytes += static_cast<double>(bytes);
-        if (!race.may_win(race.lucky[one.which], upper[one.place % kNeighbours])) continue;
+        if (!key.may_win(key.lucky[one.which], upper[one.place % kNeighbours])) continue;
         if (b_->closer != nullptr) prefetch(b_->closer + one.place * closer_bytes_, closer_bytes_);
         some[left++] = {one.place, one.which, est[one.place % kNeighbours]};
     }
@@ -137,7 +137,7 @@ void OneQuery::look_at_lucky(size_t start, size_t stop) {
         if (b_->closer != nullptr) {
             const float upper = b_->looks->closer(b_->closer + one.place * closer_bytes_, b_->closer_shape, closer_, &one.est);
             answer_.bytes += static_cast<double>(closer_bytes_);
-            if (!race.may_win(race.lucky[one.which], upper)) continue;
+            if (!key.may_win(key.lucky[one.which], upper)) continue;
         }
         ask(one.place);
         if (w_.ids.size() >= kAtOnce) settle();

@@ -74,9 +74,9 @@ bool OneQuery::begin(int sharing) {
     if (trail_ != nullptr) trail_->begin(*b_, own_, closer_);
     roots(sharing);
     seed();
-    if (races()) {
-        look_at_lucky(0, reach_.races->luckiest);
-        look_at_lucky(reach_.races->luckiest, reach_.races->lucky.size());
+    if (draws()) {
+        look_at_lucky(0, reach_.keys->luckiest);
+        look_at_lucky(reach_.keys->luckiest, reach_.keys->lucky.size());
     }
     if (!reaches() || b_->levels.size() == 1) return true;
     const auto wanted = std::count_if(w_.bounds.begin(), w_.bounds.end(), [&](float bound) { return bound >= tau_; });
@@ -107,7 +107,7 @@ void OneQuery::join(const OneQuery& first, float floor, std::atomic<float>& thre
     ends_ = first.ends_;
     seeded_ = first.seeded_;
     tau_ = floor;
-    full_ = races();
+    full_ = draws();
     share(&threshold);
     w_.candidate_count = 0;
     w_.pending.count = 0;
@@ -267,7 +267,7 @@ void OneQuery::settle() {
 
 // What a class has to reach: the k-th best, and where there is a reach the least that it asks for, if that is lower.
 float OneQuery::threshold() const {
-    if (races()) return down(std::clamp(reach_.races->least(), -kMostLogit, kMostLogit));
+    if (draws()) return down(std::clamp(reach_.keys->least(), -kMostLogit, kMostLogit));
     if (!reaches()) return down(w_.best.front().z);
     return down(std::min(w_.largest.front(), (shift_ + std::log(sum_) - reach_.depth) / reach_.scale));
 }
@@ -291,7 +291,7 @@ void OneQuery::weigh(double z) {
 
 // Among the k best, if it is one of them; with a reach all are kept.
 void OneQuery::keep(const ScoredClass& one) {
-    if (races()) return reach_.races->take(one.id, one.z);
+    if (draws()) return reach_.keys->take(one.id, one.z);
     if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !larger(one, w_.best.front())) return;
     w_.best.push_back(one);
     if (reaches()) return weigh(one.z);
@@ -317,9 +317,9 @@ void OneQuery::raise(float threshold) {
     tau_ = std::max(tau_, known);
 }
 
-// Whether a candidate is worth its row where a race is run: its own noise says so.
+// Whether a candidate is worth its row where a sample is drawn: its own noise says so.
 bool OneQuery::may_win(const Candidate& one) const {
-    return !races() || (b_->order[one.place] >= 0 && reach_.races->may_win(b_->order[one.place], one.upper));
+    return !draws() || (b_->order[one.place] >= 0 && reach_.keys->may_win(b_->order[one.place], one.upper));
 }
 
 bool OneQuery::close() {
@@ -332,7 +332,7 @@ bool OneQuery::close() {
         all[left] = all[i];
         left += all[left].upper >= tau_ && may_win(all[left]);
     }
-    const double share = reaches() || races() ? kReached : b_->most;
+    const double share = reaches() || draws() ? kReached : b_->most;
     if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), share * static_cast<double>(b_->vocab))) return false;
     const auto end = all.begin() + static_cast<int64_t>(left);
     std::sort(all.begin(), end, [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });

@@ -26,7 +26,7 @@ struct Candidate {
 
 // A class with high noise, where that is, and its estimate.
 struct LuckyPlace {
-    int32_t place, which;  // which: of the race's
+    int32_t place, which;  // which: of the lucky ones
     float est;
 };
 
@@ -104,7 +104,7 @@ class OneQuery {
 
   private:
     bool reaches() const { return reach_.depth >= 0; }
-    bool races() const { return reach_.races != nullptr; }
+    bool draws() const { return reach_.keys != nullptr; }
     bool may_win(const Candidate& one) const;
     float threshold() const;
     bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
@@ -123,7 +123,7 @@ class OneQuery {
     void keep(const ScoredClass& one);
     void weigh(double z);
     void raise(float threshold);
-    bool is_full() const { return races() || static_cast<int64_t>(w_.best.size()) >= k_; }
+    bool is_full() const { return draws() || static_cast<int64_t>(w_.best.size()) >= k_; }
 
     const Blocks* b_;
     const double* hidden_;

@@ -120,7 +120,7 @@ class Group {
         all.reserve(count);
         for (int q = 0; q < count; ++q) {
             Reach own = reach_;
-            if (own.races != nullptr) own.races += q;
+            if (own.keys != nullptr) own.keys += q;
             all.emplace_back(b_, hidden_ + q * b_.dim, k_, own, masks[q], *kept[q], answers[q]);
             all[q].leave(trail_);
             answers[q].done = all[q].begin(count);
@@ -174,7 +174,7 @@ class Group {
         struct Part {
             SearchResult answer;
             std::vector<ScoredClass> best;
-            std::vector<Race> race;  // of one query, or none
+            std::vector<LargestKey> key;   // of one query, or none
             int64_t opened = 0;
             bool done = true;
         };
@@ -189,8 +189,8 @@ class Group {
                 sweep.open(nodes, at, std::min(at + kTaken, count));
         };
         first.share(&threshold);
-        std::vector<Race> began;
-        if (reach_.races != nullptr) began.push_back(*reach_.races);
+        std::vector<LargestKey> began;
+        if (reach_.keys != nullptr) began.push_back(*reach_.keys);
         const float floor = first.floor();  // as it is now: whoever takes the first part raises it
         run_parallel(threads_, [&](int t) {
             if (t == 0) {
@@ -199,7 +199,7 @@ class Group {
             }
             static thread_local Work beside;
             Reach reach = reach_;
-            if (reach.races != nullptr) reach.races = &parts[t].race.emplace_back(began.front());
+            if (reach.keys != nullptr) reach.keys = &parts[t].key.emplace_back(began.front());
             OneQuery own(tree, hidden_, k_, reach, mask, beside, parts[t].answer);
             own.join(first, floor, threshold);
             open(own);
@@ -208,7 +208,7 @@ class Group {
             parts[t].opened = own.opened();
         });
         for (const Part& part : parts) {
-            for (const Race& race : part.race) reach_.races->join(race);
+            for (const LargestKey& key : part.key) reach_.keys->join(key);
             first.add(part.best, part.opened);
             answer.rows += part.answer.rows;
             answer.bytes += part.answer.bytes;
@@ -265,7 +265,7 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
             for (int64_t q = 0; q < here; ++q)
                 masks[q] = mask == nullptr ? nullptr : mask + (mask_per_row ? (first + q) * blocks.vocab : 0);
             Reach own = reach;
-            if (own.races != nullptr) own.races += first;
+            if (own.keys != nullptr) own.keys += first;
             Group(blocks, hidden + first * blocks.dim, k, own, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
         }
     };

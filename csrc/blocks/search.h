@@ -12,7 +12,7 @@
 
 namespace headlong {
 
-class Race;  // sampling/largest_key.h
+class LargestKey;  // sampling/largest_key.h
 
 // A level of the tree: nodes in the plan's order, sixteen to a record. Node n's children are the record n of the level below,
 // the last one's the classes at places 16 n ... 16 n + 15.
@@ -22,7 +22,7 @@ struct BlockLevel {
     RecordShape shape;
 };
 
-// The place of each class [vocab]: made when the first race is run, for few callers need it.
+// The place of each class [vocab]: made when the first sample is drawn, for few callers need it.
 struct Places {
     std::once_flag once;
     std::vector<int32_t> of;
@@ -57,7 +57,7 @@ struct Blocks {
     std::vector<double> rest_lost;
     std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `look` on
     const int32_t* order = nullptr;                      // [16 * groups]: the class at each place, -1 where there is none
-    mutable Places places;                               // of each class, once races are run
+    mutable Places places;                               // of each class, once samples are drawn
     const uint16_t* filled = nullptr;                    // [groups] a bit for each place that has a class; null: all that bounds reach
     const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
     std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
@@ -86,7 +86,7 @@ struct Blocks {
     mutable Trial trial;
 };
 
-// Has to be called before a race is run.
+// Has to be called before a sample is drawn.
 void know_places(const Blocks& blocks);
 
 struct ScoredClass {
@@ -95,10 +95,10 @@ struct ScoredClass {
 };
 
 // What is sought beside the k best: every class with scale * z no further than `depth` below log sum exp(scale * z).
-// Or, of every query, whatever may win a race.
+// Or, of every query, whatever may have the largest key of a draw.
 struct Reach {
     double scale = 1, depth = -1;  // depth < 0: none
-    Race* races = nullptr;
+    LargestKey* keys = nullptr;
 };
 
 // What was found for one query: `done` is false where a search would have cost more than a look at all classes.

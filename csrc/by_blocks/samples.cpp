@@ -55,28 +55,28 @@ std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pa
     know_places(b);
     const uint64_t least = lucky_from(e.vocab);
     std::vector<Answer> answers(count);
-    std::vector<Race> races;
-    for (int64_t q = 0; q < count; ++q) races.emplace_back(rule, rule.row0 + q, affine.first, affine.second, least);
+    std::vector<LargestKey> keys;
+    for (int64_t q = 0; q < count; ++q) keys.emplace_back(rule, rule.row0 + q, affine.first, affine.second, least);
     const int apart = static_cast<int>(std::min<int64_t>(count, question.threads));
     Turns<int64_t> next;
     run_parallel(apart, [&](int) {
         for (int64_t q = next++; q < count; q = next++) {
             const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? q * e.vocab : 0);
             for (int i = 0; i < rule.n; ++i)
-                add_lucky(e, rule, rule.row0 + q, static_cast<uint32_t>(i), least, mask, apart == 1 ? question.threads : 1, races[q].lucky);
-            races[q].luckiest_first(e.vocab);
+                add_lucky(e, rule, rule.row0 + q, static_cast<uint32_t>(i), least, mask, apart == 1 ? question.threads : 1, keys[q].lucky);
+            keys[q].luckiest_first(e.vocab);
         }
     });
     mark("noise of all classes");
     Reach reach;
-    reach.races = races.data();
+    reach.keys = keys.data();
     const std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, reach);
     draws->assign(count * rule.n, Draw{});
     const auto drawn = [](const Draw& draw) { return draw.id >= 0 && std::fabs(draw.score) < kInf; };
     for (int64_t q = 0; q < count; ++q) {
         answers[q].rows += found[q].rows;
         answers[q].bytes += found[q].bytes;
-        std::vector<Draw> won = races[q].draws();
+        std::vector<Draw> won = keys[q].draws();
         if (!found[q].done || !std::all_of(won.begin(), won.end(), drawn)) {
             const Answer other = by_all(e, hidden, q, rule, question, &won);
             answers[q].rows += other.rows;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "executor/look_or_dense.h"
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
@@ -16,10 +16,10 @@ namespace {
 constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before another wakes
 constexpr double kCachedBytes = 4 << 20;  // of codes that are cheap to read a second time
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
-constexpr size_t kMostScouts = 4;        // queries that speak for a group of four times as many or more
+constexpr size_t kMostSampled = 4;        // queries that speak for a group of four times as many or more
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
 constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
-constexpr size_t kQueriesPerScout = 32, kLeastScouted = 4;  // of a batch, those that are answered before the others are looked at
+constexpr size_t kQueriesPerSample = 32, kLeastSampled = 4;  // of a batch, those that are answered before the others are looked at
 constexpr int kRemembered = 16;          // groups whose estimates are kept, since most queries of one wanted theirs
 constexpr size_t kLeastWeighed = 5;  // queries of a batch whose first ones' costs count: of fewer, one is too much of all
 
@@ -27,13 +27,13 @@ constexpr size_t kLeastWeighed = 5;  // queries of a batch whose first ones' cos
 // others taken to be, and not even a sample is paid for them.
 bool all_finish_densely(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
                         std::vector<Answer>& answers) {
-    const size_t scouts = std::min(kMostScouts, rows.size() / 4);
-    if (scouts < 2 || e.budget > 0 || !e.deeper.empty()) return false;
+    const size_t sampled = std::min(kMostSampled, rows.size() / 4);
+    if (sampled < 2 || e.budget > 0 || !e.deeper.empty()) return false;
     std::vector<int64_t> some;
-    for (size_t i = 0; i < scouts; ++i) some.push_back(rows[i * rows.size() / scouts]);
+    for (size_t i = 0; i < sampled; ++i) some.push_back(rows[i * rows.size() / sampled]);
     Look look = start_look(e, e.preview, hidden, some, threads);
     look_at_all(e, look, question, true);
-    for (size_t i = 0; i < scouts; ++i) answers[some[i]].bytes += look.bytes[i];
+    for (size_t i = 0; i < sampled; ++i) answers[some[i]].bytes += look.bytes[i];
     return std::all_of(look.finish_densely.begin(), look.finish_densely.end(), [](const std::atomic<int>& finish_densely) { return finish_densely.load() != 0; });
 }
 
@@ -93,9 +93,9 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
     const bool always = question.keep || static_cast<int64_t>(rows.size()) <= affordable;
     // Some of a batch are answered first, with all that they take: the others are read as was cheaper for these.
     // That reads the codes twice, which few queries do not make up for where no cache holds these.
-    const bool apart = use_preview && rows.size() >= (e.preview.bytes <= kCachedBytes ? kLeastScouted : kQueriesPerScout);
-    const size_t first = apart ? rows.size() / kQueriesPerScout + 1 : rows.size();
-    const bool scouted = question.weighs_first && !question.keep && rows.size() >= kLeastWeighed && first < rows.size() && static_cast<int64_t>(first) <= affordable;
+    const bool apart = use_preview && rows.size() >= (e.preview.bytes <= kCachedBytes ? kLeastSampled : kQueriesPerSample);
+    const size_t first = apart ? rows.size() / kQueriesPerSample + 1 : rows.size();
+    const bool weighed = question.weighs_first && !question.keep && rows.size() >= kLeastWeighed && first < rows.size() && static_cast<int64_t>(first) <= affordable;
     bool densely = false;
     std::vector<int64_t> kept_later, finish_densely;
     for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
@@ -109,11 +109,11 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
             continue;
         }
         std::vector<Status> status(some.size(), Status::finish_densely);
-        const bool scouts = scouted && start == 0, kept = keep || scouts;
-        const double before = scouts ? beside_looks(e, some, answers) : 0;
+        const bool samples = weighed && start == 0, kept = keep || samples;
+        const double before = samples ? beside_looks(e, some, answers) : 0;
         const auto [look_bytes, wanted] = look_and_resolve(e, source, hidden, some, question, kept, rows.size(), threads, resolve, status, answers);
         const int n = static_cast<int>(some.size());
-        if (scouts)
+        if (samples)
             densely = costs_more_than_rows(e, n, static_cast<double>(std::count(status.begin(), status.end(), Status::finish_densely)), look_bytes,
                                     beside_looks(e, some, answers) - before, static_cast<double>(rows.size()));
         for (int q = 0; q < n; ++q) {

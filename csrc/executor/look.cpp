@@ -5,7 +5,7 @@
 #include <memory>
 #include <numeric>
 
-#include "executor/look_or_dense.h"
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"

@@ -48,7 +48,7 @@ struct Answer {
     bool proved = false, dense = false;
     int64_t rows = 0;
     double bytes = 0;
-    double passes = 0;  // over the intervals of all classes, for the normaliser: what executor/look_or_dense.h goes by
+    double passes = 0;  // over the intervals of all classes, for the normaliser: what executor/look_costs.h goes by
 };
 
 struct Draw {

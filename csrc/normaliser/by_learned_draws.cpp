@@ -16,7 +16,7 @@
 #include <functional>
 #include <limits>
 
-#include "executor/look_or_dense.h"
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 #include "normaliser/by_learned_draws.h"
 #include "normaliser/draw_points.h"

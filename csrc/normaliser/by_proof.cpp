@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "executor/look_or_dense.h"
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 #include "normaliser/histogram.h"
 #include "runtime/shared_work.h"

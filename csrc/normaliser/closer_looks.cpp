@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "executor/look_or_dense.h"
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
 #include "normaliser/histogram.h"

@@ -16,14 +16,14 @@ bool better(const Draw& a, const Draw& b) { return b.id < 0 || a.score > b.score
 
 }  // namespace
 
-Race::Race(const SampleRule& rule, uint64_t row, double scale, double shift, uint64_t least)
+LargestKey::LargestKey(const SampleRule& rule, uint64_t row, double scale, double shift, uint64_t least)
     : rule_(rule), row_(row), scale_(scale), shift_(shift), noise_below_(gumbel_below(least)), draws_(rule.n) {}
 
-bool Race::wins(double f, uint32_t word, const Draw& best) const {
+bool LargestKey::wins(double f, uint32_t word, const Draw& best) const {
     return may_reach(f, word, best.score);
 }
 
-void Race::take(int64_t id, double z) {
+void LargestKey::take(int64_t id, double z) {
     if (!(z > -kInf)) return;
     const double f = linked(z);
     for (size_t i = 0; i < draws_.size(); ++i) {
@@ -34,22 +34,22 @@ void Race::take(int64_t id, double z) {
     }
 }
 
-bool Race::may_win(int64_t id, double upper) const {
+bool LargestKey::may_win(int64_t id, double upper) const {
     const double f = linked(upper);
     for (size_t i = 0; i < draws_.size(); ++i)
         if (wins(f, philox_word(rule_.seed, row_, static_cast<uint32_t>(i), id + rule_.class0), draws_[i])) return true;
     return false;
 }
 
-bool Race::may_win(const Lucky& one, double upper) const { return wins(linked(upper), one.word, draws_[one.draw]); }
+bool LargestKey::may_win(const Lucky& one, double upper) const { return wins(linked(upper), one.word, draws_[one.draw]); }
 
-void Race::luckiest_first(int64_t vocab) {
+void LargestKey::luckiest_first(int64_t vocab) {
     const auto from = static_cast<uint64_t>(0x1p32 * (1 - std::min(1.0, kLuckiest / static_cast<double>(vocab))));
     const auto end = std::partition(lucky.begin(), lucky.end(), [&](const Lucky& one) { return one.word >= from; });
     luckiest = static_cast<size_t>(end - lucky.begin());
 }
 
-double Race::least() const {
+double LargestKey::least() const {
     double key = kInf;
     for (const Draw& draw : draws_) key = std::min(key, draw.score);
     const double slack = kSlack * (46 + std::fabs(key) + std::fabs(noise_below_) + std::fabs(shift_) / rule_.temperature);
@@ -57,7 +57,7 @@ double Race::least() const {
     return std::isnan(z) ? -kInf : z;
 }
 
-void Race::join(const Race& other) {
+void LargestKey::join(const LargestKey& other) {
     for (size_t i = 0; i < draws_.size(); ++i)
         if (other.draws_[i].id >= 0 && better(other.draws_[i], draws_[i])) draws_[i] = other.draws_[i];
 }

@@ -18,10 +18,10 @@ struct Lucky {
     uint32_t word, draw;
 };
 
-class Race {
+class LargestKey {
   public:
     // Of query `row` under a link scale * z + shift; classes are lucky from the noise word `least` on.
-    Race(const SampleRule& rule, uint64_t row, double scale, double shift, uint64_t least);
+    LargestKey(const SampleRule& rule, uint64_t row, double scale, double shift, uint64_t least);
 
     // A class was scored.
     void take(int64_t id, double z);
@@ -32,7 +32,7 @@ class Race {
     // No class with a smaller logit can win where it is not lucky.
     double least() const;
     // What other classes came to.
-    void join(const Race& other);
+    void join(const LargestKey& other);
 
     std::vector<Lucky> lucky;  // those that the caller knows of, the first `luckiest` of them to be looked at before the others
     size_t luckiest = 0;

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "executor/look_or_dense.h"
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
 #include "normaliser/draw_points.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "executor/look_or_dense.h"
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 
 namespace headlong {

@@ -17,7 +17,6 @@ from typing import Any, Protocol, overload
 
 from headlong import native
 from headlong.arrays import is_linear
-from headlong.checks import flag, real, whole
 from headlong.costs import here
 from headlong.engines.adapting import Adapting
 from headlong.engines.adaptive.method import Adaptive
@@ -40,6 +39,7 @@ from headlong.errors import InputError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.number_checks import flag, real, whole
 from headlong.previews.calibrated_radii import lacking
 from headlong.promise import Promise
 

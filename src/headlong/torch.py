@@ -3,7 +3,7 @@
 Importing this imports torch; ``import headlong`` does not.
 """
 
-from headlong.integrations.output_layer import OutputLayer as OutputLayer
 from headlong.integrations.torch_adaptive_softmax import AdaptiveLogSoftmaxWithLoss as AdaptiveLogSoftmaxWithLoss
+from headlong.integrations.torch_output_layer import OutputLayer as OutputLayer
 
 __all__ = ["AdaptiveLogSoftmaxWithLoss", "OutputLayer"]

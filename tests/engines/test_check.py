@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong.engines.checking import _wrong, at_most, limits, tally
+from headlong.engines.promise_failures import _wrong, at_most, limits, tally
 from rates import tail
 
 
@@ -66,7 +66,7 @@ class Wrong:
 
 @pytest.mark.parametrize("fault", ["normaliser", "no number", "another id", "twice"])
 def test_planted_faults_are_counted(fault: str) -> None:
-    from headlong.engines.checking import check
+    from headlong.engines.promise_failures import check
 
     layer, hidden = layer_and_hidden()
     engine = hl.compile(layer, "full")
@@ -131,7 +131,7 @@ def test_what_float64_cannot_tell_is_counted_apart(scale: float, method: str) ->
 
 @pytest.mark.parametrize("scale", [1e6, 1e9, 1e13])
 def test_what_is_far_off_fails_however_coarse_float64_is(scale: float) -> None:
-    from headlong.engines.checking import check
+    from headlong.engines.promise_failures import check
 
     layer, hidden = layer_and_hidden()
     engine = hl.compile(layer, "full")
@@ -156,7 +156,7 @@ def test_ids_that_only_a_rounding_decides_cannot_be_told() -> None:
     engine = hl.compile(hl.Layer(weight.astype(np.float32)), "full")
     logits, _ = engine.every_class(np.array([[1.0, 1e8, -1e8]]))
     swapped = np.argsort(-logits[0])[[1, 2]][None]
-    from headlong.engines.checking import float64_error, longest_row
+    from headlong.engines.promise_failures import float64_error, longest_row
 
     hidden = np.array([[1.0, 1e8, -1e8]])
     lost = float64_error(engine.layer, longest_row(engine.layer), hidden, logits)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headlong.checks import real, whole
 from headlong.engines.arguments import checked_eps
 from headlong.errors import OptionError
+from headlong.number_checks import real, whole
 
 WAYS = ("cold", "loop")
 """How calls are timed: each after other work has emptied the caches, or in a loop of nothing but such calls."""

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.arrays import Kind, hidden64, hidden_rows, kind_of
-from headlong.checks import real, whole
 from headlong.engines.class_masks import restricted
 from headlong.engines.few_allowed_classes import few_enough
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, ShapeError
 from headlong.native import Doubles, Mask, widened
+from headlong.number_checks import real, whole
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 """Hidden vectors beyond float32's range are refused: nothing computes them."""

@@ -25,17 +25,16 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
-from headlong.checks import real
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k, unlike
 from headlong.engines.by_blocks import BlockReader
-from headlong.engines.checking import normalised
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
 from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.hand_off import EngineParts
 from headlong.engines.method import Method, option_names
+from headlong.engines.promise_failures import normalised
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
 from headlong.engines.sampling_filters import Filters
@@ -44,6 +43,7 @@ from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, lowering_error
 from headlong.native import Doubles
+from headlong.number_checks import real
 from headlong.plan import Plan
 from headlong.previews.int8 import logits_of
 from headlong.promise import Promise

@@ -23,8 +23,8 @@ import numpy as np
 
 from headlong.answers import LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_filters
-from headlong.engines.checking import Check, Progress, check, normalised
 from headlong.engines.direct_call import Direct
+from headlong.engines.promise_failures import Check, Progress, check, normalised
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import UnsupportedError
 from headlong.native import Doubles

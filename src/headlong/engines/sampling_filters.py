@@ -4,6 +4,7 @@
 
 in this order. Where the k best are known, everything is; a nucleus also needs the normaliser at the sampling temperature,
 as finely as its edge asks. Used where scores come from several places: edited by processors, or from shards.
+An engine's own filters are in ``csrc/sampling/filters.cpp``, and in NumPy in ``engines/reference/nucleus.py``.
 """
 
 from __future__ import annotations

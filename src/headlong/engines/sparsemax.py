@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.arrays import Array, answer_as, kind_of
-from headlong.checks import whole
 from headlong.engines.adapting import Adapting
 from headlong.engines.base import Engine
 from headlong.errors import InputError
 from headlong.native import Doubles
+from headlong.number_checks import whole
 
 
 class Sparse(NamedTuple):

@@ -26,10 +26,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 import headlong
-from headlong.checks import real
 from headlong.engines.base import Engine
 from headlong.engines.shards import Question, Shards, facts
 from headlong.errors import InputError, OptionError, PeerError
+from headlong.number_checks import real
 
 Arrays = tuple[Any, ...]
 Group = Any

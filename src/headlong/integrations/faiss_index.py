@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.checks import whole
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.faiss_absent import Absent
 from headlong.integrations.faiss_rows import LazyEngine
 from headlong.integrations.faiss_selectors import IDSelector, IDSelectorBatch, id_list, members
+from headlong.number_checks import whole
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

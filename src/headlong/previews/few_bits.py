@@ -55,11 +55,11 @@ def planes_of(bits: int) -> tuple[int, ...]:
     return {0: (), 3: (2, 1)}.get(bits, (bits,))
 
 
-def sampled(layer: Layer, turn: Basis | Directions) -> Doubles:
+def sampled(layer: Layer, basis: Basis | Directions) -> Doubles:
     """Some rows, evenly spread, in the basis: in float32, in a unit of their size. They only decide what a plan is."""
-    rows = layer.weight[:: -(-layer.vocab // SAMPLE)] - turn.centre
+    rows = layer.weight[:: -(-layer.vocab // SAMPLE)] - basis.centre
     unit = max(float(np.abs(rows).max(initial=0.0)), 1e-300)
-    return ((rows / unit).astype(np.float32) @ turn.back.astype(np.float32, copy=False)).astype(np.float64) * unit
+    return ((rows / unit).astype(np.float32) @ basis.back.astype(np.float32, copy=False)).astype(np.float64) * unit
 
 
 def energy_of(rows: Doubles) -> Doubles:
@@ -87,10 +87,10 @@ def filled(energy: Doubles, mean_bits: float) -> Spent:
     return tuple(found)
 
 
-def balanced(turn: Directions, energy: Doubles) -> Basis:
+def balanced(basis: Directions, energy: Doubles) -> Basis:
     """Rows and queries as large as each other in every coordinate: a group has one step and one Cauchy-Schwarz, which lose
     least where its coordinates are alike on both sides. (Whitening leaves all the energy to the rows.)"""
-    return turn.basis(balance_of(energy))
+    return basis.basis(balance_of(energy))
 
 
 def balance_of(energy: Doubles) -> Doubles:

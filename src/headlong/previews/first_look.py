@@ -118,12 +118,12 @@ def _judges(vocab: int) -> int:
 
 
 def best_look(
-    layer: Layer, turn: Basis | Directions, rows: Doubles, calibration: Doubles, promise: Promise, share: float,
+    layer: Layer, basis: Basis | Directions, rows: Doubles, calibration: Doubles, promise: Promise, share: float,
     few_bits: bool = True, threads: int = 1, costs: Costs | None = None,
 ) -> Choice:  # fmt: skip
     """The first look that is expected to be the fastest. ``rows``: those of the layer that are :func:`sampled` in that basis;
     ``few_bits``: few bits of all coordinates may be it, too."""
-    seen = _see(layer, turn, rows, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
+    seen = _see(layer, basis, rows, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
     widths = CANDIDATES + BETWEEN if teaches(promise) else CANDIDATES
@@ -141,10 +141,10 @@ def best_look(
 
 
 def _see(
-    layer: Layer, turn: Basis | Directions, rows: Doubles, judges: Doubles, promise: Promise, threads: int
+    layer: Layer, basis: Basis | Directions, rows: Doubles, judges: Doubles, promise: Promise, threads: int
 ) -> Seen:
     some = slice(None, None, -(-layer.vocab // SAMPLE))
-    vectors = (judges - turn.mean) @ turn.rotation.astype(np.float64)
+    vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
     logits = logits_of(layer, judges, threads)
     sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
     # One by one, and in the logits' own place: copies of them would be the most that building takes at a time.

@@ -39,21 +39,21 @@ def svd_plan(layer: Layer, width: int, budget: int, calibration: Doubles | None 
             preview[part] = layer.weight[part].astype(np.float64) @ forth[:, :width]
     if not np.isfinite(preview).all():
         raise NonFiniteError("the layer's rows leave float32's range once rotated; svd cannot hold them: use cascade")
-    turn = np.ascontiguousarray(back[:, :width], np.float32)
+    columns = np.ascontiguousarray(back[:, :width], np.float32)
     level = Level(preview, ((0, width, 32),), scale=None, slack=None, terms=())
-    return Plan(mean=None, rotation=turn, base=base, centre=None, levels=(level,), budget=budget, dense=Dense())
+    return Plan(mean=None, rotation=columns, base=base, centre=None, levels=(level,), budget=budget, dense=Dense())
 
 
 def rotation(weight: Array, calibration: Doubles | None = None) -> tuple[Doubles, Doubles]:
     """``T`` and ``T^-T``, ``[dim, dim]`` each: ``(W T) (hidden T^-T)^T = W hidden^T``, energy in descending order."""
     gram = _gram(weight)
     if calibration is None:
-        turn = _eigenvectors(gram)
-        return turn, turn
+        axes = _eigenvectors(gram)
+        return axes, axes
     factor = np.linalg.cholesky(_second_moment(calibration))
-    turn = _eigenvectors(factor.T @ gram @ factor)
+    axes = _eigenvectors(factor.T @ gram @ factor)
     # (L R)^-T = L^-T R: one triangular solve, no inverse.
-    return factor @ turn, np.linalg.solve(factor.T, turn)
+    return factor @ axes, np.linalg.solve(factor.T, axes)
 
 
 def _gram(weight: Array) -> Doubles:

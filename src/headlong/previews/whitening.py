@@ -92,8 +92,8 @@ def directions(weight: Array, calibration: Doubles, plain: bool = False) -> Dire
     # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
     # Of equal rows, roundings are all there is, of either sign: the unit is the largest of any.
     energy = factor.T @ (gram / max(float(np.abs(gram).max(initial=0.0)), 1e-300)).astype(np.float32) @ factor
-    turn = np.linalg.eigh(energy / max(float(np.abs(energy).max(initial=0.0)), 1e-30))[1][:, ::-1]
-    return Directions(mean, centre, _solved(factor.T, turn).astype(np.float64), factor @ turn, scale)
+    rotation = np.linalg.eigh(energy / max(float(np.abs(energy).max(initial=0.0)), 1e-30))[1][:, ::-1]
+    return Directions(mean, centre, _solved(factor.T, rotation).astype(np.float64), factor @ rotation, scale)
 
 
 def _solved(upper: Floats, right: Floats) -> Floats:
@@ -115,7 +115,7 @@ def stored(rotation: Doubles) -> Halves | Floats:
 
 
 def basis_of(mean: Doubles, centre: Doubles, rotation: Halves | Floats, scale: float) -> Basis:
-    """The basis that turns hidden vectors by ``rotation [dim, dim]``, an invertible one, as it is stored."""
+    """The basis that rotates hidden vectors by ``rotation [dim, dim]``, an invertible one, as it is stored."""
     wide = rotation.astype(np.float64)
     back = np.linalg.inv(wide).T
     sizes = float(np.linalg.norm(wide) * np.linalg.norm(back))

@@ -37,9 +37,9 @@ def reproduce(
     """Run published tables on the available data, and say for each number whether it matched."""
     count = settled(threads)
     from headlong.bench.measure import environment
-    from headlong.checks import whole
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, say_json, show
+    from headlong.number_checks import whole
     from headlong.report.papers import paper_table
     from headlong.studies import papers
     from headlong.studies.papers import scripts

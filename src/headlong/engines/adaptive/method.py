@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.checks import flag, real
 from headlong.engines.adaptive.columns import Arrays, pieces, published_arrays, race_arrays
 from headlong.engines.adaptive.multipliers import fit_multipliers, parts_for
 from headlong.engines.adaptive.published import Rules
@@ -28,6 +27,7 @@ from headlong.engines.methods.learned_answers import Find, answer_factors
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.number_checks import flag, real
 from headlong.plan import Dense, Plan
 from headlong.previews.calibrated_radii import reach, split
 from headlong.previews.conformal_bounds import conformal

@@ -23,7 +23,6 @@ from typing import ClassVar
 import numpy as np
 
 from headlong import native
-from headlong.checks import flag, real, whole
 from headlong.engines.method import Method, register, sure
 from headlong.engines.method_choice import SHARED, crossover
 from headlong.engines.methods.changed_rows import plan_again
@@ -34,6 +33,7 @@ from headlong.engines.methods.learned_draws import taught
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.number_checks import flag, real, whole
 from headlong.plan import DENSE_SHARE, Blocks, Dense, Plan
 from headlong.previews.blocks.boxes import KEPT, blocks_of, shape_of
 from headlong.previews.blocks.choice import at_once, least_eps, stand_ins, tighter, worth, worth_sampling
@@ -53,7 +53,7 @@ MOST_DIM = 8192
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
 WORTH_SHARING = 128
-"""Dimensions from which turning a row takes longer than coding it."""
+"""Dimensions from which rotating a row takes longer than coding it."""
 MANY = 1024
 """Classes below which a look at all of them is short."""
 FEW = 4
@@ -177,10 +177,11 @@ class Cascade(Method):
             vectors, rate, queries = calibration, promise.radii_rate, None
             if vectors is not None and radii in LEARNED:
                 vectors, queries = split(vectors, rate)
-            turn, (width, bits), energy = self._chosen(layer, vectors, threads, promise)
-            basis = turn.basis() if width is not None or blocks else None
+            rotation, (width, bits), energy = self._chosen(layer, vectors, threads, promise)
+            basis = rotation.basis() if width is not None or blocks else None
             if bits is not None:
-                return planes_plan(layer, balanced(turn, energy), Planes(filled(energy, bits), 6), dense, threads), basis, None
+                balance = balanced(rotation, energy)
+                return planes_plan(layer, balance, Planes(filled(energy, bits), 6), dense, threads), basis, None
             if width is not None:
                 assert basis is not None
                 factor, likely = None, 1.0
@@ -206,12 +207,12 @@ class Cascade(Method):
         plain = vectors is None
         vectors = np.zeros((1, layer.dim)) if vectors is None else vectors
         judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
-        turn = directions(layer.weight, vectors, plain)
+        rotation = directions(layer.weight, vectors, plain)
         del vectors
         if self.width is not None:
-            return turn, Choice(self.width), np.zeros(0)
-        few, rows = self.few_bits and self.deeper and radii_of(promise) == "sure", sampled(layer, turn)
-        return turn, best_look(layer, turn, rows, judges, promise, DENSE_SHARE, few, threads), energy_of(rows)
+            return rotation, Choice(self.width), np.zeros(0)
+        few, rows = self.few_bits and self.deeper and radii_of(promise) == "sure", sampled(layer, rotation)
+        return rotation, best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads), energy_of(rows)
 
     def _coded_for_both(
         self, layer: Layer, basis: Basis, width: int, proved: bool, threads: int
@@ -235,9 +236,9 @@ class Cascade(Method):
             planes = Planes(((0, layer.dim, planes_of(int(bits))),), deeper, rate)
         else:
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
-            turn = directions(layer.weight, vectors, plain=calibration is None)
-            energy = energy_of(sampled(layer, turn))
-            planes, basis = Planes(filled(energy, bits), 6 if self.deeper else 0), balanced(turn, energy)
+            rotation = directions(layer.weight, vectors, plain=calibration is None)
+            energy = energy_of(sampled(layer, rotation))
+            planes, basis = Planes(filled(energy, bits), 6 if self.deeper else 0), balanced(rotation, energy)
         return planes_plan(layer, basis, planes, dense, threads)
 
     def promise(self, wanted: Promise, calibrated: bool) -> Promise:

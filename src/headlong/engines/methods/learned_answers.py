@@ -17,7 +17,7 @@ import numpy as np
 
 from headlong import native
 from headlong.arrays import Array
-from headlong.engines.checking import tied
+from headlong.engines.promise_failures import tied
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.previews.conformal_bounds import allowed, controlled, enough

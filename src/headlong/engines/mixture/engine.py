@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.checks import whole
 from headlong.dtypes import UNIT
 from headlong.engines.base import MOST_DELTA
 from headlong.engines.few_allowed_classes import largest_keys
@@ -34,6 +33,7 @@ from headlong.errors import OptionError
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.number_checks import whole
 from headlong.previews.calibrated_radii import reach
 from headlong.promise import Promise
 

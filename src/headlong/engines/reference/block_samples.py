@@ -34,7 +34,7 @@ class Rule(NamedTuple):
     class0: int
 
 
-class Race(State):
+class LargestKey(State):
     """What was scored so far, and the best key of every draw; ``tau`` is what classes have to reach that are not lucky."""
 
     def __init__(self, search: BlockSearch, hidden: Doubles, rule: Rule, affine: tuple[float, float]) -> None:
@@ -72,17 +72,17 @@ def samples(
     search: BlockSearch, hidden: Doubles, rule: Rule, affine: tuple[float, float], mask: Mask
 ) -> tuple[NDArray[np.int64], Doubles, Doubles, NDArray[np.int64], Doubles, NDArray[np.bool_]]:
     """``ids, logits, score [batch, n], rows, bytes, done [batch]``; done False: to be asked elsewhere."""
-    races, done = [], []
+    keys, done = [], []
     for row, vector in enumerate(hidden):
         own = rule._replace(row=(rule.row + row) % 2**64)
         there = None if mask is None else mask[row % len(mask)] != 0
-        race = Race(search, vector, own, affine)
-        race.score(race.lucky(there))
-        found = search.one(vector, SEEDS, there, race)
-        races.append(race)
-        done.append(found.done and bool((race.won >= 0).all()))
+        key = LargestKey(search, vector, own, affine)
+        key.score(key.lucky(there))
+        found = search.one(vector, SEEDS, there, key)
+        keys.append(key)
+        done.append(found.done and bool((key.won >= 0).all()))
     shape = len(hidden), rule.n  # of no rows, too
-    ids = np.array([race.won for race in races], np.int64).reshape(shape)
-    logits, best = (np.array([getattr(race, name) for race in races], np.float64).reshape(shape) for name in ("z", "best"))
-    rows, read = np.array([race.rows for race in races], np.int64), np.array([race.bytes for race in races], np.float64)
+    ids = np.array([key.won for key in keys], np.int64).reshape(shape)
+    logits, best = (np.array([getattr(key, name) for key in keys], np.float64).reshape(shape) for name in ("z", "best"))
+    rows, read = np.array([key.rows for key in keys], np.int64), np.array([key.bytes for key in keys], np.float64)
     return ids, logits, best, rows, read, np.array(done, bool)

@@ -43,8 +43,8 @@ def native_tree(reference: TreeReference, dim: int, level: str) -> NativeTree:
     tables = (np.ascontiguousarray(table, np.int64) for table in (reference.owner, reference.above, reference.leaf))
     arrays = [part if isinstance(part, bool) else np.ascontiguousarray(part, np.int64) for part in nodes]
     parts = [(part.weight, part.bias, part.projection) for part in steps.parts]
-    walks: NativeTree = native.descent(dim, parts, [*arrays, *tables], level)
-    return walks
+    executor: NativeTree = native.descent(dim, parts, [*arrays, *tables], level)
+    return executor
 
 
 class WalkingEngine(StructuredEngine):

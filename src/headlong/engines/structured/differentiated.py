@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.checks import real
 from headlong.dtypes import UNIT
 from headlong.engines.build import part
 from headlong.engines.few_allowed_classes import lse_of
@@ -28,6 +27,7 @@ from headlong.errors import OptionError
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
+from headlong.number_checks import real
 from headlong.promise import Promise
 
 

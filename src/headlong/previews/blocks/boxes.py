@@ -68,8 +68,8 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0,
     del features  # as long as what records take
     levels, closer, shared = _levels(layer, coded, whole, order)
     return Blocks(
-        basis.mean, basis.centre, **_turns(basis, shape.width, shape.edges), look=shape.look, edges=shape.edges, order=order,
-        levels=levels, closer=closer, shared=shared[0], closer_shared=shared[1], factor=factor,
+        basis.mean, basis.centre, **_rotations(basis, shape.width, shape.edges), look=shape.look, edges=shape.edges,
+        order=order, levels=levels, closer=closer, shared=shared[0], closer_shared=shared[1], factor=factor,
     )  # fmt: skip
 
 
@@ -77,14 +77,14 @@ def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, and
     where the plan has rays."""
     blocks = plan.blocks
-    turn: Any = plan.rotation
+    rotation: Any = plan.rotation
     if blocks is None or blocks.rays is not None:
         return None
     if len(blocks.head) == rows.dim:  # all of the basis
-        turn = np.ascontiguousarray(blocks.head.T)
-    elif turn is None or not np.array_equal(blocks.head, turn[:, : len(blocks.head)].T):
+        rotation = np.ascontiguousarray(blocks.head.T)
+    elif rotation is None or not np.array_equal(blocks.head, rotation[:, : len(blocks.head)].T):
         return None
-    return blocks_of(rows, basis_of(blocks.mean, blocks.centre, turn, 1.0), threads)
+    return blocks_of(rows, basis_of(blocks.mean, blocks.centre, rotation, 1.0), threads)
 
 
 def _gauged(layer: Layer, basis: Basis, shape: BlockShape, threads: int, found: Encoded | None) -> Gauges:
@@ -142,7 +142,7 @@ def _levels(
     return tuple(levels), closer.array, (some.shared, some.closer_shared)
 
 
-def _turns(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, Any]:
+def _rotations(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, Any]:
     """``head, back, rest, rest_scale, rest_lost``.
 
     With ``v = hidden - mean``, ``T'`` for ``back`` and ``left = v - x T'``, a segment of the other coordinates is
@@ -152,15 +152,15 @@ def _turns(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, Any]:
     where ``R^`` has 8 bits. T is the inverse's transpose, so T R_s is 0 but for the rounding of T'; and left is short: the
     first coordinates are those that vary most.
     """
-    turn, dim = basis.rotation, len(basis.mean)
-    head = np.ascontiguousarray(turn[:, :width].T)
+    rotation, dim = basis.rotation, len(basis.mean)
+    head = np.ascontiguousarray(rotation[:, :width].T)
     if width == dim:
         return {"head": head, "back": None, "rest": None, "rest_scale": None, "rest_lost": None}
     forth = basis.back[:, :width].T
     if head.dtype == np.float16 and np.abs(forth).max() > HALF:
         head = head.astype(np.float32)
     back = np.ascontiguousarray(forth, head.dtype)
-    other = turn[:, width:].astype(np.float64)
+    other = rotation[:, width:].astype(np.float64)
     scale = np.maximum(round_up(np.abs(other).max(axis=0) / 127), np.float32(1e-37))
     coded = np.clip(np.rint(other / scale), -127, 127)
     wide, lost = back.astype(np.float64), []

@@ -60,7 +60,7 @@ def rays_of(layer: Layer, basis: Basis, threads: int = 1, each: int = A_RAY[0]) 
     along = _along(rows, directions, near)
     order, owner = _pieces(near, classes.base + FAR * basis.scale * np.linalg.norm(directions, axis=1)[near] * along)
     levels, closer, last = _records(classes, shape, rows, directions, near, along, order)
-    turn: Any = np.ascontiguousarray(basis.rotation.T)
+    rotation: Any = np.ascontiguousarray(basis.rotation.T)
     shared = tuple(factor / last for factor in classes.closer_shared)
     owned = np.concatenate([owner, np.zeros(-len(owner) % NEIGHBOURS, np.int64)]).astype(np.uint16)
     codes = np.rint(directions / scale.astype(np.float64)[:, None]).astype(np.int8)
@@ -70,8 +70,8 @@ def rays_of(layer: Layer, basis: Basis, threads: int = 1, each: int = A_RAY[0]) 
         np.pad(scale, (0, width - len(scale))), owned,
     )  # fmt: skip
     return Blocks(
-        basis.mean, basis.centre, turn, None, None, None, None, shape.look, shape.edges, order, levels, closer, shared, shared,
-        rays=rays,
+        basis.mean, basis.centre, rotation, None, None, None, None, shape.look, shape.edges, order, levels, closer,
+        shared, shared, rays=rays,
     )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Numbers that callers pass: each check returns the number, or says what came, what was expected, what to do."""
+"""Numbers that callers pass: each check returns the number, or says what came, what was expected, what to do.
+
+Not here: arrays (``arrays.py``), the arguments of a call (``engines/arguments.py``), NaN in weights (``engines/build.py``).
+"""
 
 from __future__ import annotations
 

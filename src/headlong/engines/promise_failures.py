@@ -19,12 +19,12 @@ import numpy as np
 
 from headlong.answers import TopK
 from headlong.arrays import Array
-from headlong.checks import whole
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, row_norms
+from headlong.number_checks import whole
 from headlong.promise import Promise
 
 AT_ONCE = 1 << 22

@@ -1,6 +1,6 @@
 """How the time of a query grows with the classes and with the dimensions.
 
-    python benchmarks/growth.py --json results/growth.json --plot docs/figures
+    python benchmarks/growth_synthetic.py --json results/growth.json --plot docs/figures
 
     against V   top-10 of 10^4 .. 10^7 classes in 64 dimensions (the largest mapped from a file), batch 1, ids proved
     against D   top-10 of as many classes as make 2^25 weights in 64 .. 8,192 dimensions

@@ -1,6 +1,6 @@
-// Whether queries of a batch are looked at or read densely: what either costs, in nanoseconds of one thread, about what one machine
-// with AVX-512 takes, used for ratios alone. No id and no logit goes by them. How many candidates are too many is decided in
-// executor/threshold.cpp, what is worth scoring in executor/look.cpp.
+// What a look and a dense pass cost queries of a batch, in nanoseconds of one thread, about what one machine with AVX-512 takes,
+// used for ratios alone. No id and no logit goes by them. answer_batch.cpp, look.cpp, side_by_side/pass.cpp and normaliser/ decide
+// with them. How many candidates are too many is decided in executor/threshold.cpp, what is worth scoring in executor/look.cpp.
 #pragma once
 
 #include "executor/executor.h"

@@ -1,9 +1,9 @@
 """How the time of a query grows with the classes, beside indexes: phrases of real text, or runs of its characters.
 
     python benchmarks/phrases.py make FOLDER            2^14 to 2^20 classes; or make-characters, up to ten million
-    python benchmarks/classes_curves.py build FOLDER CLASSES [KIND ...]       everything of so many classes, to files
-    python benchmarks/classes_curves.py time FOLDER CLASSES results/classes-curves.json [CONTESTANT ...]
-    python benchmarks/classes_curves.py plot results/classes-curves.json docs/figures
+    python benchmarks/classes_beside_indexes.py build FOLDER CLASSES [KIND ...]       everything of so many classes, to files
+    python benchmarks/classes_beside_indexes.py time FOLDER CLASSES results/classes-curves.json [CONTESTANT ...]
+    python benchmarks/classes_beside_indexes.py plot results/classes-curves.json docs/figures
 
     recall      mean share of the ten largest logits of float64 among the ten ids of an answer; of ties, those that came first
     loop, cold  median microseconds of one query at a time: the same query just before, or 96 MB of other numbers
