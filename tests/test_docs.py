@@ -36,6 +36,19 @@ def _blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
+def test_the_recipe_on_the_page_for_training_is_one(tmp_path: Path) -> None:
+    from headlong.heads import HEADS
+    from headlong.studies.models.jobs import MODELS
+    from headlong.studies.models.recipe import options_from, read_recipe
+
+    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "training.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "my.toml").write_text(text, encoding="utf-8")
+    found = read_recipe(str(tmp_path / "my.toml"), {"training.epochs": 2})
+    assert (found.name, found.data, found.head, found.training.epochs) == ("my", "penn-treebank", "dense", 2)
+    options_from(MODELS[found.model].options, found.model_options, "model")
+    assert found.head in HEADS
+
+
 def test_the_pages_for_scikit_learn_and_faiss_run_as_they_are_written() -> None:
     for page in ("sklearn.md", "search.md"):
         first, *more = _blocks(page)
