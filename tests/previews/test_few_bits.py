@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import headlong as hl
 from adversarial import CASES, DTYPES, build
 from headlong import native
+from headlong.engines.methods.cascade import Cascade
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native.planes import few_bits
@@ -125,11 +126,12 @@ def test_radii_over_the_rotation(bits: int) -> None:
 
 @pytest.mark.parametrize("level", native.levels())
 @pytest.mark.parametrize(
-    "options", [{"bits": 1}, {"bits": 2}, {"bits": 3}, {"bits": 4}, {"bits": 2.5}, {"bits": 8, "deeper": False}]
+    "options", [{"bits": 1}, {"bits": 2}, {"bits": 3}, {"bits": 4}, {"bits": 2.5}, {"bits": 8}]
 )
 def test_every_executor_answers_alike(monkeypatch: pytest.MonkeyPatch, level: str, options: dict[str, Any]) -> None:
     """Proved ids, exact logits, normalisers and samples, at every instruction set and batch size."""
     monkeypatch.setenv("HEADLONG_ISA", level)
+    monkeypatch.setattr(Cascade, "deeper", options != {"bits": 8})
     layer, hidden = decaying(1300, 72, 2.0)
     count = 4 if level == native.REFERENCE else 40
     engine = hl.compile(layer, "cascade", eps=0.1, delta=0.0, threads=2, calibration=hidden[100:], **options)
@@ -182,7 +184,7 @@ def test_options_that_contradict() -> None:
     layer, _ = flat(100, 8)
     for options, match in (
         ({"bits": 9}, "bits is 9"),
-        ({"few": False}, "cascade has no option 'few'; it has width, bits, rotation, deeper"),
+        ({"few": False}, "cascade has no option 'few'; it has width, bits, rotation, blocks"),
     ):
         with pytest.raises(OptionError, match=match):
             hl.compile(layer, "cascade", delta_ids=0.1, eps=math.inf, **options)
