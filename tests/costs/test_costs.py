@@ -37,8 +37,9 @@ compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="the
 
 
 @pytest.fixture(autouse=True)
-def forgetful() -> Iterator[None]:
-    """Each test finds the costs for itself."""
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test finds the costs for itself, of as many threads as the built-in ones are of."""
+    monkeypatch.setenv("HEADLONG_THREADS", str(BUILT_IN.threads))
     costs_cache._found.cache_clear()
     yield
     costs_cache._found.cache_clear()
