@@ -3,11 +3,13 @@
     python benchmarks/generate.py check gemma results/generate-gemma.json     # tokens, noise, chi-square
     python benchmarks/generate.py time gemma results/generate-gemma.json      # seconds, added to the same file
     python benchmarks/generate.py time gemma results/generate-gemma.json --entropy 3   # one of the two uncertainties
+    python benchmarks/generate.py time gemma results/generate-gemma.json --threads 1   # by default on one and on two
 
 Random weights, float32, an output layer like a trained one's (``language_models.py``). ``check``: greedy tokens over 200
 prompts, tokens under the same noise, and the frequencies of samples. ``time``: output layer and sampler per token at top-p
 0.95, at next tokens of two uncertainties, and whole decode steps, greedy and top-p: the stock model, the accelerated model
-through its own ``model.generate`` ("drop-in"), and through ``generate(model, ...)``.
+through its own ``model.generate`` ("drop-in"), and through ``generate(model, ...)``. Each row says its threads, commit and day;
+rows of other uncertainties and other threads stay. Each number of threads is a process of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import copy
 import json
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -231,7 +234,7 @@ def main() -> None:
     parser.add_argument("what", choices=["check", "time"])
     parser.add_argument("model", choices=["gpt2", "gemma", "llama"])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, nargs="*", help="default: 2 for check, 1 and 2 for time")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--noisy", type=int, default=32, help="prompts that are continued under the same noise")
@@ -239,13 +242,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each timing")
     parser.add_argument("--entropy", type=float, nargs="*", choices=ENTROPIES, default=ENTROPIES, help="rows of others stay")
     settings = parser.parse_args()
-    claim_threads(settings.threads)
+    threads = settings.threads or ([2] if settings.what == "check" else [1, 2])
+    if len(threads) == 1:
+        measured(settings, threads[0])
+        return
+    for count in threads:  # of several "--threads" the last one counts
+        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--threads", str(count)], check=True)
+
+
+def measured(settings: Any, threads: int) -> None:
+    """What was asked for, on so many threads of this process, into the file."""
+    claim_threads(threads)
     import torch
     from language_models import shaped
 
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(threads)
     record = json.loads(settings.out.read_text()) if settings.out.is_file() else {"facts": {}, "rows": []}
-    with torch.no_grad(), pinned(settings.threads):
+    made = environment(threads)
+    with torch.no_grad(), pinned(threads):
         model = shaped(settings.model)
         weight = model.get_output_embeddings().weight
         parameters = sum(part.numel() for part in model.parameters())
@@ -253,10 +267,21 @@ def main() -> None:
         if settings.what == "check":
             record["facts"] = about | check(model, settings) | {"transformers": transformers_version()}
         else:
-            others = [row for row in record["rows"] if row.get("asked", round(row["entropy"], 1)) not in settings.entropy]
-            record["rows"] = sorted(others + clock(model, settings), key=lambda row: row["entropy"])
-    write_run(settings.out, record | {"environment": environment(settings.threads)})
+            said = {name: made[name] for name in ("threads", "commit", "date")}
+            record["rows"] = joined(record, [row | said for row in clock(model, settings)], settings.entropy, threads)
+    write_run(settings.out, record | {"environment": made})
     sys.stdout.write(json.dumps(record["facts"], indent=1) + "\n" if settings.what == "check" else "written\n")
+
+
+def joined(record: dict[str, Any], rows: list[dict[str, Any]], entropies: Any, threads: int) -> list[dict[str, Any]]:
+    """With the rows of other uncertainties and threads; those that say no threads and no commit are the file's last run's."""
+    last = record.get("environment", {})
+    about = {name: last.get(name) for name in ("threads", "commit", "date")}
+    kept = [about | row for row in record["rows"]]
+    others = [
+        row for row in kept if row["threads"] != threads or row.get("asked", round(row["entropy"], 1)) not in entropies
+    ]
+    return sorted(others + rows, key=lambda row: (row["threads"], row["entropy"]))
 
 
 def transformers_version() -> str:

@@ -16,23 +16,43 @@ MODELS = {
 GENERATE = tuple(f"generate-{name}" for name in MODELS)
 
 
+PARTS = {"decode step, greedy": "head + argmax, greedy", "decode step, top-p": "head + sampler, top-p"}
+"""What a step asks of output layer and sampler."""
+
+
+def timed(name: str) -> list[dict[str, Any]]:
+    """The rows of a model, by threads; those that name no threads and no commit have the file's."""
+    found = record(f"generate-{name}")
+    made = found["environment"]
+    about = {"threads": made["threads"], "commit": made["commit"], "date": made["date"]}
+    return sorted((about | row for row in found["rows"]), key=lambda row: row["threads"])
+
+
 def decoding() -> str:
-    """Times of both models, stock beside ours."""
+    """Times of all models, stock beside ours."""
     if text := missing(*GENERATE):
         return text
     rows = [
         (
-            MODELS[name], row["what"], f"{row['entropy']:.1f}", f"{row['nucleus']:,.0f}", str(row["batch"]),
-            f"{row['stock_ms']:.2f}", f"{row['headlong_ms']:.2f}", f"{row['times']:.1f}×",
+            MODELS[name], row["what"], str(row["threads"]), f"{row['entropy']:.1f}", f"{row['nucleus']:,.0f}",
+            str(row["batch"]), f"{row['stock_ms']:.2f}", f"{row['headlong_ms']:.2f}", f"{row['times']:.1f}×",
         )
         for name in MODELS
-        for row in record(f"generate-{name}")["rows"]
+        for row in timed(name)
         if row["what"].startswith("head + ")
     ]  # fmt: skip
-    titles = ("model's shape", "what", "entropy, nats", "nucleus", "at once", "stock, ms a token", "headlong", "times faster")
+    titles = ("model's shape", "what", "threads", "entropy, nats", "nucleus", "at once", "stock, ms a token", "headlong",
+              "times faster")  # fmt: skip
     facts = record("generate-gpt2")
-    caption = f"{measured_where(facts['environment'])}; transformers {facts['facts']['transformers']}, float32, top-p 0.95."
+    shared = {key: value for key, value in facts["environment"].items() if key not in ("threads", "headlong", "date")}
+    caption = f"{measured_where(shared)}; transformers {facts['facts']['transformers']}, float32, top-p 0.95. {_runs()}."
     return markdown(ReportTable("", titles, tuple(rows), caption))
+
+
+def _runs() -> str:
+    """Of which day and commit each model's rows are."""
+    made = {name: sorted({f"{row['date']} at {row['commit']}" for row in timed(name)}) for name in MODELS}
+    return "; ".join(f"{MODELS[name].partition(' (')[0]}: {' and '.join(runs)}" for name, runs in made.items())
 
 
 def decode_steps() -> str:
@@ -41,13 +61,23 @@ def decode_steps() -> str:
         return text
     rows = []
     for name, label in MODELS.items():
-        for row in record(f"generate-{name}")["rows"]:
-            if row["what"].startswith("decode step, "):
+        for row in timed(name):
+            if row["what"] in PARTS:
                 speeds = [f"{1e3 / row[key]:.1f}" if key in row else "–" for key in ("stock_ms", "drop-in_ms", "headlong_ms")]
-                rows.append((label, row["what"][13:], f"{row['entropy']:.1f}", *speeds, f"{row['times']:.2f}×"))
+                shares = [_share(row, timed(name), key) for key in ("stock_ms", "headlong_ms")]
+                about = label, row["what"][13:], str(row["threads"]), f"{row['entropy']:.1f}"
+                rows.append((*about, *speeds, f"{row['times']:.2f}×", *shares))
     ways = ("stock", "accelerate(), then model.generate()", "accelerate(), then generate(model)")
-    titles = ("model's shape", "decoding", "entropy, nats", *(f"{way}, tokens/s" for way in ways), "times faster")
+    titles = ("model's shape", "decoding", "threads", "entropy, nats", *(f"{way}, tokens/s" for way in ways), "times faster",
+              "output layer and sampler, of a stock step", "of ours")  # fmt: skip
     return markdown(ReportTable("", titles, tuple(rows)))
+
+
+def _share(step: dict[str, Any], rows: list[dict[str, Any]], key: str) -> str:
+    """What output layer and sampler take alone, of a whole step of one sequence."""
+    alike = [row for row in rows if row["what"] == PARTS[step["what"]] and row["batch"] == step["batch"]]
+    part = next((row for row in alike if all(row[name] == step[name] for name in ("threads", "entropy"))), None)
+    return "–" if part is None else f"{part[key] / step[key]:.0%}"
 
 
 def decoded() -> str:
