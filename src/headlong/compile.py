@@ -41,6 +41,7 @@ from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole
 from headlong.previews.calibrated_radii import lacking
+from headlong.previews.expected_reads import held_out
 from headlong.promise import Promise
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, Adaptive)
@@ -133,12 +134,23 @@ def compile(
     if adapt and (place is not None or method not in ADAPTED):
         raise OptionError(f"adapt is for methods {' and '.join(ADAPTED)} on the CPU; leave adapt, method or device out")
     how: dict[str, Any] = {"threads": threads, "seed": seed, "place": place, "options": options}
+    if adapt:
+        return _adapting(layer, method, wanted, vectors, how)
     engine = _read(layer, method, wanted, vectors, **how)
-    if adapt and engine.plan.levels and "rotation" not in engine.promise.over:
-        kept = wanted if vectors is not None else wanted._replace(over=wanted.over - {"calibration"})
-        again = partial(_read, layer, method, kept, builders=1, **how)
-        return Adapting(engine, again, vectors is not None)
     return engine if place is None else on_device(engine, place)
+
+
+def _adapting(layer: Layer, method: str, wanted: Promise, vectors: Doubles | None, how: dict[str, Any]) -> Engine | Adapting:
+    """An engine that learns from its queries, where there is a plan to be learned; the vectors held out are what it expects."""
+    like = None
+    if vectors is None:
+        kept = wanted._replace(over=wanted.over - {"calibration"})
+    else:
+        kept, (vectors, like) = wanted, held_out(vectors, "calibration" in wanted.over)
+    engine = _read(layer, method, wanted, vectors, **how)
+    if not engine.plan.levels or "rotation" in engine.promise.over:
+        return engine
+    return Adapting(engine, partial(_read, layer, method, kept, builders=1, **how), like)
 
 
 def _read(
@@ -164,9 +176,10 @@ def _read(
     engine = reading(layer, reader, wanted, vectors, threads=threads, seed=seed, reason=reason, builders=builders)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
-    if method == "auto" and vectors is not None and engine.plan.levels:
-        engine.reason += f": {first_look(engine.plan)}, by costs {here().source}"
-        if len(engine.plan.levels) > 1 and not wanted.delta and math.isfinite(wanted.eps):
+    if method == "auto" and engine.plan.levels and (vectors is not None or place is None):
+        chosen = vectors is not None or engine.plan.rotation is not None  # by vectors, or by rows of the layer in their place
+        engine.reason += f": {first_look(engine.plan)}" + (f", by costs {here().source}" if chosen else "")
+        if vectors is not None and len(engine.plan.levels) > 1 and not wanted.delta and math.isfinite(wanted.eps):
             most = min(PROVED, engine.plan.dense.batch)
             engine = engine.reading_densely(most, f"{engine.reason}; dense beyond batch {most:g}: proofs share few rows")
     if method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:

@@ -25,7 +25,7 @@ from headlong.arrays import evenly
 from headlong.bench.measure import Progress
 from headlong.costs import BUILT_IN, Costs, here
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
-from headlong.engines.method_choice import choose
+from headlong.engines.method_choice import INT8, choose
 from headlong.engines.reference.query import halves_of, radii
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
@@ -148,16 +148,17 @@ def tables(facts: Facts) -> list[ReportTable]:
 
 PRICED = {
     "memory": "a byte of a scan, from memory", "cache": "a byte of a scan, from the caches",
-    "product": "a byte of codes, for one query more of a batch", "row": "a row read alone, beside its bytes",
+    "product": "a byte of codes, for one query more of a batch", "unpacked": "a byte of codes of few bits, with their products",
+    "row": "a row read alone, beside its bytes",
     "gathered": "a byte of such a row", "narrowed": "a class whose interval is narrowed for a proof",
     "level": "a pass of all threads", "call": "a call",
 }  # fmt: skip
 
 
-def machine(costs: Costs) -> ReportTable:
+def machine(costs: Costs, what: str = "Plans are chosen") -> ReportTable:
     """What the choice of a plan is made with."""
-    rows = [(what, f"{getattr(costs, name):,.3g}", f"{getattr(BUILT_IN, name):,.3g}") for name, what in PRICED.items()]
-    note = f"Plans are chosen by costs {costs.source}; HEADLONG_COSTS=default takes those that are built in."
+    rows = [(said, f"{getattr(costs, name):,.3g}", f"{getattr(BUILT_IN, name):,.3g}") for name, said in PRICED.items()]
+    note = f"{what} by costs {costs.source}; HEADLONG_COSTS=default takes those that are built in."
     return ReportTable("What this machine costs", ("", "nanoseconds", "built in"), tuple(rows), note)
 
 
@@ -165,7 +166,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     """What the numbers mean for the choice of a method."""
     layer, scored = facts.layer, float(np.median(facts.candidates)) / facts.layer.vocab
     name, reason = choose(layer, DEFAULT)
-    yield f"compile takes '{name}'", reason
+    yield f"compile takes '{name}'", f"{reason}: {INT8}" if name == "cascade" else reason  # no vectors choose here
     if name == "cascade":
         left = f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median"
         if scored > Dense().share:

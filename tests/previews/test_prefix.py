@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +321,26 @@ def test_auto_says_what_calibration_chose() -> None:
     assert engine.reason.endswith("by costs built in")
     engine = hl.compile(layer, calibration=hidden, eps=math.inf, width=0)
     assert "calibration vectors choose the first look: int8 codes of all coordinates" in engine.reason
+
+
+def test_auto_says_what_it_reads_without_calibration() -> None:
+    """Int8 codes of the rows as they are, or, for ids alone, what rows of the layer chose in the place of vectors."""
+    layer, _ = decaying(20_000, 128, 1.5)
+    plain, ids = hl.compile(layer, eps=0.2, delta=0), hl.compile(layer, eps=math.inf)
+    assert plain.reason.endswith("codes prove ids from a fraction of the bytes: int8 codes of all coordinates")
+    width = ids.plan.levels[0].layout[-1][1]
+    assert ids.reason.endswith(f"fraction of the bytes: a whitened prefix of {width} coordinates, by costs built in")
+
+
+def test_auto_says_how_many_bits() -> None:
+    layer, hidden = decaying(4000, 96, 1.0)
+    engine = hl.compile(layer, calibration=hidden, eps=math.inf, bits=2.5)
+    parts = re.search(r"few bits of all coordinates \((.*)\), by costs built in$", engine.reason)
+    assert parts is not None
+    said = [tuple(map(int, part.split(" bits of "))) for part in parts[1].split(", ")]
+    layout = engine.plan.levels[0].layout
+    assert len(said) > 1 and sum(count for _, count in said) == 96
+    assert sum(bits * count for bits, count in said) == sum(bits * (stop - start) for start, stop, bits in layout)
 
 
 def test_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:

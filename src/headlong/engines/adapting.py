@@ -6,7 +6,7 @@
     beside      when there are some, a thread of low priority compiles the plan that these vectors choose
     then        it takes the place of the first between two calls
     again       when there are some times as many, and so on until there are enough
-    drift       queries that read twice as much as the next ones after that: new ones are kept, and all begins again
+    drift       queries that read twice as much as those that the plan was made from: new ones are kept, and all begins again
 
 What is promised does not change: ids stay proved, ``eps`` and ``delta`` stay what they were, and vectors choose only what is
 read. Which rows a normaliser draws does change with the plan, and so may the last digits within ``eps``: an answer is the same
@@ -30,12 +30,13 @@ from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
+from headlong.native import Doubles, Floats
+from headlong.previews.expected_reads import Call, Expected, Kinds, by_kind, held_out, watched
 from headlong.previews.kept_queries import Queries
 from headlong.promise import Promise
 
-WATCHED, DRIFT, MOST = 64, 2.0, 8
-"""Watched calls whose mean is expected of the next as many, how many times that is a drift, and how often that may happen."""
+WATCHED, MOST = 64, 8
+"""Watched calls that are judged together, and how many drifts are followed."""
 ONE_IN = 8
 """Calls of which one is watched. What they read is added up together: with cold caches a sum costs a call some ten
 microseconds."""
@@ -70,7 +71,7 @@ def learning(verb: Verb) -> Verb:
         found = verb(now, hidden, *rest, **options)
         self._calls += 1
         if self._queries is not None or self._calls % ONE_IN == 0:
-            self._learn(hidden, now, found)
+            self._learn(hidden, now, found, verb.__name__, rest, options)
         return found
 
     return asked  # type: ignore[return-value]
@@ -94,14 +95,16 @@ class Adapting(Changeable):
     ``trouble``   why no better plan could be compiled, or None
     """
 
-    def __init__(self, engine: Engine, again: Again, learned: bool = False) -> None:
+    def __init__(self, engine: Engine, again: Again, like: Floats | None = None) -> None:
+        """``like``: vectors like those that the engine's plan was made from; None: it was made without."""
         self._now, self._again = engine, again
-        self._queries: Queries | None = None if learned else Queries(engine.layer.dim)
+        self._queries: Queries | None = Queries(engine.layer.dim) if like is None else None
         self._thread: threading.Thread | None = None
+        self._judge: threading.Thread | None = None
         self._starting = OwnLock()
         self._calls = 0
-        self._watched: list[Any] = []  # bytes of calls
-        self._expected: float | None = None
+        self._watched: list[Call] = []
+        self._expected = None if like is None else Expected(like)
         self._learned = 0
         self.adapted = 0
         self.trouble: str | None = None
@@ -172,7 +175,9 @@ class Adapting(Changeable):
         again = "adapted to the queries that came, and adapts again" if self.adapted else "adapts"
         return f"{again} after {queries.wanted - queries.count:,} more queries"
 
-    def _learn(self, hidden: Any, engine: Engine, found: Any) -> None:
+    def _learn(
+        self, hidden: Any, engine: Engine, found: Any, verb: str, rest: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
         """One call more: its queries are kept while some are wanted; afterwards what they cost is watched."""
         queries = self._queries
         if self.trouble is not None:
@@ -182,7 +187,9 @@ class Adapting(Changeable):
             if queries.enough and not self._busy():
                 self._start(queries)
         elif engine is self._now and self._learned < MOST:
-            self._watch(found.cost)
+            call = watched(verb, len(hidden), rest, options, found.cost.bytes)
+            if call is not None:
+                self._watch(call, engine)
 
     def _tell(self, trouble: str) -> None:
         """Once, to the caller: it is answered as before, but by the plan that was there."""
@@ -194,18 +201,33 @@ class Adapting(Changeable):
     def _busy(self) -> bool:
         return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
 
-    def _watch(self, cost: Any) -> None:
-        """Compares what the queries of some calls read with what was expected. Several threads' may mix: it is a mean."""
-        watched = self._watched
-        watched.append(cost.bytes)
-        if len(watched) < WATCHED:
+    def _watch(self, call: Call, engine: Engine) -> None:
+        """Compares what the queries of some calls read with what is expected. Several threads' may mix: it is a mean."""
+        self._watched.append(call)
+        expected = self._expected
+        if len(self._watched) < WATCHED or expected is None:
             return
-        self._watched = []
-        mean = float(np.concatenate([np.asarray(read, np.float64) for read in watched]).mean())
-        if self._expected is None:
-            self._expected = mean
-        elif mean > DRIFT * self._expected:
+        kinds, self._watched = by_kind(self._watched), []
+        if not expected.missing(kinds):
+            self._judged(kinds, expected)
+        elif self._judge is None or not self._judge.is_alive():
+            self._judge = threading.Thread(
+                target=self._measure, args=(kinds, expected, engine), name="headlong measures", daemon=True
+            )
+            self._judge.start()
+
+    def _judged(self, kinds: Kinds, expected: Expected) -> None:
+        if expected.drifted(kinds) and expected is self._expected and self._queries is None:
             self._queries = Queries(self.layer.dim)
+
+    def _measure(self, kinds: Kinds, expected: Expected, engine: Engine) -> None:
+        """In a thread of its own, and with no others: they are there for those who ask. What cannot be asked is not judged."""
+        _yielding()
+        with contextlib.suppress(Exception):
+            alone = engine._alone()  # noqa: SLF001  # bytes do not depend on threads
+            for kind in expected.missing(kinds):
+                expected.measure(kind, alone)
+            self._judged(kinds, expected)
 
     def _start(self, queries: Queries) -> None:
         with self._starting:  # a fork leaves the thread behind: the child starts its own
@@ -217,11 +239,10 @@ class Adapting(Changeable):
 
     def _compile(self, queries: Queries) -> None:
         """In a thread of its own. Whatever fails leaves the engine that there is; the next call and ``reason`` say so."""
-        if sys.platform == "linux":  # elsewhere a niceness is the whole process's
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        _yielding()
         while queries.enough:  # others may have come while the plan was compiled
-            before, count, vectors = self._now, queries.count, queries.vectors()
+            before, count = self._now, queries.count
+            vectors, like = held_out(queries.vectors(), "calibration" in before.promise.over)
             try:
                 engine = self._again(vectors)
                 if engine.promise != before.promise:
@@ -233,8 +254,8 @@ class Adapting(Changeable):
             self._now = engine
             self.adapted += 1
             queries.planned(count)
+            self._watched, self._expected = [], Expected(like)
         if not queries.wanted:
-            self._watched, self._expected = [], None
             self._learned += 1
             self._queries = None
 
@@ -243,7 +264,15 @@ class Adapting(Changeable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the plan of now and begins to learn anew where this one still learns."""
-        return Adapting, (self._now, self._again, self._queries is None)
+        expected = self._expected
+        return Adapting, (self._now, self._again, None if self._queries or expected is None else expected.vectors)
 
     def __repr__(self) -> str:
         return f"Adapting({self._now!r}, {self._state()})"
+
+
+def _yielding() -> None:
+    """Of the thread that calls: others come first."""
+    if sys.platform == "linux":  # elsewhere a niceness is the whole process's
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -229,10 +229,15 @@ class Engine(Changeable, Common):
         if plan.blocks is not None and math.isfinite(beyond):  # all rows, not those that blocks leave
             few = int(min(beyond, plan.blocks.batch))
             plan = plan._replace(blocks=plan.blocks._replace(batch=few, together=0))
-        return Engine(
-            self.layer, self.method, plan, self.norms, self.promise,
-            threads=self._threads, seed=self.seed, reason=self.reason if reason is None else reason, stamp=self._stamp,
-        )  # fmt: skip
+        return self._by(plan, self._threads, self.reason if reason is None else reason)
+
+    def _alone(self) -> Engine:
+        """The same engine for a thread that takes no others to help."""
+        return self._by(self.plan, 1, self.reason)
+
+    def _by(self, plan: Plan, threads: int | None, reason: str) -> Engine:
+        parts = self.layer, self.method, plan, self.norms, self.promise
+        return Engine(*parts, threads=threads, seed=self.seed, reason=reason, stamp=self._stamp)
 
     def __repr__(self) -> str:
         layer, dense = self.layer, self.plan.dense

@@ -50,7 +50,7 @@ def choose(layer: Layer, wanted: Promise, calibrated: bool = False) -> tuple[str
     small = round(small * math.sqrt(passes_in_bytes(here()) / passes_in_bytes(BUILT_IN)))  # half of it is arithmetic
     if size < small:
         return "full", f"{size:,} {unit}, fewer than {small:,}: reading all of them is no slower than looking first"
-    looks = "calibration vectors choose the first look" if calibrated else "int8 codes prove ids from a fraction of the bytes"
+    looks = "calibration vectors choose the first look" if calibrated else "codes prove ids from a fraction of the bytes"
     return "cascade", f"{size:,} {unit}, {small:,} or more: {looks}"
 
 
@@ -69,9 +69,18 @@ def crossover(layer: Layer, eps: float = math.inf, shares: bool = True) -> float
     return longer * APART if longer <= 2 and math.isfinite(eps) else math.inf
 
 
+INT8 = "int8 codes of all coordinates"
+
+
 def first_look(plan: Plan) -> str:
     """What level 0 reads, in words."""
-    width = max(stop for _, stop, _ in plan.levels[0].layout)
-    if any(bits < 8 for *_, bits in plan.levels[0].layout):
-        return "few bits of all coordinates, more where the energy is"
-    return "int8 codes of all coordinates" if plan.rotation is None else f"a whitened prefix of {width} coordinates"
+    layout = plan.levels[0].layout
+    if all(bits == 8 for *_, bits in layout):
+        width = max(stop for _, stop, _ in layout)
+        return INT8 if plan.rotation is None else f"a whitened prefix of {width} coordinates"
+    taken: dict[tuple[int, int], int] = {}
+    for start, stop, bits in layout:  # a coordinate may have several codes
+        taken[start, stop] = taken.get((start, stop), 0) + bits
+    coordinates = {each: sum(stop - start for (start, stop), bits in taken.items() if bits == each) for each in taken.values()}
+    shares = ", ".join(f"{bits} bits of {count}" for bits, count in sorted(coordinates.items(), reverse=True))
+    return f"few bits of all coordinates ({shares})"

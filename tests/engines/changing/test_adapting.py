@@ -14,37 +14,10 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong.engines import adapting
 from headlong.engines.adapting import Adapting
 from headlong.errors import OptionError
 from headlong.previews import kept_queries
-
-VOCAB, DIM = 21_000, 128
-
-
-def world(seed: int = 0) -> tuple[hl.Layer, np.ndarray]:
-    """Rows and queries with energies that fall off: a few coordinates say most of a logit."""
-    rng = np.random.default_rng(seed)
-    fall = 0.93 ** np.arange(DIM)
-    turn = np.linalg.qr(rng.standard_normal((DIM, DIM)))[0]
-    weight = (rng.standard_normal((VOCAB, DIM)) * fall) @ turn
-    hidden = (rng.standard_normal((4000, DIM)) * fall) @ turn
-    return hl.Layer(weight.astype(np.float32)), (4 * hidden).astype(np.float32)
-
-
-@pytest.fixture
-def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_queries, "MOST_NUMBERS", 2 * DIM * DIM)
-    monkeypatch.setattr(adapting, "WATCHED", 32)
-    monkeypatch.setattr(adapting, "ONE_IN", 1)
-
-
-def learned(layer: hl.Layer, hidden: np.ndarray, **options: Any) -> Any:
-    engine = hl.compile(layer, "cascade", adapt=True, threads=1, **options)
-    for row in hidden[: 2 * DIM]:
-        engine.topk(row[None], 5)
-    engine.wait()
-    return engine
+from learning import DIM, learned, world
 
 
 @pytest.mark.usefixtures("few_queries")
@@ -94,7 +67,7 @@ def test_goes_on_learning_until_there_are_enough(monkeypatch: pytest.MonkeyPatch
     engine.topk(hidden[2 * DIM :], 3)  # more than are wanted
     engine.wait()
     assert engine.adapted == 3 and "adapted to" in engine.reason and "again" not in engine.reason
-    assert seen == [DIM, 2 * DIM, 4 * DIM]
+    assert seen == [DIM - 16, 2 * DIM - 32, 4 * DIM - 64]  # others judge
 
 
 def test_queries_that_came_meanwhile_are_learned_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +89,7 @@ def test_queries_that_came_meanwhile_are_learned_from_at_once(monkeypatch: pytes
     engine.topk(hidden[: 2 * DIM], 3)
     may_go_on.set()
     engine.wait()
-    assert engine.adapted == 2 and seen == [DIM, 3 * DIM] and f"again after {DIM} more" in engine.reason
+    assert engine.adapted == 2 and seen == [DIM - 16, 3 * DIM - 48] and f"again after {DIM} more" in engine.reason
 
 
 @pytest.mark.usefixtures("few_queries")
@@ -133,24 +106,6 @@ def test_every_verb_teaches() -> None:
     assert engine.adapted == 1
     drawn = engine.sample(hidden[:64], seed=7)
     assert (drawn.ids == hl.compile(layer, "full").sample(hidden[:64], seed=7).ids).all()
-
-
-@pytest.mark.usefixtures("few_queries")
-def test_drift_compiles_again() -> None:
-    layer, hidden = world()
-    engine = learned(layer, hidden, eps=np.inf)
-    for row in hidden[200:240]:
-        engine.topk(row[None], 5)
-    assert engine.adapted == 1
-    other = np.random.default_rng(9).standard_normal((400, DIM)).astype(np.float32)  # in no direction that was seen
-    for row in other:
-        engine.topk(row[None], 5)
-        if "compiling" in engine.reason:
-            break
-    engine.wait()
-    assert engine.adapted == 2
-    top = engine.topk(other[:50], 5)
-    assert (top.ids == np.argsort(-(other[:50].astype(float) @ layer.weight.T.astype(float)), 1)[:, :5]).all()
 
 
 @pytest.mark.usefixtures("few_queries")
