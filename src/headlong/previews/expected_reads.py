@@ -74,6 +74,8 @@ class Call(NamedTuple):
 
     def kind(self) -> Kind | None:
         """None: of a kind of its own."""
+        if not self.rest and not self.options:
+            return Kind(self.verb, self.queries, ())
         given = {**dict(zip(NAMES[self.verb], self.rest, strict=False)), **self.options}
         asked = tuple(sorted((name, value) for name, value in given.items() if name not in NOISE))
         return Kind(self.verb, self.queries, asked) if all(isinstance(value, Hashable) for _, value in asked) else None
@@ -138,12 +140,12 @@ class Expected:
             usual = self._known.get(kind)
             if usual is None:
                 continue
-            each = [float(np.sum(np.asarray(call.bytes, np.float64))) for call in calls]
-            queries = kind.queries * len(calls)
-            read, expected = read + sum(each), expected + queries * usual.mean
-            variance += len(each) * _variance(each) + (DRIFT * queries) ** 2 * usual.uncertain
+            together = np.concatenate([np.asarray(call.bytes, np.float64) for call in calls])
+            each = together.reshape(len(calls), kind.queries).sum(axis=1)
+            read, expected = read + float(each.sum()), expected + len(together) * usual.mean
+            variance += len(each) * _variance(each) + (DRIFT * len(together)) ** 2 * usual.uncertain
         return read > DRIFT * expected + SURE * math.sqrt(variance)
 
 
-def _variance(values: Sequence[float]) -> float:
+def _variance(values: Sequence[float] | Doubles) -> float:
     return float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
