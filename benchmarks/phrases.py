@@ -5,7 +5,7 @@
     python benchmarks/phrases.py count FOLDER OUT.json [CLASSES ...]   bytes, rows, memory of building, what changes cost
     python benchmarks/phrases.py time FOLDER OUT.json CLASSES        the same engines in turns, batch 1 (cold, too) and 64
 
-`plain` is the cascade without blocks. Every number of classes runs in a process of its own; ids of all queries are compared
+`plain` is the cascade without blocks, `without vectors` what the layer alone leads to. Every number of classes runs in a process of its own; ids of all queries are compared
 with float64. The first classes are the most frequent phrases.
 """
 
@@ -24,11 +24,14 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
+from headlong.bench.measure import commit
 from headlong.engines.base import Engine
 
 MOST, RUNS, K, QUERIES, CALIBRATION, CHANGED = 1 << 20, 10_000_000, 10, 64, 4096, 0.01
 SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 WAYS: dict[str, dict[str, Any]] = {"blocks": {"blocks": True}, "plain": {"blocks": False}}
+ALONE = "without vectors"
+"""What ``compile`` makes of the layer alone."""
 
 
 def make_characters(folder: Path) -> None:
@@ -127,7 +130,8 @@ def off(layer: hl.Layer, hidden: Any, lse: Any) -> float:
 
 
 def compiled(layer: hl.Layer, calibration: Any, way: str) -> Engine:
-    engine = hl.compile(layer, "cascade", eps=math.inf, calibration=calibration, **WAYS[way])
+    how: dict[str, Any] = {} if way == ALONE else {"calibration": calibration, **WAYS[way]}
+    engine = hl.compile(layer, "cascade", eps=math.inf, **how)
     assert isinstance(engine, Engine)
     return engine
 
@@ -155,7 +159,7 @@ def counted(folder: Path, vocab: int, way: str) -> dict[str, Any]:
         engine = compiled(layer, calibration, way)
     built = time.process_time() - start
     found: dict[str, Any] = {"classes": vocab, "way": way, "build CPU s": built, "build peak": peak.most}
-    found["kept"] = kept_bytes(engine)
+    found |= {"kept": kept_bytes(engine), "commit": commit()}
     found |= of_each(engine, queries)
     found["log-probabilities within 0.01"] = of_each(engine, queries, 0.01)
     found["off"] = off(layer, queries, engine.lse(queries, eps=0.01).lse)
@@ -213,12 +217,14 @@ def main() -> None:
         if what == "time":
             run["timed"] = [row for row in run["timed"] if row["classes"] != vocab] + [timed(folder, vocab)]
             continue
-        for way in WAYS:
+        for way in (*WAYS, ALONE):
+            if any((old["classes"], old["way"]) == (vocab, way) for old in run["counted"]):
+                continue  # it goes on where it ended
             command = [sys.executable, __file__, "one", str(folder), str(vocab), way]
             row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            run["counted"] = [old for old in run["counted"] if (old["classes"], old["way"]) != (vocab, way)] + [row]
+            run["counted"].append(row)
             sys.stdout.write(f"{row}\n")
-            out.write_text(json.dumps(run, indent=1) + "\n")  # so that a run which was stopped goes on where it ended
+            out.write_text(json.dumps(run, indent=1) + "\n")
     out.write_text(json.dumps(run, indent=1) + "\n")
 
 

@@ -40,10 +40,12 @@ def counted(name: str) -> str:
         blocks, plain = found[classes, "blocks"], found[classes, "plain"]
         kept = f"{blocks['kept'] / 1e6:,.0f} ({blocks['build peak'] / blocks['kept']:.2f} times)"
         of_floats = blocks["bytes"] / (4 * WIDTH * classes)
-        read = (f"{blocks['bytes'] / 1e3:,.0f}", f"{plain['bytes'] / 1e3:,.0f}", f"{of_floats:.2%}")
+        alone = found.get((classes, "without vectors"))
+        without = "–" if alone is None else f"{alone['bytes'] / 1e3:,.0f}"
+        read = (f"{blocks['bytes'] / 1e3:,.0f}", without, f"{plain['bytes'] / 1e3:,.0f}", f"{of_floats:.2%}")
         rows.append((f"{classes:,}", *read, kept, f"{blocks['build CPU s']:.1f}", f"{blocks['changed']['bytes'] / 1e3:,.0f}"))
     columns = (
-        "classes", "blocks, kB", "every class, kB", "of float32", "kept, MB (peak of building)", "build, CPU s",
+        "classes", "blocks, kB", "blocks without vectors, kB", "every class, kB", "of float32", "kept, MB (peak of building)", "build, CPU s",
         "1 % changed, kB",
     )  # fmt: skip
     return markdown(ReportTable("", columns, tuple(rows)))
