@@ -12,6 +12,7 @@ namespace {
 
 #define LANES 8
 #define ROWS 4
+#define FUSED(a, b, c) _mm256_fmadd_ps(a, b, c)
 
 #include "kernels/common/load_lanes.inl"
 

@@ -12,6 +12,7 @@ namespace {
 
 #define LANES 16
 #define ROWS 8
+#define FUSED(a, b, c) _mm512_fmadd_ps(a, b, c)
 
 #include "kernels/common/load_lanes.inl"
 

@@ -46,42 +46,54 @@ inline F some(const float* p, int64_t there) {
     return get(all);
 }
 
-template <typename V, typename S>
-inline S sum_of(V v, S start) {
-    for (size_t i = 0; i < sizeof(V) / sizeof(S); ++i) start += v[i];
-    return start;
-}
+// Sums run in 16 lanes whatever a vector has, here and in native/planes.py: number j goes to lane j mod 16, and then the upper half
+// of the lanes to the lower one, until one is left. No product is fused with a sum, so that all levels and NumPy write the same.
+constexpr int kVectors = kSumLanes / LANES;
+
+template <typename S>
+struct Lanes {
+    template <typename V>
+    explicit Lanes(const V* sums) {
+        for (size_t i = 0; i < kSumLanes * sizeof(S) / sizeof(V); ++i) std::memcpy(lane + i * sizeof(V) / sizeof(S), &sums[i], sizeof(V));
+    }
+    S sum() { return folded(lane); }
+    S lane[kSumLanes];
+};
 
 template <Kind K>
 void narrow_kind(const char* row, const double* centre, const double* mean, int64_t dim, float* out, double* base, double* square) {
     constexpr int64_t kItem = item_bytes(K);
-    D inner[2] = {}, squares[2] = {};
+    D inner[2 * kVectors] = {}, squares[2 * kVectors] = {};
     int64_t j = 0;
-    for (; j + LANES <= dim; j += LANES) {
-        const F whole = load<K>(row + j * kItem);
-        H half[2];
-        std::memcpy(half, &whole, sizeof half);
+    for (; j + kSumLanes <= dim; j += kSumLanes) {
+#pragma GCC unroll 8
+        for (int s = 0; s < 2 * kVectors; s += 2) {
+            const int64_t at = j + s * LANES / 2;
+            const F whole = load<K>(row + at * kItem);
+            H half[2];
+            std::memcpy(half, &whole, sizeof half);
 #pragma GCC unroll 2
-        for (int s = 0; s < 2; ++s) {
-            D c, m;
-            std::memcpy(&c, centre + j + s * LANES / 2, sizeof c);
-            std::memcpy(&m, mean + j + s * LANES / 2, sizeof m);
-            const D v = __builtin_convertvector(half[s], D) - c;
-            half[s] = __builtin_convertvector(v, H);
-            inner[s] += v * m;
-            squares[s] += v * v;
+            for (int h = 0; h < 2; ++h) {
+                D c, m;
+                std::memcpy(&c, centre + at + h * LANES / 2, sizeof c);
+                std::memcpy(&m, mean + at + h * LANES / 2, sizeof m);
+                const D v = __builtin_convertvector(half[h], D) - c;
+                half[h] = __builtin_convertvector(v, H);
+                inner[s + h] += v * m;
+                squares[s + h] += v * v;
+            }
+            std::memcpy(out + at, half, sizeof half);
         }
-        std::memcpy(out + j, half, sizeof half);
     }
-    double a = sum_of(inner[1], sum_of(inner[0], 0.0)), b = sum_of(squares[1], sum_of(squares[0], 0.0));
-    for (; j < dim; ++j) {
-        const double v = static_cast<double>(one_float(row, K, j)) - centre[j];
-        out[j] = static_cast<float>(v);
-        a += v * mean[j];
-        b += v * v;
+    Lanes<double> a(inner), b(squares);
+    for (int64_t i = 0; j + i < dim; ++i) {
+        const double v = static_cast<double>(one_float(row, K, j + i)) - centre[j + i];
+        out[j + i] = static_cast<float>(v);
+        a.lane[i] += v * mean[j + i];
+        b.lane[i] += v * v;
     }
-    *base = a;
-    *square = b;
+    *base = a.sum();
+    *square = b.sum();
 }
 
 void narrow(const void* row, Kind kind, const double* centre, const double* mean, int64_t dim, float* out, double* base,
@@ -188,14 +200,17 @@ bool within(const float* values, int64_t n, float limit) {
 }
 
 float square(const float* values, int64_t n) {
-    F sum = F{};
+    F sums[kVectors] = {};
     int64_t j = 0;
-    for (; j + LANES <= n; j += LANES) {
-        const F v = get(values + j);
-        sum += v * v;
-    }
-    const F v = some(values + j, n - j);
-    return sum_of(sum + v * v, 0.f);
+    for (; j + kSumLanes <= n; j += kSumLanes)
+#pragma GCC unroll 4
+        for (int s = 0; s < kVectors; ++s) {
+            const F v = get(values + j + s * LANES);
+            sums[s] += v * v;
+        }
+    Lanes<float> all(sums);
+    for (int64_t i = 0; j + i < n; ++i) all.lane[i] += values[j + i] * values[j + i];
+    return all.sum();
 }
 
 float largest_size(const float* values, int64_t n) {
@@ -211,10 +226,9 @@ float largest_size(const float* values, int64_t n) {
 
 // The integers of the codes go to `whole`, their bytes to `codes`; returns sum whole^2, and sum value * whole in `inner`.
 // Eight bits: u = rint(value / step) + 128, whole = u - 128. Fewer: u = floor(value / step) + half, whole = 2 u + 1 - 2 half.
-// A bound between product and sum keeps compilers from fusing them: codes are those of previews/encode.py, bit for bit.
 float quantise(const float* values, int64_t n, int bits, float inverse, float* whole, uint8_t* codes, float* inner) {
     const float half = static_cast<float>(1 << (bits - 1)), top = bits == 8 ? 127.f : 2 * half - 0.5f;
-    F squares = F{}, products = F{};
+    F squares[kVectors] = {}, products[kVectors] = {};
     const auto take = [&](F v, B* bytes) {
         F w;
         if (bits == 8) {
@@ -230,23 +244,29 @@ float quantise(const float* values, int64_t n, int bits, float inverse, float* w
     };
     int64_t j = 0;
     B bytes;
-    for (; j + LANES <= n; j += LANES) {
-        const F v = get(values + j), w = take(v, &bytes);
-        std::memcpy(codes + j, &bytes, sizeof bytes);
-        put(whole + j, w);
-        squares += w * w;
-        products += v * w;
+    for (; j + kSumLanes <= n; j += kSumLanes)
+#pragma GCC unroll 4
+        for (int s = 0; s < kVectors; ++s) {
+            const int64_t at = j + s * LANES;
+            const F v = get(values + at), w = take(v, &bytes);
+            std::memcpy(codes + at, &bytes, sizeof bytes);
+            put(whole + at, w);
+            squares[s] += w * w;
+            products[s] += v * w;
+        }
+    Lanes<float> sum(squares), dot(products);
+    for (int64_t at = j; at < n; at += LANES) {
+        const int64_t there = n - at < LANES ? n - at : LANES;
+        const F v = some(values + at, there), w = take(v, &bytes);
+        std::memcpy(codes + at, &bytes, there);
+        std::memcpy(whole + at, &w, there * sizeof(float));
+        for (int i = 0; i < there; ++i) {
+            sum.lane[at - j + i] += w[i] * w[i];
+            dot.lane[at - j + i] += v[i] * w[i];
+        }
     }
-    const F v = some(values + j, n - j), w = take(v, &bytes);
-    std::memcpy(codes + j, &bytes, n - j);
-    float sum = sum_of(squares, 0.f), dot = sum_of(products, 0.f);
-    for (int64_t i = 0; i < n - j; ++i) {
-        whole[j + i] = w[static_cast<int>(i)];
-        sum += whole[j + i] * whole[j + i];
-        dot += values[j + i] * whole[j + i];
-    }
-    *inner = dot;
-    return sum;
+    *inner = dot.sum();
+    return sum.sum();
 }
 
 void plane(float* values, int64_t n, int bits, Step step, float before, float* work, uint8_t* codes, float* scale, float* size) {

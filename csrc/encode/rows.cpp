@@ -20,6 +20,13 @@ float above(double x) {
     return static_cast<double>(f) < x ? std::nextafterf(f, __builtin_inff()) : f;
 }
 
+template <typename Take>
+double lane_sum(int64_t n, const Take& take) {
+    double lane[kSumLanes] = {};
+    for (int64_t j = 0; j < n; ++j) lane[j % kSumLanes] += take(j);
+    return folded(lane);
+}
+
 int64_t widened(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Panels of three vectors of columns, row after row, as `rotate` reads them; of the first `wanted` columns.
@@ -190,11 +197,8 @@ class Encoder {
 
     // Scales the codes c by ‖w‖^2 / <c, w>: what is left is then orthogonal to the row. Returns that factor.
     double unbias(float* scale, int64_t id, float* left, const float* whole, int64_t n, int64_t from, int64_t to) const {
-        double inner = 0, square = 0;
-        for (int64_t j = 0; j < n; ++j) {
-            inner += static_cast<double>(whole[j] - left[j]) * whole[j];
-            square += static_cast<double>(whole[j]) * whole[j];
-        }
+        const double inner = lane_sum(n, [&](int64_t j) { return static_cast<double>(whole[j] - left[j]) * whole[j]; });
+        const double square = lane_sum(n, [&](int64_t j) { return static_cast<double>(whole[j]) * whole[j]; });
         const float factor = inner > 0.2 * square ? static_cast<float>(square / inner) : 1.f;
         for (int64_t p = from; p < to; ++p) scale[padded_ * p + id] *= factor;
         for (int64_t j = 0; j < n; ++j) left[j] = whole[j] - (whole[j] - left[j]) * factor;
@@ -204,10 +208,7 @@ class Encoder {
     // ‖values‖, in float32 but where squares would underflow, and what rounding takes of it.
     double left_of(const float* values, int64_t n) const {
         double sum = kernels_.square(values, n);
-        if (sum < 1e-20) {
-            sum = 0;
-            for (int64_t j = 0; j < n; ++j) sum += static_cast<double>(values[j]) * values[j];
-        }
+        if (sum < 1e-20) sum = lane_sum(n, [&](int64_t j) { return static_cast<double>(values[j]) * values[j]; });
         return std::sqrt(sum) * (1 + static_cast<double>(n + 8) * 0x1p-24);
     }
 

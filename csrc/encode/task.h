@@ -87,6 +87,15 @@ const EncodeKernels* encoder_for(const char* isa);
 
 void encode(const EncodeTask& task, int threads, const char* isa);
 
+constexpr int kSumLanes = 16;  // sums of one row: see encode/kernels.inl
+
+template <typename S>
+inline S folded(S* lane) {
+    for (int i = 0; i < 8; ++i) lane[i] += lane[i + 8];
+    for (int i = 0; i < 4; ++i) lane[i] += lane[i + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
 // Bytes of n codes in a row: whole words below 8 bits.
 inline int64_t plane_bytes(int64_t n, int bits) { return bits == 8 ? n : (n * bits + 31) / 32 * 4; }
 

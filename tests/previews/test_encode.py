@@ -10,6 +10,7 @@ from adversarial import DTYPES
 from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.native.planes import Plane
 from headlong.plan import deinterleave, padded, row_bytes, unpack
 from headlong.previews.encode import Encoded, Group, Groups, encode, encode_all, part_of
 from headlong.previews.few_bits import DEEPER, Planes, groups_of, lost_by
@@ -28,6 +29,10 @@ GROUPS = {
     300: (((0, 32, (EIGHT,)), (32, 300, ((4, "gaussian"),))), ((32, 300, ((4, "gaussian"),)),)),
 }  # fmt: skip
 """By the number of coordinates: all kinds of planes, and groups that end anywhere."""
+
+
+PLANES: list[tuple[Plane, ...]] = [(EIGHT,), (EIGHT, EIGHT)]
+PLANES += [((bits, "gaussian"),) for bits in (1, 2, 4)] + [((bits, "upper"), (bits, "lower")) for bits in (1, 2, 4)]
 
 
 def layer_of(dim: int, dtype: str = "float32") -> Layer:
@@ -96,7 +101,7 @@ def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, le
 @pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("dim", GROUPS)
 def test_native_codes_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, level: str, dim: int) -> None:
-    """But for sums in another order, which move a scale by a rounding and a code where it lies between two."""
+    """But for the rotation, whose products BLAS adds up in another order: that moves a code where it lies between two."""
     layer, groups = layer_of(dim), groups_for(dim)
     basis = basis_for(layer)
     made = []
@@ -146,24 +151,48 @@ def test_six_bits_of_what_four_leave_are_closer_than_eight_of_the_whole() -> Non
     assert lost["ten"] < lost["eight"] < 0.009
 
 
+def unturned(layer: Layer) -> Basis:
+    """The layer's own coordinates about a centre: no product is rounded, so that all levels get the same rotated rows."""
+    rng = np.random.default_rng(2)
+    own = np.eye(layer.dim)
+    return Basis(rng.standard_normal(layer.dim) / 8, rng.standard_normal(layer.dim), own.astype(np.float32), own, 0.0, 1.0)
+
+
 @pytest.mark.parametrize("level", native.levels()[1:])
-@pytest.mark.parametrize("plane", [EIGHT, (4, "upper"), (2, "upper"), (1, "upper")])
-def test_codes_are_those_of_numpy_bit_for_bit(monkeypatch: pytest.MonkeyPatch, level: str, plane: tuple[int, str]) -> None:
-    """Where no sum is rounded: in the layer's own basis. Halves between two codes are among the values."""
+@pytest.mark.parametrize("unbiased", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", GROUPS)
+def test_native_encoders_write_what_numpy_does_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int, unbiased: bool
+) -> None:
+    """Every field, given the same rotated rows."""
+    layer, groups = layer_of(dim, dtype), groups_for(dim)
+    made = []
+    for isa in (level, native.REFERENCE):
+        monkeypatch.setenv("HEADLONG_ISA", isa)
+        made.append(encode(layer, unturned(layer), groups, 1, unbiased))
+    assert len(np.unique(made[0].codes)) > min(dim, 40) and made[0].scale.any()
+    for name, ours, reference in zip(Encoded._fields, *made, strict=True):
+        np.testing.assert_array_equal(ours, reference, err_msg=name)
+
+
+@pytest.mark.parametrize("level", native.levels()[1:])
+@pytest.mark.parametrize("planes", PLANES)
+def test_halves_and_tiny_rows_are_coded_alike(monkeypatch: pytest.MonkeyPatch, level: str, planes: tuple[Plane, ...]) -> None:
+    """Halves between two codes, rows whose squares underflow, and rows without a step."""
     dim = 67
     rng = np.random.default_rng(3)
     weight = rng.standard_normal((130, dim)).astype(np.float32)
     weight[:40] = rng.integers(-254, 255, (40, dim)) / 2  # eight bits: steps of one, and halves of them
     weight[:40, 5] = 127.0
-    own, zeros = np.eye(dim), np.zeros(dim)
-    basis = Basis(zeros, zeros, own.astype(np.float32), own, 0.0, 1.0)
-    groups = Groups((Group(0, dim, (plane,)),), ())
+    weight[40:60] *= 10.0 ** -np.arange(6, 46, 2)[:, None]
+    basis = unturned(Layer(weight))._replace(centre=np.zeros(dim))
     made = []
     for isa in (level, native.REFERENCE):
         monkeypatch.setenv("HEADLONG_ISA", isa)
-        made.append(encode(Layer(weight), basis, groups))
-    for name in ("codes", "scale"):  # what they leave is a fused difference
-        np.testing.assert_array_equal(getattr(made[0], name), getattr(made[1], name), err_msg=name)
+        made.append(encode(Layer(weight), basis, Groups((Group(0, dim, planes),), ())))
+    for name, ours, reference in zip(Encoded._fields, *made, strict=True):
+        np.testing.assert_array_equal(ours, reference, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -23,7 +23,7 @@ from headlong import native
 from headlong.arrays import large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
-from headlong.native.planes import Plane, largest_of, left_of, take_plane
+from headlong.native.planes import Plane, lane_sums, largest_of, left_of, take_plane
 from headlong.plan import CLASS_BLOCK, interleave, padded, row_bytes
 from headlong.previews.int8 import LARGEST_BASE, MOST_NORM
 from headlong.previews.joint_error import AT_ONCE
@@ -106,13 +106,13 @@ def encode_all(
     """The codes of every view, in one pass: rows are rotated once. Only the coordinates that a view has groups of are."""
     found = [_places(layer, groups) for groups in views]
     units = [_units(layer, basis, groups) for groups in views]
+    columns = max(group.stop for groups in views for group in groups.coarse)
     if native.isa() == native.REFERENCE:
         for groups, sizes, to in zip(views, units, found, strict=True):
-            reference = _Reference(layer, basis, groups, sizes, unbiased, to)
+            reference = _Reference(layer, basis, groups, sizes, columns, unbiased, to)
             for part in parts(layer.weight, AT_ONCE):
                 reference.take(part)
         return found
-    columns = max(group.stop for groups in views for group in groups.coarse)
     asked = []
     for groups, sizes, to in zip(views, units, found, strict=True):
         coarse = [(*group[:2], unit, group.planes) for group, unit in zip(groups.coarse, sizes, strict=True)]
@@ -163,11 +163,22 @@ def _units(layer: Layer, basis: Basis, groups: Groups) -> list[float]:
     return [unit * float(np.linalg.norm(basis.back[:, group.start : group.stop])) for group in groups.coarse]
 
 
+def _squares(sizes: list[Doubles], count: int) -> Doubles:
+    """The sum of their squares, one after the other."""
+    total = np.zeros(count)
+    for size in sizes:
+        total += size * size
+    return total
+
+
 class _Reference:
     """The encoder in NumPy, some blocks of rows at a time."""
 
-    def __init__(self, layer: Layer, basis: Basis, groups: Groups, units: list[float], unbiased: bool, to: Encoded) -> None:
-        self.layer, self.basis, self.groups, self.units, self.unbiased, self.to = layer, basis, groups, units, unbiased, to
+    def __init__(
+        self, layer: Layer, basis: Basis, groups: Groups, units: list[float], columns: int, unbiased: bool, to: Encoded
+    ) -> None:
+        self.layer, self.basis, self.groups, self.units, self.columns = layer, basis, groups, units, columns
+        self.unbiased, self.to = unbiased, to
         self.forth = np.ascontiguousarray(basis.back, np.float32)
 
     def take(self, part: slice) -> None:
@@ -175,12 +186,13 @@ class _Reference:
         layer, to = self.layer, self.to
         rows = layer.weight[part] - self.basis.centre
         left = self._rotated(rows)
-        base = rows @ self.basis.mean
+        base = lane_sums(rows * self.basis.mean)
         if layer.bias is not None:
-            base += layer.bias[part]
-        length = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * (1 + 1e-12)
+            base = base + layer.bias[part]
+        length = np.sqrt(lane_sums(rows * rows)) * (1 + 1e-12)
         with np.errstate(invalid="ignore"):
-            uncoded = ~((largest_of(left) <= MOST_NORM / layer.dim) & (length <= MOST_NORM) & (np.abs(base) <= LARGEST_BASE))
+            within = largest_of(left[:, : self.columns]) <= MOST_NORM / layer.dim
+            uncoded = ~(within & (length <= MOST_NORM) & (np.abs(base) <= LARGEST_BASE))
         left[uncoded], base[uncoded], length[uncoded] = 0.0, 0.0, 0.0
         to.uncoded[part], to.base[part], to.length[part] = uncoded, base, native.round_up(length)
         sizes = self._coarse(part, left, length)
@@ -190,11 +202,12 @@ class _Reference:
             here = left[:, self.groups.coarse[g].start : self.groups.coarse[g].stop]
             lost = to.lost[g, part].astype(np.float64) if cover < 0 else left_of(here) + 2.0**-21 * more[cover]
             to.rest_lost[g, part] = native.round_up(lost + to.rounded[g, part])
-        square = np.sum([size**2 for size in sizes], axis=0)
+        square = _squares(sizes, len(left))
         to.size[part] = native.round_up(np.sqrt(square) * (1 + 1e-12))
         for f, size in enumerate(more):
-            covered = np.sqrt(np.sum([sizes[g] ** 2 for g, cover in enumerate(covers) if cover == f], axis=0))
-            square = square + (covered + size) ** 2 - covered**2
+            covered = _squares([sizes[g] for g, cover in enumerate(covers) if cover == f], len(left))
+            both = np.sqrt(covered) + size
+            square += both * both - covered
         to.rest_size[part] = native.round_up(np.sqrt(np.maximum(square, 0)) * (1 + 1e-12))
 
     def _coarse(self, part: slice, rotated: Floats, length: Doubles) -> list[Doubles]:
@@ -247,8 +260,7 @@ class _Reference:
     def _unbiased(whole: Floats, left: Floats, scales: list[Floats]) -> Doubles:
         """Scales the codes c by ``‖w‖^2 / <c, w>``: what is left is then orthogonal to the row. Returns that factor."""
         codes = whole - left
-        inner = np.einsum("ij,ij->i", codes, whole, dtype=np.float64)
-        square = np.einsum("ij,ij->i", whole, whole, dtype=np.float64)
+        inner, square = (lane_sums(part.astype(np.float64) * whole) for part in (codes, whole))
         factor = np.divide(square, inner, out=np.ones_like(inner), where=inner > 0.2 * square).astype(np.float32)
         for scale in scales:
             scale *= factor
