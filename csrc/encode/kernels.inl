@@ -6,6 +6,8 @@ typedef float H __attribute__((vector_size(LANES * 2)));   // half of F, and as 
 typedef double D __attribute__((vector_size(LANES * 4)));
 typedef uint8_t B __attribute__((vector_size(LANES)));
 
+#include "kernels/int8_step.inl"
+
 constexpr float kFitted[] = {0, 2.0f, 0.9957f, 0, 0.3352f};  // the best uniform steps for a Gaussian (Max 1960)
 
 inline F get(const float* p) {
@@ -225,15 +227,14 @@ float largest_size(const float* values, int64_t n) {
 }
 
 // The integers of the codes go to `whole`, their bytes to `codes`; returns sum whole^2, and sum value * whole in `inner`.
-// Eight bits: u = rint(value / step) + 128, whole = u - 128. Fewer: u = floor(value / step) + half, whole = 2 u + 1 - 2 half.
+// Eight bits: u = int8_codes(value / step) + 128, whole = u - 128. Fewer: u = floor(value / step) + half, whole = 2 u + 1 - 2 half.
 float quantise(const float* values, int64_t n, int bits, float inverse, float* whole, uint8_t* codes, float* inner) {
-    const float half = static_cast<float>(1 << (bits - 1)), top = bits == 8 ? 127.f : 2 * half - 0.5f;
+    const float half = static_cast<float>(1 << (bits - 1)), top = 2 * half - 0.5f;
     F squares[kVectors] = {}, products[kVectors] = {};
     const auto take = [&](F v, B* bytes) {
         F w;
         if (bits == 8) {
-            w = vmin(vmax(v * inverse, splat(-top)), splat(top));
-            w = (w + 12582912.f) - 12582912.f;  // to the nearest integer
+            w = int8_codes<float>(v * inverse);
             *bytes = bytes_of(__builtin_convertvector(w, I) + 128);
         } else {
             const I u = __builtin_convertvector(vmin(vmax(v * inverse, splat(-half)) + half, splat(top)), I);
@@ -275,8 +276,7 @@ void plane(float* values, int64_t n, int bits, Step step, float before, float* w
         const float spread = std::sqrt(square(values, n) / static_cast<float>(n));
         if (spread > 1e-30f && spread < 1e30f) inverse = 1 / (kFitted[bits] * spread);
     } else if (step == Step::absmax) {
-        unit = largest_size(values, n) / 127.f;
-        if (!(unit >= 1.1754944e-38f)) unit = 0;  // a subnormal step would lose its relative precision
+        unit = int8_step(largest_size(values, n));
         inverse = unit > 0 ? 1 / unit : 0;
     } else {
         unit = (step == Step::upper ? largest_size(values, n) : before) / static_cast<float>(1 << bits);

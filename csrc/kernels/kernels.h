@@ -245,7 +245,7 @@ struct Kernels {
     // largest is returned.
     float (*gumbel_keys)(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta, float* upper);
 
-    // Symmetric absmax int8: code[j] = round(row[j] / scale) in [-127, 127], written as code + 128;
+    // Symmetric absmax int8: code[j] = int8_codes(row[j] / scale) of int8_step.inl, written as code + 128;
     // error = ‖row - scale * code‖, peak its largest entry, size = ‖scale * code‖, all rounded up. Row must be finite.
     void (*encode_row)(const void* row, Kind kind, int64_t dim, uint8_t* code, float* scale, float* error, float* peak,
                        float* size);

@@ -20,6 +20,7 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
 from headlong.links import Table
 from headlong.native import instruction_level
+from headlong.native.planes import eight_bits
 from headlong.plan import deinterleave
 
 
@@ -116,6 +117,31 @@ finite = hnp.arrays(
     st.tuples(st.integers(1, 70), st.integers(1, 9)),
     elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
 )
+
+
+@given(finite)
+def test_no_code_of_a_rounded_up_step_is_cut(weight: np.ndarray) -> None:
+    most = np.abs(weight).max(axis=1)
+    step = native.rows.int8_step(most).astype(np.float64)
+    coded = step > 0
+    assert (most.astype(np.float64) <= 127 * step)[coded].all() and (most[~coded] <= 128 * np.finfo(np.float32).tiny).all()
+    below = np.nextafter(step[coded].astype(np.float32), np.float32(0)).astype(np.float64)
+    assert (127 * below < most[coded]).all(), "and it is the least such step"
+
+
+def test_both_encoders_have_one_step_and_one_rounding(isa: str) -> None:
+    """Rows as they are, in float64, and planes of rotated rows, in float32: halves, in values that neither rounds."""
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-254, 255, (64, 40)).astype(np.float32) / 2
+    weight[:, 0] = 127.0
+    weight *= 2.0 ** rng.integers(-60, 60, (64, 1)).astype(np.float32)
+    rows, (planes, scale) = native.encode_int8(weight), eight_bits(weight)
+    codes = deinterleave(rows.codes, 64)[:, :40]
+    np.testing.assert_array_equal(codes, planes)
+    np.testing.assert_array_equal(rows.scale[:64], scale)
+    np.testing.assert_array_equal(codes.astype(np.int16) - 128, np.rint(weight / scale[:, None]))
+    odd = rng.standard_normal((64, 40)).astype(np.float32)
+    np.testing.assert_array_equal(native.encode_int8(odd).scale[:64], eight_bits(odd)[1])
 
 
 @given(finite)

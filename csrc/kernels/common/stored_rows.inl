@@ -1,5 +1,7 @@
 // Rows as they are stored: their codes, norms and reads.
 
+#include "kernels/int8_step.inl"
+
 // Inline, as the two below: a translation unit that has an instruction for it brings its own.
 inline void dot_codes_of(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits,
                          const int8_t* high, const int8_t* low, int32_t* dots) {
@@ -70,27 +72,22 @@ float row_norm_of(const void* row, Kind kind, int64_t dim) {
     return sum < __builtin_inf() ? round_up(std::sqrt(sum) * (1 + 1e-12)) : __builtin_nanf("");
 }
 
-// The whole vectors of a row: what the loops of encode_row_of do with the entries behind them, with sums in lanes. Codes are cut to
-// their ends before halves are added, so that no compiler fuses that with the product: codes are the same at every level. Returns
-// how many entries that were.
+// The whole vectors of a row: what the loops of encode_row_of do with the entries behind them, with sums in lanes. Returns how many
+// entries that were.
 template <Kind K>
 int64_t encode_lanes(const void* row, int64_t dim, double step, double inverse, uint8_t* code, double* off, double* worst, double* sum) {
     typedef int32_t W __attribute__((vector_size(LANES * 2)));
     typedef uint8_t B __attribute__((vector_size(LANES / 2)));
-    const D top = D{} + 127.0, half = D{} + 0.5;
     const L sign = L{} + INT64_MIN;
     D offs = {}, most = {}, sums = {};
     int64_t j = 0;
     for (; j + kHalf <= dim; j += kHalf) {
         const D v = widened<K>(row, j);
-        D c = v * inverse;
-        c = c < -top ? -top : c;
-        c = c > top ? top : c;
-        c += reinterpret_cast<D>(reinterpret_cast<L>(half) | (reinterpret_cast<L>(c) & sign));
+        const D c = int8_codes<double>(v * inverse);
         const W whole = __builtin_convertvector(c, W);
         const B bytes = __builtin_convertvector(whole + 128, B);
         std::memcpy(code + j, &bytes, sizeof bytes);
-        const D back = __builtin_convertvector(whole, D) * step;
+        const D back = c * step;
         D gap = v - back;
         offs += gap * gap;
         gap = reinterpret_cast<D>(reinterpret_cast<L>(gap) & ~sign);
@@ -130,15 +127,11 @@ void encode_kind(const void* row, int64_t dim, uint8_t* code, float* scale, floa
         v = v < 0 ? -v : v;
         most = v > most ? v : most;
     }
-    float step = most / 127.f;
-    if (step * 127.f < most) step = std::nextafterf(step, kInfinity);
-    bool usable = step >= 1.1754944e-38f;  // a subnormal step would lose its relative precision: code zeros instead
-    double inverse = usable ? 1.0 / step : 0.0, off = 0, worst = 0, sum = 0;
+    const float step = int8_step(most);
+    double inverse = step > 0 ? 1.0 / step : 0.0, off = 0, worst = 0, sum = 0;
     for (int64_t j = encode_lanes<K>(row, dim, step, inverse, code, &off, &worst, &sum); j < dim; ++j) {
         double v = one_float(row, K, j);
-        double c = v * inverse;
-        c = c > 127 ? 127 : c < -127 ? -127 : c;
-        c = static_cast<double>(static_cast<int>(c + (c < 0 ? -0.5 : 0.5)));
+        double c = int8_codes<double>(v * inverse);
         code[j] = static_cast<uint8_t>(static_cast<int>(c) + 128);
         double back = c * step;
         double gap = v < back ? back - v : v - back;
@@ -146,8 +139,7 @@ void encode_kind(const void* row, int64_t dim, uint8_t* code, float* scale, floa
         worst = gap > worst ? gap : worst;
         sum += back * back;
     }
-    *scale = usable ? step : 0.f;
-    if (!usable) sum = 0;
+    *scale = step;
     *peak = round_up(worst);
     *error = round_up(std::sqrt(off) * (1 + 1e-12));
     *size = round_up(std::sqrt(sum) * (1 + 1e-12));

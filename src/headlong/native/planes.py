@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
+from headlong.native.rows import int8_codes, int8_step
 from headlong.native.types import Doubles, Floats
 from headlong.plan import pack
 
@@ -34,10 +35,9 @@ def take_plane(left: Floats, plane: Plane, before: Floats) -> tuple[NDArray[np.u
 
 
 def eight_bits(values: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """``u`` of ``scale * (u - 128)``: the nearest step, halves to even, as native code has it bit for bit."""
-    scale = np.asarray(largest_of(values) / np.float32(127), np.float32)
-    scale = np.where(scale >= np.finfo(np.float32).tiny, scale, np.float32(0))  # a subnormal step would lose its precision
-    codes = np.rint(np.clip(values * _inverse(scale)[:, None], -127, 127)) + 128
+    """``u`` of ``scale * (u - 128)``, in float32."""
+    scale = int8_step(largest_of(values))
+    codes = int8_codes(values * _inverse(scale)[:, None]) + 128
     return codes.astype(np.uint8), scale
 
 

@@ -45,7 +45,7 @@ def row_norms(weight: Array, thread_count: int = 1) -> Floats:
 
 
 def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
-    """Symmetric absmax int8: ``code = round(w / scale)``, ``scale = max|w| / 127``."""
+    """Symmetric absmax int8: ``code = int8_codes(w / scale)``, ``scale = int8_step(max|w|)``."""
     if isa() == REFERENCE:
         return encode_rows(weight)
     codes = _place(weight)
@@ -90,10 +90,9 @@ def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     scale, error, peak, size = (np.zeros(count, np.float32) for _ in range(4))
     for part, rows in _pieces(weight):
         values = rows if centre is None else rows - centre
-        step = _steps(values)
+        step = int8_step(round_up(np.abs(values).max(axis=1)))
         wide = step.astype(np.float64)[:, None]
-        whole = values * np.divide(1.0, wide, out=np.zeros_like(wide), where=wide > 0)
-        whole = np.clip(np.trunc(whole + np.copysign(0.5, whole)), -127, 127)
+        whole = int8_codes(values * np.divide(1.0, wide, out=np.zeros_like(wide), where=wide > 0))
         back = whole * wide
         codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = interleave((whole + 128).astype(np.uint8))
         gap = np.abs(values - back)
@@ -103,13 +102,16 @@ def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     return Codes(codes, scale, error, peak, size)
 
 
-def _steps(values: Doubles) -> Floats:
-    """``max|row| / 127``, rounded up; 0 (all codes zero) where a subnormal step would lose its relative precision."""
-    most = round_up(np.abs(values).max(axis=1))
-    step: Floats = most / np.float32(127)
-    with np.errstate(over="ignore"):
-        step = np.where(step * np.float32(127) < most, np.nextafter(step, np.float32(np.inf)), step)
+def int8_step(most: Floats) -> Floats:
+    """``max|row| / 127``, rounded up, so that no code is beyond 127; 0 (all codes zero) where a subnormal step would lose its
+    relative precision. :func:`int8_codes` and this are the rule of int8 codes, for rows as they are and for rotated ones."""
+    step = round_up(most.astype(np.float64) / 127)
     return np.where(step >= np.finfo(np.float32).tiny, step, np.float32(0))
+
+
+def int8_codes(steps: Array) -> Array:
+    """Numbers of steps to the nearest whole one up to 127, halves to even."""
+    return np.asarray(np.rint(np.clip(steps, -127, 127)))
 
 
 def round_up(values: Doubles) -> Floats:
