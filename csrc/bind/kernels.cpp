@@ -11,8 +11,10 @@
 #include <stdexcept>
 
 #include "bind/arguments.h"
+#include "bind/arrays.h"
 #include "bind/without_gil.h"
 #include "executor/executor.h"
+#include "executor/query_codes.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 
@@ -128,6 +130,26 @@ double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa
     });
 }
 
+// x as `planes` int8 planes make it, the second one where `fine`, and their step: what tests compare with other statements of the rule.
+nb::tuple int8_planes_of(Doubles x, int planes, bool fine) {
+    check(planes == 1 || planes == 2, "one plane or two");
+    const std::vector<double> values(x.data(), x.data() + x.size());
+    std::vector<double> made(values.size()), lost(values.size());
+    std::vector<int> whole(values.size());
+    Segment all{};
+    all.stop = static_cast<int64_t>(values.size()), all.bits = 8, all.fine = fine;
+    const auto write = [&](int64_t j, int8_t high, int8_t low) { whole[j] = planes == 2 ? 256 * high + low : high; };
+    const Coded coded = planes == 2 ? int8_planes<2>(values, all, lost, write) : int8_planes<1>(values, all, lost, write);
+    for (size_t j = 0; j < made.size(); ++j) made[j] = static_cast<double>(coded.step) * whole[j];
+    return nb::make_tuple(owned(std::move(made), {x.size()}), coded.step);
+}
+
+std::tuple<double, double> peaks_and_rest(Doubles x) {
+    double rest, peaks;
+    split_peaks(std::vector<double>(x.data(), x.data() + x.size()), 0, static_cast<int64_t>(x.size()), &rest, &peaks);
+    return {peaks, rest};
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
@@ -136,6 +158,8 @@ void bind_kernels(nb::module_& m) {
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("count"), nb::arg("ids"));
     m.def("code_product", &code_product, nb::arg("isa"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
+    m.def("int8_planes", &int8_planes_of, nb::arg("x"), nb::arg("planes"), nb::arg("fine"));
+    m.def("split_peaks", &peaks_and_rest, nb::arg("x"));
     m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
 }
 

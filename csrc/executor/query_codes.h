@@ -9,8 +9,7 @@
 
 namespace headlong {
 
-
-constexpr int kMostPeaks = 32;
+constexpr int kMostPeaks = 32;  // plan.MOST_PEAKS
 
 inline float up(double x) {
     float f = static_cast<float>(x);
@@ -41,26 +40,18 @@ inline double square_sum(const double* x, int64_t start, int64_t stop) {
 inline void split_peaks(const std::vector<double>& x, int64_t start, int64_t stop, double* rest, double* peaks) {
     const int64_t n = stop - start, most = std::min<int64_t>(kMostPeaks, (n + 3) / 4);
     std::vector<double> size(n);
-    double total = 0;
-    for (int64_t j = 0; j < n; ++j) {
-        size[j] = std::fabs(x[start + j]);
-        total += size[j] * size[j];
-    }
+    for (int64_t j = 0; j < n; ++j) size[j] = std::fabs(x[start + j]);
     std::partial_sort(size.begin(), size.begin() + most, size.end(), std::greater<double>());
+    double left[kMostPeaks + 1];  // the squares that m peaks leave, each a sum of squares: no difference of large numbers
+    left[most] = square_sum(size.data(), most, n);
+    for (int64_t m = most; m > 0; --m) left[m - 1] = left[m] + size[m - 1] * size[m - 1];
     const double weight = std::sqrt(static_cast<double>(n) / 3);
-    double square = total, sum = 0, least = kInf;
-    for (int64_t m = 0; m <= most; ++m) {
-        // The difference of squares is off by roundings of the total: add more than they can be.
-        double norm_left = m == n ? 0.0 : std::sqrt(std::max(0.0, square) + 1e-11 * total);
-        if (sum + weight * norm_left < least) {
-            least = sum + weight * norm_left;
-            *rest = norm_left;
-            *peaks = sum;
-        }
-        if (m < most) {
-            square -= size[m] * size[m];
-            sum += size[m];
-        }
+    double sum = 0, least = weight * std::sqrt(left[0]);
+    *rest = std::sqrt(left[0]), *peaks = 0;
+    for (int64_t m = 1; m <= most; ++m) {
+        sum += size[m - 1];
+        const double norm = std::sqrt(left[m]);
+        if (sum + weight * norm < least) least = sum + weight * norm, *rest = norm, *peaks = sum;
     }
 }
 

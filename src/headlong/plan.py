@@ -26,13 +26,12 @@ CLASS_BLOCK = 64
 """Classes of one interleaved block, and what every per-class array is padded to."""
 NEIGHBOURS = 16
 """Classes that are bounded together, and nodes under one node above: ``kNeighbours`` of ``csrc/blocks/looks.h``."""
-
 ESTIMATE_ROUNDING = 2.0**-20
 """An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""
 DENSE_SHARE = 0.25
 """Of the classes: a query that leaves more of them open is read densely, and a search over blocks given up."""
-PLANES = 32512.0
-"""Largest whole number of the two int8 planes in which a query is read, 256 * 127."""
+PLANES, MOST_PEAKS = 32512.0, 32
+"""Largest whole number of the two int8 planes in which a query is read, 256 * 127; how many peaks it may have (``Term``)."""
 TERM_KINDS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
 """What a :class:`Term` may be; native code and kernels number them in this order (``csrc/executor/plan.h``)."""
 
@@ -57,9 +56,10 @@ class Term(NamedTuple):
     ``"hidden"``     ‖hidden - mean‖, before the rotation
     ``"one"``        1
 
-    The peaks are the m largest |x_j| with the m that minimises ``peaks + sqrt(n / 3) * rest``, n = stop - start: a code
-    is off by at most half a step per coordinate and by about ``step * sqrt(n / 12)`` in norm, so a few huge
-    coordinates are cheaper counted one by one.
+    The peaks are the m largest |x_j|, m <= MOST_PEAKS and ceil(n / 4), n = stop - start, of least ``peaks + sqrt(n / 3) rest``:
+    a code is off by at most half a step per coordinate and by about ``step * sqrt(n / 12)`` in norm. Any choice is sound.
+    Triton tries none and all ``|x_j| > 2^(-i/2) max|x|``, i = 1 ... 8: at most 1.07 times the least where all of its peaks are
+    above ``max|x| / 16``, and ``1 + sqrt(n / 3) / 8`` times anywhere.
     """
 
     kind: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -55,27 +56,51 @@ def test_native_draws_come_from_that_nucleus(level: str, top_p: float, monkeypat
     assert set(ids.ravel().tolist()) == set(range(nucleus.nucleus_size(mass, top_p)))
 
 
+def module() -> Any:
+    return pytest.importorskip("headlong._native", reason="the native module is not built")
+
+
+@given(VECTORS, st.booleans())
+@example(np.array([32512.0, 0.5, 1.5, -2.5, 127.5]), True)  # steps of one, and halves of them
+@example(np.array([32512.0, 128.0, -128.0, 384.0, 0.5]), False)
+def test_two_planes_are_the_same_numbers(x: np.ndarray, fine: bool) -> None:
+    ours = query.two_planes(x, fine)
+    made, step = module().int8_planes(x, 2, fine)
+    np.testing.assert_array_equal(made, ours)
+    assert np.abs(ours).max() <= plan.PLANES * step
+    if fine:
+        torch = pytest.importorskip("torch")
+        from headlong.engines.device.query import two_planes
+
+        whole, steps = (part.numpy() for part in two_planes(torch, torch.from_numpy(x[None])))
+        assert steps[0] == step
+        np.testing.assert_array_equal(whole[0] * step, ours)
+
+
 @given(VECTORS)
-def test_two_planes_are_the_same_numbers(x: np.ndarray) -> None:
-    torch = pytest.importorskip("torch")
-    from headlong.engines.device.query import two_planes
-
-    whole, step = (part.numpy() for part in two_planes(torch, torch.from_numpy(x[None])))
-    ours = query.two_planes(x)
-    assert np.abs(whole).max() <= query.PLANES
-    for rounded in (ours, whole[0] * step[0]):
-        assert np.abs(x - rounded).max() <= float(step[0]) / 2 * (1 + 1e-6)
+def test_one_plane_keeps_seven_bits(x: np.ndarray) -> None:
+    made, step = module().int8_planes(x, 1, True)
+    assert np.abs(x).max() <= 127 * step <= np.abs(x).max() * (1 + 2.0**-22)
+    assert np.abs(x - made).max() <= step / 2 * (1 + 1e-15)
 
 
 @given(VECTORS)
+@example(np.repeat([1000.0, 1e-3], [40, 160]))  # forty peaks would be best; so many are not tried
+@example(np.repeat([1000.0, 1e-3], [20, 180]))
+@example(np.repeat([1000.0, 1e-3], [2, 5]))
 def test_peaks_are_split_alike(x: np.ndarray) -> None:
     torch = pytest.importorskip("torch")
     from headlong.engines.device.query import split_peaks
 
-    peaks, rest = (float(part[0]) for part in split_peaks(torch, torch.from_numpy(x[None])))
-    ours = query.split_peaks(x)
-    wide = math.sqrt(len(x) / 3)
-    np.testing.assert_allclose(peaks + wide * rest, ours[0] + wide * ours[1], rtol=1e-9)
+    ours, wide = query.split_peaks(x), math.sqrt(len(x) / 3)
+    sizes = np.sort(np.abs(x))[::-1]
+    most = min(plan.MOST_PEAKS, math.ceil(len(x) / 4))
+    allowed = [(math.fsum(sizes[:m]), math.sqrt(math.fsum(sizes[m:] ** 2))) for m in range(most + 1)]
+    least = min(peaks + wide * rest for peaks, rest in allowed)
+    others = [float(part[0]) for part in split_peaks(torch, torch.from_numpy(x[None]))]
+    for peaks, rest in (ours, module().split_peaks(x), others):
+        assert peaks + wide * rest == pytest.approx(least, rel=1e-12)
+        assert any(peaks == pytest.approx(p, rel=1e-12) and rest == pytest.approx(r, rel=1e-12) for p, r in allowed)
 
 
 def native_names(file: str, name: str) -> list[str]:

@@ -19,7 +19,7 @@ from headlong.dtypes import UNIT
 from headlong.errors import InputError
 from headlong.links import Link
 from headlong.native import round_up
-from headlong.plan import PLANES, TERM_KINDS, Level, Plan, Term, deinterleave, row_bytes, slack_rows, unpack
+from headlong.plan import MOST_PEAKS, PLANES, TERM_KINDS, Level, Plan, Term, deinterleave, row_bytes, slack_rows, unpack
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -155,7 +155,9 @@ def two_planes(x: Doubles, fine: bool = True) -> Doubles:
     if step == 0.0 or math.isinf(step):
         return np.zeros_like(x)
     unit = 1 if fine else 256
-    return np.asarray(np.rint(np.clip(x / step / unit, -PLANES / unit, PLANES / unit)) * unit * step)
+    with np.errstate(over="ignore"):
+        steps = x * (1.0 / step / unit)
+    return np.asarray(np.rint(np.clip(steps, -PLANES / unit, PLANES / unit)) * unit * step)
 
 
 def fine(level: Level, bits: int) -> bool:
@@ -233,10 +235,10 @@ def query_half(term: Term, halves: QuerySide) -> float:
 
 def split_peaks(x: Doubles) -> tuple[float, float]:
     """``(sum of |x_j| over the peaks, ‖x without them‖)`` for the number of peaks that makes the sum below least."""
-    sizes = np.sort(np.abs(x))[::-1]
-    peaks = np.concatenate([[0.0], np.cumsum(sizes)])
+    sizes, most = np.sort(np.abs(x))[::-1], min(MOST_PEAKS, -(-len(x) // 4))
+    peaks = np.concatenate([[0.0], np.cumsum(sizes[:most])])
     scale = sizes[0] if len(sizes) and sizes[0] > 0 else 1.0  # the squares of huge or tiny coordinates stay finite
-    rest = np.concatenate([np.sqrt(np.cumsum((sizes[::-1] / scale) ** 2))[::-1] * scale, [0.0]])
+    rest = np.concatenate([np.sqrt(np.cumsum((sizes[::-1] / scale) ** 2))[::-1] * scale, [0.0]])[: most + 1]
     best = int(np.argmin(peaks + math.sqrt(len(x) / 3) * rest))
     return float(peaks[best]), float(rest[best])
 

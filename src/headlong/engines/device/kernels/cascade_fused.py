@@ -7,7 +7,7 @@
     settle_codes    as ``short_kernels.settle``, with the next level's codes before the exact rows
 
 One program prepares one query, with all of x in its registers. Peaks are those above some part of the largest coordinate, the
-best of a few such parts: any choice of peaks gives a radius that holds. Imports Triton.
+best of a few such parts (``plan.Term``): any choice of peaks gives a radius that holds. Imports Triton.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from headlong.plan import PLANES, TERM_KINDS
 
 QUANTISED, REST, PEAKS, HIDDEN, ONE = (tl.constexpr(at) for at in range(1, len(TERM_KINDS)))
 MOST = tl.constexpr(PLANES)
+TURN = tl.constexpr(1.5 * 2.0**52)  # added and taken off again, it leaves the nearest whole number, halves to even
 
 
 @triton.jit
@@ -63,15 +64,18 @@ def rotate(
 
 @triton.jit
 def two_planes(x, lost, j, planes, columns, steps, segments, count):
-    """Both planes of every segment ``(start, stop, place)``; returns ``lost``, the largest ``|x - x^|`` of each coordinate."""
+    """Both planes of every segment ``(start, stop, place)``; returns ``lost``, the largest ``|x - x^|`` of each coordinate.
+
+    A step is up to 4e-7 of itself above the one of ``engines/reference``: no instruction rounds a float64 up to float32 here.
+    """
     for s in range(count):
         start, stop, place = tl.load(segments + 3 * s), tl.load(segments + 3 * s + 1), tl.load(segments + 3 * s + 2)
         inside = (j >= start) & (j < stop)
         most = tl.max(tl.where(inside, tl.abs(x), 0.0), 0)
         step = (most / MOST * 1.0000003 + 1e-37).to(tl.float32).to(tl.float64)
         step = tl.where(step < float("inf"), tl.where(most > 0, step, 0.0), 0.0)
-        whole = tl.where(step > 0, tl.where(inside, x / tl.where(step > 0, step, 1.0), 0.0), 0.0)
-        whole = tl.floor(tl.minimum(tl.maximum(tl.where(whole == whole, whole, 0.0), -MOST), MOST) + 0.5)
+        whole = tl.where(step > 0, tl.where(inside, x * (1.0 / tl.where(step > 0, step, 1.0)), 0.0), 0.0)
+        whole = (tl.minimum(tl.maximum(tl.where(whole == whole, whole, 0.0), -MOST), MOST) + TURN) - TURN
         coarse = tl.floor((whole + 128.0) / 256.0)
         tl.store(planes + place + j - start, coarse.to(tl.int8), mask=inside)
         tl.store(planes + columns + place + j - start, (whole - 256.0 * coarse).to(tl.int8), mask=inside)
@@ -82,7 +86,10 @@ def two_planes(x, lost, j, planes, columns, steps, segments, count):
 
 @triton.jit
 def split_peaks(x, inside, count):
-    """``(sum of the peaks, norm of the rest)`` for the part of the largest coordinate at which the radius is least."""
+    """``(sum of the peaks, norm of the rest)`` for the part of the largest coordinate at which the radius is least.
+
+    ``plan.Term`` says how much wider that may be than with the best peaks.
+    """
     size = tl.where(inside, tl.abs(x), 0.0)
     most, wide = tl.max(size, 0), tl.sqrt(count.to(tl.float64) / 3.0)
     peaks, rest = tl.full((), 0.0, tl.float64), tl.sqrt(tl.sum(size * size, 0))
