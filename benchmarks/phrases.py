@@ -5,8 +5,8 @@
     python benchmarks/phrases.py count FOLDER OUT.json [CLASSES ...]   bytes, rows, memory of building, what changes cost
     python benchmarks/phrases.py time FOLDER OUT.json CLASSES        the same engines in turns, batch 1 (cold, too) and 64
 
-`plain` is the cascade without blocks, `without vectors` what the layer alone leads to. Every number of classes runs in a process of its own; ids of all queries are compared
-with float64. The first classes are the most frequent phrases.
+`plain` is the cascade without blocks, `without vectors` what the layer alone leads to. Every number of classes runs in a
+process of its own; ids of all queries are compared with float64. The first classes are the most frequent phrases.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def counted(name: str) -> str:
         read = (f"{blocks['bytes'] / 1e3:,.0f}", without, f"{plain['bytes'] / 1e3:,.0f}", f"{of_floats:.2%}")
         rows.append((f"{classes:,}", *read, kept, f"{blocks['build CPU s']:.1f}", f"{blocks['changed']['bytes'] / 1e3:,.0f}"))
     columns = (
-        "classes", "blocks, kB", "blocks without vectors, kB", "every class, kB", "of float32", "kept, MB (peak of building)", "build, CPU s",
-        "1 % changed, kB",
+        "classes", "blocks, kB", "blocks without vectors, kB", "every class, kB", "of float32", "kept, MB (peak of building)",
+        "build, CPU s", "1 % changed, kB",
     )  # fmt: skip
     return markdown(ReportTable("", columns, tuple(rows)))
 
