@@ -48,6 +48,23 @@ def test_so_few_fail_in_one_of_twenty_sets_that_fail_too_often(fewest: int, delt
     assert 1 - tail(lost + 2, count, delta) > 0.02, "and one more would be one too many"
 
 
+@pytest.mark.parametrize("delta", [0.001, 0.01, 0.05])
+def test_how_many_sets_that_fail_too_often_are_taken_at_worst(delta: float) -> None:
+    """What ``conformal_bounds.py`` says of it, for every number of queries; and why radii take ten times the fewest."""
+
+    def taken(count: int) -> float:
+        return 1 - tail(spared(count, delta) + 1, count, delta)
+
+    def worst(first: float, last: float) -> float:
+        return max(taken(count) for count in range(math.ceil(first / delta), int(last / delta), max(1, int(0.05 / delta))))
+
+    assert worst(6, 60) < 0.1 < worst(3, 4) < 0.125 and 0.3 < worst(1, 2) < 0.4
+    assert taken(round(6 / delta)) == pytest.approx(0.06, abs=0.005)
+    plenty = split(np.random.default_rng(0).random((int(40 / delta), 1)), delta)[1]
+    assert len(plenty) == 10 * enough(delta) and taken(len(plenty)) < 0.07
+    assert spared(len(plenty), delta) >= 0.4 * delta * len(plenty), "half of what may be lost is"
+
+
 def test_too_few_queries_spare_none() -> None:
     assert [spared(count, 0.01) for count in (0, 98, 99, 297)] == [-1, -1, 0, 0] and spared(1, 1.0) == 0
 
@@ -98,7 +115,7 @@ def test_coverage_is_what_the_theorem_says(count: int, delta: float) -> None:
 def test_the_split() -> None:
     vectors = np.arange(400.0)[:, None]
     basis, queries = split(vectors, 0.1)
-    assert len(basis) == 200 and len(queries) == 36 and queries[-1] == 399 and not set(basis.ravel()) & set(queries.ravel())
+    assert len(basis) == 200 and len(queries) == 90 and queries[-1] == 399 and not set(basis.ravel()) & set(queries.ravel())
     with pytest.raises(OptionError, match=r"at a rate of 0.01 takes 198 vectors.*got 150"):
         split(vectors[:150], 0.01)
     with pytest.raises(OptionError, match=r"takes 198 vectors.*got 197.*leave 'calibration' out of over"):

@@ -16,7 +16,7 @@ from adversarial import CASES
 from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of, clustered
 from headlong import native
 from headlong.engines.base import Engine
-from headlong.engines.methods import cascade
+from headlong.engines.methods import cascade, learned_block_bounds
 from headlong.engines.methods.learned_answers import answer_factors
 from headlong.engines.methods.learned_block_bounds import finder, typical
 from headlong.engines.reference.blocks import BlockSearch
@@ -277,6 +277,39 @@ def test_less_has_to_be_right_where_more_may_fail() -> None:
     assert [k for k, _ in loose] == [k for k, _ in strict] == [1, 10, 64]
     assert all(0 < wide <= narrow <= 1 for (_, wide), (_, narrow) in zip(loose, strict, strict=True)) and loose != strict
     assert answer_factors(layer, find, hidden[:20], hidden[20:90], 0.01, 1)[1] == (10, 1.0), "too few: the proof"
+
+
+@pytest.mark.parametrize("seem", ["to do", "too short", "to do, and are too short"])
+def test_vectors_that_bound_judge_one_sequence_of_factors(seem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether typical lengths will do is said by the vectors that choose. Where they seem to and do not, all is proved."""
+    layer, _ = clustered(3000, 150, seed=4)
+    rng = np.random.default_rng(9)
+    hidden = (rng.standard_normal((1000, 150)) * np.arange(1, 151.0) ** -0.7 + 0.3) * 4
+    blocks = blocks_of(layer, whiten(layer.weight, hidden[:300]))
+    if seem != "to do":
+
+        def too_short(layer: Layer, some: Blocks, share: float, threads: int) -> Any:
+            """Typical lengths find nothing that is right."""
+            find = finder(layer, some, share, threads)
+            return find if some.rest is not None else lambda *asked: (find(*asked)[0] - 1, np.ones(len(asked[0]), bool))
+
+        monkeypatch.setattr(learned_block_bounds, "finder", too_short)
+    judged = []
+
+    def counted(*parts: Any) -> Any:
+        judged.append(parts)
+        return answer_factors(*parts)
+
+    monkeypatch.setattr(learned_block_bounds, "answer_factors", counted)
+    if seem == "to do, and are too short":
+        monkeypatch.setattr(learned_block_bounds, "_will_do", lambda *_: True)
+    found = learned_block_bounds.learned_blocks(layer, blocks, 0.25, hidden[:300], hidden[300:], 0.02, 1)
+    assert len(judged) == 1
+    assert (found.rest is None) == (seem == "to do")
+    if seem == "to do, and are too short":
+        assert found.factor == 1.0 and {factor for _, factor in found.answers} == {1.0}
+    else:
+        assert found.factor < 1
 
 
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:

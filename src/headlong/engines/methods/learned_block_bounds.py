@@ -25,13 +25,32 @@ TINY = 1e-300
 def learned_blocks(
     layer: Layer, blocks: Blocks, share: float, chosen_by: Doubles, bounded_by: Doubles, delta: float, threads: int
 ) -> Blocks:
-    """``blocks`` with the factors that keep ``delta``, and with typical lengths behind the head where those will do."""
-    for some in (typical(blocks, chosen_by), blocks):
-        answers = answer_factors(layer, finder(layer, some, share, threads), chosen_by, bounded_by, delta, threads)
-        widest = max(factor for _, factor in answers)
-        if widest < 1:  # at 1 stands the proof, which takes the lengths as they are
-            return some._replace(answers=answers, factor=widest)
-    return blocks._replace(answers=answers, factor=widest)
+    """``blocks`` with the factors that keep ``delta``, and with typical lengths behind the head where those will do.
+
+    The vectors that choose say which lengths, so that those that bound judge one sequence of factors. A second one, tried where
+    the first shows nothing, would make up for its bad luck.
+    """
+    some, sure = typical(blocks, chosen_by), finder(layer, blocks, share, threads)
+    narrow = finder(layer, some, share, threads)
+
+    def find(hidden: Doubles, k: int, factor: float) -> tuple[Array, Array]:
+        return (sure if factor == 1.0 else narrow)(hidden, k, factor)  # at 1 stands the proof, by the lengths as they are
+
+    if not _will_do(layer, find, chosen_by, delta, threads):
+        some, narrow = blocks, sure
+    answers = answer_factors(layer, find, chosen_by, bounded_by, delta, threads)
+    widest = max(factor for _, factor in answers)
+    if widest == 1 and some is not blocks:
+        return blocks._replace(answers=tuple((k, 1.0) for k, _ in answers), factor=1.0)
+    return some._replace(answers=answers, factor=widest)
+
+
+def _will_do(layer: Layer, find: Find, chosen_by: Doubles, delta: float, threads: int) -> bool:
+    """Whether some factor below 1 seems to keep ``delta``, for each number of classes."""
+    few = choosers(chosen_by)
+    asked = [k for k in ASKED if k <= layer.vocab]
+    truth = best(layer, find, few, asked[-1], threads)
+    return all(likely_factor(find, few, truth[:, :k], k, delta) < 1 for k in asked)
 
 
 def guessed(layer: Layer, blocks: Blocks, share: float, vectors: Doubles, delta: float, threads: int) -> Blocks:
