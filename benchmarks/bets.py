@@ -8,10 +8,11 @@
     any      ln(1 / (2 delta)) / -ln(1 - e') draws, e' = eps * sum of terms / sum of half widths of the terms' intervals: with
              fewer, classes with a share e' of these are missed by all draws more often than 2 delta. They may be at the upper
              ends of their intervals or at the lower ones, 2 eps apart; what is answered is wrong of one of the two
+    own      rows in all, scored and drawn, where as many are scored as make that least: the others have the bet's number
     known    z^2 (Var X) / e^2 draws, z the normal quantile: enough for one who knows the variance, so a normal error
     closer   any, in rows, if a closer look (``price`` rows) is made at what is drawn and only what that leaves is drawn again
 
-Classes with the widest gaps are scored first, as many as make the rows of a bet fewest. No clock: counts only.
+Classes with the widest gaps are scored first, as many as make the rows of a bet fewest, but for ``own``. No clock: counts only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from blocks import recommender
+from blocks import recommender, recurrent
 from numpy.typing import NDArray
 
 import headlong as hl
@@ -68,17 +69,19 @@ def one(matrix: Matrix, hidden: Floats, eps: float, delta: float, rng: np.random
     drawn = order[scored:]
     e, spread, share = float(e[scored]), float(spread[scored]), gap[drawn] / gap[drawn].sum()
     if e >= 1:
-        return {"scored": scored, **dict.fromkeys(("bet", "any", "closer", "known", "error"), 0.0)}
+        return {"scored": scored, **dict.fromkeys(("bet", "any", "closer", "known", "error"), 0.0), "own": scored}
     x = (term - middle)[drawn] / gap[drawn]
     variance = float(share @ x**2 - (share @ x) ** 2)
     some = rng.choice(drawn, DRAWN, p=share)
     query.look(np.unique(some))
     left = float(np.mean(np.exp(query.estimate[some] - shift) * np.expm1(query.radius[some]) / gap[some]))
     count, z = float(bet(e, spread, delta)), NormalDist().inv_cdf(1 - delta / 2)
-    lowest = float(least(eps * term.sum() / (middle * np.sinh(radius))[drawn].sum(), delta))
+    halves = eps * term.sum() / (middle * np.sinh(radius))[order][::-1].cumsum()[::-1]  # of what as many rows leave, its e'
+    lowest = float(least(halves[scored], delta))
+    own = float((np.arange(len(gap)) + np.where(halves < 1, least(halves, delta), 0))[BEST:].min())
     closer = lowest * min(1.0, (math.sqrt(PRICE) + math.sqrt(left)) ** 2) if len(matrix.plan.levels) > 1 else lowest
     found = {"scored": scored, "bet": count, "any": lowest, "closer": closer, "known": z * z * variance / e**2}
-    return {**found, "error": math.sqrt(variance / count) / e}
+    return {**found, "error": math.sqrt(variance / count) / e, "own": own}
 
 
 def rows(name: str, layer: Layer, calibration: Any, asked: Any) -> list[dict[str, Any]]:
@@ -99,18 +102,21 @@ def main() -> None:
     parser.add_argument("name", nargs="?", default="")
     parser.add_argument("layer", nargs="?", default="")
     parser.add_argument("hidden", nargs="?", default="")
-    parser.add_argument("--made", action="store_true", help="the recommender's layer that benchmarks/blocks.py makes")
+    parser.add_argument("--made", action="store_true", help="the layers that benchmarks/blocks.py makes")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
     if asked.made:
-        layer, vectors = recommender(count=CALIBRATION + QUERIES)
-        found = rows("a recommender's, made", layer, vectors[:CALIBRATION], vectors[CALIBRATION:])
+        made = {"a recommender's, made": recommender, "an LSTM's, made": recurrent}
+        there = {name: make(count=CALIBRATION + QUERIES) for name, make in made.items()}
+        found = [
+            row for name, (layer, some) in there.items() for row in rows(name, layer, some[:CALIBRATION], some[CALIBRATION:])
+        ]
     else:
         calibration = np.asarray(inputs.hidden(f"{asked.hidden}:train_hidden"))[:CALIBRATION]
         queries = evenly(inputs.hidden(f"{asked.hidden}:valid_hidden"), QUERIES)
         found = rows(asked.name, inputs.layer(asked.layer), calibration, queries)
     known = json.loads(asked.json.read_text(encoding="utf-8"))["rows"] if asked.json.is_file() else []
-    kept = [row for row in known if row["layer"] != found[0]["layer"]]
+    kept = [row for row in known if row["layer"] not in {one["layer"] for one in found}]
     record = {"environment": measure.environment(1), "facts": {"price of a closer look": PRICE}, "rows": kept + found}
     asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -5,6 +5,7 @@
     all classes     radii that hold for all classes at once, as engines have them
     the answer      the same prefix, its radii learned for the k best alone (learned_answers.py)
     scan, rows      the first look's part of it, shared by a batch, and that of k rows: no radii read less after this prefix
+    wider           a prefix of 48 coordinates, with radii of all classes; ``--wider`` adds it to rows that the file has
 
 One query a call and 64 a call, k of 10 and 64, ids but for 0.01; 2,000 vectors that chose nothing. The layers that
 ``benchmarks/blocks.py`` makes, and NAME's. An engine of the first kind is what compile makes with ``blocks=False``.
@@ -33,7 +34,7 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Plan
 from headlong.previews.calibrated_radii import split
 
-CALIBRATION, ASKED, DELTA = 4000, 2000, 0.01
+CALIBRATION, ASKED, DELTA, WIDER = 4000, 2000, 0.01, 48
 
 
 def narrowed(plan: Plan, factor: float) -> Plan:
@@ -70,15 +71,41 @@ def scan(plan: Plan) -> int:
     return sum(part.nbytes for part in (level.codes, level.scale, level.slack, plan.base) if part is not None)
 
 
-def counted(name: str, layer: Layer, vectors: Any, threads: int) -> Iterator[dict[str, Any]]:
+def halved(layer: Layer, vectors: Any) -> tuple[Any, Any, Any]:
+    """The vectors that calibrate, those that are asked, and all logits of these."""
     vectors = np.random.default_rng(0).permutation(vectors)[: CALIBRATION + ASKED].astype(np.float64)
-    calibration, hidden = vectors[:CALIBRATION], vectors[CALIBRATION:]
-    halves, whole = split(calibration, DELTA), 4.0 * layer.vocab * layer.dim
-    z = hidden @ layer.weight.astype(np.float64).T + (0 if layer.bias is None else layer.bias)
-    promise = {"eps": math.inf, "delta_ids": DELTA, "over": ("query", "calibration")}
+    hidden = vectors[CALIBRATION:]
+    return vectors[:CALIBRATION], hidden, hidden @ layer.weight.astype(np.float64).T + (0 if layer.bias is None else layer.bias)
 
-    chosen = hl.compile(layer, Cascade.name, calibration=calibration, blocks=False, threads=threads, **promise)
+
+def least_of(z: Any, k: int) -> Any:
+    """The k-th largest of each row."""
+    return np.partition(z, -k, axis=1)[:, -k]
+
+
+def compiled(layer: Layer, calibration: Any, threads: int, **options: Any) -> Engine:
+    promise = {"eps": math.inf, "delta_ids": DELTA, "over": ("query", "calibration")}
+    chosen = hl.compile(layer, Cascade.name, calibration=calibration, blocks=False, threads=threads, **promise, **options)
     assert isinstance(chosen, Engine)
+    return chosen
+
+
+def widened(known: list[dict[str, Any]], name: str, layer: Layer, vectors: Any, threads: int) -> None:
+    """What a wider prefix reads joins the rows of its layer."""
+    calibration, hidden, z = halved(layer, vectors)
+    chosen, whole = compiled(layer, calibration, threads, width=WIDER), 4.0 * layer.vocab * layer.dim
+    for row in known:
+        if row["layer"] == name:
+            executor, k = reader(layer, chosen.plan, chosen.norms), row["k"]
+            share, found = read(executor, hidden, row["batch"], k, whole)
+            least = least_of(z, k)
+            row |= {"wider": share, "wider, wrong": int((found < least - 1e-9 * (1 + np.abs(least))).sum())}
+
+
+def counted(name: str, layer: Layer, vectors: Any, threads: int) -> Iterator[dict[str, Any]]:
+    calibration, hidden, z = halved(layer, vectors)
+    halves, whole = split(calibration, DELTA), 4.0 * layer.vocab * layer.dim
+    chosen = compiled(layer, calibration, threads)
     plan = chosen.plan
     width = max(stop for _, stop, _ in plan.levels[0].layout)
     for batch in (1, 64):
@@ -87,7 +114,7 @@ def counted(name: str, layer: Layer, vectors: Any, threads: int) -> Iterator[dic
             bounded_by = calibration[CALIBRATION // 2 :]
             learned = answer_factors(layer, finder(layer, chosen, batch), halves[0], bounded_by, DELTA, threads)
         for k in (10, 64):
-            least, factor = -np.sort(-np.partition(z, -k, axis=1)[:, -k:], axis=1)[:, -1], factor_for(learned, k)
+            least, factor = least_of(z, k), factor_for(learned, k)
             row = {"layer": name, "batch": batch, "k": k, "width": width, "asked": len(hidden)}
             row |= {"scan": scan(plan) / whole / batch, "rows": k / layer.vocab * layer.weight.itemsize / 4}
             each = {"all classes": plan} | ({} if factor is None else {"the answer": narrowed(plan, factor)})
@@ -104,6 +131,7 @@ def main() -> None:
     parser.add_argument("layer", nargs="?", default="")
     parser.add_argument("hidden", nargs="*")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--wider", action="store_true", help="add what a wider prefix reads to the rows in the file")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
     count = CALIBRATION + ASKED
@@ -111,7 +139,13 @@ def main() -> None:
     if asked.name:
         vectors = np.concatenate([np.asarray(inputs.hidden(source)) for source in asked.hidden])
         layers[asked.name] = inputs.layer(asked.layer), vectors
-    rows = [row for name, there in layers.items() for row in counted(name, *there, asked.threads)]
+    if asked.wider:
+        rows = json.loads(asked.json.read_text(encoding="utf-8"))["rows"]
+        for name, (layer, vectors) in layers.items():
+            if layer.dim > 2 * WIDER:
+                widened(rows, name, layer, vectors, asked.threads)
+    else:
+        rows = [row for name, there in layers.items() for row in counted(name, *there, asked.threads)]
     record = {"environment": measure.environment(asked.threads), "facts": {"calibrated_with": CALIBRATION}, "rows": rows}
     asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -74,11 +74,12 @@ FAILURES = {
 BETS = {
     "layer": "layer", "eps": "within", "delta": "but for", "scored": "scored", "bet": "drawn by the bet",
     "any": "by any valid rule", "closer": "the same, closer looks first", "known": "the variance known",
-    "error": "error left, of eps",
+    "error": "error left, of eps", "own": "rows in all, by any valid rule at best",
 }  # fmt: skip
 LOOK_ANSWERS = {
     "layer": "layer", "batch": "queries a call", "k": "k", "all classes": "radii of all classes", "all classes, wrong": "wrong",
     "the answer": "radii of the answer", "the answer, wrong": "wrong", "scan": "the scan alone", "rows": "k rows",
+    "wider": "a prefix of 48, radii of all classes", "wider, wrong": "wrong",
 }  # fmt: skip
 PROMISE_TIMES = {
     "promise": "promise", "median_us": "median, µs", "q25_us": "25 %", "q75_us": "75 %", "share_read": "of float32's bytes",
