@@ -105,7 +105,7 @@ class Cascade(Method):
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
             plan = self._taught(layer, plan, calibration, threads, promise)
         if tried and calibration is None and not self.blocks:
-            return on_trial(layer, plan, basis, coded, threads)
+            return on_trial(layer, plan, stand_ins(layer) if chosen_by is None else chosen_by, basis, coded, threads)
         return self._with_blocks(layer, plan, basis, calibration, threads, promise, coded) if tried else plan
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:

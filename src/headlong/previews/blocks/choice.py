@@ -38,7 +38,7 @@ MOST_OF = 0.75
 """The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
 FEW, EVERY = 2, 2**31 - 1
 Narrower = Callable[[Blocks], Blocks]
-STAND_INS, NOISE = 4096, 0.7
+STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
 
 
@@ -212,11 +212,19 @@ def stand_ins(layer: Layer) -> Array:
     """Directions of rows of the layer, less their mean, evenly spread, and :data:`NOISE` in every direction.
 
     A vector that predicts a class leans towards its row, and is more than that: without the noise all of the others' energy
-    would be thought to lie in the layer's leading directions, and looks would come out too short for real queries.
+    would be thought to lie in the layer's leading directions, and looks would come out too short for real queries. How long
+    hidden vectors are is not known either. Biases matter beside products of unit length only: so vectors are long enough for
+    products that vary :data:`BESIDE_BIAS` times as much as biases do.
     """
     rows = layer.weight[:: -(-layer.vocab // STAND_INS)].astype(np.float64)
     rows -= rows.mean(axis=0)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     rows = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
     noise = np.random.default_rng(0).standard_normal(rows.shape)
-    return np.asarray(rows + NOISE / math.sqrt(layer.dim) * noise)
+    found = rows + NOISE / math.sqrt(layer.dim) * noise
+    if layer.bias is None:
+        return np.asarray(found)
+    some = slice(None, None, -(-len(found) // ASKED[3]))
+    varied = float(np.std(found[some] @ layer.weight[:: -(-layer.vocab // STAND_INS)].astype(np.float64).T))
+    wanted = BESIDE_BIAS * float(np.std(layer.bias))
+    return np.asarray(found * max(1.0, wanted / varied) if varied > 0 else found)

@@ -15,7 +15,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import DENSE_SHARE, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import LESS, at_once, look_bytes, read_by, stand_ins, tighter, worth
+from headlong.previews.blocks.choice import LESS, at_once, look_bytes, read_by, tighter, worth
 from headlong.previews.encode import Encoded
 from headlong.previews.whitening import Basis, whiten
 
@@ -24,29 +24,26 @@ CLASSES, SAMPLE = 16_384, 8_192
 K = 10
 
 
-def on_trial(layer: Layer, plan: Plan, basis: Basis | None, coded: Encoded | None, threads: int) -> Plan:
-    """``plan`` with blocks on trial, or without where they are of no use even to rows of the layer. ``basis``, ``coded``: the
-    whitened basis of the plan and the layer's codes in it, where it has them."""
+def on_trial(layer: Layer, plan: Plan, vectors: Array, basis: Basis | None, coded: Encoded | None, threads: int) -> Plan:
+    """``plan`` with blocks on trial, or without where they are of no use even to rows of the layer: ``vectors``, which stand
+    in for queries. ``basis``, ``coded``: the whitened basis of the plan and the layer's codes in it, where it has them."""
     if not plan.levels or native.isa() == native.REFERENCE:
         return plan
-    most_bytes, vectors = LESS * look_bytes(plan), stand_ins(layer)
     if basis is None:
         basis = whiten(layer.weight, vectors)
-    if not promising(layer, basis, vectors, most_bytes / layer.vocab, threads):
+    if not promising(layer, basis, vectors, look_bytes(plan) / layer.vocab, threads):
         return plan
-    blocks = tighter(
-        layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads
-    )
+    blocks = tighter(layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads)
     most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
     if most < 1:
         return plan
-    blocks = blocks._replace(most=most, together=together, batch=at_once(most, together), trial=most_bytes)
-    return plan._replace(blocks=blocks)
+    blocks = blocks._replace(most=most, together=together, batch=at_once(most, together))
+    return plan._replace(blocks=blocks._replace(trial=LESS * look_bytes(plan)))
 
 
 def promising(layer: Layer, basis: Basis, vectors: Array, bytes_each: float, threads: int) -> bool:
     """Whether searches for rows of the layer read at most ``bytes_each`` for every class, among some of the classes. All of
-    them have nearer neighbours, so this is strict."""
+    them have nearer neighbours, and read less."""
     step = -(-layer.vocab // SAMPLE)
     bias = None if layer.bias is None else np.ascontiguousarray(layer.bias[::step])
     some = Layer(np.ascontiguousarray(layer.weight[::step]), bias)
