@@ -233,10 +233,10 @@ inline void ask_ahead(const uint8_t* from) {
     for (int line = 0; line < 4; ++line) _mm_prefetch(reinterpret_cast<const char*>(from) + line * 64, _MM_HINT_T1);
 }
 
-#include "kernels/avx2_codes.inl"
+#include "kernels/avx2_shared.inl"
 
 #include "kernels/avx2_few_bits.inl"
-#include "kernels/avx2_joined_planes.inl"
+#include "kernels/avx2_eight_bits.inl"
 
 template <bool Both>
 ScanHalf few_bits(int bits) {

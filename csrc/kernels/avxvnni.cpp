@@ -22,7 +22,7 @@ inline void add_dots(__m256i& sum, __m256i codes, __m256i x) {
 #endif
 }
 
-#include "kernels/avx2_codes.inl"
+#include "kernels/avx2_shared.inl"
 
 // Half a block (32 classes) of one query.
 template <int Bits>

@@ -1,4 +1,4 @@
-// The normaliser by a bet. Every class has a middle b = exp(estimate) and a gap u that its term is no further away from b:
+// The normaliser by a bet on sampled rows: what "over the query" promises (over calibration: by_learned_draws.cpp). Every class has a middle b = exp(estimate) and a gap u that its term is no further away from b:
 //
 //     sum of terms = exact + sum b + (sum u) * E[X],    X = (term - b) / u in [-1, 1] of a class drawn in proportion to u
 //

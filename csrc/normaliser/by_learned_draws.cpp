@@ -1,4 +1,4 @@
-// The normaliser from as many rows as queries taught, by what the look noted of each block of classes: only blocks on which a point
+// The normaliser from as many rows as queries taught (over the query alone: by_bet.cpp), by what the look noted of each block of classes: only blocks on which a point
 // falls, or that may have a wide class, are seen again class by class.
 //
 // A class has a middle b = exp(estimate) and a gap u, about b times what is typical of its radius. Gaps are lines, one for each chunk of

@@ -15,7 +15,7 @@ from headlong.engines.structured.experts import ExpertsReference
 from headlong.errors import DtypeError, IdError, OptionError, ShapeError
 from headlong.heads.expert_pruning import follow, mitosis, prune, revive, seeded
 from headlong.heads.experts import ExpertsHead
-from headlong.heads.gates import sharpness, spherical_means
+from headlong.heads.gate_starts import sharpness, spherical_means
 from headlong.layers.experts import ExpertsLayer
 from headlong.studies.models.experts.growth import Growth, Vectors, grow, scattered
 from oracle import check_topk

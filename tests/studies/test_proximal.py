@@ -11,8 +11,8 @@ from headlong.heads.expert_pruning import prune
 from headlong.heads.experts import ExpertsHead
 from headlong.studies.models.experts.growth import Vectors, changed
 from headlong.studies.models.experts.lasso_ramp import Set, learn, started
+from headlong.studies.models.experts.lasso_ramp_plan import TrainingPlan
 from headlong.studies.models.experts.proximal import Proximal
-from headlong.studies.models.experts.training_plan import TrainingPlan
 
 
 def head_of(vocab: int = 12, dim: int = 6) -> ExpertsHead:

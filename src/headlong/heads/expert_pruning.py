@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headlong.errors import OptionError
 from headlong.heads.experts import ExpertsHead
-from headlong.heads.gates import split
+from headlong.heads.gate_starts import split
 
 AT_ONCE = 1 << 23
 """Probabilities of one piece of :func:`expected_counts`."""

@@ -32,9 +32,9 @@ from headlong.heads.expert_pruning import mitosis, prune, revive
 from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
 from headlong.store import open_file, replacing, write_file
 from headlong.studies.models.experts.growth import SAMPLE, Vectors, changed
+from headlong.studies.models.experts.lasso_ramp_plan import TrainingPlan
 from headlong.studies.models.experts.proximal import Proximal, optimiser_of, strengthen
 from headlong.studies.models.experts.screening import screened
-from headlong.studies.models.experts.training_plan import TrainingPlan
 from headlong.studies.models.optimisers import product_type
 
 TOPS = (1, 5, 10)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headlong.heads.dense import DenseHead
     from headlong.heads.differentiated import DifferentiatedHead
-    from headlong.studies.models.experts.training_plan import TrainingPlan
+    from headlong.studies.models.experts.lasso_ramp_plan import TrainingPlan
 
 PIECE = 1024
 TUNED = 600

@@ -34,7 +34,7 @@ from headlong.studies.papers.verdicts import Expected
 
 if TYPE_CHECKING:
     from headlong.studies.models.experts.lasso_ramp import Set, Stage
-    from headlong.studies.models.experts.training_plan import TrainingPlan
+    from headlong.studies.models.experts.lasso_ramp_plan import TrainingPlan
 
 SEEDS = ("0", "1", "2")
 EXPERTS = (8, 16, 32, 64)
@@ -67,7 +67,7 @@ FREQUENT = {"ptb": 15.99, "wikitext2": 23.86}
 
 
 def plan_of(kind: str, task: str) -> TrainingPlan:
-    from headlong.studies.models.experts.training_plan import TrainingPlan
+    from headlong.studies.models.experts.lasso_ramp_plan import TrainingPlan
 
     return TrainingPlan(**{**PLANS[kind], **OTHERS.get((kind, task), {})})
 

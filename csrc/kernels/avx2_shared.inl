@@ -1,5 +1,5 @@
-// What AVX2's two levels share of products with codes; each sums up half a block, 32 classes of one query, in its own way. Included
-// inside an anonymous namespace.
+// What AVX2's two levels share of products with codes (avx2's own are in avx2_eight_bits.inl and avx2_few_bits.inl); each sums up
+// half a block, 32 classes of one query, in its own way. Included inside an anonymous namespace.
 
 using ScanHalf = void (*)(const uint8_t* half, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, float step,
                           const float* scale, const float* base, float add, float* est);
