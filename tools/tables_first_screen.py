@@ -40,6 +40,10 @@ def headline() -> str:
     return markdown(readme.headline(cold(), run(TRAINED)))
 
 
+def elsewhere() -> str:
+    return readme.elsewhere(record("cold-calls-avx2"))
+
+
 def decode() -> str:
     return f"{readme.decode(generations())}\n\n{readme.recommender(run(MILLION))}"
 
@@ -143,7 +147,7 @@ def placed(block: Callable[[], str], pages: str) -> Callable[[], str]:
 
 
 BLOCKS = {
-    "headline": headline, "decode": decode, "loop": loop, "wrong": wrong,
+    "headline": headline, "headline-avx2": elsewhere, "decode": decode, "loop": loop, "wrong": wrong,
     "choice": placed(choice, "docs/"), "choice-page": placed(choice, ""),
 }  # fmt: skip
 PICTURES = {"docs/figures/cold-calls.svg": picture}

@@ -193,6 +193,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "sampling-step": plain("sampling-step", STEP),
     "masks": plain("masks", MASKS),
     "cold-calls": plain("cold-calls", COLD),
+    "cold-calls-avx2": plain("cold-calls-avx2", COLD),
     "build-costs": plain("build-costs", BUILD),
     "promise-failures": plain("promise-failures", FAILURES),
     "promise-kinds": plain("promise-kinds", FAILURES),

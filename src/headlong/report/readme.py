@@ -46,6 +46,17 @@ def headline(cold: Record, answers: Record) -> ReportTable:
     return ReportTable("", columns, cells, note)
 
 
+def elsewhere(cold: Record) -> str:
+    """One sentence: the same calls on another processor."""
+    rows, over = {row["method"]: row for row in cold["rows"]}, cold["facts"]["over"]
+    plain = rows[over]["median_us"]
+    ours = ", ".join(f"{WORDS[name]} {times(plain / rows[name]['median_us'])}" for name in OURS)
+    return (
+        f"On a processor without AVX-512, {over} (weights and queries in int8) is the fastest dense product, "
+        f"{duration(1e-6 * plain)}; over that: {ours}. {machine(cold['environment'])}"
+    )
+
+
 def _times(row: Mapping[str, Any], plain: float) -> tuple[str, str]:
     median, low, high = (row[name] for name in ("median_us", "q25_us", "q75_us"))
     return spread(1e-6 * median, 1e-6 * low, 1e-6 * high), factor_of(plain / median, plain / high, plain / low)
