@@ -15,7 +15,7 @@ from headlong.report.summaries import Summary, baselines, summaries
 from headlong.report.tables import ReportTable, markdown, percent, times
 
 TRAINED, SMALL = "bench-wikitext2.json", "bench-ptb-lstm.json"
-MILLION = "bench-synthetic-1000000x256-a1.json"
+MILLION = "bench-million-avx2.json"
 GENERATE = ("generate-gpt2", "generate-llama", "generate-gemma")
 THREADS = 2
 """Of the decoders that the first screens speak of: all processors of the machine."""
