@@ -177,9 +177,9 @@ def timed(folder: Path, vocab: int) -> dict[str, Any]:
     "cold": after a sum over 96 MB. Alone, a query is asked twice and the second answer is timed: "in a loop".
     """
     layer, calibration, queries = read(folder, vocab)
-    engines: dict[str, Any] = {way: compiled(layer, calibration, way) for way in WAYS}
+    engines: dict[str, Any] = {way: compiled(layer, calibration, way) for way in (*WAYS, ALONE)}
     engines["blocks, 1 % changed"] = changed(engines["blocks"], layer)
-    found: dict[str, Any] = {"classes": vocab}
+    found: dict[str, Any] = {"classes": vocab, "commit": commit()}
     other = np.zeros(12_000_000)
     for way, batch, rounds in (("in a loop", 1, 128), ("cold", 1, 64), ("in a loop", 64, 24)):
         seconds: dict[str, list[float]] = {name: [] for name in engines}
