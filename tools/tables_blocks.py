@@ -51,6 +51,20 @@ def counted(name: str) -> str:
     return markdown(ReportTable("", columns, tuple(rows)))
 
 
+def timed(name: str) -> str:
+    """Microseconds of a query, in turns: in a loop, cold, and of 64 at once."""
+    if text := missing(name):
+        return text
+    ways = {"without vectors": "blocks without vectors", "blocks": "blocks", "plain": "every class"}
+    kinds = ("ms, batch 1, in a loop", "ms, batch 1, cold", "ms, batch 64, in a loop")
+    rows = [
+        (f"{run['classes']:,}", *(" / ".join(f"{1e3 * run[kind][way]:,.0f}" for kind in kinds) for way in ways))
+        for run in record(name)["timed"]
+    ]
+    note = "Microseconds in a loop / cold, one query at a time / and of each query where 64 are asked at once; in turns."
+    return markdown(ReportTable("", ("classes", *ways.values()), tuple(rows), note))
+
+
 def bounds() -> str:
     """The share of the classes that lie in blocks which have to be opened, however their bounds are made."""
     if text := missing("block_bounds"):
@@ -71,6 +85,6 @@ def _opened(run: dict[str, Any], look: int, side: int) -> float:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "blocks-shares": shares, "phrases-counted": partial(counted, "phrases"),
+    "blocks-shares": shares, "phrases-counted": partial(counted, "phrases"), "phrases-timed": partial(timed, "phrases-avx2"),
     "characters-counted": partial(counted, "characters"), "block-bounds": bounds,
 }  # fmt: skip
