@@ -221,13 +221,12 @@ class Adapting(Changeable):
             self._queries = Queries(self.layer.dim)
 
     def _measure(self, kinds: Kinds, expected: Expected, engine: Engine) -> None:
-        """In a thread of its own, and with no others: they are there for those who ask. What cannot be asked is not judged."""
+        """In a thread of its own, and with no others: they are there for those who ask."""
         _yielding()
-        with contextlib.suppress(Exception):
-            alone = engine._alone()  # noqa: SLF001  # bytes do not depend on threads
-            for kind in expected.missing(kinds):
-                expected.measure(kind, alone)
-            self._judged(kinds, expected)
+        alone = engine._alone()  # noqa: SLF001  # bytes do not depend on threads
+        for kind in expected.missing(kinds):
+            expected.measure(kind, alone)
+        self._judged(kinds, expected)
 
     def _start(self, queries: Queries) -> None:
         with self._starting:  # a fork leaves the thread behind: the child starts its own

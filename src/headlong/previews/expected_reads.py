@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong.errors import HeadlongError
 from headlong.native import Doubles, Floats
 
 DRIFT, SURE = 2.0, 2.0
@@ -119,18 +120,23 @@ class Expected:
 
     def __init__(self, vectors: Floats) -> None:
         self.vectors = vectors
-        self._known: dict[Kind, Usual] = {}
+        self._known: dict[Kind, Usual | None] = {}
 
     def missing(self, kinds: Kinds) -> list[Kind]:
         """Those that are to be measured."""
         return [kind for kind in kinds if kind not in self._known][: KINDS - len(self._known)]
 
     def measure(self, kind: Kind, engine: Any) -> None:
-        """Asks the engine in the same way, for the vectors that were held out, as many at once as there are."""
+        """Asks the engine in the same way, for the vectors that were held out, as many at once as there are. Calls that cannot be
+        asked again are not judged, nor is it tried again."""
         count = len(self.vectors)
         step = min(kind.queries, count)
         starts = [min(start, count - step) for start in range(0, count, step)]
-        means = [float(np.mean(kind.asked_again(engine, self.vectors[start : start + step]))) for start in starts]
+        try:
+            means = [float(np.mean(kind.asked_again(engine, self.vectors[start : start + step]))) for start in starts]
+        except (HeadlongError, MemoryError):
+            self._known[kind] = None
+            return
         self._known[kind] = Usual(float(np.mean(means)), _variance(means) / len(means))
 
     def drifted(self, kinds: Kinds) -> bool:
