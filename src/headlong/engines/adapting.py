@@ -223,7 +223,10 @@ class Adapting(Changeable):
     def _measure(self, kinds: Kinds, expected: Expected, engine: Engine) -> None:
         """In a thread of its own, and with no others: they are there for those who ask."""
         _yielding()
-        alone = engine._alone()  # noqa: SLF001  # bytes do not depend on threads
+        try:
+            alone = engine._alone()  # noqa: SLF001  # bytes do not depend on threads
+        except MemoryError:
+            return  # the next calls that are judged try again
         for kind in expected.missing(kinds):
             expected.measure(kind, alone)
         self._judged(kinds, expected)
@@ -264,7 +267,7 @@ class Adapting(Changeable):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has the plan of now and begins to learn anew where this one still learns."""
         expected = self._expected
-        return Adapting, (self._now, self._again, None if self._queries or expected is None else expected.vectors)
+        return Adapting, (self._now, self._again, None if self._queries is not None or expected is None else expected.vectors)
 
     def __repr__(self) -> str:
         return f"Adapting({self._now!r}, {self._state()})"

@@ -127,8 +127,8 @@ class Expected:
         return [kind for kind in kinds if kind not in self._known][: KINDS - len(self._known)]
 
     def measure(self, kind: Kind, engine: Any) -> None:
-        """Asks the engine in the same way, for the vectors that were held out, as many at once as there are. Calls that cannot be
-        asked again are not judged, nor is it tried again."""
+        """Asks the engine in the same way, for the vectors that were held out, as many at once as there are. Calls that
+        cannot be asked again are not judged, nor is it tried again."""
         count = len(self.vectors)
         step = min(kind.queries, count)
         starts = [min(start, count - step) for start in range(0, count, step)]

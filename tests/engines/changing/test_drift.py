@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from headlong.errors import InputError
 from headlong.previews.expected_reads import Call, Expected, Usual, by_kind, held_out, watched
 from learning import DIM, VOCAB, learned, world
 
@@ -143,3 +144,18 @@ def test_a_watched_call_keeps_no_masks_and_no_ids() -> None:
     call = watched("topk", 1, (5,), {"exclude": ids, "eps": 0.1}, [1.0])
     assert call is not None and call.options == {"eps": 0.1}
     assert Call("sample", 1, (1, np.ones(3)), {}, [1.0]).kind() is None  # nothing to know it again by
+
+
+def test_what_fails_when_it_is_asked_again_is_tried_once() -> None:
+    class Refuses:
+        asked = 0
+
+        def lse(self, hidden: Any) -> Any:
+            self.asked += 1
+            raise InputError("not these")
+
+    expected, engine = Expected(np.zeros((64, 1), np.float32)), Refuses()
+    kinds = by_kind([Call("lse", 1, (), {}, [1e9])])
+    for kind in expected.missing(kinds):
+        expected.measure(kind, engine)
+    assert engine.asked == 1 and not expected.missing(kinds) and not expected.drifted(kinds)
