@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,3 +116,17 @@ def test_what_was_searched_in_vain_is_counted(ask: str) -> None:
 def test_a_device_refuses_blocks() -> None:
     with pytest.raises(hl.errors.OptionError, match="a device reads codes of every class"):
         hl.compile(hl.Layer(rows()[:3_000]), "cascade", blocks=True, device="interpreter")
+
+
+@pytest.mark.parametrize("dim", [96, 160])
+@pytest.mark.parametrize("how", [{"width": 64}, {}, *({"blocks": True, **more} for more in ({}, {"width": 64}, {"bits": 4}))])
+def test_codes_are_those_of_the_basis_that_bounds_are_in(dim: int, how: dict[str, Any]) -> None:
+    """From 128 dimensions on, rows are coded for the look and for blocks at once, in the basis of both."""
+    rng = np.random.default_rng(10)
+    weight = rng.normal(size=(20_000, 4)) @ rng.normal(size=(4, dim)) + 0.2 * rng.normal(size=(20_000, dim))
+    weight = weight.astype(np.float32)
+    hidden = weight[:40] + 0.3 * rng.normal(size=(40, dim))
+    engine = hl.compile(hl.Layer(weight), "cascade", eps=math.inf, **how)
+    assert (plan_of(engine).blocks is not None) == (how != {"width": 64})
+    top = [engine.topk(row[None], K) for row in hidden]
+    assert all(right(weight, row[None], each.ids) and each.proved.all() for row, each in zip(hidden, top, strict=True))

@@ -99,14 +99,18 @@ class Cascade(Method):
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         chosen_by = stand_ins(layer) if calibration is None and self._stood_in(layer, promise) else calibration
         tried = self._tries_blocks(layer, calibration, promise)
-        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, tried)
+        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, tried and chosen_by is not None)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
             plan = self._taught(layer, plan, calibration, threads, promise)
-        if tried and calibration is None and not self.blocks:
-            return on_trial(layer, plan, stand_ins(layer) if chosen_by is None else chosen_by, basis, coded, threads)
-        return self._with_blocks(layer, plan, basis, calibration, threads, promise, coded) if tried else plan
+        if not tried:
+            return plan
+        if chosen_by is None:  # the basis, where there is one, is that of principal directions
+            chosen_by, basis = stand_ins(layer), None
+        if calibration is None and not self.blocks:
+            return on_trial(layer, plan, chosen_by, basis, coded, threads)
+        return self._with_blocks(layer, plan, basis, chosen_by, calibration, threads, promise, coded)
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         if calibration is not None or radii_of(promise) == "rotation":
@@ -131,14 +135,14 @@ class Cascade(Method):
         return tried and radii_of(promise) != "rotation"
 
     def _with_blocks(
-        self, layer: Layer, plan: Plan, basis: Basis | None, calibration: Doubles | None, threads: int, promise: Promise,
-        coded: Encoded | None,
+        self, layer: Layer, plan: Plan, basis: Basis | None, vectors: Doubles, calibration: Doubles | None, threads: int,
+        promise: Promise, coded: Encoded | None,
     ) -> Plan:  # fmt: skip
-        """The plan with blocks, where that was asked for or calibration vectors show that they read less."""
-        vectors, queries = stand_ins(layer) if calibration is None else calibration, None
+        """The plan with blocks, where that was asked for or ``vectors`` show that they read less; ``coded`` in ``basis``."""
+        queries = None
         if calibration is not None and radii_of(promise) == "calibrated":
             vectors, queries = split(calibration, promise.radii_rate)
-        if basis is None or calibration is None:
+        if basis is None:
             basis = whiten(layer.weight, vectors)
 
         def narrowed(blocks: Blocks) -> Blocks:
@@ -191,9 +195,7 @@ class Cascade(Method):
                     factor = tail_factor(layer.weight, basis, width, queries, rate)
                 proved = promise.delta == 0 and not math.isinf(promise.eps)
                 coded = self._coded_for_both(layer, basis, width, proved, threads) if blocks else (None, None)
-                plan = prefix_plan(
-                    layer, basis, width, dense, threads, factor, self.deeper, likely, proved, coded[0]
-                )
+                plan = prefix_plan(layer, basis, width, dense, threads, factor, self.deeper, likely, proved, coded[0])
                 return plan, basis, coded[1]
         centred = all_closer_centred(layer) if calibration is None else better_centred(layer, calibration)
         centre = mean_row(layer.weight) if centred else None
@@ -202,8 +204,8 @@ class Cascade(Method):
     def _chosen(
         self, layer: Layer, vectors: Doubles | None, threads: int, promise: Promise
     ) -> tuple[Directions, Choice, Doubles]:
-        """The directions of the basis, the first look in it, and the energy of its coordinates where the look was chosen. The
-        vectors and rows that choose are as large as the codes that come next: nothing keeps them."""
+        """The basis' directions, the first look in it, and its coordinates' energy where the look was chosen. Nothing keeps the
+        vectors and rows that choose: they are as large as the codes that come next."""
         plain = vectors is None
         vectors = np.zeros((1, layer.dim)) if vectors is None else vectors
         judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
@@ -224,9 +226,7 @@ class Cascade(Method):
         prefix, blocks = encode_all(layer, basis, views, threads)
         return prefix, blocks
 
-    def _planes(
-        self, layer: Layer, calibration: Doubles | None, dense: Dense, threads: int, promise: Promise
-    ) -> Plan:
+    def _planes(self, layer: Layer, calibration: Doubles | None, dense: Dense, threads: int, promise: Promise) -> Plan:
         """Codes of few bits: alike on a random rotation, or where the energy is."""
         bits = FEW if self.bits is None else self.bits
         deeper = (4 if bits in (3, 4) else 8) if self.deeper else 0
