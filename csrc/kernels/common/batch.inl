@@ -21,17 +21,18 @@ struct FewBits {
 };
 
 // R rows from r0 on, V x L queries from lane `lane` on. Listed: rows by their ids; else the classes of a block, side by side.
-constexpr int64_t kLaneAhead = 8192;  // bytes of a block's codes that are fetched ahead
+constexpr int64_t kLaneAhead = 16384;  // bytes: how far ahead codes of blocks are asked for, each line once and in order
+constexpr int64_t kTilesAhead = 3;    // the same of rows by their ids
 
 // Adds the products of one pass: a word, four codes of a row, at a time.
 template <int L, int R, int V, bool Listed, bool Whole>
-inline void tile_dots(const uint8_t* const* from, const LanePass& pass, int lanes, int lane, typename LaneOps<L>::I (&sum)[R][V]) {
+inline void tile_dots(const uint8_t* const* from, const uint8_t* ahead, const LanePass& pass, int lanes, int lane, typename LaneOps<L>::I (&sum)[R][V]) {
     using Ops = LaneOps<L>;
     const int8_t* planes = pass.planes + lane * 4;
     const int bits = Whole ? 8 : pass.bits;
     const uint32_t mask = Whole ? ~0u : 0x01010101u * ((1u << bits) - 1);
     for (int64_t j = 0, words = pass.words; j < words; ++j) {
-        if (Whole && !Listed) __builtin_prefetch(from[0] + j * kLaneQuad + kLaneAhead);
+        if (Whole && !Listed && j * R % 16 < R) __builtin_prefetch(ahead + j * R / 16 * 64, 0, 2);
         for (int shift = 0; shift < 8; shift += bits, planes += lanes * 4) {
             typename Ops::X x[V];
 #pragma GCC unroll 16
@@ -75,10 +76,12 @@ inline void batch_tile(const LaneRows& rows, int64_t r0, const LanePass* passes,
         const uint8_t* from[R];
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) from[r] = rows.codes + pass->at + (Listed ? ids[r] * rows.row_step : (r0 + r) * kLaneStep);
+        // A block's lines in equal parts by its tiles: the hardware does not foresee lines 256 bytes apart.
+        const uint8_t* ahead = rows.codes + pass->at + r0 * pass->words * kLaneStep + kLaneAhead;
         I sum[R][V] = {};
         const bool whole = pass->bits == 8;
-        if (whole) tile_dots<L, R, V, Listed, true>(from, *pass, lanes, lane, sum);
-        else tile_dots<L, R, V, Listed, false>(from, *pass, lanes, lane, sum);
+        if (whole) tile_dots<L, R, V, Listed, true>(from, ahead, *pass, lanes, lane, sum);
+        else tile_dots<L, R, V, Listed, false>(from, ahead, *pass, lanes, lane, sum);
         const float* scale = pass->scale;
 #pragma GCC unroll 16
         for (int v = 0; v < V; ++v) {
@@ -102,7 +105,7 @@ void lanes_tiles_of(const LaneRows& rows, const LanePass* passes, int pass_count
                     int lane, float* est) {
     int64_t r = 0;
     for (; r + R <= rows.count; r += R) {
-        for (int64_t next = r + R; Listed && next < r + 2 * R && next < rows.count; ++next)  // the hardware does not foresee them
+        for (int64_t next = r + kTilesAhead * R; Listed && next < r + (kTilesAhead + 1) * R && next < rows.count; ++next)  // the hardware does not foresee them
             for (int64_t at = 0; at < rows.row_step; at += 64) __builtin_prefetch(rows.codes + rows.ids[next] * rows.row_step + at);
         batch_tile<L, R, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
     }

@@ -19,6 +19,7 @@ class Costs(NamedTuple):
     ``memory``    a byte of a scan that comes from memory
     ``cache``     a byte of a scan that is in the caches
     ``product``   a byte of int8 codes whose products are made for one query more of a batch
+    ``bounded``   a class whose interval is made and compared for one query more of a batch
     ``unpacked``  a byte of codes of two bits, whose four products are made for one query
     ``row``       a row that is read alone, beside its bytes
     ``gathered``  a byte of such a row
@@ -32,6 +33,7 @@ class Costs(NamedTuple):
     memory: float
     cache: float
     product: float
+    bounded: float
     unpacked: float
     row: float
     gathered: float
@@ -43,7 +45,7 @@ class Costs(NamedTuple):
 
 
 TERMS = Costs._fields[:-2]
-BUILT_IN = Costs(0.0235, 0.0095, 0.0115, 0.03, 22.0, 0.095, 2.0, 2500.0, 6900.0)
+BUILT_IN = Costs(0.0235, 0.0095, 0.0045, 0.8, 0.03, 22.0, 0.095, 2.0, 2500.0, 6900.0)
 """Two cores of an AMD EPYC of 2022, threads included."""
 RANGE = 16.0
 """How far from the built-in number one is believed."""

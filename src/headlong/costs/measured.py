@@ -25,8 +25,9 @@ from headlong.plan import Level, Plan, Term
 RUNS, AGAIN, PIECES = 7, 21, 8
 LARGE, SMALL, LITTLE = 1 << 25, 1 << 20, 1 << 17
 """Bytes that no cache close to a core holds, that most do, and that are read before the last thread has woken."""
-CLASSES, DIM, TOGETHER, FEW = 8192, 128, 8, 2
-"""Of the layer whose codes are multiplied; queries at once; bits of the codes that are unpacked."""
+CLASSES, DIM, LONGER, TOGETHER, FEW = 8192, 128, 384, 8, 2
+"""Of the layer whose codes are multiplied, and of one with longer rows, for a class costs a query something beside its products;
+queries at once; bits of the codes that are unpacked."""
 MANY, NARROW_DIM = 1 << 15, 64
 """Classes of the layer whose normaliser is proved, and its columns."""
 CLOSE, WIDE, ONE_IN = 0.15, 2.0, 64
@@ -48,7 +49,7 @@ def trials(threads: int) -> dict[str, float]:
     return {
         "memory": memory(numbers, threads),
         "cache": scan(SMALL, threads),
-        **product(threads),
+        **products(threads),
         **unpacked(threads),
         "short row": gather(numbers.reshape(-1, SHORT), threads),
         "long row": gather(numbers.reshape(-1, LONG), threads),
@@ -58,7 +59,7 @@ def trials(threads: int) -> dict[str, float]:
     }
 
 
-TIMED = ("memory", "cache", "half a batch", "batch", "half unpacked", "unpacked", "short row", "long row", "ids", "proof",
+TIMED = ("memory", "cache", "half a batch", "batch", "half a longer batch", "longer batch", "half unpacked", "unpacked", "short row", "long row", "ids", "proof",
          "level", "call")  # fmt: skip
 """The names of :func:`trials`."""
 
@@ -66,10 +67,14 @@ TIMED = ("memory", "cache", "half a batch", "batch", "half unpacked", "unpacked"
 def terms_of(times: Mapping[str, float]) -> dict[str, float]:
     """Every term of :class:`~headlong.costs.Costs` in nanoseconds."""
     byte = (times["long row"] - times["short row"]) / (2 * (LONG - SHORT))
+    more = TOGETHER - TOGETHER // 2
+    query, longer = (times["batch"] - times["half a batch"]) / more, (times["longer batch"] - times["half a longer batch"]) / more
+    product = (longer - query) / (CLASSES * (LONGER - DIM))
     return {
         "memory": times["memory"],
         "cache": times["cache"],
-        "product": (times["batch"] - times["half a batch"]) / (TOGETHER - TOGETHER // 2) / (CLASSES * DIM),
+        "product": product,
+        "bounded": query / CLASSES - product * DIM,
         "unpacked": 2 * (times["unpacked"] - times["half unpacked"]) / (CLASSES * DIM),
         "row": times["short row"] - 2 * SHORT * byte,
         "gathered": byte,
@@ -107,12 +112,18 @@ def unpacking(classes: int, threads: int) -> float:
     return fastest(lambda: looked(reader, query, threads))
 
 
-def product(threads: int) -> dict[str, float]:
-    """Looks for a batch and for half of it."""
-    reader, query = looking(codes_of(CLASSES, DIM), TOGETHER)
-    some = query[: TOGETHER // 2].copy()
-    half = fastest(lambda: reader.topk(some, 1, math.inf, None, False, threads))
-    return {"half a batch": half, "batch": fastest(lambda: reader.topk(query, 1, math.inf, None, False, threads))}
+def products(threads: int) -> dict[str, float]:
+    """Looks for a batch and for half of it, at short and at long rows."""
+    times = {}
+    for dim, name in ((DIM, "batch"), (LONGER, "longer batch")):
+        reader, query = looking(codes_of(CLASSES, dim), TOGETHER)
+        for some, count in (("half a ", TOGETHER // 2), ("", TOGETHER)):
+            times[some + name] = batch_of(reader, query[:count].copy(), threads)
+    return times
+
+
+def batch_of(reader: native.Executor, query: NDArray[np.float64], threads: int) -> float:
+    return fastest(lambda: reader.topk(query, 1, math.inf, None, False, threads))
 
 
 def narrowed(threads: int) -> dict[str, float]:

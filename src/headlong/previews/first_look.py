@@ -36,6 +36,7 @@ from headlong.previews.look_costs import (
     masses_of,
     narrowed,
     rows_to_bet,
+    shared,
     spent_on,
     teaches,
     together,
@@ -60,6 +61,8 @@ CLASS, CODES_READ = 1.4, 0.6
 """What a class costs that goes to level 1, in rows read alone, and a byte of its codes there, in bytes of such rows."""
 FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
+SIDE_BY_SIDE = 8192
+"""Classes from which queries of a batch are asked side by side: ``kLeastClasses`` in group_queries.cpp."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
 EVEN = 1.3
@@ -119,10 +122,11 @@ def _judges(vocab: int) -> int:
 
 def best_look(
     layer: Layer, basis: Basis | Directions, rows: Doubles, calibration: Doubles, promise: Promise, share: float,
-    few_bits: bool = True, threads: int = 1, costs: Costs | None = None,
+    few_bits: bool = True, threads: int = 1, at_most: float = 1.0, costs: Costs | None = None,
 ) -> Choice:  # fmt: skip
-    """The first look that is expected to be the fastest. ``rows``: those of the layer that are :func:`sampled` in that basis;
-    ``few_bits``: few bits of all coordinates may be it, too."""
+    """The first look that is expected to be the fastest, or int8 codes of all where none takes ``at_most`` so much of their
+    time. ``rows``: those of the layer that are :func:`sampled` in that basis; ``few_bits``: few bits of all coordinates may be
+    it, too."""
     seen = _see(layer, basis, rows, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
@@ -130,8 +134,9 @@ def best_look(
     looks |= {Choice(width): width for width in widths if width < layer.dim}
     looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
     costs = here() if costs is None else costs
-    floors = {choice: _expected(layer, size_of(layer, width), 0.0, costs) for choice, width in looks.items()}
-    best, least = Choice(), math.inf
+    floors = {choice: _expected(layer, size_of(layer, width), 0.0, 0.0, costs) for choice, width in looks.items()}
+    best = Choice()
+    least = at_most * expected_ns(layer, seen, looks.pop(best), promise, share, costs)
     for choice in sorted(looks, key=lambda choice: floors[choice]):
         if floors[choice] > least:  # its look alone takes longer
             break
@@ -167,12 +172,12 @@ def expected_ns(
 ) -> float:
     """Of one query and of one of a batch, their geometric mean. ``width`` None: int8 codes of all; groups: of few bits."""
     look = look_of(layer, seen, width, promise)
-    gathered = np.array([_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best))])
-    return _expected(layer, look.size, gathered, costs)
+    alone, batch = np.array([_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best))]).T
+    return _expected(layer, look.size, alone, batch, costs)
 
 
-def _expected(layer: Layer, size: Size, gathered: Doubles | float, costs: Costs) -> float:
-    return math.sqrt(spent_on(layer, size, gathered, 1, costs) * spent_on(layer, size, gathered, TOGETHER, costs))
+def _expected(layer: Layer, size: Size, alone: Doubles | float, batch: Doubles | float, costs: Costs) -> float:
+    return math.sqrt(spent_on(layer, size, alone, 1, costs) * spent_on(layer, size, batch, TOGETHER, costs))
 
 
 def size_of(layer: Layer, width: int | Groups | None) -> Size:
@@ -208,18 +213,24 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
 
 def _gathered(
     layer: Layer, promise: Promise, seen: Seen, judge: int, look: Look, share: float, costs: Costs
-) -> float:
-    """Nanoseconds that one query spends beyond the look at all classes; infinite where it is read densely."""
+) -> tuple[float, float]:
+    """Nanoseconds that one query spends beyond the look at all classes, alone and in a batch; infinite where it is read
+    densely."""
     vocab = layer.vocab
     row = costs.row + costs.gathered * layer.dim * layer.weight.itemsize
     deeper = look.size.deeper
     closer = row if deeper is None else CLASS * costs.row + CODES_READ * costs.gathered * deeper
     candidates = float(np.mean(seen.logits[judge] + look.coarse[judge] >= seen.best[judge]))
     if candidates > EXPENSIVE * share:
-        return math.inf
-    total = vocab * candidates * closer
+        return math.inf, math.inf
+
+    def both(opened: float, rest: float) -> tuple[float, float]:
+        """Classes that are looked at closer, and what is each query's own."""
+        joint = deeper is not None and vocab >= SIDE_BY_SIDE and (promise.delta > 0 or math.isinf(promise.eps))
+        return opened * closer + rest, (shared(vocab, opened, deeper, costs) if joint else opened * closer) + rest
+
     if math.isinf(promise.eps):
-        return total
+        return both(vocab * candidates, 0.0)
     masses, nearest = seen.masses[judge]
     likely, fine = look.likely[judge][nearest], look.fine[judge][nearest]
     if promise.delta == 0:
@@ -227,11 +238,14 @@ def _gathered(
         one_by_one = narrowed(masses, likely, finer, promise.eps)
         below = together(masses, likely, finer, float(look.lengths[judge]), promise.eps)
         opened, scored = min(one_by_one, below, key=lambda classes: classes[0] * closer + classes[1] * row)
-        return total + costs.narrowed * vocab * (opened + scored > 0) + opened * closer + scored * row
+        passes = (1 if finer is None else 2) * (opened + scored > 0)
+        return both(vocab * candidates + opened, costs.narrowed * vocab * passes + scored * row)
     opened, mass = narrowed(masses, likely, fine, promise.eps)[0], masses.classes * masses.each
     mean = mass / max(float(mass.sum()), 1e-300)
     at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mean @ wide), promise) for wide in (likely, fine))
-    return total + min(at_once, opened * closer + after)
+    if at_once < opened * closer + after:
+        return both(vocab * candidates, at_once)
+    return both(vocab * candidates + opened, after)
 
 
 def _lengths(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise) -> Doubles:

@@ -20,8 +20,12 @@ from headlong.promise import Promise
 
 SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
-UNPACKED = (1.3, 1.6)
+UNPACKED = (1.3, 4.0)
 """What a byte of codes of few bits costs at least: read, and multiplied for one query more."""
+WIDENED = 2.5
+"""Of :attr:`Costs.product`: a byte of rows, whose numbers are made float32 first and multiplied for one query more."""
+LISTED = 2.2
+"""Of :attr:`Costs.product`: a byte of codes of classes here and there, which all queries of a batch are multiplied with."""
 IN_BYTE = 4
 """Codes of the byte whose products :attr:`Costs.unpacked` is the price of."""
 GROUPED = 0.5
@@ -77,13 +81,20 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
     read, products = scanned(bytes_, costs), bytes_ * costs.product if batch > 1 else 0.0
     if look.unpacked:
         read, products = UNPACKED[0] * read, max(UNPACKED[1] * products, layer.vocab * look.unpacked * costs.unpacked / IN_BYTE)
-    total = max(read / batch, products) + (GROUPED * costs.narrowed * layer.vocab if look.unpacked else 0.0)
+    total = max(read / batch, products)
+    total += layer.vocab * (GROUPED * costs.narrowed if look.unpacked else costs.bounded if batch > 1 else 0.0)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
-        total += SET_UP[batch > 1] * costs.level + max(scanned(rotated, costs) / batch, rotated * costs.product)
+        total += SET_UP[batch > 1] * costs.level + max(scanned(rotated, costs) / batch, rotated * WIDENED * costs.product)
     every = layer.vocab * layer.dim * layer.weight.itemsize
-    dense = max(scanned(every, costs) / batch, every * costs.product if batch > 1 else 0.0)
+    dense = max(scanned(every, costs) / batch, every * WIDENED * costs.product if batch > 1 else 0.0)
     return costs.call / batch + total + float(np.mean(np.minimum(gathered, dense)))
+
+
+def shared(vocab: int, opened: float, bytes_: float, costs: Costs) -> float:
+    """Nanoseconds of one query of a batch in which each query opens so many classes: all are multiplied with what any of them
+    opens, ``side_by_side/pass.cpp``."""
+    return vocab * -math.expm1(TOGETHER * math.log1p(-min(opened / vocab, 0.999))) * bytes_ * LISTED * costs.product
 
 
 def scanned(count: float, costs: Costs) -> float:

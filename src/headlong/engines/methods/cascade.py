@@ -52,6 +52,8 @@ MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
+BY_ROWS = 0.75
+"""Of the time of int8 codes: what a look has to take that rows chose in place of hidden vectors. These may open more."""
 WORTH_SHARING = 128
 """Dimensions from which rotating a row takes longer than coding it."""
 MANY = 1024
@@ -97,9 +99,11 @@ class Cascade(Method):
         return PlacedCascade(**vars(self))
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        chosen_by = stand_ins(layer) if calibration is None and self._stood_in(layer, promise) else calibration
+        stood_in = calibration is None and self._stood_in(layer, promise)
+        chosen_by = stand_ins(layer) if stood_in else calibration
         tried = self._tries_blocks(layer, calibration, promise)
-        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, tried and chosen_by is not None)
+        both = tried and chosen_by is not None
+        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, both, BY_ROWS if stood_in else 1.0)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
@@ -169,10 +173,11 @@ class Cascade(Method):
         return plan._replace(blocks=blocks._replace(most=most, batch=at_once(most, together), together=together))
 
     def _levels(
-        self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool
+        self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool, at_most: float
     ) -> tuple[Plan, Basis | None, Encoded | None]:
         """The look at all classes and what follows it, the whitened basis where there is one, and there what ``blocks`` are
-        made of, where one pass over the rows is enough for both."""
+        made of, where one pass over the rows is enough for both. A look that vectors choose takes ``at_most`` so much of the
+        time of one at int8 codes."""
         dense = Dense(crossover(layer, promise.eps), DENSE_SHARE, native.code_product())
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
@@ -181,7 +186,7 @@ class Cascade(Method):
             vectors, rate, queries = calibration, promise.radii_rate, None
             if vectors is not None and radii in LEARNED:
                 vectors, queries = split(vectors, rate)
-            rotation, (width, bits), energy = self._chosen(layer, vectors, threads, promise)
+            rotation, (width, bits), energy = self._chosen(layer, vectors, threads, promise, at_most)
             basis = rotation.basis() if width is not None or blocks else None
             if bits is not None:
                 balance = balanced(rotation, energy)
@@ -202,7 +207,7 @@ class Cascade(Method):
         return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis, None
 
     def _chosen(
-        self, layer: Layer, vectors: Doubles | None, threads: int, promise: Promise
+        self, layer: Layer, vectors: Doubles | None, threads: int, promise: Promise, at_most: float
     ) -> tuple[Directions, Choice, Doubles]:
         """The basis' directions, the first look in it, and its coordinates' energy where the look was chosen. Nothing keeps the
         vectors and rows that choose: they are as large as the codes that come next."""
@@ -214,7 +219,8 @@ class Cascade(Method):
         if self.width is not None:
             return rotation, Choice(self.width), np.zeros(0)
         few, rows = self.few_bits and self.deeper and radii_of(promise) == "sure", sampled(layer, rotation)
-        return rotation, best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads), energy_of(rows)
+        look = best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads, at_most)
+        return rotation, look, energy_of(rows)
 
     def _coded_for_both(
         self, layer: Layer, basis: Basis, width: int, proved: bool, threads: int

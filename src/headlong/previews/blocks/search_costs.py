@@ -20,7 +20,7 @@ from typing import NamedTuple
 from headlong.costs import Costs
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
-from headlong.previews.look_costs import SET_UP, scanned
+from headlong.previews.look_costs import SET_UP, WIDENED, scanned
 
 MOST_STREAMS = 4
 """Threads that take all of the bandwidth of the memory."""
@@ -76,12 +76,12 @@ def of_look(asked: Asked, plan: Plan, look: Counted, costs: Costs) -> float:
         looking += SET_UP[batch > 1] * costs.level
     alone = (costs.threads if batch == 1 else 1) * costs.row + costs.gathered * asked.row
     closer = costs.threads * costs.row * look.items + costs.gathered * look.opened + alone * look.rows
-    return looking + min(closer, max(scanned(every, costs) / batch, every * costs.product))
+    return looking + min(closer, max(scanned(every, costs) / batch, every * WIDENED * costs.product))
 
 
 def of_dense_pass(asked: Asked, plan: Plan, costs: Costs) -> float:
     """Nanoseconds."""
-    products = asked.layer.weight.size * costs.product / plan.dense.code_product
+    products = asked.layer.weight.size * WIDENED * costs.product / plan.dense.code_product
     rows = (costs.row + costs.gathered * asked.row) * asked.k
     return costs.call / asked.batch + products + compared(asked, costs) + rows
 
