@@ -22,13 +22,14 @@ from headlong.engines.method_choice import FEW, choose
 from headlong.errors import OptionError
 from headlong.previews.few_bits import energy_of, filled, sampled
 from headlong.previews.first_look import best_look
-from headlong.previews.look_costs import Masses, Size, masses_of, narrowed, spent_on, together
+from headlong.previews.look_costs import LISTED, Masses, Size, masses_of, narrowed, shared, spent_on, together
 from headlong.previews.whitening import whiten
 from plans import decaying
 
 IDS = hl.Promise(math.inf, 0.0, 0.0)
 TIMES = {
-    "memory": 0.04, "cache": 0.0162, "half a batch": 1e5, "batch": 1.8e5, "half unpacked": 5e4, "unpacked": 7.6e4,
+    "memory": 0.04, "cache": 0.0162, "half a batch": 1e5, "batch": 1.74e5, "half a longer batch": 2e5,
+    "longer batch": 3.36e5, "half unpacked": 5e4, "unpacked": 7.6e4,
     "short row": 58.0, "long row": 200.0, "ids": 1e5, "proof": 2.1e5, "level": 4250.0, "call": 11730.0,
 }  # fmt: skip
 """Of a machine that is slower than the built-in one throughout."""
@@ -120,12 +121,21 @@ def test_a_batch_counts_beside_a_single_query() -> None:
 
 
 def test_few_bits_lose_where_unpacking_takes_longer_than_reading() -> None:
+    """As it does for each query of a batch, which reads a part of the bytes."""
     layer = hl.Layer(np.zeros((60_000, 512), np.float16))
     few, whole = Size(148, 512, None, False), Size(512, 0, None, False)
-    for costs, sooner in ((BUILT_IN, few), (dearer(4, "unpacked"), whole)):
-        for batch in (1, 8):
-            other = whole if sooner is few else few
-            assert spent_on(layer, sooner, 0.0, batch, costs) < spent_on(layer, other, 0.0, batch, costs)
+    cheap, dear = dearer(0.25, "unpacked", "narrowed"), dearer(4, "unpacked")
+    for costs, batch, sooner in ((BUILT_IN, 1, few), (BUILT_IN, 8, whole), (dear, 1, whole), (cheap, 8, few)):
+        other = whole if sooner is few else few
+        assert spent_on(layer, sooner, 0.0, batch, costs) < spent_on(layer, other, 0.0, batch, costs)
+
+
+def test_what_one_query_of_a_batch_opens_all_are_multiplied_with() -> None:
+    """So each pays for what any of eight opens, and for no more than all classes."""
+    few, more, all_ = (shared(60_000, opened, 400, BUILT_IN) for opened in (10, 1000, 60_000))
+    one = 400 * LISTED * BUILT_IN.product + BUILT_IN.bounded + BUILT_IN.row / 16
+    assert few == pytest.approx(8 * 10 * one, rel=1e-3)
+    assert few < more < 100 * few and all_ <= 60_000 * one
 
 
 def test_what_a_proof_opens() -> None:

@@ -232,7 +232,7 @@ def test_few_bits_where_the_energy_falls_off_slowly(monkeypatch: pytest.MonkeyPa
 
 def test_rows_stand_in_for_calibration_vectors_where_ids_alone_are_asked_for() -> None:
     rng = np.random.default_rng(5)
-    energy = (1 + np.arange(160)) ** -0.6
+    energy = (1 + np.arange(160)) ** -0.8
     layer = Layer((rng.standard_normal((20_000, 160)) * energy).astype(np.float32))
     hidden = rng.standard_normal((60, 160)) * energy + 2 * layer.weight[rng.integers(0, 20_000, 60)]
     engine, int8 = (hl.compile(layer, "cascade", eps=math.inf, width=width) for width in (None, 0))
@@ -246,6 +246,8 @@ def test_rows_stand_in_for_calibration_vectors_where_ids_alone_are_asked_for() -
     assert hl.compile(layer, "cascade").plan.rotation is None  # a normaliser wants queries to be judged by
     small = Layer(layer.weight[:10_000])
     assert hl.compile(small, "cascade", eps=math.inf).plan.rotation is None
+    flat = Layer(rng.standard_normal((20_000, 160)).astype(np.float32))
+    assert hl.compile(flat, "cascade", eps=math.inf).plan.rotation is None, "queries may open more"
 
 
 def test_judges_are_no_part_of_the_basis_where_there_are_plenty() -> None:
@@ -325,7 +327,7 @@ def test_auto_says_what_calibration_chose() -> None:
 
 def test_auto_says_what_it_reads_without_calibration() -> None:
     """Int8 codes of the rows as they are, or, for ids alone, what rows of the layer chose in the place of vectors."""
-    layer, _ = decaying(20_000, 128, 1.5)
+    layer, _ = decaying(20_000, 128, 2.5)
     plain, ids = hl.compile(layer, eps=0.2, delta=0), hl.compile(layer, eps=math.inf)
     assert plain.reason.endswith("codes prove ids from a fraction of the bytes: int8 codes of all coordinates")
     width = ids.plan.levels[0].layout[-1][1]

@@ -26,8 +26,8 @@ RUNS, AGAIN, PIECES = 7, 21, 8
 LARGE, SMALL, LITTLE = 1 << 25, 1 << 20, 1 << 17
 """Bytes that no cache close to a core holds, that most do, and that are read before the last thread has woken."""
 CLASSES, DIM, LONGER, TOGETHER, FEW = 8192, 128, 384, 8, 2
-"""Of the layer whose codes are multiplied, and of one with longer rows, for a class costs a query something beside its products;
-queries at once; bits of the codes that are unpacked."""
+"""Of the layer whose codes are multiplied, and of one with longer rows: a class costs a query something beside its products.
+Queries at once. Bits of the codes that are unpacked."""
 MANY, NARROW_DIM = 1 << 15, 64
 """Classes of the layer whose normaliser is proved, and its columns."""
 CLOSE, WIDE, ONE_IN = 0.15, 2.0, 64
@@ -59,16 +59,19 @@ def trials(threads: int) -> dict[str, float]:
     }
 
 
-TIMED = ("memory", "cache", "half a batch", "batch", "half a longer batch", "longer batch", "half unpacked", "unpacked", "short row", "long row", "ids", "proof",
-         "level", "call")  # fmt: skip
+TIMED = (
+    "memory", "cache", "half a batch", "batch", "half a longer batch", "longer batch", "half unpacked", "unpacked", "short row",
+    "long row", "ids", "proof", "level", "call",
+)  # fmt: skip
 """The names of :func:`trials`."""
 
 
 def terms_of(times: Mapping[str, float]) -> dict[str, float]:
     """Every term of :class:`~headlong.costs.Costs` in nanoseconds."""
     byte = (times["long row"] - times["short row"]) / (2 * (LONG - SHORT))
-    more = TOGETHER - TOGETHER // 2
-    query, longer = (times["batch"] - times["half a batch"]) / more, (times["longer batch"] - times["half a longer batch"]) / more
+    query, longer = (
+        (times[whole] - times[f"half a {whole}"]) / (TOGETHER - TOGETHER // 2) for whole in ("batch", "longer batch")
+    )
     product = (longer - query) / (CLASSES * (LONGER - DIM))
     return {
         "memory": times["memory"],

@@ -226,8 +226,9 @@ def _gathered(
 
     def both(opened: float, rest: float) -> tuple[float, float]:
         """Classes that are looked at closer, and what is each query's own."""
-        joint = deeper is not None and vocab >= SIDE_BY_SIDE and (promise.delta > 0 or math.isinf(promise.eps))
-        return opened * closer + rest, (shared(vocab, opened, deeper, costs) if joint else opened * closer) + rest
+        alone, side_by_side = opened * closer, vocab >= SIDE_BY_SIDE and (promise.delta > 0 or math.isinf(promise.eps))
+        jointly = alone if deeper is None or not side_by_side else shared(vocab, opened, deeper, costs)
+        return alone + rest, jointly + rest
 
     if math.isinf(promise.eps):
         return both(vocab * candidates, 0.0)

@@ -94,7 +94,8 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
 def shared(vocab: int, opened: float, bytes_: float, costs: Costs) -> float:
     """Nanoseconds of one query of a batch in which each query opens so many classes: all are multiplied with what any of them
     opens, ``side_by_side/pass.cpp``."""
-    return vocab * -math.expm1(TOGETHER * math.log1p(-min(opened / vocab, 0.999))) * bytes_ * LISTED * costs.product
+    any_ = vocab * -math.expm1(TOGETHER * math.log1p(-min(opened / vocab, 0.999)))
+    return any_ * (bytes_ * LISTED * costs.product + costs.bounded + costs.row / (2 * TOGETHER))
 
 
 def scanned(count: float, costs: Costs) -> float:

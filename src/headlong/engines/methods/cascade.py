@@ -52,8 +52,9 @@ MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
-BY_ROWS = 0.75
-"""Of the time of int8 codes: what a look has to take that rows chose in place of hidden vectors. These may open more."""
+BY_VECTORS, BY_ROWS = 0.9, 0.75
+"""Of the time of int8 codes: what another look is expected to take at most. Less than that is within the error of what is
+expected, and hidden vectors may open more than the rows that stand in for them."""
 WORTH_SHARING = 128
 """Dimensions from which rotating a row takes longer than coding it."""
 MANY = 1024
@@ -103,7 +104,7 @@ class Cascade(Method):
         chosen_by = stand_ins(layer) if stood_in else calibration
         tried = self._tries_blocks(layer, calibration, promise)
         both = tried and chosen_by is not None
-        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, both, BY_ROWS if stood_in else 1.0)
+        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, both, BY_ROWS if stood_in else BY_VECTORS)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
