@@ -6,7 +6,8 @@ calibration vectors and priced by what this machine costs (:mod:`headlong.costs`
     chosen       = argmin over w of   ns(w, 1) * ns(w, TOGETHER)
 
 A look is read once for all queries of a batch, which then costs each of them its products; what is read further is each query's
-own. So a look that is short and leaves much open may win for one query and lose for eight: both count alike.
+own, but for classes that one query of it opens: their codes are multiplied with all of them. So a look that is short and leaves
+much open may win for one query and lose for eight: both count alike.
 
 Radii are those that a plan of width w would have, on a sample of the classes; int8 codes of all coordinates, and codes of few
 bits where the energy is, are judged by the same count: a layer without leading coordinates keeps the former, one whose energy
@@ -63,6 +64,10 @@ FURTHER = 1.2
 """How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 SIDE_BY_SIDE = 8192
 """Classes from which queries of a batch are asked side by side: ``kLeastClasses`` in group_queries.cpp."""
+OPENED_BY_ROWS = 2.0
+"""How many times as much a hidden vector opens as a row that stands in for it."""
+SOONER = 0.9
+"""Of the time of int8 codes: what another look is expected to take at most; a smaller difference is within the error."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
 EVEN = 1.3
@@ -122,11 +127,12 @@ def _judges(vocab: int) -> int:
 
 def best_look(
     layer: Layer, basis: Basis | Directions, rows: Doubles, calibration: Doubles, promise: Promise, share: float,
-    few_bits: bool = True, threads: int = 1, at_most: float = 1.0, costs: Costs | None = None,
+    few_bits: bool = True, threads: int = 1, stood_in: bool = False, costs: Costs | None = None,
 ) -> Choice:  # fmt: skip
-    """The first look that is expected to be the fastest, or int8 codes of all where none takes ``at_most`` so much of their
-    time. ``rows``: those of the layer that are :func:`sampled` in that basis; ``few_bits``: few bits of all coordinates may be
-    it, too."""
+    """The first look that is expected to be the fastest, or int8 codes of all where none is by a tenth. ``rows``: those of the
+    layer that are :func:`sampled` in that basis; ``few_bits``: few bits of all coordinates may be it, too; ``stood_in``:
+    ``calibration`` are rows in place of hidden vectors, which may be quite unlike them: they are taken to open
+    :data:`OPENED_BY_ROWS` times as much, and a single query alone counts."""
     seen = _see(layer, basis, rows, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
@@ -134,13 +140,13 @@ def best_look(
     looks |= {Choice(width): width for width in widths if width < layer.dim}
     looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
     costs = here() if costs is None else costs
-    floors = {choice: _expected(layer, size_of(layer, width), 0.0, 0.0, costs) for choice, width in looks.items()}
+    floors = {choice: _expected(layer, size_of(layer, width), 0.0, 0.0, costs, stood_in) for choice, width in looks.items()}
     best = Choice()
-    least = at_most * expected_ns(layer, seen, looks.pop(best), promise, share, costs)
+    least = SOONER * expected_ns(layer, seen, looks.pop(best), promise, share, costs, stood_in)
     for choice in sorted(looks, key=lambda choice: floors[choice]):
         if floors[choice] > least:  # its look alone takes longer
             break
-        if (spent := expected_ns(layer, seen, looks[choice], promise, share, costs)) < least:
+        if (spent := expected_ns(layer, seen, looks[choice], promise, share, costs, stood_in)) < least:
             best, least = choice, spent
     return best
 
@@ -168,16 +174,20 @@ def _see(
 
 
 def expected_ns(
-    layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float, costs: Costs
-) -> float:
+    layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float, costs: Costs,
+    stood_in: bool = False,
+) -> float:  # fmt: skip
     """Of one query and of one of a batch, their geometric mean. ``width`` None: int8 codes of all; groups: of few bits."""
     look = look_of(layer, seen, width, promise)
     alone, batch = np.array([_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best))]).T
-    return _expected(layer, look.size, alone, batch, costs)
+    return _expected(layer, look.size, OPENED_BY_ROWS * alone if stood_in else alone, batch, costs, stood_in)
 
 
-def _expected(layer: Layer, size: Size, alone: Doubles | float, batch: Doubles | float, costs: Costs) -> float:
-    return math.sqrt(spent_on(layer, size, alone, 1, costs) * spent_on(layer, size, batch, TOGETHER, costs))
+def _expected(
+    layer: Layer, size: Size, alone: Doubles | float, batch: Doubles | float, costs: Costs, stood_in: bool
+) -> float:
+    one = spent_on(layer, size, alone, 1, costs)
+    return one if stood_in else math.sqrt(one * spent_on(layer, size, batch, TOGETHER, costs))
 
 
 def size_of(layer: Layer, width: int | Groups | None) -> Size:

@@ -22,6 +22,8 @@ SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
 UNPACKED = (1.3, 4.0)
 """What a byte of codes of few bits costs at least: read, and multiplied for one query more."""
+UNPACKED_TOGETHER = 0.8
+"""Of :attr:`Costs.unpacked`, in a batch: the codes of a class are unpacked for some of its queries at once."""
 WIDENED = 2.5
 """Of :attr:`Costs.product`: a byte of rows, whose numbers are made float32 first and multiplied for one query more."""
 LISTED = 2.2
@@ -80,9 +82,10 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
     bytes_ = layer.vocab * look.first
     read, products = scanned(bytes_, costs), bytes_ * costs.product if batch > 1 else 0.0
     if look.unpacked:
-        read, products = UNPACKED[0] * read, max(UNPACKED[1] * products, layer.vocab * look.unpacked * costs.unpacked / IN_BYTE)
+        unpacking = layer.vocab * look.unpacked * costs.unpacked / IN_BYTE * (UNPACKED_TOGETHER if batch > 1 else 1.0)
+        read, products = UNPACKED[0] * read, max(UNPACKED[1] * products, unpacking)
     total = max(read / batch, products)
-    total += layer.vocab * (GROUPED * costs.narrowed if look.unpacked else costs.bounded if batch > 1 else 0.0)
+    total += layer.vocab * (costs.bounded if batch > 1 else GROUPED * costs.narrowed if look.unpacked else 0.0)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
         total += SET_UP[batch > 1] * costs.level + max(scanned(rotated, costs) / batch, rotated * WIDENED * costs.product)

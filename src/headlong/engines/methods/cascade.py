@@ -52,9 +52,6 @@ MOST_DIM = 8192
 """Beyond, the basis itself is a large matrix to decompose and to read."""
 LEARNED = ("calibrated", "likely")
 WHOLE_BITS = (1, 2, 3, 4, 8)
-BY_VECTORS, BY_ROWS = 0.9, 0.75
-"""Of the time of int8 codes: what another look is expected to take at most. Less than that is within the error of what is
-expected, and hidden vectors may open more than the rows that stand in for them."""
 WORTH_SHARING = 128
 """Dimensions from which rotating a row takes longer than coding it."""
 MANY = 1024
@@ -104,7 +101,7 @@ class Cascade(Method):
         chosen_by = stand_ins(layer) if stood_in else calibration
         tried = self._tries_blocks(layer, calibration, promise)
         both = tried and chosen_by is not None
-        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, both, BY_ROWS if stood_in else BY_VECTORS)
+        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, both, stood_in)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
@@ -174,11 +171,10 @@ class Cascade(Method):
         return plan._replace(blocks=blocks._replace(most=most, batch=at_once(most, together), together=together))
 
     def _levels(
-        self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool, at_most: float
+        self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool, stood_in: bool
     ) -> tuple[Plan, Basis | None, Encoded | None]:
         """The look at all classes and what follows it, the whitened basis where there is one, and there what ``blocks`` are
-        made of, where one pass over the rows is enough for both. A look that vectors choose takes ``at_most`` so much of the
-        time of one at int8 codes."""
+        made of, where one pass over the rows is enough for both. ``stood_in``: rows are in place of the vectors."""
         dense = Dense(crossover(layer, promise.eps), DENSE_SHARE, native.code_product())
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
@@ -187,7 +183,7 @@ class Cascade(Method):
             vectors, rate, queries = calibration, promise.radii_rate, None
             if vectors is not None and radii in LEARNED:
                 vectors, queries = split(vectors, rate)
-            rotation, (width, bits), energy = self._chosen(layer, vectors, threads, promise, at_most)
+            rotation, (width, bits), energy = self._chosen(layer, vectors, threads, promise, stood_in)
             basis = rotation.basis() if width is not None or blocks else None
             if bits is not None:
                 balance = balanced(rotation, energy)
@@ -208,7 +204,7 @@ class Cascade(Method):
         return int8_plan(layer, dense, centre, threads, promise.delta == 0 and not math.isinf(promise.eps)), basis, None
 
     def _chosen(
-        self, layer: Layer, vectors: Doubles | None, threads: int, promise: Promise, at_most: float
+        self, layer: Layer, vectors: Doubles | None, threads: int, promise: Promise, stood_in: bool
     ) -> tuple[Directions, Choice, Doubles]:
         """The basis' directions, the first look in it, and its coordinates' energy where the look was chosen. Nothing keeps the
         vectors and rows that choose: they are as large as the codes that come next."""
@@ -220,7 +216,7 @@ class Cascade(Method):
         if self.width is not None:
             return rotation, Choice(self.width), np.zeros(0)
         few, rows = self.few_bits and self.deeper and radii_of(promise) == "sure", sampled(layer, rotation)
-        look = best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads, at_most)
+        look = best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads, stood_in)
         return rotation, look, energy_of(rows)
 
     def _coded_for_both(
