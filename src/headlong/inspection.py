@@ -148,7 +148,8 @@ def tables(facts: Facts) -> list[ReportTable]:
 
 PRICED = {
     "memory": "a byte of a scan, from memory", "cache": "a byte of a scan, from the caches",
-    "product": "a byte of codes, for one query more of a batch", "unpacked": "a byte of codes of few bits, with their products",
+    "product": "a byte of codes, for one query more of a batch", "bounded": "a class, for one query more of a batch",
+    "unpacked": "a byte of codes of few bits, with their products",
     "row": "a row read alone, beside its bytes",
     "gathered": "a byte of such a row", "narrowed": "a class whose interval is narrowed for a proof",
     "level": "a pass of all threads", "call": "a call",
