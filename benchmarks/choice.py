@@ -2,6 +2,7 @@
 
     python benchmarks/choice.py results/choice.json                      layers made up by headlong.bench.synthetic
     python benchmarks/choice.py results/choice.json --layer LAYER --hidden HIDDEN
+    python benchmarks/choice.py results/choice-drawn.json --drawn 20  drawn shapes, spectra, biases, dtypes
 
 Goes on with the layers that the file does not hold yet. Each case asks the same queries of every engine in turns: "auto" with
 and without calibration vectors, and ``full``, ``cascade`` and calibrated ``cascade`` as a user may name them. ``over`` is
@@ -11,6 +12,7 @@ auto's median over that of the fastest, which knows no more than auto did.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -18,11 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # bfloat16 by its name
 import numpy as np
 
 import headlong as hl
 from headlong.bench import measure
-from headlong.bench.synthetic import synthetic
+from headlong.bench.synthetic import scale, synthetic
 from headlong.cli import inputs
 from headlong.cli.terminal import bars
 
@@ -34,8 +37,14 @@ PROMISES: dict[str, dict[str, Any]] = {
     "default promise": {},
     "eps 0.2 proved": {"eps": 0.2, "delta": 0.0},
 }
-BATCHES = {1: 60, 8: 16}
+BATCHES = {1: 60, 8: 16, 64: 6}
 """Queries at once, and in how many turns."""
+MOST_WEIGHTS, ASKED = 50_000_000, 2048
+"""Of a layer that is drawn, and how many vectors it is asked with."""
+DRAWN: dict[str, tuple[Any, ...]] = {
+    "dim": (32, 48, 64, 96, 128, 200, 256, 384, 512, 768, 1024), "power": (0, 0.5, 1, 1.5, 2), "top": (0.05, 0.3, 0.8),
+    "dtype": ("bfloat16", "float16", "float32"), "alike": (False, True), "bias": (False, True),
+}  # fmt: skip
 OURS = ("full", "cascade")
 
 
@@ -80,6 +89,32 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
+def drawn(seed: int) -> tuple[str, hl.Layer, np.ndarray] | None:
+    """A layer that nothing was chosen for, and vectors; None: it would be too large.
+
+    ``alike``: fifty rows to a common centre, and hidden vectors about a common mean. ``top``: the probability of the likeliest
+    class of the median vector.
+    """
+    rng = np.random.default_rng(seed)
+    vocab = int(np.exp(rng.uniform(np.log(2_000), np.log(300_000))))
+    dim, power, top, dtype, alike_rows, bias = (values[rng.integers(len(values))] for values in DRAWN.values())
+    if vocab * dim > MOST_WEIGHTS:
+        return None
+    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0].astype(np.float32)
+    energy = np.arange(1, dim + 1, dtype=np.float32)[:, None] ** np.float32(-power / 4) * turn.T
+    rows = rng.standard_normal((vocab, dim), np.float32)
+    hidden = rng.standard_normal((CALIBRATION + ASKED, dim), np.float32) @ energy
+    if alike_rows:
+        centres = rng.standard_normal((max(8, vocab // 50), dim), np.float32)
+        rows = 0.6 * rows + 0.8 * centres[rng.integers(len(centres), size=vocab)]
+        hidden += rng.standard_normal(dim).astype(np.float32) @ energy
+    rows = rows @ energy
+    layer = hl.Layer(rows.astype(np.dtype(dtype)), 1.5 * rng.standard_normal(vocab).astype(np.float32) if bias else None)
+    hidden *= np.float32(scale(layer, hidden[:16], top))
+    said = f"drawn {seed}: {vocab:,} x {dim}, a = {power:g}, {dtype}"
+    return said + (", rows alike" if alike_rows else "") + (", biases" if bias else ""), layer, hidden
+
+
 def cases(name: str, layer: hl.Layer, hidden: np.ndarray, threads: int, other: np.ndarray) -> list[dict[str, Any]]:
     """A row for each promise, batch, state, and what auto knew."""
     rows = []
@@ -104,6 +139,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--layer")
     parser.add_argument("--hidden")
+    parser.add_argument("--drawn", type=int, default=0, metavar="COUNT")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(options.out.read_text())["rows"] if options.out.is_file() else []
@@ -119,6 +155,13 @@ def main() -> None:
             name = Path(options.layer).stem
             if name not in known:
                 take(name, inputs.layer(options.layer), np.asarray(inputs.hidden(options.hidden)).astype(np.float32))
+            return
+        if options.drawn > 0:
+            some = (found for found in map(drawn, itertools.count()) if found is not None)
+            for name, layer, hidden in itertools.islice(some, options.drawn):
+                stage(name)(1, 1)
+                if name not in known:
+                    take(name, layer, hidden)
             return
         for vocab, dim, power in SHAPES:
             name = f"{vocab:,} x {dim}, a = {power:g}"

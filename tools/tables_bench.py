@@ -9,7 +9,7 @@ from typing import Any
 from tables_records import RESULTS
 
 from headlong.bench.measure import read_run
-from headlong.report.summaries import baselines, summaries
+from headlong.report.summaries import baselines, summaries, ways
 from headlong.report.tables import ReportTable, comparisons, duration, markdown, percent, times
 
 BESIDE = ("torch fp32", "full", "cascade", "calibrated, ids only", "calibrated, default promise")
@@ -22,7 +22,7 @@ def layers() -> str:
     rows = [row for record in records for row in _rows(record)]
     dates = sorted({record["environment"]["date"] for record in records})
     made = records[0]["environment"]
-    caption = f"bfloat16 layers, k = 10; {made['cpu']}, {made['threads']} threads; {' and '.join(dates)}."
+    caption = f"Cold / in a loop. bfloat16 layers, k = 10; {made['cpu']}, {made['threads']} threads; {' and '.join(dates)}."
     return markdown(ReportTable("", columns, tuple(rows), caption))
 
 
@@ -32,16 +32,19 @@ def _order(file: Path) -> tuple[int, str]:
 
 
 def _rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    found = {(one.contestant, one.batch): one for one in summaries(record)}
+    """Cold and in a loop."""
+    found = {way: {(one.contestant, one.batch): one for one in summaries(record, way)} for way in ways(record)}
+    over = {way: baselines(record, way) for way in found}
     facts = record["layer"]
     power = facts["name"].rpartition(",")[2]
-    rows, over = [], baselines(record)
-    for batch in sorted({batch for _, batch in found}):
-        base, ids = found[over[batch], batch], found["calibrated, ids only", batch]
-        cells = [times(found[name, batch].speedup) if (name, batch) in found else "–" for name in BESIDE]
+    rows = []
+    for batch in sorted({batch for _, batch in found["loop"]}):
+        bases = [f"{duration(found[way][over[way][batch], batch].median)}, {over[way][batch]}" for way in found]
+        cells = [" / ".join(times(by[name, batch].speedup) for by in found.values()) for name in BESIDE]
+        ids = found["loop"]["calibrated, ids only", batch]
         size = f"{facts['vocab']:,} × {facts['dim']:,}"
         read = percent(ids.read) if batch == 1 else ""  # in batches queries share it
-        rows.append((size, power, str(batch), f"{duration(base.median)}, {over[batch]}", *cells, percent(ids.proved), read))
+        rows.append((size, power, str(batch), " / ".join(bases), *cells, percent(ids.proved), read))
     return rows
 
 

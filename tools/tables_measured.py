@@ -109,13 +109,13 @@ def promise_times() -> str:
     return f"{said}\n\n{plain('promise-times', PROMISE_TIMES)()}"
 
 
-def choice() -> str:
-    """How often ``auto`` was as fast as anything a user may name, and where it was least so."""
-    if text := missing("choice"):
+def choice(name: str = "choice", most: int = 10_000) -> str:
+    """How often ``auto`` was as fast as anything a user may name, and where it was least so: ``most`` of these cases."""
+    if text := missing(name):
         return text
-    found = record("choice")
+    found = record(name)
     far = sum(row["over"] > NEAR for row in found["rows"])
-    rows = sorted(found["rows"], key=lambda row: -row["over"])[: max(far, SLOWEST)]
+    rows = sorted(found["rows"], key=lambda row: -row["over"])[: min(most, max(far, SLOWEST))]
     columns = {"layer": "layer", "promise": "promise", "batch": "at once", "state": "state", "auto": "asked for",
                "fastest": "the faster", "over": "auto over it"}  # fmt: skip
     table = tuple(tuple(field(row[key]) for key in columns) for row in rows)
@@ -202,7 +202,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "promise-times": promise_times,
     "growth": plain("growth", GROWTH),
     "adapt": plain("adapt", ADAPT),
-    "auto": choice,
+    "auto": choice, "auto-drawn": lambda: choice("choice-drawn", 12),
     "call-parts": parts,
     "batch-instructions": batch_instructions,
     "two-builds": lambda: two_builds("two-builds"),

@@ -55,19 +55,19 @@ def synthetic(vocab: int, dim: int, power: float, count: int, seed: int, progres
         progress(stop, vocab)
     layer = Layer(weight)
     vectors = rng.standard_normal((count + max(4096, 8 * dim), dim), np.float32) @ rotated
-    vectors *= np.float32(_scale(layer, vectors[:JUDGES]))
+    vectors *= np.float32(scale(layer, vectors[:JUDGES]))
     return Synthetic(layer, vectors[:count], vectors[count:])
 
 
-def _scale(layer: Layer, vectors: NDArray[np.float32]) -> float:
-    """At which the likeliest class of the median vector has probability 0.3."""
+def scale(layer: Layer, vectors: NDArray[np.float32], likeliest: float = MEDIAN_TOP) -> float:
+    """At which the likeliest class of the median vector has this probability, biases left out."""
     z = np.concatenate([vectors @ layer.weight[i : i + ROWS].astype(np.float32).T for i in range(0, layer.vocab, ROWS)], axis=1)
     z -= z.max(axis=1, keepdims=True)
     low, high = 0.0, 1e6
     for _ in range(40):
         middle = (low + high) / 2 if low else high / 16
         top = float(np.median(1 / np.exp(middle * z).sum(axis=1)))
-        low, high = (middle, high) if top < MEDIAN_TOP else (low, middle)
+        low, high = (middle, high) if top < likeliest else (low, middle)
         if low and high < low * 1.001:
             break
     return (low + high) / 2

@@ -1,6 +1,6 @@
 """What a look at all classes, and what it leaves open, cost on this machine: bytes and classes priced by :mod:`headlong.costs`.
 
-    ns(batch) = bytes of the look * max(a byte's scan / batch, its products)  +  what is read for this query alone
+    ns(batch) = bytes of the look * (a byte's scan / batch + its products)  +  what is read for this query alone
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headlong.promise import Promise
 
 SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
-UNPACKED = (1.3, 4.0)
+UNPACKED = (1.3, 3.0)
 """What a byte of codes of few bits costs at least: read, and multiplied for one query more."""
 UNPACKED_TOGETHER = 0.8
 """Of :attr:`Costs.unpacked`, in a batch: the codes of a class are unpacked for some of its queries at once."""
@@ -84,7 +84,7 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
     if look.unpacked:
         unpacking = layer.vocab * look.unpacked * costs.unpacked / IN_BYTE * (UNPACKED_TOGETHER if batch > 1 else 1.0)
         read, products = UNPACKED[0] * read, max(UNPACKED[1] * products, unpacking)
-    total = max(read / batch, products)
+    total = read / batch + products if batch > 1 else max(read, products)
     total += layer.vocab * (costs.bounded if batch > 1 else GROUPED * costs.narrowed if look.unpacked else 0.0)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
