@@ -221,7 +221,7 @@ def _looked_at(search: BlockSearch, begun: Start, link: Link, narrow: float, eps
     ids = search.blocks.order[places]
     there = (ids >= 0) & ~np.isin(ids, trail.scored_ids)
     each = np.repeat(np.append(np.ones(len(trail.seen)), stands), len(est) // max(1, len(groups)))
-    return _line(link, begun.shift, places[there], est[there], narrow * (upper - est)[there], each[there])
+    return _line(link, begun.shift, places[there], est[there], narrow * (upper[there] - est[there]), each[there])
 
 
 def _closer(search: BlockSearch, begun: Start, link: Link, taken: Line, narrow: float) -> Line:
