@@ -1,9 +1,9 @@
 """What AdaptiveSoftmax and its promise cost on real data: entries, bytes, memory, time; coverage; low dimension.
 
-python benchmarks/adaptive.py time LAYER HIDDEN:SPLIT OUT.json        one run, all contestants interleaved, batch 1
-python benchmarks/adaptive.py coverage LAYER HIDDEN:SPLIT OUT.json    do intervals hold? spiky rows included
-python benchmarks/adaptive.py lowdim LAYER HIDDEN:SPLIT OUT.json [DIM ...]    the layer cut to 8, 16, 32 and 64 dimensions
-python benchmarks/adaptive.py questions LAYER HIDDEN:SPLIT OUT.json   top-k and nuclei: right ones, entries read
+    python benchmarks/adaptive.py time LAYER HIDDEN:SPLIT OUT.json        one run, all contestants interleaved, batch 1
+    python benchmarks/adaptive.py coverage LAYER HIDDEN:SPLIT OUT.json    do intervals hold? spiky rows included
+    python benchmarks/adaptive.py lowdim LAYER HIDDEN:SPLIT OUT.json [DIM ...]    the layer cut to 8, 16, 32 and 64 dimensions
+    python benchmarks/adaptive.py questions LAYER HIDDEN:SPLIT OUT.json   top-k and nuclei: right ones, entries read
 """
 
 from __future__ import annotations

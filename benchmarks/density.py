@@ -1,7 +1,7 @@
 """Kernel density beside scikit-learn's tree: a million points in 16 dimensions, narrow to wide bandwidths, one run.
 
-python benchmarks/density.py OUT.json [BANDWIDTH ...]       rows of other bandwidths stay in the file
-python benchmarks/density.py OUT.json few                   the same in two and three dimensions
+    python benchmarks/density.py OUT.json [BANDWIDTH ...]       rows of other bandwidths stay in the file
+    python benchmarks/density.py OUT.json few                   the same in two and three dimensions
 """
 
 from __future__ import annotations

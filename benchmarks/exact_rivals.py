@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +115,7 @@ class Fexipro:
         rests = (np.linalg.norm(rotated[:, head:], axis=1) * UP).astype(np.float32)
         heads = rotated[:, :head].astype(np.float32)
         self.kept = (rows, heads, codes, rest_codes, sums, rest_sums, lengths[order], rests, order, turn_and_scale)
-        self.asked = Asked("fexipro", Rows(*map(at, self.kept), vocab, dim, head, unit, rest_unit), k)
+        self.asked = Asked("fexipro", Rows(*(at(part) for part in self.kept), vocab, dim, head, unit, rest_unit), k)
 
     def ask(self, query: Floats) -> Answer:
         return self.asked(query)
@@ -136,7 +136,7 @@ class Maximus:
             order[cluster] = np.argsort(-most, kind="stable")
             bounds[cluster] = most[order[cluster]]
         self.kept = (rows, centres, widest, bounds, order)
-        self.asked = Asked("maximus", Lists(*map(at, self.kept), *rows.shape, clusters), k)
+        self.asked = Asked("maximus", Lists(*(at(part) for part in self.kept), *rows.shape, clusters), k)
 
     def ask(self, query: Floats) -> Answer:
         return self.asked(query)
@@ -160,7 +160,7 @@ def gathered(users: Floats, clusters: int) -> tuple[NDArray[np.float64], NDArray
 
 
 class Lemp:
-    """LEMP-LI, its authors' best exact method, tuned on vectors; from a library that ``kernels/lemp_calls.cpp`` was built to."""
+    """LEMP-LI, its authors' best exact method, tuned on vectors; in a library that ``kernels/lemp_calls.cpp`` was built to."""
 
     def __init__(self, rows: Floats, k: int, library: Path, vectors: Floats, cache_kib: int = 1024) -> None:
         self.k, self.calls = k, ctypes.CDLL(str(library))

@@ -10,7 +10,7 @@ ended. ``--times`` adds the times, measured anew. PHRASES is a folder that ``phr
 
     rows, bytes    means of one query, each asked alone; bytes of LEMP are not known
     wrong          queries of which an id is not float64's, ties aside
-    loop, cold     median microseconds of one query at a time, calls of one contestant back to back, or each after a sum over 96 MB
+    loop, cold     median microseconds of one query at a time, a contestant's calls back to back, or each after a sum over 96 MB
     together       of LEMP: microseconds of a query where all are asked at once, by its own clock
 
 Every contestant has one thread. ``torch`` reads every row. MAXIMUS has lists for clusters of queries: it is given those that
@@ -26,6 +26,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def subject(name: str, asked: argparse.Namespace) -> tuple[hl.Layer, Floats, Flo
     return layer, vectors[:CALIBRATION], vectors[CALIBRATION : CALIBRATION + ASKED]
 
 
-def contestants(layer: hl.Layer, calibration: Floats, queries: Floats, library: Path | None) -> dict[str, One]:
+def contestants(layer: hl.Layer, calibration: Floats, queries: Floats, library: Path | None, step: Any) -> dict[str, One]:
     """By name."""
     bias = np.zeros(layer.vocab) if layer.bias is None else layer.bias
     rows = np.column_stack([np.asarray(layer.weight, np.float32), bias]).astype(np.float32)
@@ -94,10 +95,14 @@ def contestants(layer: hl.Layer, calibration: Floats, queries: Floats, library: 
         "headlong": One(lambda x: engine.topk(x[None, :-1], K).ids, ours),
         "torch": One(dense, lambda x: (dense(x), len(rows), rows.nbytes)),
     }
-    made: dict[str, Any] = {"FEXIPRO": Fexipro(rows, K)}
-    made |= {f"MAXIMUS, {count} clusters": Maximus(rows, K, users, count) for count in (FEW, MANY)}
+    builders: dict[str, Callable[[], Any]] = {"FEXIPRO": lambda: Fexipro(rows, K)}
+    builders |= {f"MAXIMUS, {count} clusters": partial(Maximus, rows, K, users, count) for count in (FEW, MANY)}
     if library is not None:
-        made["LEMP"] = Lemp(rows, K, library, with_one(calibration))
+        builders["LEMP"] = lambda: Lemp(rows, K, library, with_one(calibration))
+    made: dict[str, Any] = {}
+    for name, build in builders.items():
+        made[name] = build()
+        step(len(made), len(builders))
     return found | {name: One(one.ask, one.ask, one) for name, one in made.items()}
 
 
@@ -149,7 +154,13 @@ def timed(queries: Floats, field: dict[str, One], step: Any) -> dict[str, dict[s
 
 
 def write(path: Path, rows: list[dict[str, Any]], load: float | None, others: float | None) -> None:
-    facts = {"k": K, "calibrated_with": CALIBRATION, "timed": TIMED, "between two cold calls": f"{OTHER} MB"}
+    facts = {
+        "k": K,
+        "calibrated_with": CALIBRATION,
+       
+        "timed": TIMED,
+        "between two cold calls": f"{OTHER} MB",
+    }
     record = {"environment": measure.environment(1, load=load, others=others), "facts": facts, "rows": rows}
     beside = path.with_suffix(".tmp")
     beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -183,8 +194,7 @@ def main() -> None:
             if known and not asked.times:
                 continue
             layer, calibration, queries = subject(name, asked)
-            stage(f"{name}: built")
-            field = contestants(layer, calibration, queries, asked.lemp)
+            field = contestants(layer, calibration, queries, asked.lemp, stage(f"{name}: built"))
             if not set(field) <= set(known):
                 known |= {row["contestant"]: row for row in counted(name, layer, queries, field, stage(f"{name}: counted"))}
             load, neighbours = load_average(), Neighbours()

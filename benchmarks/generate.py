@@ -278,7 +278,9 @@ def joined(record: dict[str, Any], rows: list[dict[str, Any]], entropies: Any, t
     last = record.get("environment", {})
     about = {name: last.get(name) for name in ("threads", "commit", "date")}
     kept = [about | row for row in record["rows"]]
-    others = [row for row in kept if row["threads"] != threads or row.get("asked", round(row["entropy"], 1)) not in entropies]
+    others = [
+        row for row in kept if row["threads"] != threads or row.get("asked", round(row["entropy"], 1)) not in entropies
+    ]
     return sorted(others + rows, key=lambda row: (row["threads"], row["entropy"]))
 
 

@@ -1,6 +1,6 @@
 """Speed against recall of one benchmark run, as an SVG file.
 
-python benchmarks/pareto.py results/bench-wikitext2.json docs/figures/bench-wikitext2.svg
+    python benchmarks/pareto.py results/bench-wikitext2.json docs/figures/bench-wikitext2.svg
 """
 
 from __future__ import annotations

@@ -116,7 +116,9 @@ def shards_log_probs(case: Case, kind: str) -> dict[str, Any]:
 def nucleus(case: Case, kind: str) -> dict[str, Any]:
     """Draws of a nucleus that a bet decides, beside those that all logits give."""
     both = case.compiled("cascade", **LOG_PROBS), hl.compile(case.layer, "full", threads=case.threads)
-    pairs = [tuple(each.sample(one[None], top_p=TOP_P, seed=seed) for each in both) for seed, one in enumerate(case.asked)]
+    pairs = [
+        tuple(each.sample(one[None], top_p=TOP_P, seed=seed) for each in both) for seed, one in enumerate(case.asked)
+    ]
     read = float(np.mean([drawn.cost.bytes[0] for drawn, _ in pairs])) / (4.0 * case.layer.vocab * case.layer.dim)
     other = sum(int(drawn.ids[0, 0]) != int(right.ids[0, 0]) for drawn, right in pairs)
     return case.row(kind, BOTH, 0.01, other, share_read=read)

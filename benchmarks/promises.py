@@ -150,7 +150,9 @@ def rotations(name: str, layer: Layer, hidden: Any, threads: int) -> list[dict[s
     logits = hidden[0].astype(np.float64) @ part.weight.astype(np.float64).T + (0 if bias is None else bias)
     failing, outside, missed = 0, 0, 0
     for seed in range(ROTATIONS):
-        engine = hl.compile(part, "cascade", threads=threads, eps=math.inf, delta_ids=0.01, bits=4, rotation=seed)
+        engine = hl.compile(
+            part, "cascade", threads=threads, eps=math.inf, delta_ids=0.01, bits=4, rotation=seed
+        )
         failed = int((engine.topk(hidden, K).logits[:, -1] < least - TIE).sum())
         failing += failed > 0
         off = beyond(engine.plan, hidden[0].astype(np.float64), logits, every)
