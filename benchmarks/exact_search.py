@@ -3,7 +3,7 @@
     python benchmarks/exact_search.py results/exact-search.json [LAYER ...] --trained LAYER --hidden HIDDEN ... --phrases FOLDER
     python benchmarks/exact_search.py results/exact-search.json --times [LAYER ...] ...
 
-LAYERs are names of :data:`NAMES`, all that there are files for if none is named; the two that are made need no files. Without
+LAYERs are names, listed below: all that there are files for if none is given; the two that are made need no files. Without
 ``--times`` what each contestant reads is counted, and layers that the record has already are left out: it goes on where it
 ended. ``--times`` adds the times, measured anew. PHRASES is a folder that ``phrases.py make`` left, LEMP the library that
 ``kernels/lemp_calls.cpp`` was built to; without it LEMP is left out.
@@ -157,7 +157,6 @@ def write(path: Path, rows: list[dict[str, Any]], load: float | None, others: fl
     facts = {
         "k": K,
         "calibrated_with": CALIBRATION,
-       
         "timed": TIMED,
         "between two cold calls": f"{OTHER} MB",
     }

@@ -24,7 +24,8 @@ def exact_search() -> str:
     others = "" if about.get("others") is None else f"; other programs took {about['others']:.0%} of the processors"
     caption = (
         f"Top {facts['k']} of {' or '.join(map(str, asked))} queries, {facts['timed']} of them timed one at a time, in turns. "
-        f"Cold calls follow a sum over {facts['between two cold calls']}. LEMP's bytes are not known. torch reads float32 rows. {about['cpu']}, 1 thread, {about['date']}{others}."
+        f"Cold calls follow a sum over {facts['between two cold calls']}. LEMP's bytes are unknown; torch reads float32 rows. "
+        f"{about['cpu']}, 1 thread, {about['date']}{others}."
     )
     return markdown(ReportTable("", header, tuple(lines))) + f"\n\n{caption}"
 

@@ -1,10 +1,13 @@
 // LEMP (Teflioudi, Gemulla, Mykytiuk; SIGMOD 2015) by its authors' own library, for exact_rivals.py: nothing of it is here.
 //
-//   git clone https://github.com/uma-pi1/LEMP (Apache 2.0; GKlib is in it, Boost, Armadillo and GSL are not)
-//   in mips/structs/BasicStructs.h, col_type has to be uint16_t for more than 255 coordinates, as LEMP itself says
-//   g++ -std=c++14 -O3 -march=native -fopenmp -fpermissive -w -fPIC -shared -DNDEBUG -DWITH_SIMD -DWITH_SIMD_INCR \
-//     -I LEMP -I LEMP/GKlib -I LEMP/build lemp_calls.cpp -o lemp.so -L LEMP/build/mips -lta -larmadillo -lboost_...
+//   git clone https://github.com/uma-pi1/LEMP        Apache 2.0; Boost, Armadillo, libxml2, OpenBLAS and GSL are not in it
+//   typedef uint16_t col_type in mips/structs/BasicStructs.h        as LEMP asks for where rows have more than 255 coordinates
+//   tar xzf GKlib.tgz, cmake -DCMAKE_C_FLAGS=-fPIC ... in it; then, with GKlib on both paths, cmake and `make ta` in LEMP/build
+//   g++ -std=c++14 -O3 -march=native -fopenmp -fpermissive -w -fPIC -shared -DNDEBUG -DWITH_SIMD -DWITH_SIMD_INCR
+//     -I LEMP -I LEMP/GKlib -I LEMP/build -I /usr/include/libxml2 lemp_calls.cpp -o lemp.so -L LEMP/build/mips -L LEMP/build/util
+//     -lta -lrg -larmadillo -lgsl -lgslcblas -lboost_program_options -lboost_filesystem -lboost_system -lxml2
 //
+// Its runTopK makes what searches its buckets anew in every call, also for one query; that is in a call's time here.
 // One thread. It tunes itself on the first queries that it is asked, if they are enough, and keeps what it found.
 
 #include <algorithm>
@@ -17,7 +20,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include <boost/math/special_functions/beta.hpp>
+#include <boost/math/special_functions/beta.hpp>  // which LEMP uses and does not include
 #include <gsl/gsl_rng.h>
 #include <mips/mips.h>
 
