@@ -21,6 +21,7 @@ import tables_blocks as blocks  # noqa: E402
 import tables_commands as commands  # noqa: E402
 import tables_curves as curves  # noqa: E402
 import tables_device as device  # noqa: E402
+import tables_exact_search as exact_search  # noqa: E402
 import tables_experts as experts  # noqa: E402
 import tables_first_screen as first_screen  # noqa: E402
 import tables_heads as heads  # noqa: E402
@@ -32,8 +33,8 @@ import tables_studies as studies  # noqa: E402
 import tables_training as training  # noqa: E402
 
 SUBJECTS = (
-    bench, block_goals, blocks, commands, curves, device, experts, first_screen, heads, heads_said, integrations, measured,
-    processors, studies, training,
+    bench, block_goals, blocks, commands, curves, device, exact_search, experts, first_screen, heads, heads_said, integrations,
+    measured, processors, studies, training,
 )  # fmt: skip
 PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if "<!-- begin" in file.read_text(encoding="utf-8")]
 FILES = ("README.md", "results/README.md", *(file.relative_to(ROOT).as_posix() for file in PAGES))
