@@ -20,7 +20,8 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Dense
 from headlong.previews import prefix
 from headlong.previews.few_bits import sampled
-from headlong.previews.first_look import CANDIDATES, apart, best_look
+from headlong.previews.first_look import CANDIDATES, best_look
+from headlong.previews.judges import apart
 from headlong.previews.look_costs import rows_to_bet
 from headlong.previews.prefix import prefix_plan, spread
 from headlong.previews.whitening import stored, whiten

@@ -20,21 +20,18 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.costs import Costs, here
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, encode_int8
+from headlong.native import Doubles
 from headlong.previews.encode import Groups
-from headlong.previews.few_bits import SAMPLE, Planes, balance_of, energy_of, filled, groups_of, lost_by, read_first
-from headlong.previews.int8 import logits_of
+from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, read_first
 from headlong.previews.joint_error import about_norm
+from headlong.previews.judges import Seen, judges_of, see
 from headlong.previews.look_costs import (
     TOGETHER,
     Look,
-    Masses,
     Size,
-    masses_of,
     narrowed,
     rows_to_bet,
     shared,
@@ -52,10 +49,6 @@ BETWEEN = (80,)
 BITS = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 5.0)
 """On average, by coordinates in the order of their energy: close to each other, for with half a bit less a query may open a
 tenth of the classes where it opened a hundredth."""
-JUDGES, LOGITS, BEST = 12, 2**23, 10
-"""Most calibration vectors and logits that are looked at, and the k whose proof is counted."""
-PLENTY = 16
-"""Vectors for each judge, from which on the judges are no part of the basis."""
 EXPENSIVE = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 CLASS, CODES_READ = 1.4, 0.6
@@ -74,36 +67,8 @@ EVEN = 1.3
 """How much longer what codes lose is in its longest direction than on average."""
 DEEPER = 0.75
 """Of a byte: what level 1 reads of every coordinate behind few bits."""
-LIGHTEST = -1e4
-"""Nats below the largest term: lighter ones are as good as nothing."""
 CODES = 0.1
 """Of a radius that is all codes' loss: what is typical."""
-
-
-class Seen(NamedTuple):
-    """What the candidates are counted on.
-
-    ``rows, vectors``  sampled classes and the judges, in the basis
-    ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
-    ``best``           ``[judges]``: the k-th best logit of all classes
-    ``masses``         of each judge: those of all classes but the k best, in groups, and the sampled class that has the radii
-                       of each group, the nearest in the order of logits
-    ``whole``          ``[judges, classes]``: the radii of int8 codes of the rows as they are
-    ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
-    ``lengths``        ``[judges], [classes]``: how long a segment of the vectors and of the rows is, of those asked for
-    ``longest``        how far a segment of the rows reaches in its longest direction, of those segments that were asked for
-    """
-
-    rows: Doubles
-    vectors: Doubles
-    logits: Doubles
-    share: Doubles
-    best: Doubles
-    masses: tuple[tuple[Masses, NDArray[np.int64]], ...]
-    whole: Doubles
-    lightest: Doubles
-    lengths: dict[tuple[int, int], tuple[Doubles, ...]]
-    longest: dict[tuple[int, int], float]
 
 
 class Choice(NamedTuple):
@@ -111,18 +76,6 @@ class Choice(NamedTuple):
 
     width: int | None = None
     bits: float | None = None
-
-
-def apart(vectors: Doubles, vocab: int) -> tuple[Doubles, Doubles]:
-    """Those that judge, and those that a basis is made of: others, where there are plenty. A basis fits the vectors that it was
-    made of: with 4,096 in 640 dimensions, looks at others leave four times as many classes open."""
-    step = -(-len(vectors) // _judges(vocab))
-    judges = vectors[::step]
-    return judges, (vectors[np.arange(len(vectors)) % step > 0] if step >= PLENTY else vectors)
-
-
-def _judges(vocab: int) -> int:
-    return max(1, min(JUDGES, LOGITS // vocab))
 
 
 def best_look(
@@ -133,7 +86,7 @@ def best_look(
     layer that are :func:`sampled` in that basis; ``few_bits``: few bits of all coordinates may be it, too; ``stood_in``:
     ``calibration`` are rows in place of hidden vectors, which may be quite unlike them: they are taken to open
     :data:`OPENED_BY_ROWS` times as much, and a single query alone counts."""
-    seen = _see(layer, basis, rows, calibration[:: -(-len(calibration) // _judges(layer.vocab))], promise, threads)
+    seen = see(layer, basis, rows, calibration[:: -(-len(calibration) // judges_of(layer.vocab))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
     widths = CANDIDATES + BETWEEN if teaches(promise) else CANDIDATES
@@ -149,28 +102,6 @@ def best_look(
         if (spent := expected_ns(layer, seen, looks[choice], promise, share, costs, stood_in)) < least:
             best, least = choice, spent
     return best
-
-
-def _see(
-    layer: Layer, basis: Basis | Directions, rows: Doubles, judges: Doubles, promise: Promise, threads: int
-) -> Seen:
-    some = slice(None, None, -(-layer.vocab // SAMPLE))
-    vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
-    logits = logits_of(layer, judges, threads)
-    sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
-    # One by one, and in the logits' own place: copies of them would be the most that building takes at a time.
-    best, masses = np.array([np.partition(row, -k)[-k] for row in logits]), []
-    if not math.isinf(promise.eps):
-        for row, own in zip(logits, sampled, strict=True):
-            shares = _ascending_shares(layer, row)
-            groups, ranks = masses_of(shares[::-1], k)
-            masses.append((groups, np.argsort(-own)[(ranks * (len(own) / layer.vocab)).astype(np.int64)]))
-            np.cumsum(shares, out=row)
-        lightest = logits if promise.delta > 0 else lightest
-    sampled_rows = np.ascontiguousarray(layer.weight[some])
-    lost = encode_int8(sampled_rows, threads).error[: len(sampled_rows)].astype(np.float64)
-    whole = np.linalg.norm(judges, axis=1)[:, None] * lost
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, tuple(masses), whole, lightest, {}, {})
 
 
 def expected_ns(
@@ -310,16 +241,3 @@ def _largest_cosine(seen: Seen, width: int) -> float:
     query, row = (side[:, width:] / np.maximum(np.linalg.norm(side[:, width:], axis=1, keepdims=True), 1e-300)
                   for side in (seen.vectors, seen.rows))  # fmt: skip
     return float(np.abs(query @ row.T).max())
-
-
-def _ascending_shares(layer: Layer, logits: Doubles) -> Doubles:
-    """The shares of the sum of exponentials ``[vocab]``, the least first; in float32, close enough and sorted faster."""
-    exponents = layer.link(logits[None])[0]
-    mass = np.exp(np.sort(np.maximum(exponents - exponents.max(), LIGHTEST).astype(np.float32)).astype(np.float64))
-    return np.asarray(mass / mass.sum())
-
-
-def _shares(layer: Layer, logits: Doubles) -> Doubles:
-    exponents = layer.link(logits)
-    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    return np.asarray(mass / mass.sum(axis=1, keepdims=True))

@@ -42,8 +42,9 @@ from headlong.previews.blocks.trial import CLASSES, on_trial
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.encode import Encoded, encode_all
 from headlong.previews.few_bits import Planes, balanced, energy_of, filled, planes_of, planes_plan, sampled
-from headlong.previews.first_look import CANDIDATES, Choice, apart, best_look
+from headlong.previews.first_look import CANDIDATES, Choice, best_look
 from headlong.previews.int8 import all_closer_centred, better_centred, int8_plan, mean_row
+from headlong.previews.judges import apart
 from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
 from headlong.previews.random_rotations import random_basis
 from headlong.previews.whitening import Basis, Directions, directions, whiten
@@ -101,8 +102,7 @@ class Cascade(Method):
         stood_in = calibration is None and self._stood_in(layer, promise)
         chosen_by = stand_ins(layer) if stood_in else calibration
         tried = self._tries_blocks(layer, calibration, promise)
-        both = tried and chosen_by is not None
-        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, both, stood_in)
+        plan, basis, coded = self._levels(layer, chosen_by, threads, promise, tried and chosen_by is not None, stood_in)
         if calibration is not None and "calibration" in promise.over:
             plan = plan._replace(seen=reach(calibration))
         if calibration is not None and plan.levels and "calibration" in promise.over and 0 < promise.delta < 1:
@@ -153,10 +153,9 @@ class Cascade(Method):
 
         boxes = blocks_of(layer, basis, threads, found=coded)
         blocks = tighter(layer, plan, boxes, basis, vectors, DENSE_SHARE, threads, narrowed if queries is not None else None)
-        if queries is not None:
-            assert calibration is not None
-            judges = calibration[len(vectors) :]
-            blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, judges, promise.delta_ids, threads)
+        if calibration is not None and queries is not None:
+            others = calibration[len(vectors) :], promise.delta_ids
+            blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, *others, threads)
         most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         if most < 1 and not self.blocks:
             return plan
@@ -164,8 +163,8 @@ class Cascade(Method):
         samples = worth_sampling(layer, plan, blocks, vectors, DENSE_SHARE, bool(self.blocks))
         blocks, most = blocks._replace(samples=samples), layer.vocab if self.blocks else most
         if calibration is not None and queries is None and plan.draws is not None and math.isinf(blocks.least):
-            halves = calibration[: len(calibration) // 2], calibration[len(calibration) // 2 :]
-            blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, halves, DENSE_SHARE, threads)
+            parts = calibration[: len(calibration) // 2], calibration[len(calibration) // 2 :]
+            blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, parts, DENSE_SHARE, threads)
         if queries is not None:
             most, together = min(most, ASKED[-1]), min(together, ASKED[-1])
         return plan._replace(blocks=blocks._replace(most=most, batch=at_once(most, together), together=together))
@@ -173,8 +172,8 @@ class Cascade(Method):
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool, stood_in: bool
     ) -> tuple[Plan, Basis | None, Encoded | None]:
-        """The look at all classes and what follows it, the whitened basis where there is one, and there what ``blocks`` are
-        made of, where one pass over the rows is enough for both. ``stood_in``: rows are in place of the vectors."""
+        """The look at all classes, the whitened basis where there is one, and there what ``blocks`` are made of, where one pass
+        over the rows is enough for both. ``stood_in``: rows are in place of the vectors."""
         dense = Dense(crossover(layer, promise.eps), DENSE_SHARE, native.code_product())
         radii, basis = radii_of(promise), None
         if self.bits is not None or radii == "rotation":
@@ -206,8 +205,7 @@ class Cascade(Method):
     def _chosen(
         self, layer: Layer, vectors: Doubles | None, threads: int, promise: Promise, stood_in: bool
     ) -> tuple[Directions, Choice, Doubles]:
-        """The basis' directions, the first look in it, and its coordinates' energy where the look was chosen. Nothing keeps the
-        vectors and rows that choose: they are as large as the codes that come next."""
+        """The basis' directions, the first look in it, and its coordinates' energy. Nothing keeps what chooses: it is large."""
         plain = vectors is None
         vectors = np.zeros((1, layer.dim)) if vectors is None else vectors
         judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
@@ -216,8 +214,7 @@ class Cascade(Method):
         if self.width is not None:
             return rotation, Choice(self.width), np.zeros(0)
         few, rows = self.few_bits and self.deeper and radii_of(promise) == "sure", sampled(layer, rotation)
-        look = best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads, stood_in)
-        return rotation, look, energy_of(rows)
+        return rotation, best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads, stood_in), energy_of(rows)
 
     def _coded_for_both(
         self, layer: Layer, basis: Basis, width: int, proved: bool, threads: int

@@ -1,0 +1,100 @@
+"""What candidates for the first look are counted on: some classes, some calibration vectors, and their logits.
+
+    share_i = e^z_i / sum_j e^z_j        of each class, for each vector that judges
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles, encode_int8
+from headlong.previews.few_bits import SAMPLE
+from headlong.previews.int8 import logits_of
+from headlong.previews.look_costs import Masses, masses_of
+from headlong.previews.whitening import Basis, Directions
+from headlong.promise import Promise
+
+JUDGES, LOGITS, BEST = 12, 2**23, 10
+"""Most calibration vectors and logits that are looked at, and the k whose proof is counted."""
+PLENTY = 16
+"""Vectors for each judge, from which on the judges are no part of the basis."""
+LIGHTEST = -1e4
+"""Nats below the largest term: lighter ones are as good as nothing."""
+
+
+class Seen(NamedTuple):
+    """What the candidates are counted on.
+
+    ``rows, vectors``  sampled classes and the judges, in the basis
+    ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
+    ``best``           ``[judges]``: the k-th best logit of all classes
+    ``masses``         of each judge: those of all classes but the k best, in groups, and the sampled class that has the radii
+                       of each group, the nearest in the order of logits
+    ``whole``          ``[judges, classes]``: the radii of int8 codes of the rows as they are
+    ``lightest``       ``[judges, vocab]``: the mass of the 1, 2, ... lightest classes, where a normaliser is estimated
+    ``lengths``        ``[judges], [classes]``: how long a segment of the vectors and of the rows is, of those asked for
+    ``longest``        how far a segment of the rows reaches in its longest direction, of those segments that were asked for
+    """
+
+    rows: Doubles
+    vectors: Doubles
+    logits: Doubles
+    share: Doubles
+    best: Doubles
+    masses: tuple[tuple[Masses, NDArray[np.int64]], ...]
+    whole: Doubles
+    lightest: Doubles
+    lengths: dict[tuple[int, int], tuple[Doubles, ...]]
+    longest: dict[tuple[int, int], float]
+
+
+def apart(vectors: Doubles, vocab: int) -> tuple[Doubles, Doubles]:
+    """Those that judge, and those that a basis is made of: others, where there are plenty. A basis fits the vectors that it was
+    made of: with 4,096 in 640 dimensions, looks at others leave four times as many classes open."""
+    step = -(-len(vectors) // judges_of(vocab))
+    judges = vectors[::step]
+    return judges, (vectors[np.arange(len(vectors)) % step > 0] if step >= PLENTY else vectors)
+
+
+def judges_of(vocab: int) -> int:
+    return max(1, min(JUDGES, LOGITS // vocab))
+
+
+def see(
+    layer: Layer, basis: Basis | Directions, rows: Doubles, judges: Doubles, promise: Promise, threads: int
+) -> Seen:
+    some = slice(None, None, -(-layer.vocab // SAMPLE))
+    vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
+    logits = logits_of(layer, judges, threads)
+    sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
+    # One by one, and in the logits' own place: copies of them would be the most that building takes at a time.
+    best, masses = np.array([np.partition(row, -k)[-k] for row in logits]), []
+    if not math.isinf(promise.eps):
+        for row, own in zip(logits, sampled, strict=True):
+            shares = _ascending_shares(layer, row)
+            groups, ranks = masses_of(shares[::-1], k)
+            masses.append((groups, np.argsort(-own)[(ranks * (len(own) / layer.vocab)).astype(np.int64)]))
+            np.cumsum(shares, out=row)
+        lightest = logits if promise.delta > 0 else lightest
+    sampled_rows = np.ascontiguousarray(layer.weight[some])
+    lost = encode_int8(sampled_rows, threads).error[: len(sampled_rows)].astype(np.float64)
+    whole = np.linalg.norm(judges, axis=1)[:, None] * lost
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, tuple(masses), whole, lightest, {}, {})
+
+
+def _ascending_shares(layer: Layer, logits: Doubles) -> Doubles:
+    """The shares of the sum of exponentials ``[vocab]``, the least first; in float32, close enough and sorted faster."""
+    exponents = layer.link(logits[None])[0]
+    mass = np.exp(np.sort(np.maximum(exponents - exponents.max(), LIGHTEST).astype(np.float32)).astype(np.float64))
+    return np.asarray(mass / mass.sum())
+
+
+def _shares(layer: Layer, logits: Doubles) -> Doubles:
+    exponents = layer.link(logits)
+    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
