@@ -12,6 +12,7 @@ ended. ``--times`` adds the times, measured anew. PHRASES is a folder that ``phr
     wrong          queries of which an id is not float64's, ties aside
     loop, cold     median microseconds of one query at a time, a contestant's calls back to back, or each after a sum over 96 MB
     together       of LEMP: microseconds of a query where all are asked at once, by its own clock
+    load, others   the load average before a layer's times, and the share of the processors that other programs took meanwhile
 
 Every contestant has one thread. ``torch`` reads every row. MAXIMUS has lists for clusters of queries: it is given those that
 will be asked among them.
@@ -153,14 +154,14 @@ def timed(queries: Floats, field: dict[str, One], step: Any) -> dict[str, dict[s
     return found
 
 
-def write(path: Path, rows: list[dict[str, Any]], load: float | None, others: float | None) -> None:
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
     facts = {
         "k": K,
         "calibrated_with": CALIBRATION,
         "timed": TIMED,
         "between two cold calls": f"{OTHER} MB",
     }
-    record = {"environment": measure.environment(1, load=load, others=others), "facts": facts, "rows": rows}
+    record = {"environment": measure.environment(1), "facts": facts, "rows": rows}
     beside = path.with_suffix(".tmp")
     beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     os.replace(beside, path)
@@ -196,12 +197,12 @@ def main() -> None:
             field = contestants(layer, calibration, queries, asked.lemp, stage(f"{name}: built"))
             if not set(field) <= set(known):
                 known |= {row["contestant"]: row for row in counted(name, layer, queries, field, stage(f"{name}: counted"))}
-            load, neighbours = load_average(), Neighbours()
             if asked.times:
+                load, neighbours = load_average(), Neighbours()
                 for contestant, times in timed(queries, field, stage(f"{name}: timed")).items():
-                    known[contestant] |= times
+                    known[contestant] |= {**times, "load": load, "others": neighbours.share()}
             rows = [row for row in rows if row["layer"] != name] + list(known.values())
-            write(asked.json, rows, load, neighbours.share())
+            write(asked.json, rows)
 
 
 if __name__ == "__main__":
