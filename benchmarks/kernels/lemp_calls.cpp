@@ -1,7 +1,7 @@
 // LEMP (Teflioudi, Gemulla, Mykytiuk; SIGMOD 2015) by its authors' own library, for exact_rivals.py: nothing of it is here.
 //
 //   git clone https://github.com/uma-pi1/LEMP        Apache 2.0; Boost, Armadillo, libxml2, OpenBLAS and GSL are not in it
-//   typedef uint16_t col_type in mips/structs/BasicStructs.h        as LEMP asks for where rows have more than 255 coordinates
+//   typedef uint16_t col_type (in its BasicStructs)        as LEMP asks for where rows have more than 255 coordinates
 //   tar xzf GKlib.tgz, cmake -DCMAKE_C_FLAGS=-fPIC ... in it; then, with GKlib on both paths, cmake and `make ta` in LEMP/build
 //   g++ -std=c++14 -O3 -march=native -fopenmp -fpermissive -w -fPIC -shared -DNDEBUG -DWITH_SIMD -DWITH_SIMD_INCR
 //     -I LEMP -I LEMP/GKlib -I LEMP/build -I /usr/include/libxml2 lemp_calls.cpp -o lemp.so -L LEMP/build/mips -L LEMP/build/util
