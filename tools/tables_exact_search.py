@@ -21,7 +21,8 @@ def exact_search() -> str:
     header = ("layer", "search", "rows scored", "bytes, of float32", "loop / cold, µs", "wrong")
     facts, about = found["facts"], found["environment"]
     asked = sorted({row["asked"] for row in found["rows"]}, reverse=True)
-    others = "" if about.get("others") is None else f"; other programs took {about['others']:.0%} of the processors"
+    busy = [row["others"] for row in found["rows"] if row.get("others") is not None]
+    others = f"; other programs took {min(busy):.0%} to {max(busy):.0%} of the processors" if busy else ""
     caption = (
         f"Top {facts['k']} of {' or '.join(map(str, asked))} queries, {facts['timed']} of them timed one at a time, in turns. "
         f"Cold calls follow a sum over {facts['between two cold calls']}. LEMP's bytes are unknown; torch reads float32 rows. "
@@ -44,7 +45,7 @@ def line(row: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, ...]:
     first = next(other for other in rows if other["layer"] == row["layer"])
     name = f"{row['layer']}, {row['classes']:,} x {row['dim']}" if row is first else ""
     times = f"{row['loop_us']:,.0f} / {row['cold_us']:,.0f}" if "loop_us" in row else "–"
-    return name, row["contestant"], f"{row['rows'] / row['classes']:.2%}", read, times, str(row["wrong"])
+    return name, row["contestant"], f"{row['rows']:,.0f}", read, times, str(row["wrong"])
 
 
 BLOCKS = {"exact-search": exact_search}

@@ -22,11 +22,11 @@ struct FewBits {
 
 // R rows from r0 on, V x L queries from lane `lane` on. Listed: rows by their ids; else the classes of a block, side by side.
 constexpr int64_t kLaneAhead = 16384;  // bytes: how far ahead codes of blocks are asked for, each line once and in order
-constexpr int64_t kTilesAhead = 3;    // the same of rows by their ids
 
 // Adds the products of one pass: a word, four codes of a row, at a time.
 template <int L, int R, int V, bool Listed, bool Whole>
-inline void tile_dots(const uint8_t* const* from, const uint8_t* ahead, const LanePass& pass, int lanes, int lane, typename LaneOps<L>::I (&sum)[R][V]) {
+inline void tile_dots(const uint8_t* const* from, const uint8_t* ahead, const LanePass& pass, int lanes, int lane,
+                      typename LaneOps<L>::I (&sum)[R][V]) {
     using Ops = LaneOps<L>;
     const int8_t* planes = pass.planes + lane * 4;
     const int bits = Whole ? 8 : pass.bits;
@@ -105,7 +105,7 @@ void lanes_tiles_of(const LaneRows& rows, const LanePass* passes, int pass_count
                     int lane, float* est) {
     int64_t r = 0;
     for (; r + R <= rows.count; r += R) {
-        for (int64_t next = r + kTilesAhead * R; Listed && next < r + (kTilesAhead + 1) * R && next < rows.count; ++next)  // the hardware does not foresee them
+        for (int64_t next = r + R; Listed && next < r + 2 * R && next < rows.count; ++next)  // the hardware does not foresee them
             for (int64_t at = 0; at < rows.row_step; at += 64) __builtin_prefetch(rows.codes + rows.ids[next] * rows.row_step + at);
         batch_tile<L, R, V, Listed>(rows, r, passes, pass_count, base, add, lanes, lane, est);
     }

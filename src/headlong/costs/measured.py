@@ -13,6 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,12 +122,9 @@ def products(threads: int) -> dict[str, float]:
     for dim, name in ((DIM, "batch"), (LONGER, "longer batch")):
         reader, query = looking(codes_of(CLASSES, dim), TOGETHER)
         for some, count in (("half a ", TOGETHER // 2), ("", TOGETHER)):
-            times[some + name] = batch_of(reader, query[:count].copy(), threads)
+            asked = partial(reader.topk, query[:count].copy(), 1, math.inf, None, False, threads)
+            times[some + name] = fastest(asked)
     return times
-
-
-def batch_of(reader: native.Executor, query: NDArray[np.float64], threads: int) -> float:
-    return fastest(lambda: reader.topk(query, 1, math.inf, None, False, threads))
 
 
 def narrowed(threads: int) -> dict[str, float]:

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.engines.arguments import unlike
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
-from headlong.engines.reference.block_draws import topk_by_block_draws
 from headlong.engines.reference.block_reach import Reach, reached, within
 from headlong.engines.reference.block_samples import Rule, samples
 from headlong.engines.reference.blocks import BlockSearch
@@ -75,7 +74,7 @@ class BlockReader:
         known = isinstance(beneath, Reference) or native.is_native(beneath)
         plain = self.sure and not self.learned and self.affine is not None
         self.least = blocks.least if known and plain else math.inf
-        self.drawn = blocks.draws is not None and known
+        self.drawn = blocks.draws is not None and native.is_native(beneath)  # what was learned is of its draws
         self.samples = blocks.samples and known and plain
         self.isa, self.logits = beneath.isa, beneath.logits
 
@@ -133,10 +132,7 @@ class BlockReader:
         """As :meth:`topk`, the normaliser from rows drawn from blocks; None where nothing was learned for what is asked."""
         if not self.drawn or eps >= self.least or dense or mask is not None or delta <= 0:
             return None
-        search = self.searches[0][1]
-        if isinstance(self.beneath, Reference):
-            return topk_by_block_draws(self.beneath, search, hidden, k, eps, threads, delta, seed)
-        return native.topk_by_block_draws(self.capsule, search.capsule, hidden, k, eps, threads, delta, seed)
+        return native.topk_by_block_draws(self.capsule, self.searches[0][1].capsule, hidden, k, eps, threads, delta, seed)
 
     def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> Answer:
         """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""

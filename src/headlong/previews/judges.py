@@ -62,12 +62,14 @@ def apart(vectors: Doubles, vocab: int) -> tuple[Doubles, Doubles]:
 
 
 def judges_of(vocab: int) -> int:
+    """How many vectors judge a layer of so many classes: fewer where their logits would be many."""
     return max(1, min(JUDGES, LOGITS // vocab))
 
 
 def see(
     layer: Layer, basis: Basis | Directions, rows: Doubles, judges: Doubles, promise: Promise, threads: int
 ) -> Seen:
+    """What ``judges`` see of the layer; ``rows``: the sampled ones, in the basis."""
     some = slice(None, None, -(-layer.vocab // SAMPLE))
     vectors = (judges - basis.mean) @ basis.rotation.astype(np.float64)
     logits = logits_of(layer, judges, threads)

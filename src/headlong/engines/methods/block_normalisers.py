@@ -23,11 +23,13 @@ def least_found(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, shar
     affine: Any = tuple(numbers)
     if native.isa() == native.REFERENCE:
         reference = BlockSearch(layer.weight, layer.bias, blocks, share)
-        return least_eps(plan, blocks, vectors, lambda row, k, eps: within(reference, None, row, k, None, affine, eps))
+        return least_eps(
+            layer.vocab, plan, blocks, vectors, lambda row, k, eps: within(reference, None, row, k, None, affine, eps)
+        )
     search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
 
     def find(row: Doubles, k: int, eps: float) -> tuple[Array, ...]:
         found: tuple[Array, ...] = search.within(None, row, k, None, 1, *affine, eps)
         return found
 
-    return least_eps(plan, blocks, vectors, find)
+    return least_eps(layer.vocab, plan, blocks, vectors, find)

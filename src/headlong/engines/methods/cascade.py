@@ -154,8 +154,8 @@ class Cascade(Method):
         boxes = blocks_of(layer, basis, threads, found=coded)
         blocks = tighter(layer, plan, boxes, basis, vectors, DENSE_SHARE, threads, narrowed if queries is not None else None)
         if calibration is not None and queries is not None:
-            others = calibration[len(vectors) :], promise.delta_ids
-            blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, *others, threads)
+            half = len(vectors)
+            blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
         most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         if most < 1 and not self.blocks:
             return plan

@@ -182,12 +182,12 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     return sooner(Asked(layer, 1), plan, by_blocks, by_all._replace(items=by_all.opened / each), here())
 
 
-def least_eps(plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
+def least_eps(vocab: int, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
     """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than looks at all
     classes; inf: none, or bounds for which there is no such search."""
     if blocks.factor < 1:
         return math.inf
-    k = min(ASKED[1], int((blocks.order >= 0).sum()))
+    k = min(ASKED[1], vocab)
     some = _judges(vectors, k)
 
     def kept(eps: float) -> bool:
