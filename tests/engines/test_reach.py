@@ -20,7 +20,7 @@ from headlong.layers.matrix import Layer
 from headlong.previews.blocks.choice import EVERY
 from oracle import check_topk, check_within, truth
 
-NATIVE = [level for level in native.levels() if level != native.REFERENCE]
+LEVELS = native.levels()
 EPS = 0.01
 
 
@@ -47,14 +47,15 @@ def check(engine: Engine, layer: Layer, hidden: Any, k: int, eps: float) -> None
     expected = truth(layer, hidden)
     for top in (engine.topk(hidden, k, eps=eps), engine.topk(hidden, k, eps=eps, exclude=[-1])):
         check_within(top.lse, expected.lse, top.error, 4 * expected.rounding)
-        assert (top.error <= eps)[~top.cost.dense].all()  # all rows, where float64 cannot say a logit within eps
+        fine = 4 * expected.rounding < eps  # where float64 cannot say a logit within eps, no executor can
+        assert (top.error <= eps)[fine & ~top.cost.dense].all()
         for row in range(len(hidden)):
             check_topk(expected.logits[row], top.ids[row], top.logits[row], expected.rounding[row])
     found = engine.lse(hidden, eps=eps)
     check_within(found.lse, expected.lse, found.error, 4 * expected.rounding)
 
 
-@pytest.mark.parametrize("level", NATIVE)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
 def test_errors_hold_on_layers_that_break_careless_bounds(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
@@ -76,9 +77,6 @@ def test_a_peaked_layer_reads_a_few_blocks_and_proves_its_normaliser() -> None:
     layer, hidden = peaked()
     engine = hl.compile(layer, "cascade", eps=EPS, calibration=hidden[20:], blocks=True)
     other = hl.compile(layer, "cascade", eps=EPS, calibration=hidden[20:], blocks=False)
-    if native.isa() == native.REFERENCE:
-        assert math.isinf(engine.plan.blocks.least)
-        return
     assert engine.plan.blocks.least <= EPS
     mine, theirs = ([one.topk(row[None], 10) for row in hidden[:20]] for one in (engine, other))
     assert np.mean([top.cost.bytes for top in mine]) < 0.5 * np.mean([top.cost.bytes for top in theirs])
@@ -93,11 +91,9 @@ def test_a_flat_layer_is_looked_at_as_ever() -> None:
     engine = hl.compile(layer, "cascade", eps=EPS, calibration=hidden, blocks=True)
     assert math.isinf(engine.plan.blocks.least)
     forced = by_blocks(layer, hidden)
-    if native.isa() == native.REFERENCE:
-        return
     reader = forced.executor
     assert isinstance(reader, BlockReader)
-    found = reader.searches[0][1].within(reader.capsule, hidden.astype(np.float64), 5, None, 1, 1.0, 0.0, EPS)
+    found = reader.within(hidden.astype(np.float64), 5, None, 1, EPS)
     assert not found[5].any()
     assert np.isinf(found[4]).all()
 
@@ -133,7 +129,6 @@ def test_a_nucleus_is_decided_by_the_classes_that_were_scored() -> None:
         mine, theirs = (one.sample(hidden[:20], 5, top_p=0.8, seed=3, row0=9, **more) for one in (engine, other))
         np.testing.assert_array_equal(mine.ids, theirs.ids)
         np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
-    if native.isa() != native.REFERENCE:
-        lone = engine.sample(hidden[:1], 5, top_p=0.8, seed=3)
-        assert lone.proved.all()
-        assert lone.cost.rows[0] < layer.vocab / 8
+    lone = engine.sample(hidden[:1], 5, top_p=0.8, seed=3)
+    assert lone.proved.all()
+    assert lone.cost.rows[0] < layer.vocab / 8

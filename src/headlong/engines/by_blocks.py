@@ -24,8 +24,11 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.engines.arguments import unlike
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
+from headlong.engines.reference.block_draws import topk_by_block_draws
+from headlong.engines.reference.block_reach import Reach, reached, within
 from headlong.engines.reference.block_samples import Rule, samples
 from headlong.engines.reference.blocks import BlockSearch
+from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
@@ -69,10 +72,11 @@ class BlockReader:
         kind, *numbers = self.link.lowered()
         self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None
         self.native = level != native.REFERENCE and self.affine is not None
-        self.least = blocks.least if self.native and self.sure and not self.learned else math.inf
-        self.drawn = blocks.draws is not None and native.is_native(beneath)
-        known = level == native.REFERENCE or native.is_native(beneath)
-        self.samples = blocks.samples and known and self.sure and not self.learned and self.affine is not None
+        known = isinstance(beneath, Reference) or native.is_native(beneath)
+        plain = self.sure and not self.learned and self.affine is not None
+        self.least = blocks.least if known and plain else math.inf
+        self.drawn = blocks.draws is not None and known
+        self.samples = blocks.samples and known and plain
         self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
@@ -91,8 +95,7 @@ class BlockReader:
         if eps < self.least or not searched or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         if not math.isinf(eps):
-            assert self.affine is not None
-            found = self.searches[0][1].within(self.capsule, hidden, k, mask, threads, *self.affine, eps)
+            found = self.within(hidden, k, mask, threads, eps)
             return found if found[5].all() else self._finished(found, hidden, k, eps, mask, dense, threads, delta, seed)
         wide, search = self._for(k)
         if self.native:  # one call from the vectors to the answer
@@ -130,7 +133,27 @@ class BlockReader:
         """As :meth:`topk`, the normaliser from rows drawn from blocks; None where nothing was learned for what is asked."""
         if not self.drawn or eps >= self.least or dense or mask is not None or delta <= 0:
             return None
-        return native.topk_by_block_draws(self.capsule, self.searches[0][1].capsule, hidden, k, eps, threads, delta, seed)
+        search = self.searches[0][1]
+        if isinstance(self.beneath, Reference):
+            return topk_by_block_draws(self.beneath, search, hidden, k, eps, threads, delta, seed)
+        return native.topk_by_block_draws(self.capsule, search.capsule, hidden, k, eps, threads, delta, seed)
+
+    def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> Answer:
+        """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""
+        search, affine = self.searches[0][1], self.affine
+        assert affine is not None
+        if isinstance(self.beneath, Reference):
+            return within(search, self.beneath.matrix, hidden, k, mask, (affine[0], affine[1]), eps)
+        found: Answer = search.within(self.capsule, hidden, k, mask, threads, *affine, eps)
+        return found
+
+    def _reached(self, hidden: Doubles, mask: Mask, threads: int, reach: Reach) -> tuple[Any, ...]:
+        """One query's ids and logits from ``floor`` up, which are all within the reach, ``floor``, rows, bytes, done."""
+        search = self.searches[0][1]
+        if isinstance(search, BlockSearch):
+            return reached(search, hidden, mask, reach)
+        found: tuple[Any, ...] = search.reached(hidden, mask, threads, *reach)
+        return found
 
     def _finished(
         self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float,
@@ -200,11 +223,11 @@ class BlockReader:
         where that is in doubt. What was read joins ``spent``."""
         assert self.affine is not None
         scale, vocab = self.affine[0] / filters.temperature, self.vocab
-        depth = math.log(vocab) - math.log(math.expm1(self.least))
+        reach = Reach(scale, math.log(vocab) - math.log(math.expm1(self.least)))
         parts: list[Answer] = []
         for row, vector in enumerate(hidden):
             own = None if mask is None else mask[row % len(mask)][None]
-            ids, logits, floor, rows, read, done = self.searches[0][1].reached(vector[None], own, threads, scale, depth)
+            ids, logits, floor, rows, read, done = self._reached(vector[None], own, threads, reach)
             spent[0][row] += rows
             spent[1][row] += read
             if not done or not len(ids) or not np.isfinite(logits).all():

@@ -25,6 +25,7 @@ import numpy as np
 from headlong import native
 from headlong.engines.method import Method, register, sure
 from headlong.engines.method_choice import SHARED, crossover
+from headlong.engines.methods.block_normalisers import least_found
 from headlong.engines.methods.changed_rows import plan_again
 from headlong.engines.methods.learned_answers import ASKED
 from headlong.engines.methods.learned_block_bounds import guessed, learned_blocks
@@ -36,7 +37,7 @@ from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole
 from headlong.plan import DENSE_SHARE, Blocks, Dense, Plan
 from headlong.previews.blocks.boxes import KEPT, blocks_of, shape_of
-from headlong.previews.blocks.choice import at_once, least_eps, stand_ins, tighter, worth, worth_sampling
+from headlong.previews.blocks.choice import at_once, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.blocks.trial import CLASSES, on_trial
 from headlong.previews.calibrated_radii import likely_factor, reach, split, tail_factor
 from headlong.previews.encode import Encoded, encode_all
@@ -151,18 +152,17 @@ class Cascade(Method):
         boxes = blocks_of(layer, basis, threads, found=coded)
         blocks = tighter(layer, plan, boxes, basis, vectors, DENSE_SHARE, threads, narrowed if queries is not None else None)
         if queries is not None:
-            half = len(vectors)
             assert calibration is not None
-            blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
+            judges = calibration[len(vectors) :]
+            blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, judges, promise.delta_ids, threads)
         most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         if most < 1 and not self.blocks:
             return plan
-        blocks = blocks._replace(least=least_eps(layer, plan, blocks, vectors, DENSE_SHARE))
+        blocks = blocks._replace(least=least_found(layer, plan, blocks, vectors, DENSE_SHARE))
         samples = worth_sampling(layer, plan, blocks, vectors, DENSE_SHARE, bool(self.blocks))
         blocks, most = blocks._replace(samples=samples), layer.vocab if self.blocks else most
         if calibration is not None and queries is None and plan.draws is not None and math.isinf(blocks.least):
-            half = len(calibration) // 2
-            halves = calibration[:half], calibration[half:]
+            halves = calibration[: len(calibration) // 2], calibration[len(calibration) // 2 :]
             blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, halves, DENSE_SHARE, threads)
         if queries is not None:
             most, together = min(most, ASKED[-1]), min(together, ASKED[-1])

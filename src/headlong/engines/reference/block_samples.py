@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.reference.blocks import BlockSearch, State
+from headlong.engines.reference.blocks import REACHED, BlockSearch, State
 from headlong.engines.reference.gumbel import gumbels, words
 from headlong.native import Doubles, Mask
 
@@ -41,6 +41,7 @@ class LargestKey(State):
         super().__init__(search, hidden, SEEDS)
         vocab = len(search.weight)
         share = min(1.0, math.ceil(LUCKY * math.sqrt(vocab)) / vocab)
+        self.share = REACHED
         self.rule, self.affine, self.least = rule, affine, int(2.0**32 * (1 - share))
         with np.errstate(divide="ignore"):
             self.below = float(-np.log(-np.log1p(-(2.0**32 - self.least) / 2.0**32)))

@@ -25,6 +25,8 @@ SEEDS = 16
 STEP = 8
 """Rows scored before the threshold is looked at again."""
 MOST_X = 1e30
+REACHED = 1 / 16
+"""The share of the classes to score beyond which a sum or a draw is left to who looks at all; the same in ``csrc/blocks``."""
 
 
 class BoxQuery(NamedTuple):
@@ -75,9 +77,7 @@ class BlockSearch:
         costs = (np.array([one[at] for one in found], kind) for at, kind in ((2, np.int64), (3, float), (4, float), (5, bool)))
         return (ids, logits, *costs)
 
-    def one(
-        self, hidden: Doubles, k: int, there: NDArray[np.bool_] | None, state: State | None = None
-    ) -> BlockAnswer:
+    def one(self, hidden: Doubles, k: int, there: NDArray[np.bool_] | None, state: State | None = None) -> BlockAnswer:
         """One query; ``state`` says what is looked for, if it is not the ``k`` best."""
         blocks, query = self.blocks, halves_of(self.blocks, hidden)
         if max(np.abs(query.x).max(), query.lengths.max(), query.closer.max(), abs(query.add)) > MOST_X:
@@ -89,7 +89,7 @@ class BlockSearch:
         groups = np.arange(len(levels[0].records))
         if last == 0:
             self._look(query, groups, state, there)
-            return state.found(self.share)
+            return state.found()
         root = bounds(levels[0], True, query, groups, state)[1].ravel()
         nodes, bound = children(groups), root
         for level in range(1, last + 1):  # down to the best blocks
@@ -99,12 +99,14 @@ class BlockSearch:
                 nodes, bound = children(seeds), bounds(levels[level], True, query, seeds, state)[1].ravel()
         self._look(query, seeds, state, there)
         nodes, bound = children(groups), root
+        if state.wanders(bound[~np.isin(nodes, seeds)] if last == 1 else bound):
+            return state.answer(done=False)
         for level in range(1, last + 1):  # down to all that reach the threshold
             nodes = nodes[(bound >= state.tau) & (bound > -np.inf)]
             if level < last:
                 nodes, bound = children(nodes), bounds(levels[level], True, query, nodes, state)[1].ravel()
         self._look(query, np.setdiff1d(nodes, state.seen), state, there)
-        return state.found(self.share)
+        return state.found()
 
     def _look(self, query: BoxQuery, groups: Ids, state: State, there: NDArray[np.bool_] | None) -> None:
         """Looks at the classes of some blocks, closer at those that reach the threshold, and scores the k best estimates."""
@@ -144,7 +146,7 @@ class State:
     """Rows scored so far, best first, and the classes that may yet join them."""
 
     def __init__(self, search: BlockSearch, hidden: Doubles, k: int) -> None:
-        self.search, self.hidden, self.k = search, hidden, k
+        self.search, self.hidden, self.k, self.share = search, hidden, k, search.share
         self.ids, self.logits = np.empty(0, np.int64), np.empty(0)
         self.open, self.upper = np.empty(0, np.int64), np.empty(0)
         self.seen = np.empty(0, np.int64)
@@ -171,16 +173,24 @@ class State:
     def keep(self, ids: Ids, upper: Doubles) -> None:
         self.open, self.upper = np.concatenate([self.open, ids]), np.concatenate([self.upper, upper])
 
-    def found(self, share: float) -> BlockAnswer:
+    def wanders(self, bound: Doubles) -> bool:
+        """Whether the search is given up with its first threshold, for the bounds of the coarsest nodes that are not opened."""
+        return False
+
+    def found(self) -> BlockAnswer:
         """Scores what is open, best first."""
         order = np.argsort(-self.upper, kind="stable")
         ids, upper = self.open[order], self.upper[order]
-        done = int((upper >= self.tau).sum()) <= max(64 + self.k, share * len(self.search.weight))
+        done = int((upper >= self.tau).sum()) <= max(64 + self.k, self.share * len(self.search.weight))
         for start in range(0, len(ids) if done else 0, STEP):
             if not upper[start] >= self.tau:
                 break
             part = slice(start, start + STEP)
             self.score(ids[part][upper[part] >= self.tau])
+        return self.answer(done)
+
+    def answer(self, done: bool) -> BlockAnswer:
+        """What was scored, and what that took."""
         opened = len(self.seen) / len(self.search.blocks.levels[-1].records)
         return BlockAnswer(self.ids, self.logits, self.rows, self.bytes, opened, done)
 

@@ -38,6 +38,8 @@ MOST_OF = 0.75
 """The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
 FEW, EVERY = 2, 2**31 - 1
 Narrower = Callable[[Blocks], Blocks]
+Within = Callable[[Doubles, int, float], tuple[Array, ...]]
+"""``(hidden, k, eps) -> logits, ids, log_probs, lse, error, done, rows, bytes, dense``: normalisers by searches."""
 STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
 
@@ -180,17 +182,16 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     return sooner(Asked(layer, 1), plan, by_blocks, by_all._replace(items=by_all.opened / each), here())
 
 
-def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
+def least_eps(plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
     """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than looks at all
-    classes; inf: none, or bounds and links for which there is no such search."""
-    kind, *affine = layer.link.lowered()
-    if native.isa() == native.REFERENCE or kind != "affine" or blocks.factor < 1:
+    classes; inf: none, or bounds for which there is no such search."""
+    if blocks.factor < 1:
         return math.inf
-    k, search = min(ASKED[1], layer.vocab), native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
+    k = min(ASKED[1], int((blocks.order >= 0).sum()))
     some = _judges(vectors, k)
 
     def kept(eps: float) -> bool:
-        alone = [search.within(None, row[None], k, None, 1, *affine, eps) for row in some]
+        alone = [within(row[None], k, eps) for row in some]
         done, read = (float(np.mean([answer[which].mean() for answer in alone])) for which in (5, 7))
         return done >= MOST_OF and read <= LESS * look_bytes(plan)
 
