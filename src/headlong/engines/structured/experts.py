@@ -8,7 +8,7 @@
 
 The answers are those of the layer's own distribution: classes that the expert lacks have probability 0, rows end early
 with id -1 where it has fewer than k. With ``parts="cascade"`` each expert is read by int8 codes first; calibration vectors
-choose what is read of the expert that the gate sends them to, searches over its blocks among it.
+choose what is read of the expert that the gate sends them to, searches over its blocks among it, for samples too.
 """
 
 from __future__ import annotations
