@@ -59,8 +59,11 @@ def test_drift_compiles_again(batch: int) -> None:
     assert (top.ids == np.argsort(-(other[:50].astype(float) @ layer.weight.T.astype(float)), 1)[:, :5]).all()
 
 
-# A proved normaliser of one query reads so much of this layer that no query can read twice as much.
-@pytest.mark.parametrize(("batch", "options"), [(1, {"eps": np.inf}), (6, {"eps": np.inf}), (6, {"eps": 0.2, "delta": 0.0})], ids=str)
+# A proved normaliser of one query reads so much of this layer that no other can read twice as much.
+ASKED = [(1, {"eps": np.inf}), (6, {"eps": np.inf}), (6, {"eps": 0.2, "delta": 0.0})]
+
+
+@pytest.mark.parametrize(("batch", "options"), ASKED, ids=str)
 def test_queries_unlike_those_of_the_plan_are_found_from_the_first_on(batch: int, options: dict[str, Any]) -> None:
     """After compiling with vectors and after a swap; once they have a plan, they are what is usual."""
     layer, hidden = world()
