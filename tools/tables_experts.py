@@ -13,10 +13,12 @@ from headlong.report.papers import joined
 from headlong.report.tables import ReportTable, markdown
 
 METRICS = {
-    "top1": "top-1", "gain": "less the full layer's", "top5": "top-5", "top10": "top-10", "flops": "times fewer",
-    "hit": "targets held", "rows_per_class": "rows a class", "removed": "rows pruned", "sparse": "gone of K whole copies",
+    "top1": "top-1", "gain": "less the full layer's", "bleu": "BLEU", "top5": "top-5", "top10": "top-10",
+    "flops": "times fewer", "hit": "targets held", "rows_per_class": "rows a class", "removed": "rows pruned",
+    "sparse": "gone of K whole copies",
 }  # fmt: skip
 SHOWN: dict[str, Callable[[float], str]] = {
+    "bleu": lambda value: f"{value:.2f}",
     "gain": lambda value: f"{value:+.4f}",
     "flops": lambda value: f"{value:.2f}",
     "rows_per_class": lambda value: f"{value:.2f}",
@@ -24,6 +26,7 @@ SHOWN: dict[str, Callable[[float], str]] = {
     "removed": lambda value: f"{value:.1%}",
     "sparse": lambda value: f"{value:.1%}",
 }
+NAMES = {"ptb": "Penn Treebank", "wikitext2": "WikiText-2", "multi30k": "Multi30k", "characters": "rendered characters"}
 
 
 def learned() -> str:
@@ -60,7 +63,7 @@ def pruned() -> str:
     """Which measure of pruning says what of the experts that were to lose 80 % of their rows."""
     found = lines("liao2019.learned")
     said = []
-    for task, name in (("ptb", "Penn Treebank"), ("wikitext2", "WikiText-2")):
+    for task, name in NAMES.items():
         mine = [line["got"] for line in found if (line["setting"]["task"], line["setting"]["method"]) == (task, "ds-16")]
         if mine:
             gone, removed = (fmean(got[key] for got in mine) for key in ("sparse", "removed"))

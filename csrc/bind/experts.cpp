@@ -25,7 +25,8 @@ void check(bool good, const char* what) {
 
 class BoundExperts {
   public:
-    // searches: of each expert None, or the capsule of its blocks, batch, most, least and affine as a Reader has them.
+    // searches: of each expert None, or the capsule of its blocks and batch, most, together, least, edge, first, samples, affine as a
+    // Reader has them.
     BoundExperts(Floats gate, Ids ids, Ids starts, nb::list executors, nb::list searches, bool constant, bool scaled)
         : gate_(gate), ids_(ids), starts_(starts), executors_(executors) {
         Experts& e = experts_;
@@ -133,6 +134,38 @@ class BoundExperts {
                               owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));
     }
 
+    // As sample, under filters too, by blocks where there are any: ids, logits, score, proved [batch, n], rows, bytes, done, expert [batch].
+    nb::tuple draw(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
+                   int threads) const {
+        const int64_t batch = batch_of(hidden);
+        check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && min_p >= 0, "n >= 1, temperature > 0, filters");
+        const SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0};
+        std::vector<Answer> answers;
+        std::vector<Draw> draws;
+        std::vector<uint8_t> proved, done;
+        std::vector<int64_t> ids, rows, expert;
+        std::vector<double> z, score, bytes;
+        unlocked([&] {
+            const Routed routed = experts_.route(hidden.data(), batch);
+            done = experts_.draw(routed, rule, thread_count(threads), &answers, &draws);
+            for (const Draw& draw : draws) {
+                ids.push_back(draw.id);
+                z.push_back(draw.z);
+                score.push_back(draw.score);
+                proved.push_back(draw.proved);
+            }
+            for (const Route& route : routed.routes) expert.push_back(route.expert);
+            for (const Answer& answer : answers) {
+                rows.push_back(answer.rows);
+                bytes.push_back(answer.bytes + static_cast<double>(experts_.experts.size() * experts_.width * 4));
+            }
+        });
+        const size_t B = batch, N = n;
+        return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
+                              owned_flags(std::move(proved), {B, N}), owned(std::move(rows), {B}), owned(std::move(bytes), {B}),
+                              owned_flags(std::move(done), {B}), owned(std::move(expert), {B}));
+    }
+
   private:
     static Reader reader_of(const Executor* executor, nb::handle search) {
         Reader reader;
@@ -144,8 +177,12 @@ class BoundExperts {
         reader.searches.push_back({0, blocks});
         reader.blocks_batch = nb::cast<int64_t>(found[1]);
         reader.blocks_most = nb::cast<int64_t>(found[2]);
-        reader.least = nb::cast<double>(found[3]);
-        reader.affine = nb::cast<std::pair<double, double>>(found[4]);
+        reader.blocks_together = nb::cast<int64_t>(found[3]);
+        reader.least = nb::cast<double>(found[4]);
+        reader.edge = nb::cast<double>(found[5]);
+        reader.first = nb::cast<int64_t>(found[6]);
+        reader.samples = nb::cast<bool>(found[7]);
+        reader.affine = nb::cast<std::pair<double, double>>(found[8]);
         return reader;
     }
 
@@ -171,5 +208,7 @@ void bind_experts(nb::module_& m) {
         .def("logits", &BoundExperts::logits, nb::arg("hidden"), nb::arg("ids"))
         .def("everything", &BoundExperts::everything, nb::arg("hidden"), nb::arg("vocab"), nb::arg("threads") = 0)
         .def("sample", &BoundExperts::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("seed"),
-             nb::arg("row0"), nb::arg("threads") = 0);
+             nb::arg("row0"), nb::arg("threads") = 0)
+        .def("draw", &BoundExperts::draw, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
+             nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("threads") = 0);
 }

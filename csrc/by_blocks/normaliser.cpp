@@ -307,13 +307,14 @@ double estimate(const Executor& e, const Blocks& b, Start& s, const double* hidd
 // One query; false where blocks do not answer it.
 bool answer_one(const Executor& e, const Blocks& b, const double* hidden, const Question& question, Answer& answer) {
     static thread_local Start s;
-    if (!start(e, b, hidden, question, s)) return false;
+    const bool begun = start(e, b, hidden, question, s);
+    answer.rows += s.found.rows;  // in vain or not
+    answer.bytes += s.found.bytes;
+    if (!begun) return false;
     answer.lse = estimate(e, b, s, hidden, question, b.draws.spend, key_of(hidden, e.dim, question.seed), answer);
     if (std::isnan(answer.lse)) return false;
     answer.error = question.eps;
     answer.proved = true;
-    answer.rows += s.found.rows;
-    answer.bytes += s.found.bytes;
     for (size_t i = 0; i < std::min<size_t>(question.k, s.found.best.size()); ++i) answer.best.push_back({s.found.best[i].id, s.found.best[i].z});
     return true;
 }
@@ -335,7 +336,12 @@ std::vector<Answer> ask_by_blocks(const Executor& e, const Blocks& b, const doub
     Question other = question;
     other.learned = false;
     for (int64_t q = 0; q < count; ++q)
-        if (done[q] == 0) answers[q] = std::move(ask(e, hidden + q * e.dim, 1, other, false).front());
+        if (done[q] == 0) {
+            Answer found = std::move(ask(e, hidden + q * e.dim, 1, other, false).front());
+            found.rows += answers[q].rows;
+            found.bytes += answers[q].bytes;
+            answers[q] = std::move(found);
+        }
     return answers;
 }
 

@@ -12,6 +12,8 @@
 namespace headlong {
 namespace {
 
+constexpr double kNarrow = 1 - 0x1p-30;  // of a sum: more than its rounding, and that of most logits
+
 std::vector<Scored> scored_of(const std::vector<ScoredClass>& found, size_t most) {
     std::vector<Scored> some;
     for (size_t i = 0; i < std::min(most, found.size()); ++i) some.push_back({found[i].id, found[i].z});
@@ -37,7 +39,7 @@ std::vector<Scored> nucleus_of(const SearchResult& found, double top_p, double s
     }
     if (best.empty()) return {};
     const double rest = static_cast<double>(vocab) * std::exp(std::min((found.floor - best.front().z) * scale, 0.0));
-    const size_t size = nucleus_size(mass, top_p * sum);
+    const size_t size = nucleus_size(mass, top_p * sum * kNarrow);
     if (nucleus_size(mass, top_p * (sum + rest)) != size || sum < top_p * (sum + rest)) return {};
     best.resize(size);
     return best;
@@ -119,14 +121,35 @@ std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question ques
     return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
 }
 
+// Whether draws from all classes go by blocks.
+bool Reader::draws_plainly(int64_t count, const SampleRule& rule) const {
+    const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
+    return samples && plain && search_for(count, 1) != nullptr;
+}
+
+bool Reader::draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const {
+    if (densely(row, 1)) return false;
+    std::vector<Answer> answers(1);
+    bool done = draw_of_best(row, 1, rule, threads, &answers, draws) || draw_of_nucleus(row, 1, rule, threads, &answers, draws);
+    if (!done && draws_plainly(1, rule)) {
+        Question question;
+        question.threads = threads;
+        const SearchResult found = std::move(draw_by_blocks(*executor, *searches.front().second, affine, row, 1, rule, question, draws).front());
+        answers.front().rows += found.rows;
+        answers.front().bytes += found.bytes;
+        done = found.done;
+    }
+    *answer = std::move(answers.front());
+    return done;
+}
+
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                    std::vector<Draw>* draws) const {
     const bool dense_only = densely(rows, count);
     std::vector<Answer> answers(count);
     if (!unlike(rows, count) && draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
     if (!dense_only && draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
-    const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
-    if (!dense_only && samples && plain && every && search_for(count, 1) != nullptr)
+    if (!dense_only && every && draws_plainly(count, rule))
         return sample_by_blocks(*executor, *searches.front().second, affine, rows, count, rule, question, draws);
     if (!every) return {};
     std::vector<Answer> others = headlong::sample(*executor, rows, count, rule, question, dense_only, draws);

@@ -32,6 +32,9 @@ struct Reader {
     std::vector<Answer> sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                std::vector<Draw>* draws) const;
 
+    // One query's draws by blocks alone, ids and noise as rule.names has them; false where they do not make them, with what that took.
+    bool draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const;
+
   private:
     using Choice = std::pair<int64_t, const Blocks*>;
 
@@ -39,6 +42,7 @@ struct Reader {
     bool unlike(const double* rows, int64_t count) const;
     bool densely(const double* rows, int64_t count) const;
     const Choice* search_for(int64_t count, int64_t k) const;
+    bool draws_plainly(int64_t count, const SampleRule& rule) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
                       std::vector<Draw>* draws) const;
     bool draw_of_nucleus(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,

@@ -7,11 +7,13 @@
 #include "runtime/shared_work.h"
 #include "runtime/trace.h"
 #include "sampling/largest_key.h"
+#include "sampling/philox.h"
 
 namespace headlong {
 namespace {
 
 constexpr int64_t kPiece = 4096;  // classes whose noise is drawn at once
+constexpr int64_t kApart = 16;    // names for each class that is here, up to which words of all names cost no more than each alone
 constexpr double kLucky = 2;       // more of them cost a look each, fewer leave more blocks to the search
 
 // The word of noise from which a class is lucky: a few times sqrt(V) classes are. About as many others are then to be found where all
@@ -19,6 +21,23 @@ constexpr double kLucky = 2;       // more of them cost a look each, fewer leave
 uint64_t lucky_from(int64_t vocab) {
     const double share = std::min(1.0, std::ceil(kLucky * std::sqrt(static_cast<double>(vocab))) / static_cast<double>(vocab));
     return static_cast<uint64_t>(0x1p32 * (1 - share));
+}
+
+// The same of classes [first, first + n) with names of their own, a stretch of names at a time: where few of those are here, each word is
+// made alone.
+void add_named(const Executor& e, const SampleRule& rule, uint64_t row, uint32_t draw, uint64_t least, int64_t first, int64_t n, std::vector<Lucky>& lucky) {
+    uint32_t words[kPiece];
+    for (int64_t i = first; i < first + n;) {
+        const int64_t start = rule.names[i] & ~int64_t{3};  // noise() starts at a multiple of four
+        const int64_t stop = std::lower_bound(rule.names + i, rule.names + first + n, start + kPiece) - rule.names;
+        const int64_t span = rule.names[stop - 1] + 1 - start;
+        const bool together = (stop - i) * kApart >= span;
+        if (together) e.kernels->noise(rule.seed, row, draw, start, (span + kBlock - 1) / kBlock * kBlock, words);
+        for (; i < stop; ++i) {
+            const uint32_t word = together ? words[rule.names[i] - start] : philox_word(rule.seed, row, draw, rule.names[i]);
+            if (word >= least) lucky.push_back({i, word, draw});
+        }
+    }
 }
 
 // The classes that are lucky in one draw, and that a mask leaves.
@@ -29,6 +48,7 @@ void add_lucky(const Executor& e, const SampleRule& rule, uint64_t row, uint32_t
     over_chunks((e.vocab + kPiece - 1) / kPiece, threads, [&](int t, int64_t c) {
         uint32_t words[kPiece + kBlock];
         const int64_t first = c * kPiece, n = std::min(kPiece, e.vocab - first), all = (n + lead + kBlock - 1) / kBlock * kBlock;
+        if (rule.names != nullptr) return add_named(e, rule, row, draw, least, first, n, each[t]);
         e.kernels->noise(rule.seed, row, draw, first + rule.class0 - lead, all, words);
         int32_t high[kPiece + kBlock];
         const int64_t found = e.kernels->high_words(words, all, static_cast<uint32_t>(least), high);
@@ -50,11 +70,10 @@ Answer by_all(const Executor& e, const double* hidden, int64_t q, SampleRule rul
 
 }  // namespace
 
-std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
-                                     const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+std::vector<SearchResult> draw_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
+                                         const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
     know_places(b);
     const uint64_t least = lucky_from(e.vocab);
-    std::vector<Answer> answers(count);
     std::vector<LargestKey> keys;
     for (int64_t q = 0; q < count; ++q) keys.emplace_back(rule, rule.row0 + q, affine.first, affine.second, least);
     const int apart = static_cast<int>(std::min<int64_t>(count, question.threads));
@@ -70,20 +89,30 @@ std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pa
     mark("noise of all classes");
     Reach reach;
     reach.keys = keys.data();
-    const std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, reach);
-    draws->assign(count * rule.n, Draw{});
+    std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, reach);
     const auto drawn = [](const Draw& draw) { return draw.id >= 0 && std::fabs(draw.score) < kInf; };
+    draws->clear();
     for (int64_t q = 0; q < count; ++q) {
+        const std::vector<Draw>& won = keys[q].draws();
+        found[q].done = found[q].done && std::all_of(won.begin(), won.end(), drawn);
+        draws->insert(draws->end(), won.begin(), won.end());
+    }
+    return found;
+}
+
+std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
+                                     const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+    const std::vector<SearchResult> found = draw_by_blocks(e, b, affine, hidden, count, rule, question, draws);
+    std::vector<Answer> answers(count);
+    for (int64_t q = 0; q < count; ++q) {
+        if (!found[q].done) {
+            std::vector<Draw> won;
+            answers[q] = by_all(e, hidden, q, rule, question, &won);
+            answers[q].best.clear();
+            std::copy(won.begin(), won.end(), draws->begin() + q * rule.n);
+        }
         answers[q].rows += found[q].rows;
         answers[q].bytes += found[q].bytes;
-        std::vector<Draw> won = keys[q].draws();
-        if (!found[q].done || !std::all_of(won.begin(), won.end(), drawn)) {
-            const Answer other = by_all(e, hidden, q, rule, question, &won);
-            answers[q].rows += other.rows;
-            answers[q].bytes += other.bytes;
-            answers[q].dense = other.dense;
-        }
-        std::copy(won.begin(), won.end(), draws->begin() + q * rule.n);
     }
     return answers;
 }

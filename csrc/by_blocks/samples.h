@@ -8,8 +8,12 @@
 
 namespace headlong {
 
-// rule.n draws of each of `count` queries, filters aside, under an affine link (scale, shift); question.mask as a search has it. A
-// query that the search gives up is asked of the executor.
+// rule.n draws of each of `count` queries, filters aside, under an affine link (scale, shift); question.mask as a search has it. What each
+// search took; its draws hold where it is done.
+std::vector<SearchResult> draw_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
+                                         const SampleRule& rule, const Question& question, std::vector<Draw>* draws);
+
+// The same; a query that the search gives up is asked of the executor, which knows no names.
 std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
                                      const SampleRule& rule, const Question& question, std::vector<Draw>* draws);
 

@@ -36,6 +36,9 @@ struct SampleRule {
     double top_p = 1, min_p = 0;
     uint64_t seed = 0, row0 = 0;
     int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
+    const int64_t* names = nullptr;  // or the id of each class, rising, where it has some of a larger layer: only draws by blocks know them
+
+    int64_t name(int64_t id) const { return names == nullptr ? id + class0 : names[id]; }
 };
 
 struct Interval {

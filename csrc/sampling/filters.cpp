@@ -31,7 +31,7 @@ std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, cons
 Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) {
     Draw out;
     for (const Scored& s : kept) {
-        const double key = e.linked(s.z) / rule.temperature + gumbel(rule.seed, rule.row0 + row, draw, s.id + rule.class0);
+        const double key = e.linked(s.z) / rule.temperature + gumbel(rule.seed, rule.row0 + row, draw, rule.name(s.id));
         if (out.id < 0 || key > out.score) out = {s.id, s.z, key, true};
     }
     return out;

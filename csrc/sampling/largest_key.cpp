@@ -28,8 +28,8 @@ void LargestKey::take(int64_t id, double z) {
     const double f = linked(z);
     for (size_t i = 0; i < draws_.size(); ++i) {
         const auto draw = static_cast<uint32_t>(i);
-        if (!wins(f, philox_word(rule_.seed, row_, draw, id + rule_.class0), draws_[i])) continue;
-        const Draw one{id, z, f + gumbel(rule_.seed, row_, draw, id + rule_.class0), true};
+        if (!wins(f, philox_word(rule_.seed, row_, draw, rule_.name(id)), draws_[i])) continue;
+        const Draw one{id, z, f + gumbel(rule_.seed, row_, draw, rule_.name(id)), true};
         if (better(one, draws_[i])) draws_[i] = one;
     }
 }
@@ -37,7 +37,7 @@ void LargestKey::take(int64_t id, double z) {
 bool LargestKey::may_win(int64_t id, double upper) const {
     const double f = linked(upper);
     for (size_t i = 0; i < draws_.size(); ++i)
-        if (wins(f, philox_word(rule_.seed, row_, static_cast<uint32_t>(i), id + rule_.class0), draws_[i])) return true;
+        if (wins(f, philox_word(rule_.seed, row_, static_cast<uint32_t>(i), rule_.name(id)), draws_[i])) return true;
     return false;
 }
 

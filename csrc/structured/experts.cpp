@@ -10,6 +10,7 @@ namespace headlong {
 namespace {
 
 constexpr double kUnit = 0x1p-53;
+constexpr double kClear = 0x1p-34;  // of a logit: no more moves a mass by what a nucleus by blocks leaves for rounding
 
 // What of eps an expert's own answer may use: the rounding of the gate counts twice in a log-probability, in its logit and in lse.
 // The same for all queries, as long as that is next to nothing: a query's answer should not go by who comes with it.
@@ -131,28 +132,74 @@ void Experts::everything(const Routed& routed, int64_t vocab, int threads, doubl
     });
 }
 
+void Experts::draw_from_all(const Route& route, const double* x, const SampleRule& rule, Draw* draws) const {
+    const int64_t e = route.expert, *names = ids + starts[e];
+    std::vector<double> z(size(e));
+    all_logits(e, x, z.data());
+    for (int n = 0; n < rule.n; ++n)
+        for (int64_t i = 0; i < size(e); ++i) {
+            const double key = z[i] / rule.temperature + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(n), names[i]);
+            if (key > draws[n].score) draws[n] = {names[i], z[i], key, route.sure};
+        }
+}
+
 std::vector<Draw> Experts::sample(const Routed& routed, const SampleRule& rule, int threads) const {
     const size_t count = routed.routes.size();
     std::vector<Draw> draws(count * rule.n);
     Turns<size_t> next;
     run_parallel(std::min<int>(threads, std::max<int>(1, static_cast<int>(count))), [&](int) {
-        std::vector<double> z;
         for (size_t q = next++; q < count; q = next++) {
-            const int64_t e = routed.routes[q].expert;
-            z.resize(size(e));
-            all_logits(e, &routed.x[q * width], z.data());
-            for (int n = 0; n < rule.n; ++n) {
-                Draw& draw = draws[q * rule.n + n];
-                for (int64_t i = 0; i < size(e); ++i) {
-                    const int64_t id = ids[starts[e] + i];
-                    const double key = z[i] / rule.temperature +
-                                       gumbel(rule.seed, rule.row0 + q, static_cast<uint32_t>(n), id);
-                    if (key > draw.score) draw = {id, z[i], key, routed.routes[q].sure};
-                }
-            }
+            SampleRule mine = rule;
+            mine.row0 += q;
+            draw_from_all(routed.routes[q], &routed.x[q * width], mine, &draws[q * rule.n]);
         }
     });
     return draws;
+}
+
+bool Experts::draw_by_blocks(const Route& route, const double* x, double error, SampleRule rule, int threads, Answer* answer,
+                             std::vector<Draw>* draws) const {
+    const Reader& reader = readers[route.expert];
+    // What rounding does to g x decides no nucleus by blocks.
+    if (reader.searches.empty() || (rule.top_p < 1 && rule.top_k == 0 && !(error < kClear))) return false;
+    const int64_t* names = rule.names = ids + starts[route.expert];
+    rule.top_k = std::min(rule.top_k, size(route.expert));
+    if (!reader.draw(x, rule, threads, answer, draws)) return false;
+    for (Draw& draw : *draws) {
+        draw.id = names[draw.id];
+        draw.proved = draw.proved && route.sure;
+    }
+    return true;
+}
+
+std::vector<uint8_t> Experts::draw(const Routed& routed, const SampleRule& rule, int threads, std::vector<Answer>* answers,
+                                   std::vector<Draw>* draws) const {
+    const size_t count = routed.routes.size();
+    const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
+    std::vector<uint8_t> done(count);
+    answers->assign(count, Answer{});
+    draws->assign(count * rule.n, Draw{});
+    const int together = std::max(1, std::min<int>(threads, static_cast<int>(count)));
+    Turns<size_t> next;
+    run_parallel(together, [&](int) {
+        std::vector<Draw> own;
+        for (size_t q = next++; q < count; q = next++) {
+            const Route& route = routed.routes[q];
+            const double* x = &routed.x[q * width];
+            Answer& answer = (*answers)[q];
+            Draw* mine = &(*draws)[q * rule.n];
+            SampleRule named = rule;
+            named.row0 += q;
+            done[q] = draw_by_blocks(route, x, routed.error[q], named, together == 1 ? threads : 1, &answer, &own);
+            if (done[q] != 0) std::copy(own.begin(), own.end(), mine);
+            if (done[q] != 0 || !plain) continue;
+            draw_from_all(route, x, named, mine);
+            answer.rows += size(route.expert);
+            answer.bytes += static_cast<double>(size(route.expert)) * experts[route.expert]->row_bytes();
+            done[q] = 1;
+        }
+    });
+    return done;
 }
 
 }  // namespace headlong

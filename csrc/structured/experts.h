@@ -46,10 +46,17 @@ class Experts {
     // draws [count][n]: argmax z / T + gumbel over the expert's classes.
     std::vector<Draw> sample(const Routed& routed, const SampleRule& rule, int threads) const;
 
+    // The same under filters, too, and by blocks where a query's expert has them; `answers` say what was read. Returns of each query whether
+    // it has its draws: under filters, it has those that blocks make.
+    std::vector<uint8_t> draw(const Routed& routed, const SampleRule& rule, int threads, std::vector<Answer>* answers, std::vector<Draw>* draws) const;
+
     int64_t size(int64_t expert) const { return starts[expert + 1] - starts[expert]; }
 
   private:
     Route choose(const double* x, double* scores) const;
+    // One query's, whose row number is rule.row0.
+    void draw_from_all(const Route& route, const double* x, const SampleRule& rule, Draw* draws) const;
+    bool draw_by_blocks(const Route& route, const double* x, double error, SampleRule rule, int threads, Answer* answer, std::vector<Draw>* draws) const;
     void all_logits(int64_t expert, const double* x, double* out) const;
 };
 

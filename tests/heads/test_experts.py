@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import headlong as hl
-from headlong.engines.structured.experts import ExpertsReference
+from headlong.engines.structured.experts_in_numpy import ExpertsReference
 from headlong.errors import DtypeError, IdError, OptionError, ShapeError
 from headlong.heads.expert_pruning import follow, mitosis, prune, revive, seeded
 from headlong.heads.experts import ExpertsHead

@@ -110,6 +110,35 @@ def test_a_printed_number_is_matched_where_every_seed_is() -> None:
     assert cells["Wiki-2, ds-64, accuracy"].status == "not run"
 
 
+def test_experts_on_other_data_stand_in_and_are_not_judged() -> None:
+    def row(task: str, method: str, **got: float) -> dict[str, Any]:
+        return {"setting": {"task": task, "method": method}, "got": {"flops": 2.0, **got}, "expected": {}, "verdict": {}}
+
+    lines = [row("characters", "full", top1=0.995), row("multi30k", "full", top1=0.7, bleu=35.0)]
+    lines += [row("characters", "ds-8", top1=0.9), *(row("characters", "ds-16", top1=top1) for top1 in (0.91, 0.93))]
+    lines += [row("multi30k", "ds-8", top1=0.69, bleu=34.0)]
+    cells = {cell.what: cell for cell in printed.account(lines, [row("characters", "seeded-64", top1=0.98)], {})}
+    assert cells["CASIA, full, accuracy"].status == "not run", "the full softmax's cell is of the other table"
+    cell = cells["CASIA, ds-64, accuracy"]
+    assert (cell.ours, cell.status) == ("92 (91 to 93)", "stand-in"), "as many experts as were learned, in per cent"
+    said = "3,740 rendered characters; 16 experts, learned; 2 seeds; 64, seeded, 98; the full softmax has 99.5"
+    assert cell.note.startswith(said)
+    assert cells["CASIA, ds-64, times fewer FLOPs"].status == "stand-in"
+    assert cells["En-Ve, ds-64, BLEU"].ours == "34" and "Multi30k" in cells["En-Ve, ds-64, BLEU"].note
+    assert not any(dict(setting)["task"] in printed.STANDS for setting in learned.expected())
+
+
+def test_classes_that_come_equally_often_have_no_frequent_ones() -> None:
+    methods = {task: {dict(row)["method"] for row in learned.planned() if dict(row)["task"] == task} for task in learned.TASKS}
+    assert methods["multi30k"] - methods["characters"] == {"frequent", "d-softmax"}
+
+
+def test_any_task_will_do(harvest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not papers.missing(learned.TABLE)
+    monkeypatch.setenv("HEADLONG_DATA", str(harvest))
+    assert "characters-cnn" in papers.missing(learned.TABLE)
+
+
 def test_gains_are_judged_from_the_better_side() -> None:
     wanted = learned.expected()[("task", "ptb"), ("method", "ds-64"), ("seed", "0")]
     assert wanted["flops"].verdict(40.0) == "matched" and wanted["flops"].verdict(15.9) == "differs"

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.engines.arguments import unlike
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
+from headlong.engines.reference.block_nucleus import nucleus_reached
 from headlong.engines.reference.block_reach import Reach, reached, within
-from headlong.engines.reference.block_samples import Rule, samples
+from headlong.engines.reference.block_samples import Rule, named, samples
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.executor import Executor as Reference
-from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
 from headlong.links import Link
@@ -37,6 +37,7 @@ from headlong.plan import Plan
 
 Answer = tuple[NDArray[Any], ...]
 Ids = NDArray[np.int64]
+Spent = tuple[Ids, Doubles]
 
 EDGE = 0.01
 """From which eps normalisers have to go by blocks so that samples under top_p do, too."""
@@ -172,48 +173,70 @@ class BlockReader:
         mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
-        count = top_k or FIRST_ASKED * (min_p > 0 and top_p == 1)
+        filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
         spent = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))  # in vain
-        if count and self._alone(hidden, dense) and self.takes(len(hidden), count, mask):
-            filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
-            ids, logits, rows, read = self._kept(hidden, filters, count, mask, threads)
-            spent[0][:], spent[1][:] = rows, read
-            if ids is not None:
-                order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
-                ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
-                kept = sample_of(listed_classes(ids, logits, self.link), filters)
-                return (*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
-        if self.least <= EDGE and 0 < top_p < 1 and not (top_k or dense) and self.takes(len(hidden), 1, mask):
-            nucleus = self._nucleus(hidden, Filters(n, temperature, 0, top_p, min_p, seed, row0, class0), mask, threads, spent)
-            if nucleus is not None:
-                return nucleus
-        if self.samples and top_p == 1 and not (top_k or min_p or dense) and self.takes(len(hidden), 1, mask):
-            return self._plain(hidden, Filters(n, temperature, 0, 1.0, 0.0, seed, row0, class0), mask, threads)
+        found = self.draw(hidden, filters, mask, dense, threads, spent)
+        if found is not None:
+            return found
+        if self.draws_plainly(len(hidden), filters, mask, dense):
+            return self._plain(hidden, filters, mask, threads)
         drawn = self.beneath.sample(
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
         )
         return (*drawn[:4], drawn[4] + spent[0], drawn[5] + spent[1], drawn[6])
 
+    def draw(
+        self, hidden: Doubles, filters: Filters, mask: Mask, dense: bool, threads: int, spent: Spent, names: Ids | None = None
+    ) -> Answer | None:
+        """Draws under filters, by blocks alone; None where these do not make them, with what was read in vain in ``spent``.
+
+        ``names [vocab]``  what classes are called, rising, in the noise and in the answer; None: their numbers
+        """
+        count = filters.top_k or FIRST_ASKED * (filters.min_p > 0 and filters.top_p == 1)
+        if count and self._alone(hidden, dense) and self.takes(len(hidden), count, mask):
+            ids, logits, rows, read = self._kept(hidden, filters, count, mask, threads)
+            spent[0][:], spent[1][:] = rows, read
+            if ids is not None:
+                order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
+                ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
+                kept = sample_of(listed_classes(named(ids, names), logits, self.link), filters)
+                return (*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
+        edge = self.least <= EDGE and 0 < filters.top_p < 1 and not filters.top_k
+        if edge and not dense and self.takes(len(hidden), 1, mask):
+            return self._nucleus(hidden, filters, mask, threads, spent, names)
+        return None
+
+    def draws_plainly(self, batch: int, filters: Filters, mask: Mask = None, dense: bool = False) -> bool:
+        """Whether draws from all classes go by blocks."""
+        plain = filters.top_p == 1 and not (filters.top_k or filters.min_p)
+        return self.samples and plain and not dense and self.takes(batch, 1, mask)
+
     def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer:
         """Draws from all classes."""
         n, temperature, _, _, _, seed, row0, class0 = filters
-        search, affine = self.searches[0][1], self.affine
-        assert affine is not None
         if self.native:
-            return native.sample_by_blocks(
-                self.capsule, search.capsule, hidden, n, temperature, seed, row0, mask, threads, class0, affine
-            )
-        *found, done = samples(search, hidden, Rule(n, temperature, seed, row0, class0), affine, mask)
-        answer = (*found[:3], np.ones(found[0].shape, bool), *found[3:], np.zeros(len(hidden), bool))
+            assert self.affine is not None
+            one, two = self.capsule, self.searches[0][1].capsule
+            return native.sample_by_blocks(one, two, hidden, n, temperature, seed, row0, mask, threads, class0, self.affine)
+        *answer, done = self.plain_draws(hidden, filters, mask)
         for row in np.flatnonzero(~done):
             own = mask if mask is None or len(mask) == 1 else mask[row : row + 1]
             one = hidden[row : row + 1], n, temperature, 0, 1.0, 0.0, seed, (row0 + int(row)) % 2**64, own
             for whole, more in zip(answer, self.beneath.sample(*one, False, threads, class0), strict=True):
                 whole[row] = more[0]
-        return answer
+        return tuple(answer)
+
+    def plain_draws(self, hidden: Doubles, filters: Filters, mask: Mask, names: Ids | None = None) -> Answer:
+        """The same in NumPy, and which of them blocks made ``[batch]``; ``names`` as :meth:`draw` has them."""
+        n, temperature, _, _, _, seed, row0, class0 = filters
+        assert self.affine is not None
+        rule = Rule(n, temperature, seed, row0, class0, names)
+        ids, *found, done = samples(self.searches[0][1], hidden, rule, self.affine, mask)
+        proved, dense = np.ones(ids.shape, bool), np.zeros(len(hidden), bool)
+        return (named(ids, names), *found[:2], proved, *found[2:], dense, done)
 
     def _nucleus(
-        self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: tuple[Ids, Doubles]
+        self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent, names: Ids | None
     ) -> Answer | None:
         """Draws under top_p: from the classes that are in the nucleus whatever mass the others have that were not scored; None
         where that is in doubt. What was read joins ``spent``."""
@@ -226,16 +249,12 @@ class BlockReader:
             ids, logits, floor, rows, read, done = self._reached(vector[None], own, threads, reach)
             spent[0][row] += rows
             spent[1][row] += read
-            if not done or not len(ids) or not np.isfinite(logits).all():
+            size = nucleus_reached(logits, floor, scale, filters.top_p, vocab) if done else 0
+            if not size:
                 return None
-            mass = np.exp((logits - logits[0]) * scale)
-            rest = vocab * math.exp(min((floor - logits[0]) * scale, 0.0))
-            sizes = [nucleus_size(mass, filters.top_p, float(mass.sum()) + more) for more in (0.0, rest)]
-            if sizes[0] != sizes[1] or mass.sum() < filters.top_p * (mass.sum() + rest):
-                return None
-            kept = np.argsort(ids[: sizes[0]])
+            kept = np.argsort(ids[:size])
             own_filters = filters._replace(top_p=1.0, row0=(filters.row0 + row) % 2**64)
-            drawn = sample_of(listed_classes(ids[kept][None], logits[kept][None], self.link), own_filters)
+            drawn = sample_of(listed_classes(named(ids[kept], names)[None], logits[kept][None], self.link), own_filters)
             parts.append((*drawn, np.ones(drawn[0].shape, bool), np.array([rows]), np.array([read]), np.zeros(1, bool)))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 

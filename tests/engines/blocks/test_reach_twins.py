@@ -118,7 +118,10 @@ def test_the_reference_goes_by_blocks_and_not_by_all_classes(monkeypatch: pytest
         assert (np.abs(found.lse - expected) <= found.error).all()
         assert (found.cost.rows < layer.vocab / 8).all()
         assert (found.cost.bytes < looked_at).all()
-    drawn = engine.sample(hidden, 3, top_p=0.7, seed=2)
-    assert drawn.proved.all()
-    assert (drawn.cost.rows < layer.vocab / 8).all()
-    np.testing.assert_array_equal(drawn.ids, hl.compile(layer, "full").sample(hidden, 3, top_p=0.7, seed=2).ids)
+    full = hl.compile(layer, "full")
+    for more in ({"top_p": 0.7}, {"top_p": 0.97}, {"top_p": 0.9, "temperature": 2.0}, {"top_p": 0.95, "min_p": 0.1}):
+        drawn, theirs = (one.sample(hidden, 40, seed=2, **more) for one in (engine, full))
+        assert drawn.proved.all()
+        assert (drawn.cost.rows < layer.vocab / 8).all()
+        np.testing.assert_array_equal(drawn.ids, theirs.ids)
+    assert max(len(np.unique(row)) for row in drawn.ids) > 2  # nuclei of several classes

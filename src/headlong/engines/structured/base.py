@@ -236,8 +236,9 @@ class StructuredEngine(Bounded, ABC):
     def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[ListedClasses, Spent, bool]:
         """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
         k, done = min(FIRST_PREFIX, self.layer.vocab), False
+        eps = self.exact_at if filters.top_p == 1 else min(self.promise.eps, self.exact_at)  # min_p needs no normaliser
         while not done:
-            best = self._best(hidden, k, min(self.promise.eps, self.exact_at))
+            best = self._best(hidden, k, eps)
             there = best.ids[0] >= 0
             log_probs = best.logits[0, there] - best.lse[0]
             mass = np.exp(log_probs)

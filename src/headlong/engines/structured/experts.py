@@ -8,26 +8,28 @@
 
 The answers are those of the layer's own distribution: classes that the expert lacks have probability 0, rows end early
 with id -1 where it has fewer than k. With ``parts="cascade"`` each expert is read by int8 codes first; calibration vectors
-choose what is read of the expert that the gate sends them to, searches over its blocks among it.
+choose what is read of the expert that the gate sends them to, searches over its blocks among it, for samples too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headlong import native
-from headlong.arrays import Array
+from headlong.answers import Sample
+from headlong.arrays import Array, answer_as
 from headlong.dtypes import UNIT
 from headlong.engines.build import READERS, part
-from headlong.engines.by_blocks import BlockReader
+from headlong.engines.by_blocks import EDGE, FIRST_ASKED, BlockReader
 from headlong.engines.few_allowed_classes import lse_of
-from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
+from headlong.engines.structured.experts_in_numpy import ExpertsReference
 from headlong.errors import OptionError
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
@@ -66,6 +68,13 @@ class ExpertsReader(Protocol):
     ) -> tuple[Array, ...]:
         """``ids, logits, score, proved [batch, n], expert [batch]``"""
 
+    def draw(
+        self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
+        threads: int,
+    ) -> tuple[Array, ...]:  # fmt: skip
+        """Under filters, too, by blocks where a query's expert has them: ``ids, logits, score, proved [batch, n], rows, bytes,
+        done, expert [batch]``; under filters, ``done`` are those that blocks make"""
+
 
 @register_engine
 class ExpertsEngine(StructuredEngine):
@@ -100,8 +109,9 @@ class ExpertsEngine(StructuredEngine):
         self._gate_bytes = float(layer.gate.nbytes)
         readers = [engine.executor for engine in self.parts]
         searches = [search_of(reader) for reader in readers]
+        self._by_blocks = any(isinstance(reader, BlockReader) for reader in readers)
         self._reader: ExpertsReader = (
-            ExpertsReference(layer)
+            ExpertsReference(layer, readers)
             if self.isa == native.REFERENCE
             else native.experts(layer.gate, layer.ids, layer.starts, readers, searches, layer.constant, layer.scaled)
         )
@@ -134,6 +144,23 @@ class ExpertsEngine(StructuredEngine):
         lse = lse_of(logits)
         return Scored(logits, lse, error, error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT, self._spent(expert))
 
+    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
+        """By blocks where the query's expert draws so; other queries under filters as those of any layer of parts."""
+        call = self._asked(hidden, allowed, exclude)
+        if call.mask is not None or not self._by_blocks:
+            return super()._sample(hidden, filters, allowed, exclude)
+        rule = filters._replace(row0=filters.row0 % 2**64)[:-1]
+        ids, logits, score, proved, rows, read, done, _ = self._reader.draw(call.hidden, *rule, self._count)
+        dense = np.zeros(len(rows), bool)
+        for left in stretches(~done):
+            own = filters._replace(row0=(filters.row0 + left.start) % 2**64)
+            other: Sample = super()._sample(call.hidden[left], own, None, None)
+            ids[left], logits[left], score[left], proved[left] = other[:4]
+            rows[left] += other.cost.rows
+            read[left] += other.cost.bytes
+            dense[left] = other.cost.dense
+        return answer_as(Sample(ids, logits, score, proved, self._cost(Spent(rows, read, dense), call)), call.kind)
+
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
         *drawn, expert = self._reader.sample(
             hidden, filters.n, filters.temperature, filters.seed, filters.row0, self._count
@@ -158,84 +185,15 @@ def routed(layer: ExpertsLayer, hidden: Doubles) -> list[Doubles | None]:
     return [mine if len(mine) >= FEWEST else None for mine in each]
 
 
+def stretches(flags: NDArray[np.bool_]) -> list[slice]:
+    """Where runs of set flags are."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return [slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
 def search_of(reader: Any) -> tuple[Any, ...] | None:
     """What native code asks an expert's blocks by; None where it has none."""
     if not isinstance(reader, BlockReader) or not reader.native:
         return None
-    return reader.searches[0][1].capsule, reader.batch, reader.most, reader.least, reader.affine
-
-
-class Chosen(NamedTuple):
-    """One query's expert, ``g x``, and how far its logits may be off."""
-
-    expert: int
-    x: Doubles
-    error: float
-    sure: bool
-
-
-class ExpertsReference:
-    """The same verbs in NumPy and float64, one query at a time: for reading, and for checking the native module."""
-
-    def __init__(self, layer: ExpertsLayer) -> None:
-        self.layer = layer
-
-    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> tuple[Array, ...]:
-        logits, ids = np.full((len(hidden), k), -np.inf), np.full((len(hidden), k), -1, np.int64)
-        rest = []
-        for b, row in enumerate(hidden):
-            chosen = self.choose(row)
-            classes, z = self.scores(chosen)
-            best = np.argsort(-z, kind="stable")[:k]
-            logits[b, : len(best)], ids[b, : len(best)] = z[best], classes[best]
-            lse = float(lse_of(z[None])[0])
-            error = chosen.error + (self.layer.width + len(z) + 16 + 8 * abs(lse)) * UNIT
-            read = float(len(z) * self.layer.width * self.layer.weight.itemsize + self.layer.gate.nbytes)
-            rest.append((lse, chosen.error, error, chosen.sure, len(z), read, True, chosen.expert))
-        kinds = (float, float, float, bool, np.int64, float, bool, np.int64)
-        columns = zip(*rest, strict=True) if rest else [()] * len(kinds)
-        return logits, ids, *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
-
-    def logits(self, hidden: Doubles, ids: Ids) -> Doubles:
-        every = self.everything(hidden, self.layer.vocab, 1)
-        return np.asarray(np.take_along_axis(every, ids, 1))
-
-    def everything(self, hidden: Doubles, vocab: int, threads: int) -> Doubles:
-        out = np.full((len(hidden), vocab), -np.inf)
-        for b, row in enumerate(hidden):
-            classes, z = self.scores(self.choose(row))
-            out[b, classes] = z
-        return out
-
-    def sample(
-        self, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, threads: int
-    ) -> tuple[Array, ...]:
-        ids, logits, score = np.empty((len(hidden), n), np.int64), np.empty((len(hidden), n)), np.empty((len(hidden), n))
-        chosen = [self.choose(row) for row in hidden]
-        for b, one in enumerate(chosen):
-            classes, z = self.scores(one)
-            for draw in range(n):
-                keys = z / temperature + gumbels(seed, (row0 + b) % 2**64, draw, classes)
-                won = int(np.argmax(keys))
-                ids[b, draw], logits[b, draw], score[b, draw] = classes[won], z[won], keys[won]
-        proved = np.array([[one.sure] * n for one in chosen], bool).reshape(len(hidden), n)
-        return ids, logits, score, proved, np.array([one.expert for one in chosen], np.int64)
-
-    def choose(self, hidden: Doubles) -> Chosen:
-        layer = self.layer
-        x = np.append(hidden, 1.0) if layer.constant else hidden
-        gate = layer.gate.astype(np.float64)
-        scores = (gate * x).sum(axis=1)
-        expert = int(np.argmax(scores))
-        off = (layer.width + 4) * UNIT * float(np.linalg.norm(gate, axis=1).max() * np.linalg.norm(x))
-        others = np.delete(scores, expert)
-        value = 1 / float(np.exp(scores - scores[expert]).sum()) if layer.scaled else 1.0
-        longest = float(np.linalg.norm(layer.weight[layer.part(expert)].astype(np.float64), axis=1).max())
-        wrong = 2 * off + (layer.experts + 8) * UNIT if layer.scaled else 0.0
-        error = (wrong + 2 * UNIT) * longest * float(np.linalg.norm(value * x)) * (1 + 2**-20)
-        return Chosen(expert, value * x, error, bool((scores[expert] - others > 2 * off).all()))
-
-    def scores(self, chosen: Chosen) -> tuple[Ids, Doubles]:
-        """The classes of the expert and their logits. Not a matrix product: equal rows have to tie."""
-        rows = self.layer.part(chosen.expert)
-        return self.layer.ids[rows], (self.layer.weight[rows].astype(np.float64) * chosen.x).sum(axis=1)
+    sizes = reader.batch, reader.most, reader.together
+    return reader.searches[0][1].capsule, *sizes, reader.least, EDGE, FIRST_ASKED, reader.samples, reader.affine

@@ -104,10 +104,13 @@ def account(learned: Sequence[Line], seeded: Sequence[Line], times: Mapping[str,
     for task, methods in REAL.items():
         for method, (value, flops, milliseconds) in methods.items():
             rows = _rows(learned, task, method)
-            if method in ("full", "svd-10"):  # their rows in the other table are of a backbone that was trained for longer
+            if task in STANDS:  # other data: nothing is judged
+                rows = _most(learned, task) if method == "ds-64" else []
+            elif method in ("full", "svd-10"):  # their rows in the other table are of a backbone that was trained for longer
                 rows = [line for line in _rows(seeded, task, method) if line["expected"]] or rows
+            metric = "bleu" if task == "multi30k" else "top1"
             cell = _value(task, method, value, rows, seeded)
-            yield _beside(cell, task, learned) if rows and method in ("d-softmax", "ds-64") else cell
+            yield _beside(cell, task, metric, learned) if rows and method in ("d-softmax", "ds-64") else cell
             if method != "full":
                 yield _flops(task, method, flops, rows, seeded)
             yield _time(task, method, milliseconds, times)
@@ -117,19 +120,45 @@ def _rows(lines: Sequence[Line], task: str, method: str) -> list[Line]:
     return [line for line in lines if line["setting"]["task"] == task and line["setting"]["method"] == method]
 
 
+def _most(learned: Sequence[Line], task: str) -> list[Line]:
+    """The rows of as many experts as were learned."""
+    found = [rows for count in sorted(QUOTED[task]) if (rows := _rows(learned, task, f"ds-{count}"))]
+    return found[-1] if found else []
+
+
+def _said(values: Sequence[float]) -> str:
+    return f"{fmean(values):.4g}" + (f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else "")
+
+
+def _seeds(rows: Sequence[Line]) -> str:
+    return f"{len(rows)} seeds" if len(rows) > 1 else "one run"
+
+
+def _elsewhere(name: str, printed: float, task: str, metric: str, rows: Sequence[Line], seeded: Sequence[Line]) -> Cell:
+    """Experts that were learned on other data than the printed ones, and those that were seeded there."""
+    values, others = ([_unit(task, metric) * line["got"][metric] for line in some] for some in (rows, seeded))
+    count = rows[0]["setting"]["method"].removeprefix("ds-")
+    note = f"{STANDS[task]}; {count} experts, learned; {_seeds(rows)}"
+    note += "".join(f"; 64, seeded, {value:.4g}" for value in others)
+    return Cell(name, f"{printed:g}", _said(values), "stand-in", note)
+
+
+def _unit(task: str, metric: str) -> int:
+    """The poster's accuracies of characters are in per cent."""
+    return 100 if (task, metric) == ("characters", "top1") else 1
+
+
 def _judged(name: str, printed: float, metric: str, rows: Sequence[Line]) -> Cell:
     """Matched where every seed does."""
     values = [line["got"][metric] for line in rows]
     matched = sum(line["verdict"].get(metric) == "matched" for line in rows)
-    ours = f"{fmean(values):.4g}" + (f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else "")
-    seeds = f"{len(rows)} seeds" if len(rows) > 1 else "one run"
     status = verdict_on(matched == len(rows))
-    return Cell(name, f"{printed:g}", ours, status, f"{fmean(values) - printed:+.2g}; {seeds}")
+    return Cell(name, f"{printed:g}", _said(values), status, f"{fmean(values) - printed:+.2g}; {_seeds(rows)}")
 
 
-def _beside(cell: Cell, task: str, learned: Sequence[Line]) -> Cell:
+def _beside(cell: Cell, task: str, metric: str, learned: Sequence[Line]) -> Cell:
     """With the full softmax's accuracy at the backbone of these rows, which its own cell is not of."""
-    full = [line["got"]["top1"] for line in _rows(learned, task, "full")]
+    full = [_unit(task, metric) * line["got"][metric] for line in _rows(learned, task, "full")]
     if not full:
         return cell
     theirs = REAL[task]["full"][0]
@@ -139,13 +168,13 @@ def _beside(cell: Cell, task: str, learned: Sequence[Line]) -> Cell:
 def _value(task: str, method: str, printed: float, rows: Sequence[Line], seeded: Sequence[Line]) -> Cell:
     metric = "bleu" if task == "multi30k" else "top1"
     name = f"{NAMES[task]}, {method}, {'BLEU' if metric == 'bleu' else 'accuracy'}"
-    if rows:
-        return _judged(name, printed, metric, rows)
     names = {"d-softmax": "d-softmax-cut"}.get(method, method.replace("ds-", "seeded-"))
     found = [line for line in _rows(seeded, task, names) if metric in line["got"]]
+    if rows:
+        return _elsewhere(name, printed, task, metric, rows, found) if task in STANDS else _judged(name, printed, metric, rows)
     if not found:
         return Cell(name, f"{printed:g}", "", "not run", TAKES_TRAINING)
-    ours = found[0]["got"][metric] * (100 if task == "characters" else 1)
+    ours = found[0]["got"][metric] * _unit(task, metric)
     return Cell(name, f"{printed:g}", f"{ours:.4g}", "stand-in", _instead(task, method))
 
 
@@ -157,10 +186,12 @@ def _instead(task: str, method: str) -> str:
 
 def _flops(task: str, method: str, printed: float, rows: Sequence[Line], seeded: Sequence[Line]) -> Cell:
     name = f"{NAMES[task]}, {method}, times fewer FLOPs"
-    if method == "ds-64" and rows:
-        return _judged(name, printed, "flops", rows)
     names = {"d-softmax": "d-softmax-cut"}.get(method, method.replace("ds-", "seeded-"))
-    found = [*rows, *_rows(seeded, task, names)]
+    others = _rows(seeded, task, names)
+    if method == "ds-64" and rows:
+        elsewhere = task in STANDS
+        return _elsewhere(name, printed, task, "flops", rows, others) if elsewhere else _judged(name, printed, "flops", rows)
+    found = [*rows, *others]
     if not found:
         return Cell(name, f"{printed:g}", "", "not run", TAKES_TRAINING)
     ours = found[0]["got"]["flops"]

@@ -29,8 +29,6 @@ from headlong.studies.papers.doubly_sparse.printed import REAL, WORDS
 from headlong.studies.papers.verdicts import Expected
 
 METHODS = ("full", "svd-5", "svd-10", "d-softmax-cut", "seeded-64", "seeded-32", "seeded-16", "seeded-8")
-RUNS = "runs"
-"""The folder of finished trainings, for BLEU."""
 
 
 def setting(task: str, method: str) -> Setting:
@@ -84,9 +82,8 @@ def rows(context: Context, name: str, work: Path, done: frozenset[str]) -> Itera
             got, head = study.experts(data, task, int(number), work / f"{name}-{number}", progress)
             work.mkdir(parents=True, exist_ok=True)
             head.to_layer().save(work / f"{name}-{number}.safetensors")
-        run = context.data / RUNS / task.folder.split("/")[-1]
-        if task.translates and run.is_dir() and (head is not None or kind == "full"):
-            got["bleu"] = study.bleu(run, None if head is None else head.predict)
+        if head is not None or kind == "full":
+            got |= study.bleu(context.data, task, None if head is None else head.predict)
         progress(1, 1)
         yield Row(setting(name, method), got)
 

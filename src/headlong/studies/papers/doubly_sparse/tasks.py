@@ -58,9 +58,7 @@ TASKS = {
     "ptb": Task("harvest/ptb-lstm", "test", {8: 2.84, 16: 5.13, 32: 9.43, 64: 15.99}, 450),
     "wikitext2": Task("harvest/wikitext2-lstm", "test", {8: 3.52, 16: 6.58, 32: 11.59, 64: 23.86}, 300, rate=1e-4),
     "wikitext2-gpt": Task("heads/wikitext2-gpt512", "valid", {64: 23.86}, 0),
-    "multi30k": Task(
-        "harvest/multi30k-seq2seq", "test", {8: 4.38, 16: 6.08, 32: 10.69, 64: 15.08}, 250, translates=True
-    ),
+    "multi30k": Task("harvest/multi30k-seq2seq", "test", {8: 4.38, 16: 6.08, 32: 10.69, 64: 15.08}, 250, translates=True),
     "characters": Task("harvest/characters-cnn", "test", {8: 1.77, 16: 2.82, 32: 4.72, 64: 6.91}, 150),
 }
 """Translation: Multi30k in place of IWSLT; characters: rendered ones in place of CASIA-HWDB; wikitext2-gpt: not in the
@@ -196,12 +194,15 @@ def pieces(array: Array) -> list[Array]:
     return [array[start : start + PIECE] for start in range(0, len(array), PIECE)]
 
 
-def bleu(run: Path, predict: Callable[[Any], Any] | None) -> float:
-    """Of the translation model whose output layer is replaced by ``predict`` (None: its own)."""
+def bleu(root: Path, task: Task, predict: Callable[[Any], Any] | None) -> dict[str, float]:
+    """Of the run that a translation's vectors are of, in ``root/runs``; ``predict`` stands in for its layer (None: its own)."""
     from headlong.studies.models.bleu import score_translations
     from headlong.studies.models.harvest import trained
 
+    run = root / "runs" / Path(task.folder).name
+    if not (task.translates and run.is_dir()):
+        return {}
     job = trained(run)
     if predict is not None:
         setattr(job.model.head, "predict", predict)  # noqa: B010  # the backbone asks for no more than this
-    return round(float(score_translations(job)["bleu"]), 2)
+    return {"bleu": round(float(score_translations(job)["bleu"]), 2)}

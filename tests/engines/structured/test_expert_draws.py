@@ -1,0 +1,205 @@
+"""Samples of experts by blocks: the draws that every engine makes with the same seed, from a fraction of the rows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headlong as hl
+from headlong import native
+from headlong.engines.few_allowed_classes import ListedClasses, sample_of
+from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.sampling_filters import Filters
+from headlong.engines.structured import experts as module
+from headlong.engines.structured.experts import ExpertsEngine, ExpertsOptions, stretches
+from headlong.layers.experts import ExpertsLayer
+from headlong.layers.matrix import Layer
+from headlong.previews.blocks.boxes import blocks_of
+from headlong.previews.blocks.choice import EVERY
+from headlong.previews.whitening import whiten
+from headlong.promise import Promise
+from plans import directions
+
+LEVELS = [native.REFERENCE, native.levels()[-1]]
+FILTERS: tuple[dict[str, Any], ...] = (
+    {}, {"temperature": 0.3}, {"temperature": 4.0}, {"top_k": 3}, {"top_k": 200, "min_p": 0.1}, {"min_p": 0.2},
+    {"min_p": 0.5, "temperature": 2.0}, {"top_p": 0.6}, {"top_p": 0.9, "temperature": 0.5}, {"top_p": 0.8, "min_p": 0.3},
+    {"top_k": 20, "top_p": 0.5},
+)  # fmt: skip
+
+
+def random_layer(seed: int, vocab: int, dim: int, scale: float, *, scaled: bool, constant: bool) -> ExpertsLayer:
+    """Experts of very different sizes, one of a single class, some rows the same."""
+    rng = np.random.default_rng(seed)
+    sizes = [1, max(1, vocab // 3), vocab, int(rng.integers(1, vocab + 1))]
+    ids = [np.sort(rng.choice(vocab, size, replace=False)) for size in sizes]
+    width = dim + constant
+    rows = [scale * rng.standard_normal((len(mine), width)) for mine in ids]
+    for some in rows:
+        some[rng.random(len(some)) < 0.2] = some[0]
+    weight, starts = np.concatenate(rows).astype(np.float32), np.concatenate([[0], np.cumsum(sizes)])
+    gate = rng.standard_normal((len(sizes), width)).astype(np.float32)
+    return ExpertsLayer(gate, weight, np.concatenate(ids), starts, vocab, constant=constant, scaled=scaled)
+
+
+def always_by_blocks(layer: Layer, method: str, wanted: Promise, **about: Any) -> Any:
+    """The engine of one expert, which searches for everything, worth its while or not."""
+    plain = hl.compile(layer, "cascade", eps=0.01, delta=0.0, blocks=False)
+    assert isinstance(plain, hl.Engine)
+    basis = whiten(layer.weight, np.random.default_rng(0).standard_normal((40, layer.dim)))
+    blocks = blocks_of(layer, basis)._replace(least=1e-3, batch=EVERY, most=layer.vocab, samples=True)
+    return hl.Engine(layer, plain.method, plain.plan._replace(blocks=blocks), plain.norms, plain.promise)
+
+
+def through_blocks(layer: ExpertsLayer) -> ExpertsEngine:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "part", always_by_blocks)
+        return ExpertsEngine(layer, ExpertsOptions("cascade"), Promise(0.01, 0.0, 0.0, frozenset({"query"})), threads=1)
+
+
+def logits_of(layer: ExpertsLayer, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes of the row's expert and their logits, in float64."""
+    x = np.append(row.astype(np.float64), 1.0) if layer.constant else row.astype(np.float64)
+    scores = layer.gate.astype(np.float64) @ x
+    rows = layer.part(int(scores.argmax()))
+    value = 1 / np.exp(scores - scores.max()).sum() if layer.scaled else 1.0
+    return layer.ids[rows], layer.weight[rows].astype(np.float64) @ (value * x)
+
+
+def check(engine: Any, layer: ExpertsLayer, hidden: np.ndarray, n: int, seed: int, row0: int, **more: Any) -> Any:
+    """Every draw is that of float64 among the classes that the filters keep, unless rounding could order keys either way."""
+    found = engine.sample(hidden, n, seed=seed, row0=row0, **more)
+    for b, row in enumerate(hidden):
+        ids, z = logits_of(layer, row)
+        given_ = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | more
+        filters = Filters(n=n, seed=seed, row0=row0 + b, **given_)
+        want, _, score = sample_of(ListedClasses(ids[None], z[None], z[None]), filters)
+        near = 1e-9 * (1 + np.abs(z).max() / filters.temperature)
+        same = found.ids[b] == want[0]
+        if (filters.top_k, filters.top_p, filters.min_p) != (0, 1.0, 0.0) and not same.all():
+            assert near_an_edge(z, filters)
+            continue
+        assert (np.abs(found.score[b] - score[0]) <= near)[same].all()
+        for draw in np.flatnonzero(~same):
+            noise = gumbels(seed, row0 + b, int(draw), ids)
+            own = (z / filters.temperature + noise)[ids == found.ids[b, draw]]
+            assert own.size and score[0, draw] - own[0] <= near
+    return found
+
+
+def near_an_edge(z: np.ndarray, filters: Filters) -> bool:
+    """Whether a mass or a logit is so near to where a filter cuts that rounding may decide."""
+    falling = np.sort(z)[::-1] / filters.temperature
+    mass = np.exp(falling - falling[0])
+    before = np.cumsum(mass) / mass.sum()
+    ties = filters.top_k and filters.top_k < len(z) and falling[filters.top_k - 1] - falling[filters.top_k] < 1e-9
+    low = filters.min_p > 0 and np.abs(falling - falling[0] - math.log(filters.min_p)).min() < 1e-9
+    equal = (np.diff(falling) > -1e-9).any()  # which of equal classes is the last one inside
+    return bool(ties or low or equal or np.abs(before - filters.top_p).min() < 1e-9)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@given(
+    seed=st.integers(0, 2**32 - 1), vocab=st.sampled_from([4, 17, 70, 500]), dim=st.sampled_from([1, 5, 16, 40]),
+    scale=st.sampled_from([0.0, 0.3, 3.0, 30.0]), more=st.sampled_from(FILTERS), row0=st.sampled_from([0, 7, 2**40]),
+    scaled=st.booleans(), constant=st.booleans(),
+)  # fmt: skip
+def test_any_layer(
+    level: str, seed: int, vocab: int, dim: int, scale: float, more: dict[str, Any], row0: int, scaled: bool, constant: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADLONG_ISA", level)
+        layer = random_layer(seed, vocab, dim, scale, scaled=scaled, constant=constant)
+        hidden = np.random.default_rng(seed).standard_normal((6, dim)) * np.array([0, 1e-3, 1, 1, 5, 50])[:, None]
+        more = {name: min(value, vocab) if name == "top_k" else value for name, value in more.items()}
+        check(through_blocks(layer), layer, hidden, 2, seed, row0, **more)
+
+
+@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="two executors are compared")
+@pytest.mark.parametrize("more", FILTERS, ids=str)
+def test_both_executors_draw_the_same(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = random_layer(3, 900, 24, 2.0, scaled=True, constant=True)
+    hidden = np.random.default_rng(1).standard_normal((12, 24))
+    drawn = []
+    for level in LEVELS:
+        monkeypatch.setenv("HEADLONG_ISA", level)
+        engine = through_blocks(layer)
+        drawn.append(engine.sample(hidden, 5, seed=9, row0=2**33, **more))
+        top = engine.topk(hidden, 4, eps=math.inf)
+        assert top.proved.all()
+        drawn[-1] = (*drawn[-1][:4], top.ids)
+    for mine, theirs in zip(*drawn, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-11, atol=1e-11)
+
+
+VOCAB, DIM, ASKED = 9000, 32, 16
+
+
+def two_large(rng: np.random.Generator) -> ExpertsLayer:
+    """Two large experts that share a third of the classes, and one of few, which no vector below chooses."""
+    ids = [np.sort(rng.choice(VOCAB, count, replace=False)) for count in (6000, 6000, 50)]
+    biases = [rng.normal(0, 0.1, (len(mine), 1)).astype(np.float32) for mine in ids]
+    rows = [np.concatenate([directions(rng, len(bias), DIM), bias], axis=1) for bias in biases]
+    gate = rng.standard_normal((3, DIM + 1)).astype(np.float32)
+    gate[2], gate[2, -1] = 0.0, -8.0
+    starts = np.concatenate([[0], np.cumsum([len(mine) for mine in ids])])
+    return ExpertsLayer(gate, np.concatenate(rows), np.concatenate(ids), starts, VOCAB, constant=True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_where_vectors_show_that_it_pays_few_rows_are_read(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    rng = np.random.default_rng(0)
+    layer = two_large(rng)
+    hidden, asked = 6 * directions(rng, 400, DIM), 6 * directions(rng, ASKED, DIM)
+    plain = hl.compile(layer, eps=math.inf, parts="full", threads=1)
+    engine = hl.compile(layer, eps=math.inf, calibration=hidden, threads=2, parts="cascade")
+    assert isinstance(engine, ExpertsEngine)
+    assert [one.plan.blocks is not None and one.plan.blocks.samples for one in engine.parts] == [True, True, False]
+    for more in ({}, {"temperature": 3.0}, {"top_k": 10}, {"min_p": 0.3}):
+        mine, theirs = (one.sample(asked, 3, seed=5, row0=4, **more) for one in (engine, plain))
+        np.testing.assert_array_equal(mine.ids, theirs.ids)
+        np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-12)
+        assert mine.proved.all()
+        assert np.median(mine.cost.rows) < 600  # the NumPy executor scores every class with much noise, 155 a draw
+        assert np.median(mine.cost.bytes) < 6000 * layer.width * 4 / 4
+        alone = [engine.sample(row[None], 3, seed=5, row0=4 + b, **more).ids for b, row in enumerate(asked)]
+        np.testing.assert_array_equal(mine.ids, np.concatenate(alone))
+    top = engine.topk(asked, 5)
+    assert top.proved.all()
+    assert (top.cost.rows < 300).all()
+    np.testing.assert_array_equal(top.ids, plain.topk(asked, 5).ids)
+    masked = engine.sample(asked, 3, seed=5, exclude=np.arange(4000))
+    np.testing.assert_array_equal(masked.ids, plain.sample(asked, 3, seed=5, exclude=np.arange(4000)).ids)
+    engine.save(tmp_path / "engine")
+    again = hl.load(tmp_path / "engine", threads=1)
+    np.testing.assert_array_equal(again.sample(asked, 3, seed=5).ids, plain.sample(asked, 3, seed=5).ids)
+    assert engine.sample(asked[:0], 3).ids.shape == (0, 3)
+
+
+def test_a_choice_that_rounding_could_change_is_not_proved() -> None:
+    layer = random_layer(1, 300, 8, 1.0, scaled=True, constant=False)
+    gate = layer.gate.copy()
+    gate[2] = gate[1]
+    tied = ExpertsLayer(gate, layer.weight, layer.ids, layer.starts, layer.vocab, constant=False)
+    hidden = np.random.default_rng(0).standard_normal((40, 8))
+    engine = through_blocks(tied)
+    chosen = engine.route(hidden)
+    assert {1, 2} & set(chosen.tolist())
+    found = engine.sample(hidden, 2, seed=1)
+    np.testing.assert_array_equal(found.proved.all(axis=1), ~np.isin(chosen, [1, 2]))
+
+
+def test_stretches_are_where_flags_are_set() -> None:
+    for flags in ([], [False], [True], [True, False, True, True], [False, True, True, False]):
+        found = np.zeros(len(flags), bool)
+        for some in stretches(np.array(flags, bool)):
+            found[some] = True
+        assert found.tolist() == flags
+    assert len(stretches(np.array([True, False, True, True]))) == 2
