@@ -176,6 +176,6 @@ def refine(search: PublishedSearch, rules: Rules, live: Ids, log_classes: float,
     alpha, gamma = np.exp(low), np.exp(low / 2)
     second = 16 * math.sqrt(2) * log_classes / rules.eps * gamma.sum() ** 2 / alpha.sum()
     first = 16 * math.log(12 / stage) / rules.eps**2
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # next to no mass: no limit on its variance
         targets = np.minimum(gamma.sum() / (second * gamma), alpha.sum() / (first * alpha))
     search.each(live, targets, rules.sum)
