@@ -17,6 +17,7 @@ constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before
 constexpr double kCachedBytes = 4 << 20;  // of codes that are cheap to read a second time
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
 constexpr size_t kMostSampled = 4;        // queries that speak for a group of four times as many or more
+constexpr double kSooner = 0.9;          // than a dense pass, which leaves nothing open: a look that is gone on with has to be
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
 constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
 constexpr size_t kQueriesPerSample = 32, kLeastSampled = 4;  // of a batch, those that are answered before the others are looked at
@@ -79,7 +80,7 @@ double beside_looks(const Executor& e, const std::vector<int64_t>& rows, const s
 bool costs_more_than_rows(const Executor& e, double queries, double in_vain, double look_bytes, double beside, double together) {
     const double dense = dense_cost(e, together), look = look_cost(e), classes = static_cast<double>(e.vocab);
     const double looks = queries * look * look_bytes / e.preview.bytes;
-    return look < dense && (looks + in_vain * dense) * classes + beside - closer_cost(e, look_bytes) > queries * dense * classes;
+    return look < dense && (looks + in_vain * dense) * classes + beside - closer_cost(e, look_bytes) > kSooner * queries * dense * classes;
 }
 
 }  // namespace
@@ -91,6 +92,7 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
     const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
     const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));
     const bool always = question.keep || static_cast<int64_t>(rows.size()) <= affordable;
+    const bool remembers = use_preview == e.has_preview;  // what a look served nothing is read densely, all of it at once
     // Some of a batch are answered first, with all that they take: the others are read as was cheaper for these.
     // That reads the codes twice, which few queries do not make up for where no cache holds these.
     const bool apart = use_preview && rows.size() >= (e.preview.bytes <= kCachedBytes ? kLeastSampled : kQueriesPerSample);
@@ -99,7 +101,7 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
     bool densely = false;
     std::vector<int64_t> kept_later, finish_densely;
     for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
-        const bool keep = always || e.keeping.load() > 0;
+        const bool keep = always || (remembers && e.keeping.load() > 0);
         const int64_t step = keep ? std::min<int64_t>(kGroupQueries, affordable) : kGroupQueries;
         stop = std::min({rows.size(), start + static_cast<size_t>(step), start == 0 ? first : rows.size()});
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + stop);
@@ -122,7 +124,7 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
             answers[some[q]].dense = !use_preview;
         }
         // Where estimates are not kept unasked, the next groups do as most queries of this one would have liked.
-        if (always) continue;
+        if (always || !remembers) continue;
         if (2 * wanted > n) e.keeping.store(kRemembered);
         else if (keep && e.keeping.load() > 0) e.keeping.fetch_sub(1);
     }

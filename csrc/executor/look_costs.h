@@ -3,20 +3,23 @@
 // with them. How many candidates are too many is decided in executor/threshold.cpp, what is worth scoring in executor/look.cpp.
 #pragma once
 
+#include <algorithm>
+
 #include "executor/executor.h"
 
 namespace headlong {
 
-constexpr double kProduct = 0.021;  // of a row's number, in a batch
+constexpr double kProduct = 0.018;  // of a row's number, in a batch
 constexpr double kCloser = 0.7;     // what a byte of codes gathered costs in bytes of rows
 constexpr double kExponential = 2.1, kInterval = 3.2;  // of a class for one query, with all that both add to sums
 
 // A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes, which
-// small layers leave in a cache.
+// small layers leave in a cache, and which come while the products of many queries are made.
 inline double dense_cost(const Matrix& m, double n) {
     constexpr double kCached = 8 << 20;
     const double byte = m.row_bytes() * static_cast<double>(m.vocab) <= kCached ? 0.01 : 0.1;
-    return kExponential + kProduct * static_cast<double>(m.dim) + byte * m.row_bytes() / n;
+    const double work = kExponential + kProduct * static_cast<double>(m.dim), bytes = byte * m.row_bytes() / n;
+    return n > kRowQueries ? std::max(work, bytes) : work + bytes;
 }
 
 // A class that is looked at for one lane of many by so many bytes of codes.

@@ -169,3 +169,15 @@ def test_estimates_that_most_queries_want_are_kept_whatever_was_asked_between(mo
     assert not cost.dense.any() and cost.bytes.sum() == engine.topk(hidden, 5).cost.bytes.sum()
     looks = cost.bytes.sum() - (cost.rows * 4 * DIM).sum()
     assert looks < 4.5 * 24_000 * DIM  # by three blocks of queries, and by the first few
+
+
+def test_what_a_look_serves_nothing_shares_one_dense_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of a flat layer's batch keep their estimates; the others are read densely and keep none, so all go at once."""
+    monkeypatch.setenv("HEADLONG_ISA", "portable")  # products of codes are worth a try there, and no more
+    rng = np.random.default_rng(3)
+    layer = hl.Layer(rng.standard_normal((48_000, 160), np.float32))
+    hidden = 0.3 * rng.standard_normal((64, 160), np.float32)
+    found, full = (hl.compile(layer, method, threads=1).topk(hidden, 10) for method in ("cascade", "full"))
+    assert 0.9 < found.cost.dense.mean() < 1
+    assert found.cost.bytes.mean() < 1.5 * full.cost.bytes.mean()
+    np.testing.assert_array_equal(found.ids, full.ids)
