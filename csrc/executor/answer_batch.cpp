@@ -17,7 +17,6 @@ constexpr double kSmallBytes = 1 << 18;  // below this one thread is done before
 constexpr double kCachedBytes = 4 << 20;  // of codes that are cheap to read a second time
 constexpr int64_t kKeptBytes = 8 << 20;  // estimates are kept where they stay in the cache, or where they will be needed
 constexpr size_t kMostSampled = 4;        // queries that speak for a group of four times as many or more
-constexpr double kSooner = 0.9;          // than a dense pass, which leaves nothing open: a look that is gone on with has to be
 constexpr double kDearer = 1.5;          // than a query's part was thought to be, of a dense pass
 constexpr size_t kMostAlone = 4;         // queries of a batch that are looked at one by one
 constexpr size_t kQueriesPerSample = 32, kLeastSampled = 4;  // of a batch, those that are answered before the others are looked at
@@ -77,10 +76,12 @@ double beside_looks(const Executor& e, const std::vector<int64_t>& rows, const s
 
 // Whether some queries of a batch, by what was counted, cost more than their part of a dense pass: their look, which was so many
 // bytes, what they took beside it, and that pass for those that it served nothing. Where a look alone costs more, it was asked for.
-bool costs_more_than_rows(const Executor& e, double queries, double in_vain, double look_bytes, double beside, double together) {
+// So many of the others will look together.
+bool costs_more_than_rows(const Executor& e, double queries, double in_vain, double look_bytes, double beside, double together, int64_t step) {
     const double dense = dense_cost(e, together), look = look_cost(e), classes = static_cast<double>(e.vocab);
-    const double looks = queries * look * look_bytes / e.preview.bytes;
-    return look < dense && (looks + in_vain * dense) * classes + beside - closer_cost(e, look_bytes) > kSooner * queries * dense * classes;
+    if (!(look < dense)) return false;
+    const double looks = queries * (look + codes_cost(e, static_cast<double>(step))) * look_bytes / e.preview.bytes;
+    return (looks + in_vain * dense) * classes + beside - closer_cost(e, look_bytes) > queries * dense * classes;
 }
 
 }  // namespace
@@ -115,9 +116,11 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
         const double before = samples ? beside_looks(e, some, answers) : 0;
         const auto [look_bytes, wanted] = look_and_resolve(e, source, hidden, some, question, kept, rows.size(), threads, resolve, status, answers);
         const int n = static_cast<int>(some.size());
-        if (samples)
+        if (samples) {
+            const int64_t step = 2 * wanted > n ? std::min<int64_t>(kGroupQueries, affordable) : kGroupQueries;
             densely = costs_more_than_rows(e, n, static_cast<double>(std::count(status.begin(), status.end(), Status::finish_densely)), look_bytes,
-                                    beside_looks(e, some, answers) - before, static_cast<double>(rows.size()));
+                                           beside_looks(e, some, answers) - before, static_cast<double>(rows.size()), step);
+        }
         for (int q = 0; q < n; ++q) {
             if (status[q] == Status::keep) kept_later.push_back(some[q]);
             if (status[q] == Status::finish_densely) finish_densely.push_back(some[q]);

@@ -13,12 +13,14 @@ constexpr double kProduct = 0.018;  // of a row's number, in a batch
 constexpr double kCloser = 0.7;     // what a byte of codes gathered costs in bytes of rows
 constexpr double kExponential = 2.1, kInterval = 3.2;  // of a class for one query, with all that both add to sums
 
-// A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes, which
-// small layers leave in a cache, and which come while the products of many queries are made.
+// A byte of so many, which small layers leave in a cache.
+inline double byte_cost(double all) { return all <= 8 << 20 ? 0.01 : 0.1; }
+
+// A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes, which come
+// while the products of many queries are made.
 inline double dense_cost(const Matrix& m, double n) {
-    constexpr double kCached = 8 << 20;
-    const double byte = m.row_bytes() * static_cast<double>(m.vocab) <= kCached ? 0.01 : 0.1;
-    const double work = kExponential + kProduct * static_cast<double>(m.dim), bytes = byte * m.row_bytes() / n;
+    const double bytes = byte_cost(m.row_bytes() * static_cast<double>(m.vocab)) * m.row_bytes() / n;
+    const double work = kExponential + kProduct * static_cast<double>(m.dim);
     return n > kRowQueries ? std::max(work, bytes) : work + bytes;
 }
 
@@ -34,6 +36,11 @@ inline double look_cost(const Executor& e) {
     const bool coded = e.preview.codes != nullptr;
     const double products = static_cast<double>(coded ? 4 * e.preview.quads : e.preview.width);
     return kInterval + kProduct * products * (coded ? e.code_product : 1);
+}
+
+// The bytes of a class's codes, for each of `n` queries of a batch that look at them together.
+inline double codes_cost(const Executor& e, double n) {
+    return byte_cost(e.preview.bytes) * e.preview.bytes / static_cast<double>(e.padded) / n;
 }
 
 // Whether queries that share a dense pass take less of it than of a look, whatever they look for: where products of codes cost more
