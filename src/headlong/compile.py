@@ -9,7 +9,6 @@ never chosen for you.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable
 from functools import partial
 from inspect import signature
@@ -30,7 +29,7 @@ from headlong.engines.device.method_choice import device_choice
 from headlong.engines.device.svd import SvdDevice
 from headlong.engines.device.table import TableEngine
 from headlong.engines.method import METHODS, Method, option_names
-from headlong.engines.method_choice import PROVED, SHARED, bets, choose, first_look
+from headlong.engines.method_choice import SHARED, bets, choose, first_look
 from headlong.engines.methods import cascade, full, svd
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, screens, tree
@@ -179,9 +178,6 @@ def _read(
     if method == "auto" and engine.plan.levels and (vectors is not None or place is None):
         chosen = vectors is not None or engine.plan.rotation is not None  # by vectors, or by rows of the layer in their place
         engine.reason += f": {first_look(engine.plan)}" + (f", by costs {here().source}" if chosen else "")
-        if vectors is not None and len(engine.plan.levels) > 1 and not wanted.delta and math.isfinite(wanted.eps):
-            most = min(PROVED, engine.plan.dense.batch)
-            engine = engine.reading_densely(most, f"{engine.reason}; dense beyond batch {most:g}: proofs share few rows")
     if method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)

@@ -212,7 +212,7 @@ def test_the_width_follows_the_spectrum() -> None:
 
 def test_few_bits_where_the_energy_falls_off_slowly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On a machine whose memory is slow."""
-    (tmp_path / "costs.json").write_text('{"memory": 0.2}')
+    (tmp_path / "costs.json").write_text('{"memory": 0.4}')
     monkeypatch.setenv("HEADLONG_COSTS", str(tmp_path / "costs.json"))
     rng = np.random.default_rng(1)
     energy = (1 + np.arange(128)) ** -0.25

@@ -33,8 +33,6 @@ NARROW = 64
 """Coordinates up to which a class costs a query of a batch no more in the dense pass, which they share, than in a look and its
 part of a normaliser, which each of them pays; with more that is so in batches as many times as large, up to twice
 (``results/storm-costs.json``, ``results/storm-costs-60000.json``)."""
-PROVED = 8
-"""Queries at once beyond which a dense pass is faster than proofs of their normalisers; ``headlong tune`` measures it."""
 
 
 def bets(wanted: Promise) -> bool:

@@ -161,18 +161,20 @@ def _gathered(
     row = costs.row + costs.gathered * layer.dim * layer.weight.itemsize
     deeper = look.size.deeper
     closer = row if deeper is None else CLASS * costs.row + CODES_READ * costs.gathered * deeper
-    candidates = float(np.mean(seen.logits[judge] + look.coarse[judge] >= seen.best[judge]))
-    if candidates > EXPENSIVE * share:
+    reach = seen.logits[judge] + look.coarse[judge]
+    candidates, early = (vocab * float(np.mean(reach >= least)) for least in (seen.best[judge], seen.found[judge]))
+    if candidates > EXPENSIVE * share * vocab:
         return math.inf, math.inf
+    side_by_side = vocab >= SIDE_BY_SIDE and (promise.delta > 0 or math.isinf(promise.eps))
 
     def both(opened: float, rest: float) -> tuple[float, float]:
-        """Classes that are looked at closer, and what is each query's own."""
-        alone, side_by_side = opened * closer, vocab >= SIDE_BY_SIDE and (promise.delta > 0 or math.isinf(promise.eps))
-        jointly = alone if deeper is None or not side_by_side else shared(vocab, opened, deeper, costs)
+        """Of classes that are looked at closer beside the candidates, and of what is each query's own."""
+        alone = (candidates + opened) * closer
+        jointly = alone if deeper is None or not side_by_side else shared(vocab, early + opened, deeper, costs)
         return alone + rest, jointly + rest
 
     if math.isinf(promise.eps):
-        return both(vocab * candidates, 0.0)
+        return both(0.0, 0.0)
     masses, nearest = seen.masses[judge]
     likely, fine = look.likely[judge][nearest], look.fine[judge][nearest]
     if promise.delta == 0:
@@ -181,13 +183,13 @@ def _gathered(
         below = together(masses, likely, finer, float(look.lengths[judge]), promise.eps)
         opened, scored = min(one_by_one, below, key=lambda classes: classes[0] * closer + classes[1] * row)
         passes = (1 if finer is None else 2) * (opened + scored > 0)
-        return both(vocab * candidates + opened, costs.narrowed * vocab * passes + scored * row)
+        return both(opened, costs.narrowed * vocab * passes + scored * row)
     opened, mass = narrowed(masses, likely, fine, promise.eps)[0], masses.classes * masses.each
     mean = mass / max(float(mass.sum()), 1e-300)
     at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mean @ wide), promise) for wide in (likely, fine))
     if at_once < opened * closer + after:
-        return both(vocab * candidates, at_once)
-    return both(vocab * candidates + opened, after)
+        return both(0.0, at_once)
+    return both(opened, after)
 
 
 def _lengths(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise) -> Doubles:

@@ -21,6 +21,8 @@ from headlong.promise import Promise
 
 JUDGES, LOGITS, BEST = 12, 2**23, 10
 """Most calibration vectors and logits that are looked at, and the k whose proof is counted."""
+ONE_IN = 8
+"""Classes of which queries side by side score the best of one before they look at all: ``kEvery`` in side_by_side/state.h."""
 PLENTY = 16
 """Vectors for each judge, from which on the judges are no part of the basis."""
 LIGHTEST = -1e4
@@ -32,7 +34,7 @@ class Seen(NamedTuple):
 
     ``rows, vectors``  sampled classes and the judges, in the basis
     ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
-    ``best``           ``[judges]``: the k-th best logit of all classes
+    ``best, found``    ``[judges]``: the k-th best logit of all classes, and of those that queries side by side look at first
     ``masses``         of each judge: those of all classes but the k best, in groups, and the sampled class that has the radii
                        of each group, the nearest in the order of logits
     ``whole``          ``[judges, classes]``: the radii of int8 codes of the rows as they are
@@ -46,6 +48,7 @@ class Seen(NamedTuple):
     logits: Doubles
     share: Doubles
     best: Doubles
+    found: Doubles
     masses: tuple[tuple[Masses, NDArray[np.int64]], ...]
     whole: Doubles
     lightest: Doubles
@@ -75,7 +78,8 @@ def see(
     logits = logits_of(layer, judges, threads)
     sampled, k, lightest = logits[:, some].copy(), min(BEST, layer.vocab), np.zeros((len(judges), 1))
     # One by one, and in the logits' own place: copies of them would be the most that building takes at a time.
-    best, masses = np.array([np.partition(row, -k)[-k] for row in logits]), []
+    ranks = -np.array([min(ONE_IN * k, layer.vocab), k])
+    (found, best), masses = np.array([np.partition(row, ranks)[ranks] for row in logits]).T, []
     if not math.isinf(promise.eps):
         for row, own in zip(logits, sampled, strict=True):
             shares = _ascending_shares(layer, row)
@@ -86,7 +90,7 @@ def see(
     sampled_rows = np.ascontiguousarray(layer.weight[some])
     lost = encode_int8(sampled_rows, threads).error[: len(sampled_rows)].astype(np.float64)
     whole = np.linalg.norm(judges, axis=1)[:, None] * lost
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, tuple(masses), whole, lightest, {}, {})
+    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, found, tuple(masses), whole, lightest, {}, {})
 
 
 def _ascending_shares(layer: Layer, logits: Doubles) -> Doubles:
