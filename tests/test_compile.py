@@ -15,6 +15,7 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from oracle import check_draw, check_topk, check_within, truth
+from plans import decaying
 from thinned import ALL
 
 SMALL_LAYER = hl.Layer(np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32))
@@ -178,6 +179,14 @@ def test_auto_proves_normalisers_of_a_batch_for_no_more_than_a_dense_pass() -> N
         assert (found.error <= 0.05).all() and found.cost.bytes.sum() <= 1.1 * layer.weight.nbytes
     for other in (hl.compile(layer, calibration=vectors), hl.compile(layer, eps=math.inf, calibration=vectors)):
         assert "dense beyond" not in other.reason and not other.topk(vectors[:9]).cost.dense.any()
+
+
+@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy answers one query after the other")
+def test_auto_looks_for_a_batch_of_proofs_where_a_look_reads_less() -> None:
+    layer, hidden = decaying(24_000, 320, 2.0)
+    found = hl.compile(layer, eps=0.2, delta=0.0, calibration=hidden[:300], threads=1).topk(hidden[300:364])
+    assert found.proved.all() and not found.cost.dense.any()
+    assert found.cost.bytes.mean() < layer.weight.nbytes / 64 / 2  # half of a query's part of a dense pass
 
 
 @pytest.mark.parametrize(
