@@ -111,6 +111,7 @@ def _trained(rank: int, folder: str) -> None:
     optimiser.step()
     top = layer.eval().refresh().topk(hidden())
     torch.save((top.ids, layer(hidden()).topk(10).indices), f"{folder}/{rank}")
+    dist.barrier()  # gloo may abort a process whose peer has gone while it still listens
     dist.destroy_process_group()
 
 
@@ -145,6 +146,7 @@ def _sharded(rank: int, folder: str) -> None:
     twice = spread.refresh().topk(hidden())
     same = torch.allclose(spread.weight.full_tensor(), 2 * plain.weight)
     torch.save((top.ids, plain(hidden()).topk(10).indices, twice.ids, held, same), f"{folder}/{rank}")
+    dist.barrier()  # gloo may abort a process whose peer has gone while it still listens
     dist.destroy_process_group()
 
 
