@@ -76,7 +76,7 @@ double beside_looks(const Executor& e, const std::vector<int64_t>& rows, const s
 
 // Whether some queries of a batch, by what was counted, cost more than their part of a dense pass: their look, which was so many
 // bytes, what they took beside it, and that pass for those that it served nothing. Where a look alone costs more, it was asked for.
-// So many of the others will look together.
+// `step`: how many of the others will look together.
 bool costs_more_than_rows(const Executor& e, double queries, double in_vain, double look_bytes, double beside, double together, int64_t step) {
     const double dense = dense_cost(e, together), look = look_cost(e), classes = static_cast<double>(e.vocab);
     if (!(look < dense)) return false;
@@ -93,6 +93,7 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
     const int threads = source.bytes * static_cast<double>(rows.size()) < kSmallBytes ? 1 : question.threads;
     const int64_t affordable = std::max<int64_t>(1, kKeptBytes / (e.padded * 4));
     const bool always = question.keep || static_cast<int64_t>(rows.size()) <= affordable;
+    const auto group_size = [&](bool kept) { return kept ? std::min<int64_t>(kGroupQueries, affordable) : int64_t{kGroupQueries}; };
     const bool remembers = use_preview == e.has_preview;  // what a look served nothing is read densely, all of it at once
     // Some of a batch are answered first, with all that they take: the others are read as was cheaper for these.
     // That reads the codes twice, which few queries do not make up for where no cache holds these.
@@ -103,8 +104,7 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
     std::vector<int64_t> kept_later, finish_densely;
     for (size_t start = 0, stop = 0; start < rows.size(); start = stop) {
         const bool keep = always || (remembers && e.keeping.load() > 0);
-        const int64_t step = keep ? std::min<int64_t>(kGroupQueries, affordable) : kGroupQueries;
-        stop = std::min({rows.size(), start + static_cast<size_t>(step), start == 0 ? first : rows.size()});
+        stop = std::min({rows.size(), start + static_cast<size_t>(group_size(keep)), start == 0 ? first : rows.size()});
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + stop);
         // What was looked at in vain cannot be taken back: where it was for most so far, the others are read densely at once.
         if (use_preview && (densely || 2 * finish_densely.size() > start || all_finish_densely(e, hidden, some, question, threads, answers))) {
@@ -116,11 +116,9 @@ void over_groups(const Executor& e, const double* hidden, const std::vector<int6
         const double before = samples ? beside_looks(e, some, answers) : 0;
         const auto [look_bytes, wanted] = look_and_resolve(e, source, hidden, some, question, kept, rows.size(), threads, resolve, status, answers);
         const int n = static_cast<int>(some.size());
-        if (samples) {
-            const int64_t step = 2 * wanted > n ? std::min<int64_t>(kGroupQueries, affordable) : kGroupQueries;
+        if (samples)
             densely = costs_more_than_rows(e, n, static_cast<double>(std::count(status.begin(), status.end(), Status::finish_densely)), look_bytes,
-                                           beside_looks(e, some, answers) - before, static_cast<double>(rows.size()), step);
-        }
+                                           beside_looks(e, some, answers) - before, static_cast<double>(rows.size()), group_size(2 * wanted > n));
         for (int q = 0; q < n; ++q) {
             if (status[q] == Status::keep) kept_later.push_back(some[q]);
             if (status[q] == Status::finish_densely) finish_densely.push_back(some[q]);

@@ -20,7 +20,6 @@ struct FewBits {
     static typename Ops::I dots(typename Ops::I sum, uint32_t code, typename Ops::X x) { return Ops::dots(sum, code, x); }
 };
 
-// R rows from r0 on, V x L queries from lane `lane` on. Listed: rows by their ids; else the classes of a block, side by side.
 constexpr int64_t kLaneAhead = 16384;  // bytes: how far ahead codes of blocks are asked for, each line once and in order
 
 // Adds the products of one pass: a word, four codes of a row, at a time.
@@ -55,6 +54,7 @@ inline void tile_dots(const uint8_t* const* from, const uint8_t* ahead, const La
     }
 }
 
+// R rows from r0 on, V x L queries from lane `lane` on. Listed: rows by their ids; else the classes of a block, side by side.
 // What is summed stays here until the last pass, and every address is read once: what is written might be an address.
 template <int L, int R, int V, bool Listed>
 inline void batch_tile(const LaneRows& rows, int64_t r0, const LanePass* passes, int pass_count, const float* base, const float* add,
