@@ -90,12 +90,13 @@ struct LaneRadius {
 
 constexpr float kLeastMass = 1e-36f;  // an exponential below it may have been clamped
 
-// What is asked of every class for the first n lanes. A class is reported where its upper end reaches tau, and taken out of the sums where
-// its gap reaches edge; of the others' gaps, end to end on a line, points fall at distances that are theta * exponential. A
-// class that is worth `limit` or more, min(gap * worth, 1) + rival * [reported] over all lanes, is left for a further look.
+// What is asked of every class for the first n lanes. A class is reported where its upper end reaches tau. Where sums are wanted, it is
+// taken out of them where its gap reaches edge; of the others' gaps, end to end on a line, points fall at distances that are
+// theta * exponential. A class that is worth `limit` or more, min(gap * worth, 1) + rival * [reported] over all lanes, is left for a
+// further look.
 struct LaneLook {
     int n, lanes;
-    bool bet;
+    bool sums, bet;
     Link link;  // of form 0
     float beta, slop, rival, limit;
     const float *octaves, *tau, *edge, *worth, *theta;

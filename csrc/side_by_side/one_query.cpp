@@ -52,7 +52,7 @@ std::vector<Scored> score_hits(const Executor& e, const BatchState& batch, const
         const LaneHit& hit = reported.hits[which[r]];
         reported.scored[which[r]] = 1;
         reported.exact += std::exp(e.linked(rows[r].z) * question.beta - reported.shift);
-        if (hit.drawn < 0) continue;
+        if (hit.drawn < 0 || !wants_sums(question)) continue;
         const double middle = reported.unit * hit.middle, gap = reported.unit * hit.gap;
         reported.middle -= middle;
         reported.gap -= gap;
@@ -207,7 +207,9 @@ bool resolve_reported(const Executor& e, const BatchState& batch, const Question
     answer.best.clear();
     bool done = question.k == 0 || best_reported(e, batch, question, q, reported, answer);
     Interval lse{0, kInf};
-    if (done) {
+    if (done && !wants_sums(question)) {
+        lse.value = reported.shift + std::log(reported.exact > 0 ? reported.exact : 1);
+    } else if (done) {
         std::vector<int32_t> out;  // of the sums already
         for (size_t i = 0; i < reported.hits.size(); ++i)
             if (reported.hits[i].drawn < 0 && !reported.scored[i]) out.push_back(static_cast<int32_t>(i));

@@ -102,7 +102,7 @@ void set_up(const Executor& e, BatchState& batch, const Question& question) {
     // Where no bet takes the widest gaps out of the sums, those go that a sum of floats would not hold.
     if (!(question.eps < kInf)) std::fill_n(batch.edge.data(), batch.n, kMostGap);
     const float closer = static_cast<float>(e.deeper[0].bytes * lanes), row = static_cast<float>(e.dim);
-    batch.ask = {batch.n, batch.lanes, question.eps < kInf, e.link, static_cast<float>(question.beta), 0x1p-11f, 0.5f, 0.1f + closer / (40 * row),
+    batch.ask = {batch.n, batch.lanes, wants_sums(question), question.eps < kInf, e.link, static_cast<float>(question.beta), 0x1p-11f, 0.5f, 0.1f + closer / (40 * row),
                  batch.octaves.data(), batch.tau.data(), batch.edge.data(), batch.worth.data(), batch.theta.data()};
     batch.aim.assign(batch.n, 0);
     batch.key.assign(batch.n, 0);

@@ -50,6 +50,9 @@ struct Reported {
     void rebase(double to);
 };
 
+// Whether a normaliser is asked for, within any error: where k classes are wanted and it is not, nothing is summed up.
+inline bool wants_sums(const Question& question) { return question.eps < kInf || question.k == 0; }
+
 // side_by_side/group_queries.cpp: whether a call is one for queries side by side, and what of it is left to the others' way
 bool side_by_side(const Executor& e, const Question& question, int64_t count);
 std::vector<int64_t> ask_side_by_side(const Executor& e, const double* hidden, int64_t count, const Question& question,

@@ -124,7 +124,7 @@ def test_few_bits_lose_where_unpacking_takes_longer_than_reading() -> None:
     """As it does for each query of a batch, which reads a part of the bytes."""
     layer = hl.Layer(np.zeros((60_000, 512), np.float16))
     few, whole = Size(148, 512, None, False), Size(512, 0, None, False)
-    unpacked, products = dearer(4, "unpacked"), dearer(0.5, "product")
+    unpacked, products = dearer(8, "unpacked"), dearer(0.5, "product")
     for costs, batch, sooner in ((BUILT_IN, 1, few), (products, 8, whole), (unpacked, 1, whole)):
         other = whole if sooner is few else few
         assert spent_on(layer, sooner, 0.0, batch, costs) < spent_on(layer, other, 0.0, batch, costs)

@@ -252,11 +252,13 @@ def test_rows_stand_in_for_calibration_vectors_where_ids_alone_are_asked_for() -
 
 
 def test_judges_are_no_part_of_the_basis_where_there_are_plenty() -> None:
-    vectors = np.arange(1000.0)[:, None]
-    judges, others = apart(vectors, 5000)
-    assert 8 <= len(judges) <= 12 and len(judges) + len(others) == 1000 and not set(judges[:, 0]) & set(others[:, 0])
-    assert (apart(vectors[:150], 5000)[1] == vectors[:150]).all()
-    assert len(apart(vectors, 2**22)[0]) == 2, "of many classes few vectors judge"
+    vectors, ids, proof = np.arange(1000.0)[:, None], hl.Promise(math.inf, 0.0, 0.0), hl.Promise(0.1, 0.0, 0.0)
+    judges, others = apart(vectors, 5000, proof)
+    assert 16 <= len(judges) <= 24 and len(judges) + len(others) == 1000 and not set(judges[:, 0]) & set(others[:, 0])
+    assert 56 <= len(apart(vectors, 5000, ids)[0]) <= 64, "logits need no order"
+    assert len(apart(vectors[:400], 5000, ids)[1]) == 375, "no more than leave the basis its vectors"
+    assert (apart(vectors[:150], 5000, proof)[1] == vectors[:150]).all()
+    assert len(apart(vectors, 2**22, ids)[0]) == 2, "of many classes few vectors judge"
 
 
 def test_rows_to_bet() -> None:

@@ -165,6 +165,43 @@ __attribute__((noinline)) void lane_hits(const LaneLook& look, LaneState& state,
     state.hit_count += count;
 }
 
+// Where ids alone are wanted: the classes that reach tau.
+template <int L, int V>
+void lanes_reach_of(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
+    using F = typename LaneOps<L>::F;
+    for (int64_t row = 0; row < rows.count; ++row) {
+        const int64_t id = rows.ids == nullptr ? rows.first + row : rows.ids[row];
+        const int64_t place = rows.place == nullptr ? row : rows.place[row];
+        const float* from = est + place * L * V;
+        F upper[V];
+        uint32_t reaches[V], some = 0;
+#pragma GCC unroll 16
+        for (int v = 0; v < V; ++v) {
+            F rad = lane_load<L>(radius.constant + v * L);
+            for (int t = 0; t < radius.terms; ++t) rad += lane_load<L>(radius.term[t] + v * L) * radius.slack[t][id];
+            upper[v] = lane_load<L>(from + v * L) + rad;
+            reaches[v] = LaneOps<L>::not_below(upper[v], lane_load<L>(look.tau + v * L));
+            some |= reaches[v];
+        }
+        if (__builtin_expect(some == 0, 1)) continue;
+        int rivals = 0;
+        for (int v = 0; v < V; ++v) rivals += __builtin_popcount(reaches[v]);
+        if (state.further != nullptr && look.rival * static_cast<float>(rivals) >= look.limit) {
+            state.further[state.further_count] = static_cast<int32_t>(id);
+            state.further_place[state.further_count++] = static_cast<int32_t>(place);
+            continue;
+        }
+        for (int v = 0; v < V; ++v) {
+            float ends[L];
+            std::memcpy(ends, &upper[v], sizeof ends);
+            for (uint32_t left = reaches[v]; left != 0; left &= left - 1) {
+                const int i = __builtin_ctz(left), lane = v * L + i;
+                if (lane < look.n) state.hits[state.hit_count++] = {static_cast<int32_t>(id), lane, 0, from[lane], ends[i], 0, 0};
+            }
+        }
+    }
+}
+
 // With Bet, gaps have points; else the sums of middles times radii are wanted.
 template <int L, int V, bool Bet>
 void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
@@ -227,7 +264,8 @@ void lanes_weigh_of(const LaneLook& look, const LaneRadius& radius, const LaneRo
 
 template <int L, int V>
 void lanes_weigh_some(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
-    if (look.bet) lanes_weigh_of<L, V, true>(look, radius, rows, est, state);
+    if (!look.sums) lanes_reach_of<L, V>(look, radius, rows, est, state);
+    else if (look.bet) lanes_weigh_of<L, V, true>(look, radius, rows, est, state);
     else lanes_weigh_of<L, V, false>(look, radius, rows, est, state);
 }
 

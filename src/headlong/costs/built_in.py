@@ -45,7 +45,7 @@ class Costs(NamedTuple):
 
 
 TERMS = Costs._fields[:-2]
-BUILT_IN = Costs(0.0235, 0.0095, 0.0045, 0.8, 0.03, 22.0, 0.095, 2.0, 2500.0, 6900.0)
+BUILT_IN = Costs(0.033, 0.0095, 0.0045, 0.8, 0.03, 22.0, 0.095, 2.0, 2500.0, 6900.0)
 """Two cores of an AMD EPYC of 2022, threads included."""
 RANGE = 16.0
 """How far from the built-in number one is believed."""

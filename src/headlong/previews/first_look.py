@@ -86,7 +86,7 @@ def best_look(
     layer that are :func:`sampled` in that basis; ``few_bits``: few bits of all coordinates may be it, too; ``stood_in``:
     ``calibration`` are rows in place of hidden vectors, which may be quite unlike them: they are taken to open
     :data:`OPENED_BY_ROWS` times as much, and a single query alone counts."""
-    seen = see(layer, basis, rows, calibration[:: -(-len(calibration) // judges_of(layer.vocab))], promise, threads)
+    seen = see(layer, basis, rows, calibration[:: -(-len(calibration) // judges_of(layer.vocab, promise))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
     widths = CANDIDATES + BETWEEN if teaches(promise) else CANDIDATES
@@ -110,8 +110,11 @@ def expected_ns(
 ) -> float:  # fmt: skip
     """Of one query and of one of a batch, their geometric mean. ``width`` None: int8 codes of all; groups: of few bits."""
     look = look_of(layer, seen, width, promise)
-    alone, batch = np.array([_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best))]).T
-    return _expected(layer, look.size, OPENED_BY_ROWS * alone if stood_in else alone, batch, costs, stood_in)
+    judges = (_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best)))
+    alone, opened, own = np.array(list(judges)).T
+    if np.isfinite(own).any():
+        own += shared(layer.vocab, float(opened[np.isfinite(own)].mean()), look.size.deeper or 0.0, costs)
+    return _expected(layer, look.size, OPENED_BY_ROWS * alone if stood_in else alone, own, costs, stood_in)
 
 
 def _expected(
@@ -154,9 +157,9 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
 
 def _gathered(
     layer: Layer, promise: Promise, seen: Seen, judge: int, look: Look, share: float, costs: Costs
-) -> tuple[float, float]:
-    """Nanoseconds that one query spends beyond the look at all classes, alone and in a batch; infinite where it is read
-    densely."""
+) -> tuple[float, float, float]:
+    """Nanoseconds that one query spends beyond the look at all classes, alone; of a batch, the classes that it opens for all,
+    and the nanoseconds of what is its own. Infinite where it is read densely."""
     vocab = layer.vocab
     row = costs.row + costs.gathered * layer.dim * layer.weight.itemsize
     deeper = look.size.deeper
@@ -164,14 +167,13 @@ def _gathered(
     reach = seen.logits[judge] + look.coarse[judge]
     candidates, early = (vocab * float(np.mean(reach >= least)) for least in (seen.best[judge], seen.found[judge]))
     if candidates > EXPENSIVE * share * vocab:
-        return math.inf, math.inf
-    side_by_side = vocab >= SIDE_BY_SIDE and (promise.delta > 0 or math.isinf(promise.eps))
+        return math.inf, 0.0, math.inf
+    side_by_side = deeper is not None and vocab >= SIDE_BY_SIDE and (promise.delta > 0 or math.isinf(promise.eps))
 
-    def both(opened: float, rest: float) -> tuple[float, float]:
-        """Of classes that are looked at closer beside the candidates, and of what is each query's own."""
-        alone = (candidates + opened) * closer
-        jointly = alone if deeper is None or not side_by_side else shared(vocab, early + opened, deeper, costs)
-        return alone + rest, jointly + rest
+    def both(opened: float, rest: float) -> tuple[float, float, float]:
+        """With classes that are looked at closer beside the candidates, and nanoseconds of what is each query's own."""
+        alone = (candidates + opened) * closer + rest
+        return (alone, early + opened, rest) if side_by_side else (alone, 0.0, alone)
 
     if math.isinf(promise.eps):
         return both(0.0, 0.0)

@@ -19,8 +19,11 @@ from headlong.previews.look_costs import Masses, masses_of
 from headlong.previews.whitening import Basis, Directions
 from headlong.promise import Promise
 
-JUDGES, LOGITS, BEST = 12, 2**23, 10
-"""Most calibration vectors and logits that are looked at, and the k whose proof is counted."""
+JUDGES, FEWER, FEWEST = 64, 24, 12
+"""Most calibration vectors that are looked at: for ids; for a normaliser, which needs the logits of each in order; and how many
+there are at least before any is left out of the basis."""
+LOGITS, BEST = 2**23, 10
+"""Most logits that are looked at, and the k whose proof is counted."""
 ONE_IN = 8
 """Classes of which queries side by side score the best of one before they look at all: ``kEvery`` in side_by_side/state.h."""
 PLENTY = 16
@@ -56,17 +59,17 @@ class Seen(NamedTuple):
     longest: dict[tuple[int, int], float]
 
 
-def apart(vectors: Doubles, vocab: int) -> tuple[Doubles, Doubles]:
+def apart(vectors: Doubles, vocab: int, promise: Promise) -> tuple[Doubles, Doubles]:
     """Those that judge, and those that a basis is made of: others, where there are plenty. A basis fits the vectors that it was
     made of: with 4,096 in 640 dimensions, looks at others leave four times as many classes open."""
-    step = -(-len(vectors) // judges_of(vocab))
+    step = max(-(-len(vectors) // judges_of(vocab, promise)), min(PLENTY, -(-len(vectors) // FEWEST)))
     judges = vectors[::step]
     return judges, (vectors[np.arange(len(vectors)) % step > 0] if step >= PLENTY else vectors)
 
 
-def judges_of(vocab: int) -> int:
+def judges_of(vocab: int, promise: Promise) -> int:
     """How many vectors judge a layer of so many classes: fewer where their logits would be many."""
-    return max(1, min(JUDGES, LOGITS // vocab))
+    return max(1, min(JUDGES if math.isinf(promise.eps) else FEWER, LOGITS // vocab))
 
 
 def see(

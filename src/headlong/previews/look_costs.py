@@ -20,8 +20,10 @@ from headlong.promise import Promise
 
 SET_UP = (8, 2)
 """Passes of all threads: what rotating a query and keeping a second level cost beside their bytes, alone and in a batch."""
-UNPACKED = (1.3, 3.0)
-"""What a byte of codes of few bits costs at least: read, and multiplied for one query more."""
+FEW_BITS = 1.5
+"""Of :attr:`Costs.product`: what a byte of codes of few bits costs at least that is multiplied for one query more."""
+IN_TURN = 0.5
+"""Of the shorter of two parts of a batch's look, codes that are read and their products: what does not go on beside the other."""
 UNPACKED_TOGETHER = 0.8
 """Of :attr:`Costs.unpacked`, in a batch: the codes of a class are unpacked for some of its queries at once."""
 WIDENED = 2.5
@@ -83,8 +85,8 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
     read, products = scanned(bytes_, costs), bytes_ * costs.product if batch > 1 else 0.0
     if look.unpacked:
         unpacking = layer.vocab * look.unpacked * costs.unpacked / IN_BYTE * (UNPACKED_TOGETHER if batch > 1 else 1.0)
-        read, products = UNPACKED[0] * read, max(UNPACKED[1] * products, unpacking)
-    total = read / batch + products if batch > 1 else max(read, products)
+        products = max(FEW_BITS * products, unpacking)
+    total = max(read / batch, products) + (IN_TURN * min(read / batch, products) if batch > 1 else 0.0)
     total += layer.vocab * (costs.bounded if batch > 1 else GROUPED * costs.narrowed if look.unpacked else 0.0)
     if look.rotates:
         rotated = 2 * layer.dim * layer.dim
@@ -95,8 +97,8 @@ def spent_on(layer: Layer, look: Size, gathered: Doubles | float, batch: int, co
 
 
 def shared(vocab: int, opened: float, bytes_: float, costs: Costs) -> float:
-    """Nanoseconds of one query of a batch in which each query opens so many classes: all are multiplied with what any of them
-    opens, ``side_by_side/pass.cpp``."""
+    """Nanoseconds of one query of a batch whose queries open so many classes on average: all are multiplied with what any of
+    them opens, ``side_by_side/pass.cpp``."""
     any_ = vocab * -math.expm1(TOGETHER * math.log1p(-min(opened / vocab, 0.999)))
     return any_ * (bytes_ * LISTED * costs.product + costs.bounded + costs.row / (2 * TOGETHER))
 

@@ -208,7 +208,7 @@ class Cascade(Method):
         """The basis' directions, the first look in it, and its coordinates' energy. Nothing keeps what chooses: it is large."""
         plain = vectors is None
         vectors = np.zeros((1, layer.dim)) if vectors is None else vectors
-        judges, vectors = apart(vectors, layer.vocab) if self.width is None else (vectors, vectors)
+        judges, vectors = apart(vectors, layer.vocab, promise) if self.width is None else (vectors, vectors)
         rotation = directions(layer.weight, vectors, plain)
         del vectors
         if self.width is not None:
