@@ -21,7 +21,7 @@ from headlong.plan import Dense
 from headlong.previews import prefix
 from headlong.previews.few_bits import sampled
 from headlong.previews.first_look import CANDIDATES, best_look
-from headlong.previews.judges import apart
+from headlong.previews.judges import apart, blended
 from headlong.previews.look_costs import rows_to_bet
 from headlong.previews.prefix import prefix_plan, spread
 from headlong.previews.whitening import stored, whiten
@@ -391,3 +391,17 @@ def test_a_rotation_of_either_width_is_read_alike(monkeypatch: pytest.MonkeyPatc
         for one, two, three in zip(*(e.topk(rows, 7)[:5] for e in (engine, other, loaded)), strict=True):
             np.testing.assert_array_equal(one, two)
             np.testing.assert_array_equal(one, three)
+
+
+def test_queries_that_are_unlike_rows_are_thought_of() -> None:
+    """Rows that are alike in fifties find each other at once: looks that suited them opened every class for other queries."""
+    rng = np.random.default_rng(3)
+    own, centres = rng.standard_normal((4500, 768), np.float32), rng.standard_normal((90, 768), np.float32)
+    layer, hidden = Layer(0.6 * own + 0.8 * centres[rng.integers(90, size=4500)]), rng.standard_normal((16, 768))
+    engine, int8 = hl.compile(layer, "cascade", eps=math.inf), hl.compile(layer, "cascade", eps=0.2, delta=0)
+    ours, theirs = (np.mean([one.topk(x[None], 10, eps=math.inf).cost.bytes[0] for x in hidden]) for one in (engine, int8))
+    assert ours < 1.1 * theirs
+    blends = blended(layer, np.asarray(layer.weight[:32], np.float64))
+    lengths = [np.linalg.norm(each, axis=1) for each in (blends, layer.weight)]
+    assert np.allclose(lengths[0], lengths[1][:32], rtol=1e-5)
+    assert np.abs(blends @ layer.weight.T / np.outer(*lengths)).max() < 0.4

@@ -25,7 +25,8 @@ from headlong.plan import Level, Plan, Term
 
 RUNS, AGAIN, PIECES = 7, 21, 32
 LARGE, SMALL, LITTLE = 1 << 27, 1 << 20, 1 << 17
-"""Bytes of which caches hold a small part at most, that most caches hold, and that are read before the last thread has woken."""
+"""Bytes of which caches hold a small part at most, that most caches hold, and that are read before the last thread has
+woken."""
 CLASSES, DIM, LONGER, TOGETHER, FEW = 8192, 128, 384, 8, 2
 """Of the layer whose codes are multiplied, and of one with longer rows: a class costs a query something beside its products.
 Queries at once. Bits of the codes that are unpacked."""
@@ -94,8 +95,8 @@ def scan(size: int, threads: int) -> float:
 
 
 def memory(numbers: Halves, threads: int) -> float:
-    """A byte of codes that no cache holds, in a look at all classes: piece after piece, so that one is gone from the caches when
-    its turn comes again, and a run is over before something else wants the processor."""
+    """A byte of codes that no cache holds, in a look at all classes: piece after piece, so that one is gone from the caches
+    when its turn comes again, and a run is over before something else wants the processor."""
     pieces = [looking(piece, 1) for piece in np.split(numbers.view(np.uint8).reshape(-1, LONG // 4, 64, 4), PIECES)]
     taken = [[looked(*piece, threads) for piece in pieces] for _ in range(RUNS)]
     return float(statistics.median(map(min, zip(*taken, strict=True)))) * PIECES / numbers.nbytes

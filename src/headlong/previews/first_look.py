@@ -3,7 +3,7 @@ calibration vectors and priced by what this machine costs (:mod:`headlong.costs`
 
     ns(w, batch) = the look at all classes + level 1 for those whose interval reaches the k-th best logit
                  + level 1 and exact rows that the normaliser takes to keep its promise,   at most what a dense pass takes
-    chosen       = argmin over w of   ns(w, 1) * ns(w, TOGETHER)
+    chosen       = argmin over w of   ns(w, 1) * ns(w, TOGETHER),   neither much longer than int8 codes of all coordinates take
 
 A look is read once for all queries of a batch, which then costs each of them its products; what is read further is each query's
 own, but for classes that one query of it opens: their codes are multiplied with all of them. So a look that is short and leaves
@@ -27,7 +27,7 @@ from headlong.native import Doubles
 from headlong.previews.encode import Groups
 from headlong.previews.few_bits import Planes, balance_of, energy_of, filled, groups_of, lost_by, read_first
 from headlong.previews.joint_error import about_norm
-from headlong.previews.judges import Seen, judges_of, see
+from headlong.previews.judges import Seen, blended, judges_of, see
 from headlong.previews.look_costs import (
     TOGETHER,
     Look,
@@ -46,7 +46,7 @@ from headlong.promise import Promise
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BETWEEN = (80,)
 """Widths that are tried besides where vectors say how many rows a normaliser takes: both parts of a call are long there."""
-BITS = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 5.0)
+BITS = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 5.0, 6.0)
 """On average, by coordinates in the order of their energy: close to each other, for with half a bit less a query may open a
 tenth of the classes where it opened a hundredth."""
 EXPENSIVE = 0.25
@@ -58,9 +58,10 @@ FURTHER = 1.2
 SIDE_BY_SIDE = 8192
 """Classes from which queries of a batch are asked side by side: ``kLeastClasses`` in group_queries.cpp."""
 OPENED_BY_ROWS = 2.0
-"""How many times as much a hidden vector opens as a row that stands in for it."""
-SOONER = 0.9
-"""Of the time of int8 codes: what another look is expected to take at most; a smaller difference is within the error."""
+"""How many times as much a hidden vector opens as one that stands in for it."""
+SOONER, SLOWER = 0.9, 1.1
+"""Of the time of int8 codes: what another look is expected to take at most, a smaller difference is within the error; and what
+it may take at most alone and in a batch, for whoever asks in batches has nothing of queries that would be faster alone."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
 EVEN = 1.3
@@ -84,44 +85,57 @@ def best_look(
 ) -> Choice:  # fmt: skip
     """The first look that is expected to be the fastest, or int8 codes of all where none is by a tenth. ``rows``: those of the
     layer that are :func:`sampled` in that basis; ``few_bits``: few bits of all coordinates may be it, too; ``stood_in``:
-    ``calibration`` are rows in place of hidden vectors, which may be quite unlike them: they are taken to open
-    :data:`OPENED_BY_ROWS` times as much, and a single query alone counts."""
-    seen = see(layer, basis, rows, calibration[:: -(-len(calibration) // judges_of(layer.vocab, promise))], promise, threads)
+    ``calibration`` are rows in place of hidden vectors, which may be quite unlike them: blends of rows judge as well, all are
+    taken to open :data:`OPENED_BY_ROWS` times as much, and may be :data:`SLOWER` in batches: too little is known of these."""
+    judges = np.concatenate([calibration, blended(layer, calibration)]) if stood_in else calibration
+    seen = see(layer, basis, rows, judges[:: -(-len(judges) // judges_of(layer.vocab, promise))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
     widths = CANDIDATES + BETWEEN if teaches(promise) else CANDIDATES
     looks |= {Choice(width): width for width in widths if width < layer.dim}
     looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
     costs = here() if costs is None else costs
-    floors = {choice: _expected(layer, size_of(layer, width), 0.0, 0.0, costs, stood_in) for choice, width in looks.items()}
+    floors = {choice: _spent(layer, size_of(layer, width), 0.0, 0.0, costs).mean for choice, width in looks.items()}
     best = Choice()
-    least = SOONER * expected_ns(layer, seen, looks.pop(best), promise, share, costs, stood_in)
+    int8 = expected(layer, seen, looks.pop(best), promise, share, costs, stood_in)
+    least = SOONER * int8.mean
     for choice in sorted(looks, key=lambda choice: floors[choice]):
         if floors[choice] > least:  # its look alone takes longer
             break
-        if (spent := expected_ns(layer, seen, looks[choice], promise, share, costs, stood_in)) < least:
-            best, least = choice, spent
+        found = expected(layer, seen, looks[choice], promise, share, costs, stood_in)
+        slower = max(found.alone / int8.alone, found.batch / int8.batch) > SLOWER
+        if found.mean < least and (stood_in or not slower):
+            best, least = choice, found.mean
     return best
 
 
-def expected_ns(
+class Spent(NamedTuple):
+    """Nanoseconds of one query, and of one of a batch."""
+
+    alone: float
+    batch: float
+
+    @property
+    def mean(self) -> float:
+        """Geometric."""
+        return math.sqrt(self.alone * self.batch)
+
+
+def expected(
     layer: Layer, seen: Seen, width: int | Groups | None, promise: Promise, share: float, costs: Costs,
     stood_in: bool = False,
-) -> float:  # fmt: skip
-    """Of one query and of one of a batch, their geometric mean. ``width`` None: int8 codes of all; groups: of few bits."""
+) -> Spent:  # fmt: skip
+    """What queries are expected to take. ``width`` None: int8 codes of all; groups: of few bits."""
     look = look_of(layer, seen, width, promise)
-    judges = (_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best)))
-    alone, opened, own = np.array(list(judges)).T
+    each = [_gathered(layer, promise, seen, judge, look, share, costs) for judge in range(len(seen.best))]
+    alone, opened, own = np.array(each).T
     if np.isfinite(own).any():
         own += shared(layer.vocab, float(opened[np.isfinite(own)].mean()), look.size.deeper or 0.0, costs)
-    return _expected(layer, look.size, OPENED_BY_ROWS * alone if stood_in else alone, own, costs, stood_in)
+    return _spent(layer, look.size, OPENED_BY_ROWS * alone if stood_in else alone, own, costs)
 
 
-def _expected(
-    layer: Layer, size: Size, alone: Doubles | float, batch: Doubles | float, costs: Costs, stood_in: bool
-) -> float:
-    one = spent_on(layer, size, alone, 1, costs)
-    return one if stood_in else math.sqrt(one * spent_on(layer, size, batch, TOGETHER, costs))
+def _spent(layer: Layer, size: Size, alone: Doubles | float, batch: Doubles | float, costs: Costs) -> Spent:
+    return Spent(spent_on(layer, size, alone, 1, costs), spent_on(layer, size, batch, TOGETHER, costs))
 
 
 def size_of(layer: Layer, width: int | Groups | None) -> Size:

@@ -67,6 +67,18 @@ def apart(vectors: Doubles, vocab: int, promise: Promise) -> tuple[Doubles, Doub
     return judges, (vectors[np.arange(len(vectors)) % step > 0] if step >= PLENTY else vectors)
 
 
+def blended(layer: Layer, like: Doubles) -> Doubles:
+    """``sum_i g_i (w_i - mean of w)``, g random: as many as ``like`` and as long, leaning towards no row.
+
+    Rows that stand in for queries find themselves and what is alike, far above all others; queries that lean towards no row
+    find ten logits close together, for which a look that suits rows may open every class.
+    """
+    rows = layer.weight[:: -(-layer.vocab // SAMPLE)].astype(np.float64)
+    found = np.random.default_rng(1).standard_normal((len(like), len(rows))) @ (rows - rows.mean(axis=0))
+    length = np.linalg.norm(found, axis=1, keepdims=True)
+    return np.asarray(found / np.maximum(length, 1e-300) * np.linalg.norm(like, axis=1, keepdims=True))
+
+
 def judges_of(vocab: int, promise: Promise) -> int:
     """How many vectors judge a layer of so many classes: fewer where their logits would be many."""
     return max(1, min(JUDGES if math.isinf(promise.eps) else FEWER, LOGITS // vocab))

@@ -23,7 +23,7 @@ SET_UP = (8, 2)
 FEW_BITS = 1.5
 """Of :attr:`Costs.product`: what a byte of codes of few bits costs at least that is multiplied for one query more."""
 IN_TURN = 0.5
-"""Of the shorter of two parts of a batch's look, codes that are read and their products: what does not go on beside the other."""
+"""Of the shorter of two parts of a batch's look, reading codes and multiplying them: what does not go on beside the other."""
 UNPACKED_TOGETHER = 0.8
 """Of :attr:`Costs.unpacked`, in a batch: the codes of a class are unpacked for some of its queries at once."""
 WIDENED = 2.5
