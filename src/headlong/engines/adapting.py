@@ -28,6 +28,7 @@ import numpy as np
 
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
+from headlong.engines.watched_verbs import WatchedVerbs
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
@@ -62,21 +63,6 @@ class OwnLock:
         self._locks[os.getpid()].release()
 
 
-def learning(verb: Verb) -> Verb:
-    """The verb of the engine of now, whose query is learned from."""
-
-    @functools.wraps(verb)
-    def asked(self: Adapting, hidden: Any, *rest: Any, **options: Any) -> Any:
-        now = self._now
-        found = verb(now, hidden, *rest, **options)
-        self._calls += 1
-        if self._queries is not None or self._calls % ONE_IN == 0:
-            self._learn(hidden, now, found, verb.__name__, rest, options)
-        return found
-
-    return asked  # type: ignore[return-value]
-
-
 def passing(verb: Verb) -> Verb:
     """The verb of the engine of now."""
 
@@ -87,7 +73,7 @@ def passing(verb: Verb) -> Verb:
     return asked  # type: ignore[return-value]
 
 
-class Adapting(Changeable):
+class Adapting(WatchedVerbs, Changeable):
     """The verbs of :class:`headlong.engines.base.Engine`. Made by ``headlong.compile(layer, adapt=True)``.
 
     ``now``       the engine that answers at present
@@ -102,7 +88,7 @@ class Adapting(Changeable):
         self._thread: threading.Thread | None = None
         self._judge: threading.Thread | None = None
         self._starting = OwnLock()
-        self._calls = 0
+        self._left = 0
         self._watched: list[Call] = []
         self._expected = None if like is None else Expected(like)
         self._learned = 0
@@ -110,10 +96,6 @@ class Adapting(Changeable):
         self.trouble: str | None = None
         self._told = False
 
-    topk = learning(Engine.topk)
-    log_prob = learning(Engine.log_prob)
-    lse = learning(Engine.lse)
-    sample = learning(Engine.sample)
     at_temperature = passing(Engine.at_temperature)
     save = passing(Engine.save)
     kept = passing(Engine.kept)
@@ -175,11 +157,11 @@ class Adapting(Changeable):
         again = "adapted to the queries that came, and adapts again" if self.adapted else "adapts"
         return f"{again} after {queries.wanted - queries.count:,} more queries"
 
-    def _learn(
-        self, hidden: Any, engine: Engine, found: Any, verb: str, rest: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        """One call more: its queries are kept while some are wanted; afterwards what they cost is watched."""
+    def _learn(self, verb: str, hidden: Any, engine: Engine, found: Any, options: dict[str, Any]) -> None:
+        """One call more: its queries are kept while some are wanted; afterwards what they cost is watched, of one in some."""
         queries = self._queries
+        if queries is None:
+            self._left = ONE_IN
         if self.trouble is not None:
             self._tell(self.trouble)
         elif queries is not None:
@@ -187,7 +169,7 @@ class Adapting(Changeable):
             if queries.enough and not self._busy():
                 self._start(queries)
         elif engine is self._now and self._learned < MOST:
-            call = watched(verb, len(hidden), rest, options, found.cost.bytes)
+            call = watched(verb, len(hidden), options, found.cost.bytes)
             if call is not None:
                 self._watch(call, engine)
 
@@ -219,6 +201,7 @@ class Adapting(Changeable):
     def _judged(self, kinds: Kinds, expected: Expected) -> None:
         if expected.drifted(kinds) and expected is self._expected and self._queries is None:
             self._queries = Queries(self.layer.dim)
+            self._left = 0
 
     def _measure(self, kinds: Kinds, expected: Expected, engine: Engine) -> None:
         """In a thread of its own, and with no others: they are there for those who ask."""
