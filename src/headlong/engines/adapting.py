@@ -39,8 +39,8 @@ from headlong.promise import Promise
 WATCHED, MOST = 64, 8
 """Watched calls that are judged together, and how many drifts are followed."""
 ONE_IN = 8
-"""Calls of which one is watched. What they read is added up together: with cold caches a sum costs a call some ten
-microseconds."""
+"""Plain calls of which one is watched; others all are. What they read is added up together: with cold caches a sum costs a call
+some ten microseconds."""
 NICENESS = 5
 """Of the thread that compiles, where threads have one of their own: a third of a processor's time beside one that is busy. Not
 more than that: it holds the interpreter's lock at times, and all others wait for it while busy processes keep it waiting."""
@@ -88,7 +88,7 @@ class Adapting(WatchedVerbs, Changeable):
         self._thread: threading.Thread | None = None
         self._judge: threading.Thread | None = None
         self._starting = OwnLock()
-        self._left = 0
+        self._direct = None
         self._watched: list[Call] = []
         self._expected = None if like is None else Expected(like)
         self._learned = 0
@@ -160,8 +160,11 @@ class Adapting(WatchedVerbs, Changeable):
     def _learn(self, verb: str, hidden: Any, engine: Engine, found: Any, options: dict[str, Any]) -> None:
         """One call more: its queries are kept while some are wanted; afterwards what they cost is watched, of one in some."""
         queries = self._queries
-        if queries is None:
-            self._left = ONE_IN
+        if queries is not None:
+            self._direct = None
+        elif self._direct is None and engine is self._now:
+            direct = engine._direct  # noqa: SLF001  # its native calls, but for those that are watched
+            self._direct = None if direct is None else direct.but_for_one_in(ONE_IN)
         if self.trouble is not None:
             self._tell(self.trouble)
         elif queries is not None:
@@ -178,7 +181,7 @@ class Adapting(WatchedVerbs, Changeable):
         self._queries = None
         if not self._told:
             self._told = True
-            warnings.warn(f"this engine adapts no more: {trouble}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"this engine adapts no more: {trouble}", RuntimeWarning, stacklevel=5)
 
     def _busy(self) -> bool:
         return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
@@ -200,8 +203,7 @@ class Adapting(WatchedVerbs, Changeable):
 
     def _judged(self, kinds: Kinds, expected: Expected) -> None:
         if expected.drifted(kinds) and expected is self._expected and self._queries is None:
-            self._queries = Queries(self.layer.dim)
-            self._left = 0
+            self._queries, self._direct = Queries(self.layer.dim), None
 
     def _measure(self, kinds: Kinds, expected: Expected, engine: Engine) -> None:
         """In a thread of its own, and with no others: they are there for those who ask."""

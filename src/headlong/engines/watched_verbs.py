@@ -1,28 +1,30 @@
 """The questions of an engine that another one answers, and the calls that something is learned from: all, or one in so many.
 
-Each verb is spelled out with its arguments. ``*rest, **options`` would say it once for all, but the interpreter makes a tuple
-and a dictionary of such a call and leaves its own loop to pass them on: with cold caches that costs some ten microseconds.
+The others are one native call, as they are of the engine within. Of those that are not plain all are learned from.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from headlong.answers import LogProb, Lse, Sample, TopK
 from headlong.engines.base import Engine
+from headlong.engines.direct_call import Direct
+
+Answer = TypeVar("Answer")
 
 
 class WatchedVerbs(ABC):
     """``topk``, ``log_prob``, ``lse`` and ``sample`` of the engine that answers at present.
 
-    ``_now``   that engine
-    ``_left``  the next call that is learned from comes after so many; what learns sets it again. Threads that count at once may
-               count one call for two
+    ``_now``     that engine
+    ``_direct``  its native calls but for some, which go the long way and are learned from; None: all do
     """
 
     _now: Engine
-    _left: int
+    _direct: Direct | None
 
     @abstractmethod
     def _learn(self, verb: str, hidden: Any, engine: Engine, found: Any, options: dict[str, Any]) -> None:
@@ -30,30 +32,30 @@ class WatchedVerbs(ABC):
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """:meth:`Engine.topk` of the engine of now."""
-        now = self._now
-        found = now.topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
-        self._left -= 1
-        if self._left <= 0:
-            self._learn("topk", hidden, now, found, {"k": k, "eps": eps, "allowed": allowed, "exclude": exclude})
-        return found
+        direct = self._direct  # which others may replace meanwhile
+        if direct is not None and allowed is None and exclude is None:
+            found = direct.topk(hidden, k, eps)
+            if found is not None:
+                return found
+        return self._asked(Engine.topk, hidden, {"k": k, "eps": eps, "allowed": allowed, "exclude": exclude})
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """:meth:`Engine.log_prob` of the engine of now."""
-        now = self._now
-        found = now.log_prob(hidden, ids, eps=eps)
-        self._left -= 1
-        if self._left <= 0:
-            self._learn("log_prob", hidden, now, found, {"ids": ids, "eps": eps})
-        return found
+        direct = self._direct
+        if direct is not None:
+            found = direct.log_prob(hidden, ids, eps)
+            if found is not None:
+                return found
+        return self._asked(Engine.log_prob, hidden, {"ids": ids, "eps": eps})
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """:meth:`Engine.lse` of the engine of now."""
-        now = self._now
-        found = now.lse(hidden, eps=eps, allowed=allowed, exclude=exclude)
-        self._left -= 1
-        if self._left <= 0:
-            self._learn("lse", hidden, now, found, {"eps": eps, "allowed": allowed, "exclude": exclude})
-        return found
+        direct = self._direct
+        if direct is not None and allowed is None and exclude is None:
+            found = direct.lse(hidden, eps)
+            if found is not None:
+                return found
+        return self._asked(Engine.lse, hidden, {"eps": eps, "allowed": allowed, "exclude": exclude})
 
     def sample(
         self,
@@ -71,12 +73,18 @@ class WatchedVerbs(ABC):
         exclude: Any = None,
     ) -> Sample:
         """:meth:`Engine.sample` of the engine of now."""
+        direct = self._direct
+        if direct is not None and allowed is None and exclude is None:
+            found = direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0)
+            if found is not None:
+                return found
+        filters = {"n": n, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+        places = {"row0": row0, "class0": class0, "allowed": allowed, "exclude": exclude}
+        return self._asked(Engine.sample, hidden, filters | places)
+
+    def _asked(self, verb: Callable[..., Answer], hidden: Any, options: dict[str, Any]) -> Answer:
+        """The answer of the engine of now, from which something is learned."""
         now = self._now
-        found = now.sample(
-            hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0=class0, allowed=allowed, exclude=exclude
-        )
-        self._left -= 1
-        if self._left <= 0:
-            filters = {"n": n, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-            self._learn("sample", hidden, now, found, {**filters, "allowed": allowed, "exclude": exclude})
+        found = verb(now, hidden, **options)
+        self._learn(verb.__name__, hidden, now, found, options)
         return found
