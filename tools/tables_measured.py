@@ -63,7 +63,8 @@ COLD = {
 }  # fmt: skip
 ADAPT = {
     "promise": "promise", "engine": "engine", "share_read": "of float32's bytes", "a loop, us": "in a loop, µs",
-    "cold caches, us": "cold, µs",
+    "a loop, over": "of the calibrated one's time", "cold caches, us": "cold, µs",
+    "cold caches, over": "of the calibrated one's cold time",
 }  # fmt: skip
 MASKS = {"layer": "layer", "mask": "mask", "median_us": "median, µs", "over_no_mask": "of the unmasked time", "wrong": "wrong"}
 FAILURES = {

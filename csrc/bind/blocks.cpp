@@ -208,8 +208,10 @@ class BoundBlocks {
         const auto head = nb::cast<AnyArray>(turns[0]);
         check(head.ndim() == 2 && static_cast<int64_t>(head.shape(1)) == b_.dim, "head [width, dim]");
         check(head.itemsize() == 4 || head.itemsize() == 2, "rotations are float32 or float16");
-        head_ = in_strips(head.data(), static_cast<int64_t>(head.itemsize()), static_cast<int64_t>(head.shape(0)), b_.dim);
-        b_.head = head_.data();
+        // All at once: what grows moves.
+        turned_.reserve(head.nbytes() + (turns[1].is_none() ? 0 : nb::cast<AnyArray>(turns[2]).nbytes()));
+        in_strips(head.data(), static_cast<int64_t>(head.itemsize()), static_cast<int64_t>(head.shape(0)), b_.dim, turned_);
+        b_.head = turned_.data();
         b_.width = static_cast<int64_t>(head.shape(0));
         b_.rotation_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
         check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
@@ -230,8 +232,8 @@ class BoundBlocks {
         b_.rest_width = (b_.dim - b_.width + kNeighbours - 1) / kNeighbours * kNeighbours;
         check(rest.ndim() == 2 && static_cast<int64_t>(rest.shape(0)) == b_.dim && static_cast<int64_t>(rest.shape(1)) == b_.rest_width &&
                   static_cast<int64_t>(scale.size()) == b_.rest_width, "rest [dim, a multiple of 16] and its scales");
-        rest_ = tiled(rest.data(), b_.dim, b_.rest_width);
-        b_.rest = rest_.data();
+        const int64_t start = tiled(rest.data(), b_.dim, b_.rest_width, turned_);
+        b_.rest = reinterpret_cast<const int8_t*>(turned_.data()) + start;
         b_.rest_scale = scale.data();
     }
 
@@ -266,8 +268,8 @@ class BoundBlocks {
                   static_cast<int64_t>(directions.shape(1)) == b_.ray_count && b_.width == b_.dim, "rays [dim, a multiple of 16] in all coordinates");
         for (size_t i = 0; i < owner.size(); ++i) check(owner.data()[i] < b_.ray_count, "a node lies on a ray");
         check(static_cast<int64_t>(b_.edges.size()) + 1 <= kMostTails, "lengths of a record");
-        rays_ = tiled(directions.data(), b_.dim, b_.ray_count);
-        b_.rays = rays_.data();
+        tiled(directions.data(), b_.dim, b_.ray_count, rays_);
+        b_.rays = reinterpret_cast<const int8_t*>(rays_.data());
         b_.ray_scale = scale.data();
         b_.owner = owner.data();
         owners_ = static_cast<int64_t>(owner.size());
@@ -330,8 +332,7 @@ class BoundBlocks {
     }
 
     Blocks b_;
-    std::vector<int8_t> rest_, rays_;
-    std::vector<uint8_t> head_;
+    LargeBytes turned_, rays_;  // the head and the rest; directions of rays
     std::vector<uint16_t> filled_;
     int64_t owners_ = 0;
     nb::object keep_, names_, there_, beside_;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include "runtime/large_pages.h"
 
 namespace headlong {
 
@@ -89,8 +89,8 @@ struct Looks {
 constexpr int64_t kSpread = 4 * kNeighbours;  // columns of a tile
 
 // codes [rows][n] as [n / kSpread][rows][kSpread], and behind these tiles of 16 columns: what is read in one go is read faster from
-// memory than strips of rows are.
-std::vector<int8_t> tiled(const int8_t* codes, int64_t rows, int64_t n);
+// memory than strips of rows are. Behind what `to` holds; returns where.
+int64_t tiled(const int8_t* codes, int64_t rows, int64_t n, LargeBytes& to);
 
 const Looks* portable_looks();
 const Looks* generic_looks();

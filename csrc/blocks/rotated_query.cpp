@@ -33,27 +33,29 @@ float up(double x) {
     return static_cast<double>(y) < x ? std::nextafter(y, std::numeric_limits<float>::infinity()) : y;
 }
 
-std::vector<int8_t> tiled(const int8_t* codes, int64_t rows, int64_t n) {
-    std::vector<int8_t> out(static_cast<size_t>(rows * n));
-    int8_t* to = out.data();
+int64_t tiled(const int8_t* codes, int64_t rows, int64_t n, LargeBytes& out) {
+    const auto start = static_cast<int64_t>(out.size());
+    out.resize(out.size() + static_cast<size_t>(rows * n));
+    auto* to = reinterpret_cast<int8_t*>(out.data() + start);
     for (int64_t c = 0; c < n;) {
         const int64_t width = c + kSpread <= n ? kSpread : kNeighbours;
         for (int64_t j = 0; j < rows; ++j, to += width) std::copy_n(codes + j * n + c, width, to);
         c += width;
     }
-    return out;
+    return start;
 }
 
-std::vector<uint8_t> in_strips(const void* head, int64_t size, int64_t width, int64_t dim) {
-    std::vector<uint8_t> out(static_cast<size_t>(width * dim * size));
+int64_t in_strips(const void* head, int64_t size, int64_t width, int64_t dim, LargeBytes& out) {
+    const auto start = static_cast<int64_t>(out.size());
+    out.resize(out.size() + static_cast<size_t>(width * dim * size));
     const auto* from = static_cast<const uint8_t*>(head);
-    uint8_t* to = out.data();
+    uint8_t* to = out.data() + start;
     for (int64_t at = 0, n = 0; at < width; at += n) {
         n = strip_at(at, width);
         for (int64_t j = 0; j < dim; ++j)
             for (int64_t c = 0; c < n; ++c, to += size) std::copy_n(from + ((at + c) * dim + j) * size, size, to);
     }
-    return out;
+    return start;
 }
 
 bool RotatedQuery::take(const Blocks& b, const double* hidden) {

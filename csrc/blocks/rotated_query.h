@@ -13,8 +13,8 @@ constexpr float kMostX = 1e30f;  // coordinates beyond are left to the other lev
 float up(double x);
 
 // A rotation [width][dim] of numbers of `size` bytes as [strip][dim][columns of the strip]: a product with it needs no sum across a
-// vector, and is read in one go.
-std::vector<uint8_t> in_strips(const void* head, int64_t size, int64_t width, int64_t dim);
+// vector, and is read in one go. Behind what `to` holds; returns where.
+int64_t in_strips(const void* head, int64_t size, int64_t width, int64_t dim, LargeBytes& to);
 
 // Kept from call to call, so that nothing is allocated. `box`, `own` and `closer` are for boxes, for the classes of a block, and
 // for what a closer look adds to those.

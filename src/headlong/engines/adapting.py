@@ -28,6 +28,7 @@ import numpy as np
 
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
+from headlong.engines.watched_verbs import WatchedVerbs
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
@@ -38,8 +39,8 @@ from headlong.promise import Promise
 WATCHED, MOST = 64, 8
 """Watched calls that are judged together, and how many drifts are followed."""
 ONE_IN = 8
-"""Calls of which one is watched. What they read is added up together: with cold caches a sum costs a call some ten
-microseconds."""
+"""Plain calls of which one is watched; others all are. What they read is added up together: with cold caches a sum costs a call
+some ten microseconds."""
 NICENESS = 5
 """Of the thread that compiles, where threads have one of their own: a third of a processor's time beside one that is busy. Not
 more than that: it holds the interpreter's lock at times, and all others wait for it while busy processes keep it waiting."""
@@ -62,21 +63,6 @@ class OwnLock:
         self._locks[os.getpid()].release()
 
 
-def learning(verb: Verb) -> Verb:
-    """The verb of the engine of now, whose query is learned from."""
-
-    @functools.wraps(verb)
-    def asked(self: Adapting, hidden: Any, *rest: Any, **options: Any) -> Any:
-        now = self._now
-        found = verb(now, hidden, *rest, **options)
-        self._calls += 1
-        if self._queries is not None or self._calls % ONE_IN == 0:
-            self._learn(hidden, now, found, verb.__name__, rest, options)
-        return found
-
-    return asked  # type: ignore[return-value]
-
-
 def passing(verb: Verb) -> Verb:
     """The verb of the engine of now."""
 
@@ -87,7 +73,7 @@ def passing(verb: Verb) -> Verb:
     return asked  # type: ignore[return-value]
 
 
-class Adapting(Changeable):
+class Adapting(WatchedVerbs, Changeable):
     """The verbs of :class:`headlong.engines.base.Engine`. Made by ``headlong.compile(layer, adapt=True)``.
 
     ``now``       the engine that answers at present
@@ -102,7 +88,7 @@ class Adapting(Changeable):
         self._thread: threading.Thread | None = None
         self._judge: threading.Thread | None = None
         self._starting = OwnLock()
-        self._calls = 0
+        self._direct = None
         self._watched: list[Call] = []
         self._expected = None if like is None else Expected(like)
         self._learned = 0
@@ -110,10 +96,6 @@ class Adapting(Changeable):
         self.trouble: str | None = None
         self._told = False
 
-    topk = learning(Engine.topk)
-    log_prob = learning(Engine.log_prob)
-    lse = learning(Engine.lse)
-    sample = learning(Engine.sample)
     at_temperature = passing(Engine.at_temperature)
     save = passing(Engine.save)
     kept = passing(Engine.kept)
@@ -175,11 +157,14 @@ class Adapting(Changeable):
         again = "adapted to the queries that came, and adapts again" if self.adapted else "adapts"
         return f"{again} after {queries.wanted - queries.count:,} more queries"
 
-    def _learn(
-        self, hidden: Any, engine: Engine, found: Any, verb: str, rest: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        """One call more: its queries are kept while some are wanted; afterwards what they cost is watched."""
+    def _learn(self, verb: str, hidden: Any, engine: Engine, found: Any, options: dict[str, Any]) -> None:
+        """One call more: its queries are kept while some are wanted; afterwards what they cost is watched, of one in some."""
         queries = self._queries
+        if queries is not None:
+            self._direct = None
+        elif self._direct is None and engine is self._now:
+            direct = engine._direct  # noqa: SLF001  # its native calls, but for those that are watched
+            self._direct = None if direct is None else direct.but_for_one_in(ONE_IN)
         if self.trouble is not None:
             self._tell(self.trouble)
         elif queries is not None:
@@ -187,7 +172,7 @@ class Adapting(Changeable):
             if queries.enough and not self._busy():
                 self._start(queries)
         elif engine is self._now and self._learned < MOST:
-            call = watched(verb, len(hidden), rest, options, found.cost.bytes)
+            call = watched(verb, len(hidden), options, found.cost.bytes)
             if call is not None:
                 self._watch(call, engine)
 
@@ -196,7 +181,7 @@ class Adapting(Changeable):
         self._queries = None
         if not self._told:
             self._told = True
-            warnings.warn(f"this engine adapts no more: {trouble}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"this engine adapts no more: {trouble}", RuntimeWarning, stacklevel=5)
 
     def _busy(self) -> bool:
         return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
@@ -218,7 +203,7 @@ class Adapting(Changeable):
 
     def _judged(self, kinds: Kinds, expected: Expected) -> None:
         if expected.drifted(kinds) and expected is self._expected and self._queries is None:
-            self._queries = Queries(self.layer.dim)
+            self._queries, self._direct = Queries(self.layer.dim), None
 
     def _measure(self, kinds: Kinds, expected: Expected, engine: Engine) -> None:
         """In a thread of its own, and with no others: they are there for those who ask."""

@@ -32,8 +32,7 @@ from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
 from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
-from headlong.engines.hand_off import EngineParts
-from headlong.engines.method import Method, option_names
+from headlong.engines.method import EngineParts, Method, option_names
 from headlong.engines.promise_failures import normalised
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix

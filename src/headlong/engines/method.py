@@ -15,14 +15,25 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from headlong import native
-from headlong.engines.hand_off import EngineParts
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
+from headlong.native import Doubles, Floats
 from headlong.plan import Plan
 from headlong.promise import Promise
+
+
+class EngineParts(NamedTuple):
+    """What an engine hands to a method that reads in a way of its own: its parts, and the plain executor for all that the
+    method's reader does not do itself."""
+
+    layer: Layer
+    plan: Plan
+    norms: Floats
+    promise: Promise
+    seed: int
+    rows: native.Executor
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,6 @@ FEWEST = 128
 KINDS = 32
 """Of calls that are judged."""
 FILTERED = frozenset({"allowed", "exclude"})
-NAMES = {"topk": ("k",), "log_prob": ("ids",), "lse": (), "sample": ("n", "temperature", "top_k", "top_p", "min_p", "seed")}
-"""What each verb takes in order, behind the hidden vectors."""
 NOISE = frozenset({"seed", "row0", "class0"})
 """What changes answers, but not what they are expected to read."""
 
@@ -69,33 +67,28 @@ class Call(NamedTuple):
 
     verb: str
     queries: int
-    rest: tuple[Any, ...]
     options: dict[str, Any]
     bytes: Any
 
     def kind(self) -> Kind | None:
         """None: of a kind of its own."""
-        if not self.rest and not self.options:
-            return Kind(self.verb, self.queries, ())
-        given = {**dict(zip(NAMES[self.verb], self.rest, strict=False)), **self.options}
-        asked = tuple(sorted((name, value) for name, value in given.items() if name not in NOISE))
+        asked = tuple(sorted((name, value) for name, value in self.options.items() if name not in NOISE))
         return Kind(self.verb, self.queries, asked) if all(isinstance(value, Hashable) for _, value in asked) else None
 
 
 Kinds = dict[Kind, list[Call]]
 
 
-def watched(verb: str, queries: int, rest: tuple[Any, ...], options: dict[str, Any], read: Any) -> Call | None:
+def watched(verb: str, queries: int, options: dict[str, Any], read: Any) -> Call | None:
     """The call, which is nothing to be kept but for its mask or its ids; None where what it reads is the mask's business."""
-    if not FILTERED.isdisjoint(options):
-        if options.get("allowed") is not None:
-            return None
-        options = {name: value for name, value in options.items() if name not in FILTERED}  # to exclude most is to read less
+    if options.get("allowed") is not None:
+        return None
+    kept = {name: value for name, value in options.items() if name not in FILTERED}  # to exclude most is to read less
     if verb == "log_prob":
-        ids = rest[0] if rest else options["ids"]
+        ids = kept["ids"]
         shape = getattr(ids, "shape", None)
-        rest, options = (), {**options, "ids": shape[-1] if shape else len(ids[0])}
-    return Call(verb, queries, rest, options, read)
+        kept["ids"] = shape[-1] if shape else len(ids[0])
+    return Call(verb, queries, kept, read)
 
 
 def by_kind(calls: Sequence[Call]) -> Kinds:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from headlong.engines import adapting
 from headlong.engines.adapting import Adapting
 from headlong.errors import OptionError
 from headlong.previews import kept_queries
@@ -186,6 +187,20 @@ def test_a_fork_before_the_plan_learns_by_itself() -> None:
         os._exit(0 if engine.adapted == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert engine.adapted == 0
+
+
+def test_one_plain_call_in_some_is_watched_and_every_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapting, "ONE_IN", 4)
+    layer, hidden = world()
+    engine: Any = hl.compile(layer, "cascade", adapt=True, calibration=hidden[:512], threads=1)
+    plain = engine._now._direct is not None  # not so in NumPy
+    for count, row in enumerate(hidden[600:621]):
+        assert (engine.topk(row[None], 3).ids == engine._now.topk(row[None], 3).ids).all()
+        assert len(engine._watched) == (1 + count // 4 if plain else 1 + count)
+    before = len(engine._watched)
+    engine.topk(hidden[:1], 3, exclude=[1])
+    engine.lse(hidden[:1], exclude=[1])
+    assert [call.verb for call in engine._watched[before:]] == ["topk", "lse"]
 
 
 def test_what_cannot_adapt_is_said_or_left() -> None:

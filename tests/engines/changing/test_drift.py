@@ -108,16 +108,16 @@ def test_calls_that_cannot_be_asked_again_are_not_judged() -> None:
 @pytest.mark.parametrize(("dense", "drifts"), [(0, False), (2, False), (4, False), (16, True), (64, True)])
 def test_a_few_dear_queries_are_no_drift(dense: int, drifts: bool) -> None:
     expected = Expected(np.zeros((64, 1), np.float32))
-    (kind,) = by_kind([Call("lse", 1, (), {}, [1.0])])
+    (kind,) = by_kind([Call("lse", 1, {}, [1.0])])
     expected._known[kind] = Usual(1.0, 0.001)
     read = [68.0] * dense + [1.0] * (64 - dense)
-    assert expected.drifted(by_kind([Call("lse", 1, (), {}, [each]) for each in read])) == drifts
+    assert expected.drifted(by_kind([Call("lse", 1, {}, [each]) for each in read])) == drifts
 
 
 def test_twice_as_much_is_expected_of_each_kind_alone() -> None:
     """A mix of calls is judged by the same mix, and what is not known by nothing."""
     expected = Expected(np.zeros((64, 1), np.float32))
-    cheap, dear, other = ([Call(verb, 1, (), {}, [read])] * 32 for verb, read in (("topk", 1.0), ("lse", 9.0), ("sample", 1e9)))
+    cheap, dear, other = ([Call(verb, 1, {}, [read])] * 32 for verb, read in (("topk", 1.0), ("lse", 9.0), ("sample", 1e9)))
     for calls in (cheap, dear):
         (kind,) = by_kind(calls)
         expected._known[kind] = Usual(float(calls[0].bytes[0]), 0.0)
@@ -138,15 +138,15 @@ def test_vectors_that_judge_are_no_part_of_the_plan() -> None:
 
 def test_a_watched_call_keeps_no_masks_and_no_ids() -> None:
     ids = np.zeros((2, 7), np.int64)
-    for rest, options in (((ids,), {}), ((), {"ids": ids}), ((ids.tolist(),), {"eps": None})):
-        call = watched("log_prob", 2, rest, options, [1.0, 2.0])
+    for options in ({"ids": ids}, {"ids": ids.tolist(), "eps": None}):
+        call = watched("log_prob", 2, options, [1.0, 2.0])
         kind = None if call is None else call.kind()
         assert call is not None and kind is not None and dict(kind.options)["ids"] == 7
-        assert not any(isinstance(kept, np.ndarray) for kept in (*call.rest, *call.options.values()))
-    assert watched("topk", 1, (5,), {"allowed": ids}, [1.0]) is None
-    call = watched("topk", 1, (5,), {"exclude": ids, "eps": 0.1}, [1.0])
-    assert call is not None and call.options == {"eps": 0.1}
-    assert Call("sample", 1, (1, np.ones(3)), {}, [1.0]).kind() is None  # nothing to know it again by
+        assert not any(isinstance(kept, np.ndarray) for kept in call.options.values())
+    assert watched("topk", 1, {"k": 5, "allowed": ids}, [1.0]) is None
+    call = watched("topk", 1, {"k": 5, "allowed": None, "exclude": ids}, [1.0])
+    assert call is not None and call.options == {"k": 5}
+    assert Call("sample", 1, {"n": 1, "temperature": np.ones(3)}, [1.0]).kind() is None  # nothing to know it again by
 
 
 def test_what_fails_when_it_is_asked_again_is_tried_once() -> None:
@@ -158,7 +158,7 @@ def test_what_fails_when_it_is_asked_again_is_tried_once() -> None:
             raise InputError("not these")
 
     expected, engine = Expected(np.zeros((64, 1), np.float32)), Refuses()
-    kinds = by_kind([Call("lse", 1, (), {}, [1e9])])
+    kinds = by_kind([Call("lse", 1, {}, [1e9])])
     for kind in expected.missing(kinds):
         expected.measure(kind, engine)
     assert engine.asked == 1 and not expected.missing(kinds) and not expected.drifted(kinds)

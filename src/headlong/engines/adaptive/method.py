@@ -20,8 +20,7 @@ from headlong.engines.adaptive.multipliers import fit_multipliers, parts_for
 from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.race import WIDTHS, tail_scores
 from headlong.engines.adaptive.reader import PublishedReader, RaceReader
-from headlong.engines.hand_off import EngineParts
-from headlong.engines.method import Method, register, sure
+from headlong.engines.method import EngineParts, Method, register, sure
 from headlong.engines.method_choice import crossover
 from headlong.engines.methods.learned_answers import Find, answer_factors
 from headlong.errors import OptionError

@@ -20,7 +20,7 @@ from headlong.engines.adaptive.columns import Arrays
 from headlong.engines.adaptive.published import Rules
 from headlong.engines.adaptive.reader import PublishedReader
 from headlong.engines.few_allowed_classes import lse_of
-from headlong.engines.hand_off import EngineParts
+from headlong.engines.method import EngineParts
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Doubles, Ids, Matrix
 from headlong.layers.matrix import Layer

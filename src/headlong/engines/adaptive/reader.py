@@ -22,7 +22,7 @@ from headlong.engines.adaptive import published
 from headlong.engines.adaptive.columns import Arrays, by_coordinate, check_arrays, coordinates, hadamard_rotated
 from headlong.engines.adaptive.race import RaceQuery, Widths, odds_of
 from headlong.engines.few_allowed_classes import ListedClasses, sample_of
-from headlong.engines.hand_off import EngineParts
+from headlong.engines.method import EngineParts
 from headlong.engines.methods.learned_answers import Learned, factor_for
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query
