@@ -1,4 +1,4 @@
-// Normalisers by rows that are drawn from blocks, for Python; capsules belong to the objects that gave them.
+// Normalisers by rows that are drawn from blocks and by sums of nodes, for Python; capsules belong to the objects that gave them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -9,6 +9,8 @@
 #include "bind/without_gil.h"
 #include "by_blocks/normaliser.h"
 #include "by_blocks/samples.h"
+#include "node_sums/median_order.h"
+#include "node_sums/search.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -77,6 +79,32 @@ nb::tuple sampled(nb::capsule executor, nb::capsule blocks, Doubles hidden, int 
     return sample_arrays(answers, draws, n);
 }
 
+// Gives an executor, before it is asked anything, the nodes among which normalisers are sought; rows: those of the leaves with their
+// biases.
+void seek_sums(nb::capsule executor, Doubles nodes, Floats rows, Doubles widest, double most) {
+    auto* e = static_cast<Executor*>(executor.data(kExecutorCapsule));
+    check(e != nullptr && e->dim <= NodeLayout::kMostDim && e->link.form == LinkForm::affine, "an executor of few coordinates and an affine link");
+    auto sums = std::make_shared<NodeSums>();
+    sums->vocab = e->vocab, sums->dim = e->dim, sums->at = NodeLayout(e->dim), sums->most = sums->trial.most = most;
+    const int64_t width = e->dim + 1;
+    check(nodes.ndim() == 2 && static_cast<int64_t>(nodes.shape(1)) == sums->at.fields, "nodes [nodes, fields]");
+    while ((int64_t{2} << sums->levels) - 1 < static_cast<int64_t>(nodes.shape(0))) ++sums->levels;
+    check((int64_t{2} << sums->levels) - 1 == static_cast<int64_t>(nodes.shape(0)) && int64_t{1} << sums->levels <= e->vocab, "whole levels of nodes");
+    check(static_cast<int64_t>(rows.size()) == e->vocab * width && static_cast<int64_t>(widest.size()) == width, "rows [vocab, dim + 1]");
+    sums->rows.assign(rows.data(), rows.data() + rows.size());
+    sums->widest.assign(widest.data(), widest.data() + width);
+    sums->nodes = std::shared_ptr<const double>(nodes.data(), [nodes](const double*) {});  // the array lives as long as they are read
+    e->sums = std::move(sums);
+}
+
+nb::object order_of(Floats rows, int levels, int threads) {
+    check(rows.ndim() == 2 && levels >= 0 && levels < 31 && int64_t{1} << levels <= static_cast<int64_t>(rows.shape(0)), "rows [n, dim], a row for each leaf");
+    const auto vocab = static_cast<int64_t>(rows.shape(0)), dim = static_cast<int64_t>(rows.shape(1));
+    std::vector<int32_t> order;
+    unlocked([&] { order = median_order(rows.data(), vocab, dim, levels, thread_count(threads)); });
+    return owned(std::move(order), {rows.shape(0)});
+}
+
 }  // namespace
 
 void bind_block_draws(nb::module_& m) {
@@ -86,6 +114,8 @@ void bind_block_draws(nb::module_& m) {
           nb::arg("delta"), nb::arg("seed"));
     m.def("try_block_draws", &try_drawn, nb::arg("executor"), nb::arg("blocks"), nb::arg("hidden"), nb::arg("eps"), nb::arg("spends"), nb::arg("tries"),
           nb::arg("threads"), nb::arg("seed"));
+    m.def("seek_sums", &seek_sums, nb::arg("executor"), nb::arg("nodes"), nb::arg("rows"), nb::arg("widest"), nb::arg("most"));
+    m.def("median_order", &order_of, nb::arg("rows"), nb::arg("levels"), nb::arg("threads"));
 }
 
 }  // namespace headlong
