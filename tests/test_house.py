@@ -47,7 +47,7 @@ LAW: dict[str, set[str]] = {
     "engines/reference": {*CORE, "native"},
     "engines": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
-    "engines/methods": {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference"},
+    "engines/methods": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference"},
     "engines/adaptive": {*CORE, "number_checks", "native", "previews", "engines", "engines/reference", "engines/methods"},
     "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference"},
     "engines/mixture": READING - {"engines/adaptive", "engines/device", "engines/saved", "costs"},

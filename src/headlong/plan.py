@@ -101,13 +101,14 @@ class Level(NamedTuple):
 class Dense(NamedTuple):
     """Beyond ``batch`` queries, or once more than ``share`` of the classes are candidates, read all rows densely.
 
-    ``code_product``  what an 8-bit code's product with both planes of a query costs beside one of a row, where the engine was
-                      compiled: queries of a batch are looked at or read densely by it, and so on every other machine alike
+    ``code_product``  an 8-bit code's product with a query beside one of a row, as compiled: batches are read by it everywhere
+    ``normalised``    queries beyond which calls that need a normaliser read all rows; 0: looks are mostly in vain
     """
 
     batch: float = math.inf
     share: float = DENSE_SHARE
     code_product: float = 0.5
+    normalised: float = math.inf
 
 
 class BoxLevel(NamedTuple):
@@ -290,8 +291,7 @@ def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     vocab, width = rows.shape
     wide = np.full((padded(vocab), -(-width // 4) * 4), 128, np.uint8)
     wide[:vocab, :width] = rows
-    blocks = wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
+    return np.ascontiguousarray(wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4).transpose(0, 2, 1, 3))
 
 
 def deinterleave(codes: NDArray[np.uint8], vocab: int) -> NDArray[np.uint8]:

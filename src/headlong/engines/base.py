@@ -127,8 +127,9 @@ class Engine(Changeable, Common):
             proved = np.ones(len(lse), bool)
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_listed(answer))
             return answer_as(found, asked.kind)
+        aim = self._eps(eps)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
-            asked.hidden, k, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
+            asked.hidden, k, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
         )
         found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
         return answer_as(found, asked.kind)
@@ -143,8 +144,9 @@ class Engine(Changeable, Common):
         chosen = ids64(ids, len(asked.hidden), self.layer.vocab)
         threads = native.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
+        aim = self._eps(eps)
         lse, error, rows, read, dense = self._executor.lse(
-            asked.hidden, self._eps(eps), None, self._dense(asked), threads, *self._chance
+            asked.hidden, aim, None, self._dense(asked, aim), threads, *self._chance
         )
         log_probs = self.layer.link(logits) - lse[:, None]
         count = chosen.shape[1]
@@ -162,8 +164,9 @@ class Engine(Changeable, Common):
             answer = self._listed(asked)
             value = lse_of(answer.exponents)
             return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.kind)
+        aim = self._eps(eps)
         lse, error, *cost = self._executor.lse(
-            asked.hidden, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
+            asked.hidden, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
         )
         return answer_as(Lse(lse, error, self._cost(*cost)), asked.kind)
 
@@ -246,6 +249,7 @@ class Engine(Changeable, Common):
         crossover = "" if not looks or self.plan.budget else f"dense from {dense.share:.0%} candidates, "
         if looks and math.isfinite(dense.batch):
             crossover += f"dense beyond batch {dense.batch:g}, "
+        crossover += "dense for normalisers, " if dense.normalised == 0 else ""
         return (
             f"Engine({self.method.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {storage}"
             f"{self.promise}, {crossover}kernel {self._executor.isa})"
@@ -261,8 +265,10 @@ class Engine(Changeable, Common):
         """Radii that hold with a probability prove nothing; a dense pass does."""
         return proved if self.promise.delta_ids == 0 else np.asarray(proved & dense)
 
-    def _dense(self, asked: Asked) -> bool:
-        return len(asked.hidden) > self.plan.dense.batch or unlike(asked.hidden, self.plan.seen)
+    def _dense(self, asked: Asked, eps: float = math.inf) -> bool:
+        dense = self.plan.dense
+        most = dense.batch if math.isinf(eps) else min(dense.batch, dense.normalised)
+        return len(asked.hidden) > most or unlike(asked.hidden, self.plan.seen)
 
     def _listed(self, asked: Asked) -> ListedClasses:
         assert asked.mask is not None

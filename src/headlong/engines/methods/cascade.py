@@ -32,6 +32,7 @@ from headlong.engines.methods.learned_answers import ASKED
 from headlong.engines.methods.learned_block_bounds import guessed, learned_blocks
 from headlong.engines.methods.learned_block_draws import taught_by_blocks
 from headlong.engines.methods.learned_draws import taught
+from headlong.engines.methods.normaliser_choice import with_normalisers
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
@@ -48,7 +49,6 @@ from headlong.previews.int8 import all_closer_centred, better_centred, int8_plan
 from headlong.previews.judges import apart
 from headlong.previews.prefix import prefix_groups, prefix_plan, tail_of
 from headlong.previews.random_rotations import random_basis
-from headlong.previews.sums.choice import may_sum, with_sums
 from headlong.previews.whitening import Basis, Directions, directions, whiten
 from headlong.promise import Promise
 
@@ -101,8 +101,8 @@ class Cascade(Method):
         return PlacedCascade(**vars(self))
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        plan, plain = self._looks(layer, calibration, threads, promise), self.width is None and self.bits is None
-        return with_sums(layer, plan, promise.eps, calibration, threads) if plain and may_sum(layer, promise.eps) else plan
+        plan, free = self._looks(layer, calibration, threads, promise), self.width is None and self.bits is None
+        return with_normalisers(layer, plan, promise, calibration, threads) if free else plan
 
     def _looks(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         """What ids are found by, and normalisers where no tree finds them."""

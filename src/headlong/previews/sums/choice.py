@@ -23,7 +23,7 @@ from headlong.native import Doubles
 from headlong.node_sums import MOST_DIM, NodeSums, fields_of, widths_of
 from headlong.plan import Plan
 from headlong.previews.blocks.choice import stand_ins
-from headlong.previews.look_costs import scanned
+from headlong.previews.look_costs import pass_ns
 from headlong.previews.sums.tree import node_sums
 
 CLASSES = 16_384
@@ -44,12 +44,12 @@ def may_sum(layer: Layer, eps: float) -> bool:
 
 def with_sums(layer: Layer, plan: Plan, eps: float, vectors: Doubles | None, threads: int) -> Plan:
     """``plan`` with a tree, where searches for ``vectors``, or for what stands in for them, take less than a pass."""
-    sums = node_sums(layer, threads, LESS * pass_ns(layer) / node_ns(layer) * node_bytes(layer))
+    sums = node_sums(layer, threads, LESS * pass_ns(layer, here()) / node_ns(layer) * node_bytes(layer))
     if native.isa() == native.REFERENCE:  # it is asked for to be read, not to be fast
         return plan._replace(sums=sums)
     queries = _stand_ins(layer, sums) if vectors is None else vectors
     queries = np.ascontiguousarray(queries[:: -(-len(queries) // JUDGES)], np.float64)
-    worth = search_ns(layer, sums, queries, eps) <= LESS * pass_ns(layer)
+    worth = search_ns(layer, sums, queries, eps) <= LESS * pass_ns(layer, here())
     return plan._replace(sums=sums) if worth else plan
 
 
@@ -63,7 +63,7 @@ def search_ns(layer: Layer, sums: NodeSums, queries: Doubles, eps: float) -> flo
         _, _, rows, read, dense = reader.lse(query[None], eps, None, False, 1)
         scored = 0 if dense[0] else int(rows[0])
         nodes = (sums.most if dense[0] else float(read[0]) - 4 * (layer.dim + 1) * scored) / node_bytes(layer)
-        total += nodes * node_ns(layer) + costs.threads * costs.narrowed * scored + pass_ns(layer) * bool(dense[0])
+        total += nodes * node_ns(layer) + costs.threads * costs.narrowed * scored + pass_ns(layer, here()) * bool(dense[0])
     return total / len(queries)
 
 
@@ -76,12 +76,6 @@ def node_ns(layer: Layer) -> float:
     """Nanoseconds of a node, of one thread."""
     costs = here()
     return costs.threads * (costs.row + costs.gathered * node_bytes(layer) + EXPONENTIALS * costs.narrowed)
-
-
-def pass_ns(layer: Layer) -> float:
-    """Nanoseconds of a pass over all classes."""
-    costs = here()
-    return costs.level + scanned(layer.vocab * (layer.dim * layer.weight.itemsize + 4), costs) + costs.narrowed * layer.vocab
 
 
 def _stand_ins(layer: Layer, sums: NodeSums) -> Doubles:
