@@ -91,7 +91,11 @@ void seek_sums(nb::capsule executor, Doubles nodes, Floats rows, Doubles widest,
     while ((int64_t{2} << sums->levels) - 1 < static_cast<int64_t>(nodes.shape(0))) ++sums->levels;
     check((int64_t{2} << sums->levels) - 1 == static_cast<int64_t>(nodes.shape(0)) && int64_t{1} << sums->levels <= e->vocab, "whole levels of nodes");
     check(static_cast<int64_t>(rows.size()) == e->vocab * width && static_cast<int64_t>(widest.size()) == width, "rows [vocab, dim + 1]");
-    sums->rows.assign(rows.data(), rows.data() + rows.size());
+    sums->rows.resize(rows.size());
+    for (int64_t leaf = 0; leaf < int64_t{1} << sums->levels; ++leaf) {
+        const int64_t start = node_start(e->vocab, sums->levels, leaf), n = node_start(e->vocab, sums->levels, leaf + 1) - start;
+        for (int64_t i = 0; i < n * width; ++i) sums->rows[start * width + i] = rows.data()[(start + i % n) * width + i / n];
+    }
     sums->widest.assign(widest.data(), widest.data() + width);
     sums->nodes = std::shared_ptr<const double>(nodes.data(), [nodes](const double*) {});  // the array lives as long as they are read
     e->sums = std::move(sums);

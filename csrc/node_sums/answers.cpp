@@ -42,7 +42,7 @@ std::vector<Answer> ask_nodes(const Executor& e, const double* hidden, int64_t c
     run_parallel(static_cast<int>(std::min<int64_t>(question.threads, count)), [&](int) {
         for (int64_t q = next++; q < count; q = next++) {
             const double* row = hidden + q * e.dim;
-            done[q] = sum_nodes(s, row, {question.eps, e.link_a, e.link_b, dot_error(e, row)}, &answers[q]);
+            done[q] = sum_nodes(s, *e.kernels, row, {question.eps, e.link_a, e.link_b, dot_error(e, row)}, &answers[q]);
             answers[q].proved = true;
         }
     });

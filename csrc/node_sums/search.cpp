@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kRoom = 0.98;      // of eps: roundings of the sums have the rest
 constexpr double kMostEps = 8;      // a larger one asks for no less
+constexpr int kTurns = 3;           // in which room is divided among the nodes that are left
 constexpr double kLost = 0x1p-39;   // of a variance, times the root of how many classes it is of: previews/sums/tree.py
 
 struct Query {
@@ -27,20 +28,25 @@ struct Ends {
     double lower, upper;
 };
 
-Logits logits_of(const NodeSums& s, const double* node, double count, const Query& q) {
-    const int64_t dim = s.dim;
+// exp(x), nothing where that is next to nothing: beside a sum near 1, whose rounding is more. It takes long there.
+double exp_of(double x) { return x < -700 ? 0 : std::exp(x); }
+
+template <int kDim>
+Logits logits_of(const double* node, double count, const Query& q) {
+    static const NodeLayout at(kDim);
     double mean = 0, spread = 0, squares = 0;
-    const double* covariance = node + s.at.spread;
-    for (int64_t j = 0; j <= dim; ++j) {
+    const double* covariance = node + at.spread;
+    for (int j = 0; j <= kDim; ++j) {
         mean += node[j] * q.y[j];
         double row = 0;
-        for (int64_t k = 0; k <= j; ++k) row += *covariance++ * q.y[k];
+        for (int k = 0; k <= j; ++k) row += covariance[k] * q.y[k];
+        covariance += j + 1;
         spread += row * q.y[j];
         squares += covariance[-1] * q.y[j] * q.y[j];
     }
-    double low = node[s.at.rest], high = node[s.at.rest + 1];
-    for (int64_t j = 0; j < dim; ++j) {
-        const double x = q.hidden[j] - node[s.at.level + j], a = node[s.at.low + j] * x, b = node[s.at.high + j] * x;
+    double low = node[at.rest], high = node[at.rest + 1];
+    for (int j = 0; j < kDim; ++j) {
+        const double x = q.hidden[j] - node[at.level + j], a = node[at.low + j] * x, b = node[at.high + j] * x;
         low += std::min(a, b);
         high += std::max(a, b);
     }
@@ -48,31 +54,37 @@ Logits logits_of(const NodeSums& s, const double* node, double count, const Quer
     z.mean = mean;
     z.low = std::min(low * q.scale, mean) - 2 * q.off;
     z.high = std::max(high * q.scale, mean);
-    const double lost = kLost * std::sqrt(count) * static_cast<double>(dim + 1) * squares, widest = (z.high - mean) * (mean - z.low);
+    const double lost = kLost * std::sqrt(count) * (kDim + 1) * squares, widest = (z.high - mean) * (mean - z.low);
     z.least = std::min(std::max(spread - lost, 0.0), widest);
     z.most = std::min(std::max(spread + lost, 0.0), widest);
     return z;
 }
 
+using LogitsOf = Logits (*)(const double*, double, const Query&);
+constexpr LogitsOf kLogitsOf[NodeLayout::kMostDim] = {logits_of<1>, logits_of<2>, logits_of<3>, logits_of<4>,
+                                                      logits_of<5>, logits_of<6>, logits_of<7>, logits_of<8>};
+
 // Of `count` numbers with this mean, variance and ends, the sum of exp(z - shift): the least has an atom at the low end, the largest
 // one at the high end.
 Ends ends_of(const Logits& z, double count, double shift) {
     const double above = z.high - z.mean, below = z.mean - z.low, a = above * above, b = below * below;
-    Ends e{count * std::exp(z.low - shift), count * std::exp(z.high - shift)};
-    if (a + z.most > 0) e.upper = count * (z.most * std::exp(z.high - shift) + a * std::exp(z.mean - z.most / above - shift)) / (z.most + a);
-    if (b + z.least > 0) e.lower = count * (z.least * std::exp(z.low - shift) + b * std::exp(z.mean + z.least / below - shift)) / (z.least + b);
+    const double first = exp_of(z.low - shift), last = exp_of(z.high - shift);
+    Ends e{count * first, count * last};
+    if (last == 0 || std::isinf(last)) return e;
+    if (a + z.most > 0) e.upper = count * (z.most * last + a * exp_of(z.mean - z.most / above - shift)) / (z.most + a);
+    if (b + z.least > 0) e.lower = count * (z.least * first + b * exp_of(z.mean + z.least / below - shift)) / (z.least + b);
     return e;
 }
 
-// Numbers that are nearly the logits of a leaf's classes.
+// The logits of a leaf's classes, column after column.
 void score_leaf(const NodeSums& s, int64_t leaf, const Query& q, std::vector<double>* scored) {
-    const int64_t stop = node_start(s.vocab, s.levels, leaf + 1);
-    for (int64_t i = node_start(s.vocab, s.levels, leaf); i < stop; ++i) {
-        const float* row = s.rows.data() + i * (s.dim + 1);
-        double z = 0;
-        for (int64_t j = 0; j <= s.dim; ++j) z += static_cast<double>(row[j]) * q.y[j];
-        scored->push_back(z);
-    }
+    const int64_t start = node_start(s.vocab, s.levels, leaf), n = node_start(s.vocab, s.levels, leaf + 1) - start;
+    const float* column = s.rows.data() + start * (s.dim + 1);
+    const size_t before = scored->size();
+    scored->resize(before + n, 0.0);
+    double* z = scored->data() + before;
+    for (int64_t j = 0; j <= s.dim; ++j, column += n)
+        for (int64_t i = 0; i < n; ++i) z[i] += static_cast<double>(column[i]) * q.y[j];
 }
 
 // Both ends of the sum over nodes that are closed, and over classes that are scored, relative to exp(shift).
@@ -87,9 +99,12 @@ struct Total {
 };
 
 struct Search {
+    Search(const NodeSums& sums, const Kernels& table, const Query& query, double room) : s(sums), kernels(table), q(query), spread(room) {}
+
     const NodeSums& s;
+    const Kernels& kernels;
     const Query& q;
-    double spread;  // gaps may be so much of the lower end
+    const double spread;  // gaps may be so much of the lower end
     Total total;
     std::vector<int64_t> open{0}, next;
     std::vector<Logits> logits;
@@ -100,11 +115,12 @@ struct Search {
 
     void bound(int level) {
         const double* first = s.nodes.get() + ((int64_t{1} << level) - 1) * s.at.fields;
+        const LogitsOf of = kLogitsOf[s.dim - 1];
         logits.clear(), ends.clear();
         double shift = total.shift;
         for (int64_t node : open) {
             const double classes = static_cast<double>(node_start(s.vocab, level, node + 1) - node_start(s.vocab, level, node));
-            const Logits z = logits_of(s, first + node * s.at.fields, classes, q);
+            const Logits z = of(first + node * s.at.fields, classes, q);
             logits.push_back(z);
             const double below = z.mean - z.low;
             shift = std::max(shift, below > 0 ? z.mean + z.least / below : z.mean);
@@ -118,41 +134,54 @@ struct Search {
         count += static_cast<int64_t>(open.size());
     }
 
-    void close(const Ends& e) { total.lower += e.lower, total.gap += std::max(e.upper - e.lower, 0.0); }
+    void close(size_t i) {
+        total.lower += ends[i].lower;
+        total.gap += std::max(ends[i].upper - ends[i].lower, 0.0);
+    }
 
-    // Closes nodes whose gaps are small, and opens the others; true once all that are left are small together.
+    // Closes nodes whose gaps are at most their share of the room, and opens the others; true once all of them have room together.
     bool narrow(int level) {
         double lower = total.lower, gap = 0;
         for (const Ends& e : ends) lower += e.lower, gap += e.upper - e.lower;
-        const double room = spread * lower - total.gap;
+        const double room = spread * lower - total.gap, most = total.gap + (level == s.levels ? room : room / 2);
         const bool done = gap <= room;
-        const double share = room / (2 * static_cast<double>(open.size()));
-        next.clear();
-        for (size_t i = 0; i < open.size(); ++i) {
-            if (done || ends[i].upper - ends[i].lower <= share) {
-                close(ends[i]);
-            } else if (level < s.levels) {
-                next.push_back(2 * open[i]), next.push_back(2 * open[i] + 1);
-            } else {
-                score_leaf(s, open[i], q, &scored);  // a search ends here, or is given up
-            }
+        std::vector<int64_t>& left = next;  // places in `open`, then nodes
+        left.clear();
+        for (size_t i = 0; i < open.size(); ++i) done ? close(i) : left.push_back(static_cast<int64_t>(i));
+        for (int turn = 0; turn < kTurns && !left.empty(); ++turn) {
+            const double share = (most - total.gap) / static_cast<double>(left.size());
+            left.erase(std::remove_if(left.begin(), left.end(), [&](int64_t i) {
+                const bool closes = ends[i].upper - ends[i].lower <= share;
+                if (closes) close(i);
+                return closes;
+            }), left.end());
         }
-        open.swap(next);
-        if (level == s.levels) bytes += static_cast<double>(scored.size()) * static_cast<double>(s.dim + 1) * 4;
+        descend(level);
         return done;
+    }
+
+    // Opens the nodes at the places that are left.
+    void descend(int level) {
+        std::vector<int64_t> nodes;
+        for (int64_t i : next) {
+            if (level == s.levels) score_leaf(s, open[i], q, &scored);
+            else nodes.push_back(2 * open[i]), nodes.push_back(2 * open[i] + 1);
+        }
+        open.swap(nodes);
+        if (level == s.levels) bytes += static_cast<double>(scored.size()) * static_cast<double>(s.dim + 1) * 4;
     }
 
     void add_scored() {
         if (scored.empty()) return;
         total.raise(*std::max_element(scored.begin(), scored.end()));
-        for (double z : scored) total.lower += std::exp(z - total.shift);
+        total.lower += kernels.sum_exps(scored.data(), static_cast<int64_t>(scored.size()), total.shift);
         count += static_cast<int64_t>(scored.size());
     }
 };
 
 }  // namespace
 
-bool sum_nodes(const NodeSums& s, const double* hidden, const SumsQuestion& question, Answer* answer) {
+bool sum_nodes(const NodeSums& s, const Kernels& kernels, const double* hidden, const SumsQuestion& question, Answer* answer) {
     Query q;
     q.hidden = hidden, q.scale = question.scale;
     double size = 12 * s.widest[s.dim];
@@ -164,7 +193,7 @@ bool sum_nodes(const NodeSums& s, const double* hidden, const SumsQuestion& ques
     q.off = question.scale * size * static_cast<double>(8 * s.dim + 256) * 0x1p-53;
     const double eps = kRoom * (std::min(question.eps, kMostEps) - q.off - question.fixed);
     if (!(eps > 0)) return false;
-    Search search{s, q, std::expm1(2 * eps), {}, {0}, {}, {}, {}, {}};
+    Search search(s, kernels, q, std::expm1(2 * eps));
     bool given_up = false;
     for (int level = 0; level <= s.levels && !search.open.empty() && !given_up; ++level) {
         search.bound(level);

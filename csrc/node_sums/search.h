@@ -26,7 +26,7 @@ struct NodeSums {
     int levels = 0;                       // below the root
     NodeLayout at;
     std::shared_ptr<const double> nodes;  // [2^(levels + 1) - 1][fields], level after level
-    std::vector<float> rows;              // [vocab][dim + 1]: rows and bias in the order of the leaves
+    std::vector<float> rows;              // of each leaf [dim + 1][its classes]: rows and biases, column after column
     std::vector<double> widest;           // [dim + 1]: no entry is larger
     double most = 0;                      // bytes beyond which a search is given up
     mutable Trial trial;
@@ -38,6 +38,6 @@ struct SumsQuestion {
 };
 
 // A normaliser within eps, proved; false: it was given up, and the answer has what that took.
-bool sum_nodes(const NodeSums& s, const double* hidden, const SumsQuestion& question, Answer* answer);
+bool sum_nodes(const NodeSums& s, const Kernels& kernels, const double* hidden, const SumsQuestion& question, Answer* answer);
 
 }  // namespace headlong

@@ -4,9 +4,10 @@
 
     lower = sum of n E exp(t)        upper = sum of n E exp(T)        over the nodes that are open, of one level
 
-    A node whose upper - lower is at most its share of the room, which is (e^(2 eps) - 1) lower less the gaps of all that were
-    closed, halved and divided among the nodes that are open, is closed: it stays as it is. Others are opened: their halves are
-    bounded, or the classes of a leaf are scored. Once all that are open have room together, they are closed, too.
+    The room is (e^(2 eps) - 1) lower less the gaps, upper - lower, of all nodes that were closed. Half of it (all of it among
+    leaves) is divided among the nodes that are open. Those whose gaps are at most their share are closed: they stay as they
+    are, and what they leave is divided among the others, three times. Others are opened: their halves are bounded, or the
+    classes of a leaf are scored. Once all that are open have room together, they are closed, too.
     lse = log lower + half, half = log(upper / lower) / 2: within half of the truth
 """
 
@@ -31,6 +32,8 @@ Answer = tuple[NDArray[Any], ...]
 
 ROOM, MOST_EPS = 0.98, 8.0
 """Of eps: roundings of the sums have the rest. A larger eps asks for no less."""
+TURNS = 3
+"""In which room is divided among the nodes that are left."""
 LOST = 2.0**-39
 """Of a variance, times the root of how many classes it is of: see ``previews/sums/tree.py``."""
 
@@ -104,8 +107,13 @@ class NodeSearch:
             read, count = read + self.node_bytes * len(open_), count + len(open_)
             room = room_of * (total.lower + float(lower.sum())) - total.gap
             done = bool(gap.sum() <= room)
-            closed = done | (gap <= room / (2 * len(open_)))
+            closed = np.full(len(open_), done)
             total.close(lower[closed], gap[closed])
+            most = total.gap + (room if level == self.levels else room / 2)
+            for _ in range(TURNS):
+                small = ~closed & (gap <= (most - total.gap) / max(1, int((~closed).sum())))
+                total.close(lower[small], gap[small])
+                closed |= small
             open_ = open_[~closed]
             if level < self.levels:
                 open_ = np.stack([2 * open_, 2 * open_ + 1], axis=1).ravel()
@@ -159,7 +167,7 @@ def two_values(mean: Doubles, end: Doubles, variance: Doubles) -> Doubles:
     square = (end - mean) ** 2
     other = np.exp(mean - variance / (end - mean))
     found = (variance * np.exp(end) + square * other) / (variance + square)
-    return np.where(variance + square > 0, found, np.exp(end))
+    return np.where((variance + square > 0) & np.isfinite(np.exp(end)), found, np.exp(end))
 
 
 class Total:
