@@ -1,7 +1,7 @@
 """Kernel density beside scikit-learn's tree: a million points in 16 dimensions, narrow to wide bandwidths, one run.
 
     python benchmarks/density.py OUT.json [BANDWIDTH ...]       rows of other bandwidths stay in the file
-    python benchmarks/density.py OUT.json few                   the same in two and three dimensions
+    python benchmarks/density.py OUT.json few [DIM ...]         the same in two and three dimensions, or in some of them
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def compared(bandwidths: tuple[float, ...], dim: int = DIM) -> list[dict[str, An
         volume = math.log(COUNT) + dim / 2 * math.log(2 * math.pi * h * h)
         exact = peak + np.log(np.exp(power - peak[:, None]).sum(axis=1)) - volume
         layer = Layer.gaussian_kernel(points, h)
-        rows += [ours(name, layer, h, queries, exact) for name in ("full", "cascade")]
+        rows += [ours(name, layer, h, queries, exact) for name in ("full", "cascade", "auto")]
         rows.append(ours("cascade, calibrated", layer, h, queries, exact, calibration=others))
         for (leaf, (tree, built)), breadth in itertools.product(trees.items(), (True, False)):
             # what sklearn.neighbors.KernelDensity(rtol=..., breadth_first=...) asks of its tree
@@ -105,13 +105,15 @@ def compared(bandwidths: tuple[float, ...], dim: int = DIM) -> list[dict[str, An
 
 
 def main(out: Path, *asked: str) -> None:
-    if asked == ("few",):
-        rows = [row for dim in FEW for row in compared(NARROW, dim)]
+    known = json.loads(out.read_text(encoding="utf-8"))["rows"] if asked and out.exists() else []
+    if asked[:1] == ("few",):
+        dims = tuple(map(int, asked[1:])) or FEW
+        rows = [row for row in known if row["dim"] not in dims]
+        rows += [row for dim in dims for row in compared(NARROW, dim)]
     else:
         widths = tuple(map(float, asked))
-        known = json.loads(out.read_text(encoding="utf-8"))["rows"] if asked and out.exists() else []
         rows = [row for row in known if row["bandwidth"] not in widths] + compared(widths or BANDWIDTHS)
-        rows.sort(key=lambda row: float(row["bandwidth"]))
+    rows.sort(key=lambda row: (row["dim"], row["bandwidth"]))
     facts = {"points": COUNT, "eps": EPS, "delta": DELTA}
     lines = ",\n".join(json.dumps(one) for one in rows)
     text = f'{{"facts": {json.dumps(facts)},\n"environment": {json.dumps(environment(THREADS))},\n"rows": [\n{lines}\n]}}\n'
