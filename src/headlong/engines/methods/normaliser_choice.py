@@ -27,6 +27,8 @@ from headlong.promise import Promise
 
 JUDGES = 8
 """Vectors that are asked for; each may take a look and a pass."""
+BET = 0.5
+"""Of :attr:`Costs.narrowed`, for every class: what a bet adds to a look that it follows (``results/kernel-density.json``)."""
 HALF = 0.5
 """Of a pass: what a look takes at least, where it is worth asking."""
 
@@ -55,5 +57,6 @@ def _densely_where_in_vain(layer: Layer, plan: Plan, promise: Promise, vectors: 
     norms, link = native.row_norms(layer.weight, threads), layer.link.lowered()
     reader = native.executor(layer.weight, layer.bias, norms, link, plan._replace(blocks=None), native.isa())
     found = [reader.lse(query[None], promise.eps, None, False, threads, sure(promise).delta, 0) for query in queries]
-    taken = [looking + (passing if one[4][0] else costs.row * int(one[2][0])) for one in found]
+    bet = BET * costs.narrowed * layer.vocab
+    taken = [looking + (passing if dense[0] else bet * (rows[0] > 0) + costs.row * rows[0]) for *_, rows, _, dense in found]
     return plan._replace(dense=plan.dense._replace(normalised=0.0)) if float(np.mean(taken)) > passing else plan
