@@ -11,6 +11,7 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.engines.method_choice import FEW_TO_BET
+from headlong.previews.sums.stand_ins import kernel_points, likely_queries
 
 compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="what is read is chosen for native code")
 
@@ -41,8 +42,19 @@ def test_narrow_kernels_are_read_densely(calibrated: bool, tmp_path: Path) -> No
         assert not one.topk(hidden[:1], 3, eps=math.inf).cost.dense.any()
 
 
-def test_wide_kernels_are_looked_at() -> None:
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_wide_kernels_are_looked_at(calibrated: bool) -> None:
     layer, hidden = kernels(4.0)
-    engine = hl.compile(layer, eps=0.05, delta=0.01, calibration=hidden)
+    engine = hl.compile(layer, eps=0.05, delta=0.01, calibration=hidden if calibrated else None)
     assert engine.plan.dense.normalised == math.inf
     assert not engine.lse(hidden[:1]).cost.dense.any()
+
+
+def test_queries_of_a_kernel_are_between_its_points(rng: np.random.Generator) -> None:
+    points = 5 + rng.standard_normal((3000, 3))
+    found = likely_queries(hl.Layer.gaussian_kernel(points, 0.3))
+    nearest = ((found[:, None] - points) ** 2).sum(axis=2).min(axis=1)
+    assert found.shape == (32, 3) and (nearest < 0.5).all() and (nearest > 1e-9).all()
+    weight, bias = rng.standard_normal((3000, 3)).astype(np.float32), rng.standard_normal(3000).astype(np.float32)
+    for other in (hl.Layer(weight), hl.Layer(weight, bias), hl.Layer(weight * 0, bias), hl.Layer(weight, bias * 0)):
+        assert kernel_points(other) is None and np.isfinite(likely_queries(other)).all()

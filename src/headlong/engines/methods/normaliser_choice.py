@@ -20,9 +20,10 @@ from headlong.engines.method_choice import FEW_TO_BET, bets
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
-from headlong.previews.blocks.choice import look_bytes, stand_ins
+from headlong.previews.blocks.choice import look_bytes
 from headlong.previews.look_costs import look_ns, pass_ns
 from headlong.previews.sums.choice import may_sum, with_sums
+from headlong.previews.sums.stand_ins import likely_queries
 from headlong.promise import Promise
 
 JUDGES = 8
@@ -52,7 +53,7 @@ def _densely_where_in_vain(layer: Layer, plan: Plan, promise: Promise, vectors: 
     looking, passing = look_ns(layer, look_bytes(plan), costs), pass_ns(layer, costs)
     if native.isa() == native.REFERENCE or looking < HALF * passing:
         return plan
-    queries = stand_ins(layer) if vectors is None else vectors
+    queries = likely_queries(layer) if vectors is None else vectors
     queries = np.ascontiguousarray(queries[:: -(-len(queries) // JUDGES)], np.float64)
     norms, link = native.row_norms(layer.weight, threads), layer.link.lowered()
     reader = native.executor(layer.weight, layer.bias, norms, link, plan._replace(blocks=None), native.isa())

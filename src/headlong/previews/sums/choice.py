@@ -5,9 +5,8 @@
     ns of a search  =  threads * ((row + gathered * bytes of a node + 4 narrowed) * nodes + narrowed * classes)    one thread's
     ns of a pass    =  level + bytes of every class + narrowed * classes
 
-Without calibration vectors the levels of leaves stand in for them: queries for which near classes are tied, as the points of a
-Gaussian kernel are at their centre. Where there are no biases these are zeros, and rows of the layer stand in. Either way what
-they recommend is on trial: a search that takes half of a pass is given up, and where most were, none is made.
+Without calibration vectors queries that the layer makes likely stand in for them. Either way what they recommend is on trial: a
+search that takes half of a pass is given up, and where most were, none is made.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from headlong import native
 from headlong.costs import here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.node_sums import MOST_DIM, NodeSums, fields_of, widths_of
+from headlong.node_sums import MOST_DIM, NodeSums, widths_of
 from headlong.plan import Plan
-from headlong.previews.blocks.choice import stand_ins
 from headlong.previews.look_costs import pass_ns
+from headlong.previews.sums.stand_ins import likely_queries
 from headlong.previews.sums.tree import node_sums
 
 CLASSES = 16_384
@@ -47,7 +46,7 @@ def with_sums(layer: Layer, plan: Plan, eps: float, vectors: Doubles | None, thr
     sums = node_sums(layer, threads, LESS * pass_ns(layer, here()) / node_ns(layer) * node_bytes(layer))
     if native.isa() == native.REFERENCE:  # it is asked for to be read, not to be fast
         return plan._replace(sums=sums)
-    queries = _stand_ins(layer, sums) if vectors is None else vectors
+    queries = likely_queries(layer) if vectors is None else vectors
     queries = np.ascontiguousarray(queries[:: -(-len(queries) // JUDGES)], np.float64)
     worth = search_ns(layer, sums, queries, eps) <= LESS * pass_ns(layer, here())
     return plan._replace(sums=sums) if worth else plan
@@ -76,10 +75,3 @@ def node_ns(layer: Layer) -> float:
     """Nanoseconds of a node, of one thread."""
     costs = here()
     return costs.threads * (costs.row + costs.gathered * node_bytes(layer) + EXPONENTIALS * costs.narrowed)
-
-
-def _stand_ins(layer: Layer, sums: NodeSums) -> Doubles:
-    """Queries ``[n, dim]``."""
-    leaves = fields_of(sums.nodes, layer.dim).level[len(sums.nodes) // 2 :]
-    tied = leaves[np.any(leaves != 0, axis=1)]
-    return tied if len(tied) else stand_ins(layer)
