@@ -85,10 +85,7 @@ def executor(
         [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level, plan.draws,
     )  # fmt: skip
     if plan.sums is not None:
-        rows = np.zeros((len(weight), weight.shape[1] + 1), np.float32)
-        rows[:, :-1], rows[:, -1] = weight[plan.sums.order], 0.0 if bias is None else bias[plan.sums.order]
-        widest = np.abs(rows).max(axis=0).astype(np.float64)
-        loaded().seek_sums(native.capsule, plan.sums.nodes, rows, widest, plan.sums.most)  # type: ignore[attr-defined]
+        loaded().seek_sums(native.capsule, *plan.sums)  # type: ignore[attr-defined]
     return native
 
 
