@@ -52,8 +52,9 @@ Logits logits_of(const double* node, double count, const Query& q) {
     }
     Logits z;
     z.mean = mean;
+    // Moved by as much as their mean is rounded, logits have this mean, and are within these ends and what these are rounded.
     z.low = std::min(low * q.scale, mean) - 2 * q.off;
-    z.high = std::max(high * q.scale, mean);
+    z.high = std::max(high * q.scale, mean) + 2 * q.off;
     const double lost = kLost * std::sqrt(count) * (kDim + 1) * squares, widest = (z.high - mean) * (mean - z.low);
     z.least = std::min(std::max(spread - lost, 0.0), widest);
     z.most = std::min(std::max(spread + lost, 0.0), widest);
@@ -198,7 +199,7 @@ bool sum_nodes(const NodeSums& s, const Kernels& kernels, const double* hidden, 
     for (int level = 0; level <= s.levels && !search.open.empty() && !given_up; ++level) {
         search.bound(level);
         if (search.narrow(level)) break;
-        given_up = search.bytes > s.most;
+        given_up = !search.open.empty() && search.bytes > s.most;
     }
     if (!given_up) search.add_scored();
     answer->rows = static_cast<int64_t>(search.scored.size());

@@ -123,7 +123,7 @@ class NodeSearch:
                 read += self.row_bytes * len(scored)
             if done or not len(open_):
                 break
-            if read > self.most:
+            if level < self.levels and read > self.most:
                 return Found(-math.inf, math.inf, len(scored), read, False)
         total.add(scored)
         if not total.lower > 0:
@@ -145,7 +145,7 @@ class NodeSearch:
         apart = hidden - known.level
         one, two = known.low * apart, known.high * apart
         low = np.minimum(scale * (known.rest[:, 0] + np.minimum(one, two).sum(axis=1)), mean) - 2 * off
-        high = np.maximum(scale * (known.rest[:, 1] + np.maximum(one, two).sum(axis=1)), mean)
+        high = np.maximum(scale * (known.rest[:, 1] + np.maximum(one, two).sum(axis=1)), mean) + 2 * off
         lost, most = LOST * np.sqrt(count) * len(y) * squares, (high - mean) * (mean - low)
         least, most = (np.minimum(np.maximum(end, 0.0), most) for end in (spread - lost, spread + lost))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
