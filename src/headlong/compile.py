@@ -176,7 +176,7 @@ def _read(
         reader = reader.placed()
     engine = reading(layer, reader, wanted, vectors, reason=reason, **how)
     if method == "auto" and name == "full" and place is None and may_sum(layer, wanted.eps):
-        other = reading(layer, cascade.Cascade(), wanted, vectors, reason=reason, **how)
+        other = reading(layer, cascade.Cascade(), wanted, vectors, reason="few coordinates", **how)
         if other.plan.sums is not None:
             name, engine = other.name, other
     if vectors is not None and name == "full":
