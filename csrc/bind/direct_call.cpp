@@ -118,6 +118,7 @@ class DirectCall {
             reader_.searches.push_back({most, found});
         }
         set(numbers, "dense", reader_.dense);
+        set(numbers, "normalised", reader_.normalised);
         set(numbers, "seen", reader_.seen);
         set(numbers, "affine", reader_.affine);
         set(numbers, "batch", reader_.blocks_batch);

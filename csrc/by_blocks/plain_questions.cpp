@@ -7,6 +7,7 @@
 #include "by_blocks/normaliser.h"
 #include "by_blocks/samples.h"
 #include "executor/verbs.h"
+#include "node_sums/answers.h"
 #include "runtime/scratch.h"
 
 namespace headlong {
@@ -68,8 +69,8 @@ bool Reader::unlike(const double* rows, int64_t count) const {
 }
 
 // Those, and large batches: they share a dense pass, but no look at all classes. Ids that blocks find are no such look.
-bool Reader::densely(const double* rows, int64_t count) const {
-    return static_cast<double>(count) > dense || unlike(rows, count);
+bool Reader::densely(const double* rows, int64_t count, double eps) const {
+    return static_cast<double>(count) > (std::isinf(eps) ? dense : std::min(dense, normalised)) || unlike(rows, count);
 }
 
 // Null where blocks are not worth their while, or were learned for fewer than k.
@@ -85,7 +86,9 @@ bool Reader::by_draws(int64_t count, const Question& question) const {
 }
 
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
-    const bool dense_only = densely(rows, count);
+    const bool dense_only = densely(rows, count, question.eps);
+    if (every && sums_are_sought(*executor, question, dense_only))
+        return ask_nodes(*executor, rows, count, question, [&](const double* some, int64_t n, const Question& asked) { return topk(some, n, asked); });
     if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
     const bool ids_alone = std::isinf(question.eps), searched = ids_alone ? !unlike(rows, count) : !dense_only && question.eps >= least;
     const Choice* here = searched ? search_for(count, question.k) : nullptr;
@@ -112,7 +115,8 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
 
 // A search that reaches far enough finds the normaliser with the best class.
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question question) const {
-    const bool dense_only = densely(rows, count);
+    const bool dense_only = densely(rows, count, question.eps);
+    if (every && sums_are_sought(*executor, question, dense_only)) return ask(*executor, rows, count, question, dense_only);
     if (least <= question.eps && !std::isinf(question.eps) && !dense_only && search_for(count, 1) != nullptr) {
         question.k = 1;
         return topk(rows, count, question);

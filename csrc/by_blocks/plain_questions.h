@@ -16,7 +16,8 @@ struct Reader {
     // (k, search): the k best are what it is asked for by whoever wants no more of them (0: as many as are wanted).
     std::vector<std::pair<int64_t, const Blocks*>> searches;
     std::pair<double, double> affine{1, 0};     // the link of a layer with blocks
-    double dense = kInf;                        // batches beyond it are read densely
+    double dense = kInf;                        // batches beyond it are read densely,
+    double normalised = kInf;                   // and smaller ones beyond it where they need a normaliser
     int64_t blocks_batch = 0, blocks_most = 0;  // the batches and k that blocks take,
     int64_t blocks_together = 0;                // and k of larger batches
     bool sure = true;                           // whether the blocks' bounds hold for every query
@@ -40,7 +41,7 @@ struct Reader {
 
     bool by_draws(int64_t count, const Question& question) const;
     bool unlike(const double* rows, int64_t count) const;
-    bool densely(const double* rows, int64_t count) const;
+    bool densely(const double* rows, int64_t count, double eps = kInf) const;
     const Choice* search_for(int64_t count, int64_t k) const;
     bool draws_plainly(int64_t count, const SampleRule& rule) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -90,6 +91,8 @@ struct Rotation {
     void assign(const void* matrix, Kind stored, int64_t rows, int64_t columns);
 };
 
+struct NodeSums;  // node_sums/search.h
+
 struct Plan {
     const double* mean = nullptr;  // x = (hidden - mean) @ rotation
     Rotation rotation;
@@ -102,6 +105,7 @@ struct Plan {
     std::vector<Deeper> deeper;      // the others
     bool has_preview = false;
     Draws draws;
+    std::shared_ptr<const NodeSums> sums;  // null: normalisers are not sought among nodes
 };
 
 }  // namespace headlong

@@ -5,8 +5,7 @@ For a query ``x = (hidden - mean) @ rotation`` and a class ``i``::
     estimate[i] = base[i] + <centre, hidden> + sum_s scale[s, i] * sum_{j in segment s} code[i, j] * x^[j]
     radius[i]   = sum_r slack[r, i] * sum_{t on row r} factor_t * term_t(x)      |z[i] - estimate[i]| <= radius[i]
 
-A plan is arrays and numbers only: it is saved as it is, and every executor (NumPy, native, GPU) runs the same one.
-Building plans is the business of ``previews/``; running them that of ``engines/``.
+A plan is arrays and numbers only, saved as it is. ``previews/`` builds plans; every executor (NumPy, native, GPU) runs them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headlong.node_sums import NodeSums
 
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
@@ -85,8 +86,7 @@ class Level(NamedTuple):
     ``slack``   ``[rows, padded]`` float32, rounded up; None where no radius is known
     ``terms``   the query halves, one or more for each row of ``slack``
     ``adds``    True: adds to the estimate of the level before; False: replaces it
-    ``planes``  int8 planes of x that codes of fewer than 8 bits are multiplied with, at level 0: 1 or 2. Beside what such codes
-                lose themselves, what the second plane adds is little; terms ``quantised`` count what is lost without it
+    ``planes``  int8 planes of x that codes of fewer than 8 bits are multiplied with, at level 0: 1 or 2 (``quantised``)
     """
 
     codes: Array
@@ -101,13 +101,14 @@ class Level(NamedTuple):
 class Dense(NamedTuple):
     """Beyond ``batch`` queries, or once more than ``share`` of the classes are candidates, read all rows densely.
 
-    ``code_product``  what an 8-bit code's product with both planes of a query costs beside one of a row, where the engine was
-                      compiled: queries of a batch are looked at or read densely by it, and so on every other machine alike
+    ``code_product``  an 8-bit code's product with a query beside one of a row, as compiled: batches are read by it everywhere
+    ``normalised``    queries beyond which calls that need a normaliser read all rows; 0: looks are mostly in vain
     """
 
     batch: float = math.inf
     share: float = DENSE_SHARE
     code_product: float = 0.5
+    normalised: float = math.inf
 
 
 class BoxLevel(NamedTuple):
@@ -145,10 +146,8 @@ class Draws(NamedTuple):
     """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/learned_draw_counts.py``.
 
     ``eps``     the promise that they were taught for: calls that ask for another one do without
-    ``spend``   ``spend * (r^2 + r)`` rows are drawn, ``r`` being the sum of the gaps over ``eps`` times that of the terms, for
-                the normaliser alone
-    ``narrow``  what is typical of each level's radius, as a share of it; of blocks: of an open block's classes, and of closer
-                looks
+    ``spend``   ``spend * (r^2 + r)`` rows are drawn for it alone, ``r`` being the sum of gaps over ``eps`` times that of terms
+    ``narrow``  what is typical of each level's radius, as a share of it; of blocks: of open blocks' classes, and closer looks
     ``beside``  in place of ``spend`` where the best ids are wanted, too, which are scored first; None: as many
     """
 
@@ -229,6 +228,7 @@ class Plan(NamedTuple):
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
     ``draws``     what queries taught about the normaliser's sample; None: it is bet on
+    ``sums``      a tree in which normalisers are sought first: :mod:`headlong.node_sums`; None: they are not
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
     ``seen``      the lengths of hidden vectors that learned radii are for: a call with others is read densely; None: all
     """
@@ -244,6 +244,7 @@ class Plan(NamedTuple):
     blocks: Blocks | None = None
     draws: Draws | None = None
     seen: tuple[float, float] | None = None
+    sums: NodeSums | None = None
 
 
 def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:
@@ -290,8 +291,7 @@ def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     vocab, width = rows.shape
     wide = np.full((padded(vocab), -(-width // 4) * 4), 128, np.uint8)
     wide[:vocab, :width] = rows
-    blocks = wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
+    return np.ascontiguousarray(wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4).transpose(0, 2, 1, 3))
 
 
 def deinterleave(codes: NDArray[np.uint8], vocab: int) -> NDArray[np.uint8]:

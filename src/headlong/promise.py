@@ -38,6 +38,13 @@ class Promise(NamedTuple):
         return self.ids_rate if self.delta_ids > 0 else self.delta / 2
 
     @property
+    def radii(self) -> str:
+        """Which radii keep it: "sure", "likely", "calibrated" or "rotation"."""
+        if self.delta_ids > 0:
+            return "rotation" if "rotation" in self.over else "calibrated"
+        return "likely" if "calibration" in self.over else "sure"
+
+    @property
     def sample_rate(self) -> float:
         """How often a sampled normaliser may be off: radii that may fail take their half of ``delta``."""
         return self.delta / 2 if self.over & {"calibration", "rotation"} else self.delta

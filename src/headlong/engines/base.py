@@ -126,8 +126,9 @@ class Engine(Changeable, Common):
             proved = np.ones(len(lse), bool)
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_listed(answer))
             return answer_as(found, asked.kind)
+        aim = self._eps(eps)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
-            asked.hidden, k, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
+            asked.hidden, k, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
         )
         found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
         return answer_as(found, asked.kind)
@@ -142,8 +143,9 @@ class Engine(Changeable, Common):
         chosen = ids64(ids, len(asked.hidden), self.layer.vocab)
         threads = native.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
+        aim = self._eps(eps)
         lse, error, rows, read, dense = self._executor.lse(
-            asked.hidden, self._eps(eps), None, self._dense(asked), threads, *self._chance
+            asked.hidden, aim, None, self._dense(asked, aim), threads, *self._chance
         )
         log_probs = self.layer.link(logits) - lse[:, None]
         count = chosen.shape[1]
@@ -161,8 +163,9 @@ class Engine(Changeable, Common):
             answer = self._listed(asked)
             value = lse_of(answer.exponents)
             return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.kind)
+        aim = self._eps(eps)
         lse, error, *cost = self._executor.lse(
-            asked.hidden, self._eps(eps), asked.mask, self._dense(asked), native.threads(self._threads), *self._chance
+            asked.hidden, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
         )
         return answer_as(Lse(lse, error, self._cost(*cost)), asked.kind)
 
@@ -224,7 +227,7 @@ class Engine(Changeable, Common):
 
     def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
         """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
-        plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond))
+        plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond), sums=self.plan.sums if beyond else None)
         if plan.blocks is not None and math.isfinite(beyond):  # all rows, not those that blocks leave
             few = int(min(beyond, plan.blocks.batch))
             plan = plan._replace(blocks=plan.blocks._replace(batch=few, together=0))
@@ -240,11 +243,12 @@ class Engine(Changeable, Common):
 
     def __repr__(self) -> str:
         layer, dense = self.layer, self.plan.dense
-        looks = sum(level.codes.nbytes for level in self.plan.levels)
+        looks = sum(level.codes.nbytes for level in self.plan.levels) + (self.plan.sums.nbytes if self.plan.sums else 0)
         storage = f"{looks / 2**20:.1f} MiB of previews, " if looks else ""
         crossover = "" if not looks or self.plan.budget else f"dense from {dense.share:.0%} candidates, "
         if looks and math.isfinite(dense.batch):
             crossover += f"dense beyond batch {dense.batch:g}, "
+        crossover += "dense for normalisers, " if dense.normalised == 0 else ""
         return (
             f"Engine({self.method.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {storage}"
             f"{self.promise}, {crossover}kernel {self._executor.isa})"
@@ -260,8 +264,10 @@ class Engine(Changeable, Common):
         """Radii that hold with a probability prove nothing; a dense pass does."""
         return proved if self.promise.delta_ids == 0 else np.asarray(proved & dense)
 
-    def _dense(self, asked: Asked) -> bool:
-        return len(asked.hidden) > self.plan.dense.batch or unlike(asked.hidden, self.plan.seen)
+    def _dense(self, asked: Asked, eps: float = math.inf) -> bool:
+        dense = self.plan.dense
+        most = dense.batch if math.isinf(eps) else min(dense.batch, dense.normalised)
+        return len(asked.hidden) > most or unlike(asked.hidden, self.plan.seen)
 
     def _listed(self, asked: Asked) -> ListedClasses:
         assert asked.mask is not None

@@ -51,7 +51,9 @@ def direct(
     beneath: Any = executor if blocks is None else blocks.beneath
     if not native.is_native(beneath) or (blocks is not None and not blocks.native):
         return None
-    numbers = {"dense": plan.dense.batch, **({} if plan.seen is None else {"seen": plan.seen})}
+    numbers: dict[str, Any] = {"dense": plan.dense.batch, "normalised": plan.dense.normalised}
+    if plan.seen is not None:
+        numbers["seen"] = plan.seen
     searches: tuple[Any, ...] = ()
     if blocks is not None:
         searches = tuple((k, search.capsule) for k, search in blocks.searches)

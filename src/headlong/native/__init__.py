@@ -30,7 +30,17 @@ from headlong.native.executors import (
 from headlong.native.instruction_level import REFERENCE, isa, levels
 from headlong.native.load_module import loaded, module
 from headlong.native.losses import link_gradients, link_losses
-from headlong.native.rows import Codes, encode_int8, encode_into, encode_rows, gumbels, products, round_up, row_norms
+from headlong.native.rows import (
+    Codes,
+    encode_int8,
+    encode_into,
+    encode_rows,
+    gumbels,
+    median_order,
+    products,
+    round_up,
+    row_norms,
+)
 from headlong.native.speeds import bandwidth, code_product
 from headlong.native.thread_count import threads
 from headlong.native.types import Doubles, Floats, Halves, Mask
@@ -63,6 +73,7 @@ __all__ = [
     "link_losses",
     "loaded",
     "mark",
+    "median_order",
     "module",
     "neighbours",
     "products",

@@ -108,6 +108,16 @@ def scanned(count: float, costs: Costs) -> float:
     return count * costs.memory - min(count, IN_CACHE) * max(0.0, costs.memory - costs.cache) / 2
 
 
+def pass_ns(layer: Layer, costs: Costs) -> float:
+    """Nanoseconds of one query's pass over all rows, normaliser and all."""
+    return costs.level + scanned(layer.vocab * (layer.dim * layer.weight.itemsize + 4), costs) + costs.narrowed * layer.vocab
+
+
+def look_ns(layer: Layer, bytes_: float, costs: Costs) -> float:
+    """The same of a look of so many bytes, which settles the normaliser without exact rows."""
+    return costs.level + scanned(bytes_, costs) + costs.narrowed * layer.vocab
+
+
 class Masses(NamedTuple):
     """The terms of a normaliser in groups of classes that weigh about the same, the k best left out: they are scored anyway.
 

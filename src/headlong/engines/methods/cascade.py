@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -31,11 +32,12 @@ from headlong.engines.methods.learned_answers import ASKED
 from headlong.engines.methods.learned_block_bounds import guessed, learned_blocks
 from headlong.engines.methods.learned_block_draws import taught_by_blocks
 from headlong.engines.methods.learned_draws import taught
+from headlong.engines.methods.normaliser_choice import with_normalisers
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole
-from headlong.plan import DENSE_SHARE, Blocks, Dense, Plan
+from headlong.plan import DENSE_SHARE, Dense, Plan
 from headlong.previews.blocks.boxes import KEPT, blocks_of, shape_of
 from headlong.previews.blocks.choice import at_once, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.blocks.trial import CLASSES, on_trial
@@ -99,6 +101,11 @@ class Cascade(Method):
         return PlacedCascade(**vars(self))
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        plan, free = self._looks(layer, calibration, threads, promise), self.width is None and self.bits is None
+        return with_normalisers(layer, plan, promise, calibration, threads) if free else plan
+
+    def _looks(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        """What ids are found by, and normalisers where no tree finds them."""
         stood_in = calibration is None and self._stood_in(layer, promise)
         chosen_by = stand_ins(layer) if stood_in else calibration
         tried = self._tries_blocks(layer, calibration, promise)
@@ -116,9 +123,9 @@ class Cascade(Method):
         return self._with_blocks(layer, plan, basis, chosen_by, calibration, threads, promise, coded)
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        if calibration is not None or radii_of(promise) == "rotation":
+        if calibration is not None or promise.radii == "rotation":
             return self.plan(layer, calibration, threads, promise)
-        if radii_of(promise) in LEARNED:
+        if promise.radii in LEARNED:
             raise OptionError(
                 "this engine's radii were learned from calibration vectors, for the classes that were there; expected "
                 "compact(calibration=hidden)"
@@ -135,7 +142,7 @@ class Cascade(Method):
         if self.blocks is None and calibration is None:
             return self._free(promise) and layer.vocab >= CLASSES and layer.dim <= MOST_DIM
         tried = layer.vocab >= MANY if self.blocks is None else self.blocks
-        return tried and radii_of(promise) != "rotation"
+        return tried and promise.radii != "rotation"
 
     def _with_blocks(
         self, layer: Layer, plan: Plan, basis: Basis | None, vectors: Doubles, calibration: Doubles | None, threads: int,
@@ -143,14 +150,11 @@ class Cascade(Method):
     ) -> Plan:  # fmt: skip
         """The plan with blocks, where that was asked for or ``vectors`` show that they read less; ``coded`` in ``basis``."""
         queries = None
-        if calibration is not None and radii_of(promise) == "calibrated":
+        if calibration is not None and promise.radii == "calibrated":
             vectors, queries = split(calibration, promise.radii_rate)
         if basis is None:
             basis = whiten(layer.weight, vectors)
-
-        def narrowed(blocks: Blocks) -> Blocks:
-            return guessed(layer, blocks, DENSE_SHARE, vectors, promise.delta_ids, threads)
-
+        narrowed = partial(guessed, layer, share=DENSE_SHARE, vectors=vectors, delta=promise.delta_ids, threads=threads)
         boxes = blocks_of(layer, basis, threads, found=coded)
         blocks = tighter(layer, plan, boxes, basis, vectors, DENSE_SHARE, threads, narrowed if queries is not None else None)
         if calibration is not None and queries is not None:
@@ -175,7 +179,7 @@ class Cascade(Method):
         """The look at all classes, the whitened basis where there is one, and there what ``blocks`` are made of, where one pass
         over the rows is enough for both. ``stood_in``: rows are in place of the vectors."""
         dense = Dense(crossover(layer, promise.eps), DENSE_SHARE, native.code_product())
-        radii, basis = radii_of(promise), None
+        radii, basis = promise.radii, None
         if self.bits is not None or radii == "rotation":
             return self._planes(layer, calibration, dense, threads, promise), None, None
         if self._may_prefix(layer, calibration):
@@ -213,7 +217,7 @@ class Cascade(Method):
         del vectors
         if self.width is not None:
             return rotation, Choice(self.width), np.zeros(0)
-        few, rows = self.few_bits and self.deeper and radii_of(promise) == "sure", sampled(layer, rotation)
+        few, rows = self.few_bits and self.deeper and promise.radii == "sure", sampled(layer, rotation)
         return rotation, best_look(layer, rotation, rows, judges, promise, DENSE_SHARE, few, threads, stood_in), energy_of(rows)
 
     def _coded_for_both(
@@ -232,7 +236,7 @@ class Cascade(Method):
         deeper = (4 if bits in (3, 4) else 8) if self.deeper else 0
         if bits in WHOLE_BITS:
             basis = random_basis(layer.dim, mean_row(layer.weight), self.rotation)
-            rate = promise.radii_rate if radii_of(promise) == "rotation" else None
+            rate = promise.radii_rate if promise.radii == "rotation" else None
             planes = Planes(((0, layer.dim, planes_of(int(bits))),), deeper, rate)
         else:
             vectors = np.zeros((1, layer.dim)) if calibration is None else calibration
@@ -261,7 +265,7 @@ class Cascade(Method):
 
     def _free(self, promise: Promise) -> bool:
         """Whether rows of the layer may choose what is read: of nothing that was asked for, and for ids alone."""
-        return self.width is None and self.bits is None and math.isinf(promise.eps) and radii_of(promise) == "sure"
+        return self.width is None and self.bits is None and math.isinf(promise.eps) and promise.radii == "sure"
 
     def _may_prefix(self, layer: Layer, calibration: Doubles | None) -> bool:
         if self.width is None:
@@ -283,6 +287,9 @@ class PlacedCascade(Cascade):
         if self.blocks:
             raise OptionError("blocks is True; a device reads codes of every class: leave blocks out")
 
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        return self._looks(layer, calibration, threads, promise)
+
     def _taught(self, layer: Layer, plan: Plan, calibration: Doubles, threads: int, promise: Promise) -> Plan:
         return plan
 
@@ -291,10 +298,3 @@ class PlacedCascade(Cascade):
 
     def _tries_blocks(self, layer: Layer, calibration: Doubles | None, promise: Promise) -> bool:
         return False
-
-
-def radii_of(promise: Promise) -> str:
-    """Which radii keep ``promise``: "sure", "likely", "calibrated" or "rotation"."""
-    if promise.delta_ids > 0:
-        return "rotation" if "rotation" in promise.over else "calibrated"
-    return "likely" if "calibration" in promise.over else "sure"

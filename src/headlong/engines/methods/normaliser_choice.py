@@ -1,0 +1,63 @@
+"""How normalisers are found beside the looks of a plan: among the nodes of a tree, or by a pass over all rows at once.
+
+::
+
+    a look that settles it, or a look in vain and then the pass over all rows          against that pass alone
+
+Rows of few coordinates are nearly as short as their codes and radii, so that a look takes most of the time of a pass. Where
+logits are far apart, as those of narrow kernels are, radii are so wide that many looks settle nothing. So a few calls are made,
+and priced by what this machine costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headlong import native
+from headlong.costs import here
+from headlong.engines.method import sure
+from headlong.engines.method_choice import FEW_TO_BET, bets
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles
+from headlong.plan import Plan
+from headlong.previews.blocks.choice import look_bytes
+from headlong.previews.look_costs import look_ns, pass_ns
+from headlong.previews.sums.choice import may_sum, with_sums
+from headlong.previews.sums.stand_ins import likely_queries
+from headlong.promise import Promise
+
+JUDGES = 8
+"""Vectors that are asked for; each may take a look and a pass."""
+BET = 0.5
+"""Of :attr:`Costs.narrowed`, for every class: what a bet adds to a look that it follows (``results/kernel-density.json``)."""
+HALF = 0.5
+"""Of a pass: what a look takes at least, where it is worth asking."""
+
+
+def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Doubles | None, threads: int) -> Plan:
+    """``plan`` with a tree where that is faster, else without looks for normalisers where these are in vain. Without
+    ``vectors`` the layer says what queries may be like."""
+    if may_sum(layer, promise.eps):
+        plan = with_sums(layer, plan, promise.eps, vectors, threads)
+    return _densely_where_in_vain(layer, plan, promise, vectors, threads)
+
+
+def _densely_where_in_vain(layer: Layer, plan: Plan, promise: Promise, vectors: Doubles | None, threads: int) -> Plan:
+    """``plan``, by which calls for normalisers read all rows where looks first take longer."""
+    found_elsewhere = plan.sums is not None or plan.draws is not None
+    if plan.blocks is not None:
+        found_elsewhere |= plan.blocks.draws is not None or plan.blocks.least <= promise.eps
+    if found_elsewhere or not plan.levels or not bets(promise) or layer.weight.nbytes < FEW_TO_BET:
+        return plan
+    costs = here()
+    looking, passing = look_ns(layer, look_bytes(plan), costs), pass_ns(layer, costs)
+    if native.isa() == native.REFERENCE or looking < HALF * passing:
+        return plan
+    queries = likely_queries(layer) if vectors is None else vectors
+    queries = np.ascontiguousarray(queries[:: -(-len(queries) // JUDGES)], np.float64)
+    norms, link = native.row_norms(layer.weight, threads), layer.link.lowered()
+    reader = native.executor(layer.weight, layer.bias, norms, link, plan._replace(blocks=None), native.isa())
+    found = [reader.lse(query[None], promise.eps, None, False, threads, sure(promise).delta, 0) for query in queries]
+    bet = BET * costs.narrowed * layer.vocab
+    taken = [looking + (passing if dense[0] else bet * (rows[0] > 0) + costs.row * rows[0]) for *_, rows, _, dense in found]
+    return plan._replace(dense=plan.dense._replace(normalised=0.0)) if float(np.mean(taken)) > passing else plan

@@ -1,0 +1,52 @@
+"""What queries of a layer may be like, where nobody brought vectors: between points of a Gaussian kernel, if it is one.
+
+::
+
+    b_i = c + <s, w_i> - a |w_i|^2 / 2         but for little of their variance: logits are -|x - (a w_i - s)|^2 / 2a, but for
+                                              what is the same for all classes
+    x   = halfway from such a point to the nearest one of some others
+
+A point itself would be a class with all the mass. Between two of a few points, a query is about as far from the nearest of all
+as most are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles
+from headlong.previews.blocks.choice import stand_ins
+
+SAMPLE, QUERIES = 2048, 32
+"""Rows that speak for all, and queries."""
+UNEXPLAINED = 1e-3
+"""Of the variance of biases: what may be left by the squares of rows."""
+
+
+def likely_queries(layer: Layer) -> Doubles:
+    """``[n, dim]``, float64; directions of rows where the layer is no kernel."""
+    points = kernel_points(layer)
+    if points is None:
+        found = stand_ins(layer)
+        return np.ascontiguousarray(found[:: -(-len(found) // QUERIES)])
+    some = points[:: -(-len(points) // QUERIES)]
+    apart = ((some[:, None] - points) ** 2).sum(axis=2)
+    apart[apart == 0] = np.inf
+    return np.asarray((some + points[apart.argmin(axis=1)]) / 2)
+
+
+def kernel_points(layer: Layer) -> Doubles | None:
+    """The points ``a w_i - s`` of some rows; None where biases are not as those of a Gaussian kernel."""
+    if layer.bias is None:
+        return None
+    step = -(-layer.vocab // SAMPLE)
+    rows, bias = layer.weight[::step].astype(np.float64), layer.bias[::step].astype(np.float64)
+    square = (rows * rows).sum(axis=1)
+    columns = np.concatenate([np.ones((len(rows), 1)), rows, square[:, None]], axis=1)
+    scale = np.abs(columns).max(axis=0) + np.finfo(np.float64).tiny
+    fit = np.linalg.lstsq(columns / scale, bias, rcond=None)[0] / scale
+    left = bias - columns @ fit
+    if not (fit[-1] < 0 and left.var() <= UNEXPLAINED * bias.var()):
+        return None
+    return np.asarray(-2 * fit[-1] * rows - fit[1:-1])
