@@ -1,5 +1,6 @@
 // Whether a deeper level pays for the classes with the widest gaps, and the look at them where it does: what it costs and leaves is
-// weighed against scoring rows. Guessed from some classes of each chunk; what becomes of the gaps (normaliser/by_bet.cpp) is exact.
+// weighed against scoring rows. Guessed from some classes of each chunk, and from all whose gaps are so wide that one of them decides;
+// what becomes of the gaps (normaliser/by_bet.cpp) is exact.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,29 +15,53 @@
 namespace headlong {
 namespace {
 
-// Counts and sums of gaps by their sizes, of the first classes of each chunk: what guesses go by.
+constexpr double kHeavy = 4;  // of what may be off in all: a gap from there on is more than a few draws
+
+// The classes with gaps from `edge` on.
+std::vector<int32_t> classes_from(const Executor& e, const Weighed& w, float edge, int threads) {
+    const float none[kChunk] = {};
+    std::vector<std::vector<int32_t>> wide(threads);
+    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
+        float kept[kChunk], upper[kChunk];
+        int32_t ids[kChunk];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        const int64_t came = e.kernels->survivors(&w.gap[first], none, n, edge, static_cast<int32_t>(first), ids, kept, upper);
+        wide[t].insert(wide[t].end(), ids, ids + came);
+    });
+    return joined(wide);
+}
+
+// Counts and sums of gaps by their sizes, of the first classes of each chunk: what guesses go by. Where nothing was scored, the few that
+// have all the mass are among the others: those with heavy gaps are counted one by one.
 struct Outline {
     std::vector<double> count = std::vector<double>(kBins, 0.0), gaps = std::vector<double>(kBins, 0.0);
     int64_t first = kChunk;
     double scale = 1;
     float least;  // all less than that is in the lowest bin: together it is too little to matter, and it is most of the classes
+    float heavy = std::numeric_limits<float>::infinity();
 
-    Outline(const Executor& e, const Weighed& w, double open) : least(static_cast<float>(open / (64 * static_cast<double>(e.padded)))) {
+    Outline(const Executor& e, const Weighed& w, double open, bool scored, int threads)
+        : least(static_cast<float>(open / (64 * static_cast<double>(e.padded)))) {
         const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
-        if (chunks >= 32) first = kChunk / 16;
+        if (chunks >= 32) {
+            first = kChunk / 16;
+            if (!scored) heavy = static_cast<float>(std::min(kHeavy * open, 1e37));
+        }
         int64_t seen = 0;
         for (int64_t c = 0; c < chunks; ++c) {
             const int64_t stop = std::min(e.padded, c * kChunk + first);
             double small = 0, few = 0;
             for (int64_t i = c * kChunk; i < stop; ++i) {
                 if (w.gap[i] < least) small += w.gap[i], ++few;
-                else add(w.gap[i], 1);
+                else if (w.gap[i] < heavy) add(w.gap[i], 1);
             }
             count[0] += few;
             gaps[0] += small;
             seen += stop - c * kChunk;
         }
         scale = static_cast<double>(e.padded) / static_cast<double>(std::max<int64_t>(1, seen));
+        if (std::isfinite(heavy))
+            for (const int32_t id : classes_from(e, w, heavy, threads)) add(w.gap[id], 1 / scale);
     }
     void add(float gap, double times) {
         const int bin = gap < least ? 0 : bin_of(gap);
@@ -44,9 +69,10 @@ struct Outline {
         gaps[bin] += times * gap;
     }
     void moves(int64_t id, float from, float to) {
-        if (id % kChunk >= first) return;
-        add(from, -1);
-        add(to, 1);
+        const bool alone = from >= heavy;
+        if (!alone && id % kChunk >= first) return;
+        add(from, alone ? -1 / scale : -1);
+        add(to, alone ? 1 / scale : 1);
     }
 };
 
@@ -77,17 +103,8 @@ Wager cheapest(const Outline& all, const Weighed& w, double known, double aim, c
 void look_closer(const Executor& e, Look& look, int q, int level, float edge, double beta, int threads, Weighed& w, Outline& outline,
                  Answer& answer) {
     constexpr int64_t kGrain = 256;
-    const float none[kChunk] = {};
     float* est = look.est.data() + q * e.padded;
-    std::vector<std::vector<int32_t>> wide(threads);
-    over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
-        float kept[kChunk], upper[kChunk];
-        int32_t ids[kChunk];
-        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        const int64_t came = e.kernels->survivors(&w.gap[first], none, n, edge, static_cast<int32_t>(first), ids, kept, upper);
-        wide[t].insert(wide[t].end(), ids, ids + came);
-    });
-    const std::vector<int32_t> ids = joined(wide);
+    const std::vector<int32_t> ids = classes_from(e, w, edge, threads);
     const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
     std::vector<double> moved(groups, 0.0);
     std::vector<float> before(ids.size());
@@ -132,7 +149,7 @@ double left_by(const Executor& e, const Look& look, int q, size_t level) {
 // Brings the widest on to the deeper levels that pay; what is left to be scored then.
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer) {
-    Outline outline(e, w, aim * (exact + w.sum));
+    Outline outline(e, w, aim * (exact + w.sum), exact > 0, threads);
     answer.passes += 0.75 + 0.75 * static_cast<double>(outline.first) / kChunk;  // their weights and what is widest; the outline
     Wager wager = cheapest(outline, w, exact, aim, rule, 1, 0);
     const double most = 0.8 * part_of_dense(e, look) * static_cast<double>(e.vocab);

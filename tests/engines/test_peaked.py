@@ -224,3 +224,15 @@ def test_a_batch_whose_proofs_cost_more_than_rows_is_read_densely(way: str, monk
     assert (peaked.ids == full.ids).all() and peaked.proved.all()
     again = engine.topk(40 * hidden, K)
     assert again.lse.tobytes() == peaked.lse.tobytes() and (again.ids == peaked.ids).all()
+
+
+def test_a_normaliser_alone_costs_no_more_than_with_ids() -> None:
+    """The one class that has nearly all the mass was not among those that guesses went by, and all rows were read."""
+    rng = np.random.default_rng(4)
+    layer = hl.Layer(rng.normal(size=(20_000, 128)).astype(np.float16))
+    hidden = 2 * rng.normal(size=(24, 128))
+    engine = hl.compile(layer, "cascade", threads=2)
+    for x in hidden:
+        alone, beside = engine.lse(x[None]), engine.topk(x[None], K)
+        assert not alone.cost.dense[0] and alone.cost.bytes[0] < 1.1 * beside.cost.bytes[0]
+        assert abs(alone.lse[0] - beside.lse[0]) <= alone.error[0] + beside.error[0]
