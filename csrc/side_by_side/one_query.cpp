@@ -186,7 +186,7 @@ bool bet_reported(const Executor& e, const BatchState& batch, const Question& qu
     reported.gap = std::max(reported.gap, 0.0);
     const double known = reported.exact + reported.middle, total = reported.gap * (1 + 0x1p-16) + 0x1p-16 * reported.middle;
     if (out_of_range(reported.exact, known) || !(total < 1e30)) return false;
-    const double shift = batch.shift[q], fixed = question.eps - batch.aim[q], all = static_cast<double>(points.size());
+    const double shift = batch.shift[q], fixed = batch.fixed[q], all = static_cast<double>(points.size());
     if (!(total > 0)) return lse = {shift + std::log(known), fixed}, true;
     Bet bet{known, total, aim, odds};
     double part = 0, wanted = kStart * draws_for(odds, aim * known / total, kScatter);
