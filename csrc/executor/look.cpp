@@ -93,6 +93,12 @@ float largest_estimate(const Executor& e, const Question& question, int64_t row,
     return e.kernels->largest_there(est, edge, n, finite);
 }
 
+// Whether a radius is a number for every class. An infinite half of the query's (its length is beyond float32) is none beside a
+// row that loses nothing: infinity times zero.
+bool is_known(const Radius& radius) {
+    return std::all_of(radius.term, radius.term + radius.terms, [](float half) { return half < std::numeric_limits<float>::infinity(); });
+}
+
 // Takes one chunk of estimates into a query's part. False: the query is expensive here and is better read densely.
 bool gather(const Executor& e, Look& look, const Question& question, int q, int thread, int64_t first, int64_t n, float* est,
                       Masses& masses, float* scratch) {
@@ -101,7 +107,7 @@ bool gather(const Executor& e, Look& look, const Question& question, int q, int 
     float *rad = look.rad.empty() ? scratch : &look.rad[first], *lower = scratch + kChunk;
     bool finite = true;
     const float top = largest_estimate(e, question, look.rows[q], first, n, est, &finite);
-    if (!finite) return false;
+    if (!finite || !is_known(look.prepared.radius[q])) return false;
     const float none = -std::numeric_limits<float>::infinity();
     float* gaps = look.gaps.empty() ? nullptr : &look.gaps[first / kBlock];
     if (top == none) {

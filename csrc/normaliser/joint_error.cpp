@@ -250,8 +250,9 @@ int64_t rows_to_score(std::vector<Wide>& wide, double known, double open, double
 
 double part_of(const Executor& e) { return e.deeper.empty() ? kNearly : kPart; }
 
-double aim_of(const Executor& e, const Look& look, int q, const Question& question, float shift) {
-    return question.eps - float_error(e, shift, question.beta) - dot_error(e, &look.hidden[q * e.dim]);
+// Of eps, what roundings take.
+double fixed_of(const Executor& e, const Look& look, int q, const Question& question, float shift) {
+    return float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
 }
 
 }  // namespace
@@ -270,7 +271,7 @@ double rows_together(const Executor& e, const Look& look, int q, const Question&
         for (int64_t i = 0; i < look.spans[s].count; ++i)
             if (chunk.high[i] > 0) bins[bin_of(chunk.high[i])].join(one_of(chunk, i), times);
     }
-    const Cut cut = highest_cut(bins, 0, aim_of(e, look, q, question, from->shift), from->length, part_of(e));
+    const Cut cut = highest_cut(bins, 0, question.eps - fixed_of(e, look, q, question, from->shift), from->length, part_of(e));
     return cut.bin == 0 ? kInf : cut.rows;
 }
 
@@ -282,7 +283,7 @@ std::optional<Status> close_together(const Executor& e, Look& look, int q, const
     double exact = take_out(e, look, q, scored, question.beta, &shift);
     const Query from = *query_of(e, look, q, question, shift);
     const float* est = look.est.data() + q * e.padded;
-    const double aim = aim_of(e, look, q, question, shift), most = worth_scoring(e, look) * static_cast<double>(e.vocab);
+    const double fixed = fixed_of(e, look, q, question, shift), aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
     if (aim <= 0) return std::nullopt;
     const double bearable = (e.deeper.empty() ? kRows : kDeeper) * most;
     const Bins bins = bins_of_some(from, est, std::max<int64_t>(1, e.padded / kChunk / kGuessed), threads);
@@ -314,7 +315,7 @@ std::optional<Status> close_together(const Executor& e, Look& look, int q, const
     bottom = exact + bottom * (1 - kExpError), top = exact + top * (1 + kExpError);
     scored.insert(scored.end(), rest.begin(), rest.end());
     if (out_of_range(exact, bottom)) return Status::finish_densely;
-    lse = {shift + 0.5 * (std::log(bottom) + std::log(top)), half_width(bottom, top) + (question.eps - aim)};
+    lse = {shift + 0.5 * (std::log(bottom) + std::log(top)), half_width(bottom, top) + fixed};
     return lse.error <= question.eps ? Status::done : Status::finish_densely;
 }
 

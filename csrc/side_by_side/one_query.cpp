@@ -186,7 +186,7 @@ bool bet_reported(const Executor& e, const BatchState& batch, const Question& qu
     reported.gap = std::max(reported.gap, 0.0);
     const double known = reported.exact + reported.middle, total = reported.gap * (1 + 0x1p-16) + 0x1p-16 * reported.middle;
     if (out_of_range(reported.exact, known) || !(total < 1e30)) return false;
-    const double shift = batch.shift[q], fixed = question.eps - batch.aim[q], all = static_cast<double>(points.size());
+    const double shift = batch.shift[q], fixed = batch.fixed[q], all = static_cast<double>(points.size());
     if (!(total > 0)) return lse = {shift + std::log(known), fixed}, true;
     Bet bet{known, total, aim, odds};
     double part = 0, wanted = kStart * draws_for(odds, aim * known / total, kScatter);
@@ -200,6 +200,15 @@ bool bet_reported(const Executor& e, const BatchState& batch, const Question& qu
     }
 }
 
+// The normaliser of what was scored: no more than that of all. A shift in float32 may be so far above large exponents that nothing
+// is left of them.
+double least_of(const Executor& e, const BatchState& batch, const Question& question, int q, const Reported& reported, const Answer& answer) {
+    if (reported.exact > 0) return reported.shift + std::log(reported.exact);
+    double top = -kInf;
+    for (const Scored& s : answer.best.empty() ? batch.sampled[q] : answer.best) top = std::max(top, e.linked(s.z) * question.beta);
+    return top;
+}
+
 }  // namespace
 
 bool resolve_reported(const Executor& e, const BatchState& batch, const Question& question, int q, Answer& answer) {
@@ -208,7 +217,7 @@ bool resolve_reported(const Executor& e, const BatchState& batch, const Question
     bool done = question.k == 0 || best_reported(e, batch, question, q, reported, answer);
     Interval lse{0, kInf};
     if (done && !wants_sums(question)) {
-        lse.value = reported.shift + std::log(reported.exact > 0 ? reported.exact : 1);
+        lse.value = least_of(e, batch, question, q, reported, answer);
     } else if (done) {
         std::vector<int32_t> out;  // of the sums already
         for (size_t i = 0; i < reported.hits.size(); ++i)
@@ -222,7 +231,7 @@ bool resolve_reported(const Executor& e, const BatchState& batch, const Question
         double error = kInf;
         if (closed && known > 0 && low > 0) error = std::max(std::log(high / known), std::log(known / low)) + off;
         lse = {shift + std::log(known), error < 20 ? error : kInf};
-        if (!(error < 20)) lse.value = shift + std::log(reported.exact > 0 ? reported.exact : 1);
+        if (!(error < 20)) lse.value = least_of(e, batch, question, q, reported, answer);
         if (question.eps < kInf && (!out.empty() || !(lse.error <= question.eps))) done = bet_reported(e, batch, question, q, reported, lse);
     }
     answer.rows += reported.rows;

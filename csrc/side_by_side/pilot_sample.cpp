@@ -78,6 +78,7 @@ void aim_query(const Executor& e, BatchState& batch, const Question& question, i
         all += here > 0 && next > 0 ? 0.7 * here * std::pow(next / here, part) : 0;
     }
     const double price = (std::log(2 / question.delta) + 0.8) / all;
+    batch.fixed[q] = fixed;
     batch.aim[q] = question.eps - fixed;
     if (!(batch.aim[q] > 0)) return;
     batch.theta[q] = static_cast<float>(batch.aim[q] / price / kMore);
@@ -105,6 +106,7 @@ void set_up(const Executor& e, BatchState& batch, const Question& question) {
     batch.ask = {batch.n, batch.lanes, wants_sums(question), question.eps < kInf, e.link, static_cast<float>(question.beta), 0x1p-11f, 0.5f, 0.1f + closer / (40 * row),
                  batch.octaves.data(), batch.tau.data(), batch.edge.data(), batch.worth.data(), batch.theta.data()};
     batch.aim.assign(batch.n, 0);
+    batch.fixed.assign(batch.n, 0);
     batch.key.assign(batch.n, 0);
     batch.narrow.assign(batch.n, 0);
     batch.floats.resize(batch.n * e.dim);

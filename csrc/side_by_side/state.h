@@ -23,7 +23,7 @@ struct BatchState {
     LaneRadius wide, closer_radius;  // after the first look, and after a further one
     Scratch<float> shift, octaves, tau, edge, worth, theta;  // [lanes]
     LaneLook ask;
-    std::vector<double> aim;      // [n]: what of eps is left for drawing
+    std::vector<double> aim, fixed;  // [n]: what of eps is left for drawing, and what roundings take
     std::vector<uint8_t> narrow;  // [n]: whether float32 is enough for rows of the normaliser
     Scratch<float> floats;        // [n][dim]
     std::vector<uint64_t> key;    // [n]

@@ -89,6 +89,15 @@ def test_vectors_that_are_nought_huge_or_alike(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_what_is_known_of_a_normaliser_is_below_it(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """Logits that float32 rounds by more than exponentials reach: the best one's rounding was taken for the normaliser once."""
+    layer, hidden = decaying(VOCAB, 64, 1.5, seed=3)
+    some = hidden[:12].astype(np.float64) * 1e20
+    found, exact = built(monkeypatch, level, math.inf, layer, hidden).topk(some, 1), truth(layer, some)
+    assert (found.lse <= exact.lse + exact.rounding).all() and (found.lse >= found.logits[:, 0]).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_threads_change_no_digit(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     layer, hidden = decaying(VOCAB, 64, 1.0, seed=4)
     engine = built(monkeypatch, level, 0.02, layer, hidden)

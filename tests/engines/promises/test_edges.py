@@ -12,6 +12,7 @@ import pytest
 import headlong as hl
 from headlong.engines.shards import here
 from headlong.errors import HeadlongError
+from oracle import truth
 
 VOCAB, DIM = 700, 24
 RNG = np.random.default_rng(3)
@@ -130,6 +131,28 @@ def test_vectors_as_large_and_as_small_as_they_come(kind: str) -> None:
         exact = np.sort(hidden @ WEIGHT.T.astype(float), axis=1)[:, :-4:-1]
         assert np.allclose(top.logits, exact, rtol=1e-9, atol=0) and top.proved.all(), size
         assert not np.isnan(top.log_probs).any() and not np.isnan(top.error).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_zeros_before_vectors_longer_than_float32(kind: str) -> None:
+    """The vector's half of a radius is infinite, a zero row's is nothing: their product is no number, once below all."""
+    weight = np.where(np.arange(VOCAB)[:, None] % 140, 0, -1e-38 * np.abs(WEIGHT)).astype(np.float32)
+    engine = KINDS[kind](hl.Layer(weight))
+    for eps in (1.0, np.inf):
+        top = engine.topk(np.full((3, DIM), 3e38), 5, eps=eps)
+        assert (top.ids == np.arange(1, 6)).all() and (top.logits == 0).all() and top.proved.all()
+
+
+@pytest.mark.parametrize("eps", [1.0, 1e4, 1e30])
+@pytest.mark.parametrize("shift", [0.0, 1e10])
+def test_an_eps_beyond_all_numbers_has_room_for_roundings(eps: float, shift: float) -> None:
+    """What roundings took was once found by taking the rest from eps: nothing, where that was so large."""
+    layer = hl.Layer(WEIGHT, link=hl.Affine(1.5, shift))
+    expected = truth(layer, HIDDEN)
+    for engine in (cascade(layer, delta=0.0, width=0), cascade(layer, delta=0.0, calibration=VECTORS)):
+        for found in (engine.lse(HIDDEN, eps=eps), engine.topk(HIDDEN, 3, eps=eps)):
+            assert (np.abs(found.lse - expected.lse) <= found.error + expected.rounding + 2.0**-50 * shift).all()
+            assert (found.error <= eps).all()
 
 
 def promised_ids(weight: Any, queries: Callable[[int], Any]) -> Any:

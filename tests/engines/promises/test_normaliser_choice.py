@@ -58,3 +58,12 @@ def test_queries_of_a_kernel_are_between_its_points(rng: np.random.Generator) ->
     weight, bias = rng.standard_normal((3000, 3)).astype(np.float32), rng.standard_normal(3000).astype(np.float32)
     for other in (hl.Layer(weight), hl.Layer(weight, bias), hl.Layer(weight * 0, bias), hl.Layer(weight, bias * 0)):
         assert kernel_points(other) is None and np.isfinite(likely_queries(other)).all()
+
+
+def test_layers_that_are_no_kernels_have_no_points(rng: np.random.Generator) -> None:
+    """Any biases are some squares of fewer rows than coordinates; and points beyond float32 are nobody's queries."""
+    assert kernel_points(hl.Layer(rng.standard_normal((600, 700), dtype=np.float32), rng.random(600, dtype=np.float32))) is None
+    points = rng.standard_normal((3000, 3)) * 1e-20
+    bias = -3e37 * (points * points).sum(axis=1) / (points * points).max()
+    assert kernel_points(hl.Layer(points.astype(np.float32), bias.astype(np.float32))) is None
+    assert np.isfinite(likely_queries(hl.Layer(points.astype(np.float32), bias.astype(np.float32)))).all()

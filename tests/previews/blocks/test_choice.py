@@ -142,3 +142,12 @@ def test_costs_know_the_threads_that_they_are_of() -> None:
     measured = dict(zip(BUILT_IN._fields[:8], BUILT_IN[:8], strict=True))
     assert settled(measured, "measured", 16).threads == 16
     assert BUILT_IN.threads == 2
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e20, 3e38])
+def test_vectors_that_stand_in_beside_biases_of_any_size(rng: np.random.Generator, size: float) -> None:
+    """Products with rows vary as biases do, where squares of these are beyond float32, too."""
+    layer = hl.Layer(rng.standard_normal((300, 8), dtype=np.float32), np.float32(size) * rng.random(300, dtype=np.float32))
+    assert layer.bias is not None
+    varied = np.std(block_choice.stand_ins(layer) @ layer.weight.T.astype(float))
+    assert varied > 0.4 * block_choice.BESIDE_BIAS * np.std(layer.bias.astype(float)) and np.isfinite(varied)

@@ -227,5 +227,5 @@ def stand_ins(layer: Layer) -> Array:
         return np.asarray(found)
     some = slice(None, None, -(-len(found) // ASKED[3]))
     varied = float(np.std(found[some] @ layer.weight[:: -(-layer.vocab // STAND_INS)].astype(np.float64).T))
-    wanted = BESIDE_BIAS * float(np.std(layer.bias))
+    wanted = BESIDE_BIAS * float(np.std(layer.bias, dtype=np.float64))  # squares of large ones are beyond float32
     return np.asarray(found * max(1.0, wanted / varied) if varied > 0 else found)

@@ -22,6 +22,8 @@ SAMPLE, QUERIES = 2048, 32
 """Rows that speak for all, and queries."""
 UNEXPLAINED = 1e-3
 """Of the variance of biases: what may be left by the squares of rows."""
+FREE = 2
+"""Times as many rows as coefficients: of fewer, any biases are some fit."""
 
 
 def likely_queries(layer: Layer) -> Doubles:
@@ -31,7 +33,7 @@ def likely_queries(layer: Layer) -> Doubles:
         found = stand_ins(layer)
         return np.ascontiguousarray(found[:: -(-len(found) // QUERIES)])
     some = points[:: -(-len(points) // QUERIES)]
-    apart = ((some[:, None] - points) ** 2).sum(axis=2)
+    apart = np.stack([((points - one) ** 2).sum(axis=1) for one in some])
     apart[apart == 0] = np.inf
     return np.asarray((some + points[apart.argmin(axis=1)]) / 2)
 
@@ -44,9 +46,14 @@ def kernel_points(layer: Layer) -> Doubles | None:
     rows, bias = layer.weight[::step].astype(np.float64), layer.bias[::step].astype(np.float64)
     square = (rows * rows).sum(axis=1)
     columns = np.concatenate([np.ones((len(rows), 1)), rows, square[:, None]], axis=1)
+    if len(rows) < FREE * columns.shape[1]:
+        return None
     scale = np.abs(columns).max(axis=0) + np.finfo(np.float64).tiny
-    fit = np.linalg.lstsq(columns / scale, bias, rcond=None)[0] / scale
-    left = bias - columns @ fit
+    fit = np.linalg.lstsq(columns / scale, bias, rcond=None)[0]
+    left = bias - columns / scale @ fit
     if not (fit[-1] < 0 and left.var() <= UNEXPLAINED * bias.var()):
         return None
-    return np.asarray(-2 * fit[-1] * rows - fit[1:-1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        fit /= scale
+        points = np.asarray(-2 * fit[-1] * rows - fit[1:-1])
+    return points if np.abs(points).max() <= np.finfo(np.float32).max else None  # none else can be asked for
