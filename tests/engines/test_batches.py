@@ -91,9 +91,11 @@ def test_vectors_that_are_nought_huge_or_alike(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_known_of_a_normaliser_is_below_it(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """Logits that float32 rounds by more than exponentials reach: the best one's rounding was taken for the normaliser once."""
-    layer, hidden = decaying(VOCAB, 64, 1.5, seed=3)
-    some = hidden[:12].astype(np.float64) * 1e20
-    found, exact = built(monkeypatch, level, math.inf, layer, hidden).topk(some, 1), truth(layer, some)
+    rng = np.random.default_rng(0)
+    layer, energy = Layer(rng.standard_normal((VOCAB, 200), dtype=np.float32)), np.arange(1.0, 201) ** -1.5
+    hidden = rng.standard_normal((600, 200)) * energy
+    some, engine = 1e21 * hidden[:64], built(monkeypatch, level, math.inf, layer, hidden, width=32, blocks=False)
+    found, exact = engine.topk(some, 1), truth(layer, some)
     assert (found.lse <= exact.lse + exact.rounding).all() and (found.lse >= found.logits[:, 0]).all()
 
 

@@ -33,7 +33,7 @@ def gaussian_kernel(points: Any, bandwidth: float) -> tuple[Floats, Floats]:
     if np.ndim(points) != 2 or not all(np.shape(points)):
         raise ShapeError(f"points has shape {np.shape(points)}; expected [n, d], at least one point of one coordinate")
     rows = hidden64(points, int(np.shape(points)[1]), "points")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         weight = (rows / bandwidth**2).astype(np.float32)
         bias = (np.einsum("nd,nd->n", rows, rows) / (-2 * bandwidth**2)).astype(np.float32)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
