@@ -30,6 +30,8 @@ JUDGES = 8
 """Vectors that are asked for; each may take a look and a pass."""
 BET = 0.5
 """Of :attr:`Costs.narrowed`, for every class: what a bet adds to a look that it follows (``results/kernel-density.json``)."""
+SOONER = 0.9
+"""Of a pass: what calls that look first may take; a smaller difference is within the error, and single passes are steadier."""
 HALF = 0.5
 """Of a pass: what a look takes at least, where it is worth asking."""
 
@@ -60,4 +62,4 @@ def _densely_where_in_vain(layer: Layer, plan: Plan, promise: Promise, vectors: 
     found = [reader.lse(query[None], promise.eps, None, False, threads, sure(promise).delta, 0) for query in queries]
     bet = BET * costs.narrowed * layer.vocab
     taken = [looking + (passing if dense[0] else bet * (rows[0] > 0) + costs.row * rows[0]) for *_, rows, _, dense in found]
-    return plan._replace(dense=plan.dense._replace(normalised=0.0)) if float(np.mean(taken)) > passing else plan
+    return plan._replace(dense=plan.dense._replace(normalised=0.0)) if float(np.mean(taken)) > SOONER * passing else plan
