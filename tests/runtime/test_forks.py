@@ -76,10 +76,10 @@ def test_a_lock_that_another_thread_held_is_free_in_a_child() -> None:
     lock, found = OwnLock(), list[bool]()
 
     def taken() -> None:
-        with lock:
+        with lock.own():
             pass
 
-    with lock:
+    with lock.own():
         child = threading.Thread(target=lambda: found.append(ends(taken, 5)))
         child.start()
         child.join()

@@ -56,11 +56,9 @@ class OwnLock:
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
 
-    def __enter__(self) -> None:
-        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._locks[os.getpid()].release()
+    def own(self) -> threading.Lock:
+        """For a ``with``: where a method of Python's took it, a signal could come before anybody saw to its release."""
+        return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
 def passing(verb: Verb) -> Verb:
@@ -142,7 +140,7 @@ class Adapting(WatchedVerbs, Changeable):
     def wait(self, seconds: float | None = None) -> Engine:
         """Waits for a plan that is being compiled, for at most ``seconds``; returns the engine that answers then."""
         thread = self._thread
-        if thread is not None:
+        if thread is not None and thread.is_alive():  # it may not have been started yet
             thread.join(seconds)
         return self._now
 
@@ -217,7 +215,7 @@ class Adapting(WatchedVerbs, Changeable):
         self._judged(kinds, expected)
 
     def _start(self, queries: Queries) -> None:
-        with self._starting:  # a fork leaves the thread behind: the child starts its own
+        with self._starting.own():  # a fork leaves the thread behind: the child starts its own
             if self._busy() or queries is not self._queries:
                 return
             np.ma.isMaskedArray(queries)  # loads it now: a child that is forked while the thread does waits for it for ever

@@ -6,6 +6,7 @@ import copy
 import itertools
 import os
 import pickle
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,58 @@ def test_a_fork_before_the_plan_learns_by_itself() -> None:
         os._exit(0 if engine.adapted == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert engine.adapted == 0
+
+
+class SignalError(Exception):
+    """As by a signal."""
+
+
+def interrupted(ask: Any, name: str, after: int) -> bool:
+    """Whether ``ask()`` ended before so many instructions of ``name`` in adapting.py; else it was interrupted there."""
+    left = [after]
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != adapting.__file__ or frame.f_code.co_name != name:
+            return None
+        frame.f_trace_opcodes = True
+        left[0] -= event == "opcode"
+        if left[0] == 0:
+            raise SignalError
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        ask()
+    except SignalError:
+        return False
+    finally:
+        sys.settrace(before)
+    return True
+
+
+@pytest.mark.usefixtures("few_queries")
+@pytest.mark.parametrize("name", ["__enter__", "own"])
+def test_a_call_that_is_interrupted_keeps_no_other_waiting(name: str) -> None:
+    layer, hidden = world()
+    first: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+    for after in itertools.count(1, 3):
+        engine = copy.copy(first)
+        ended = interrupted(lambda one=engine: one.topk(hidden[: 2 * DIM], 3), name, after)
+        other = threading.Thread(target=lambda one=engine: one.topk(hidden[:2], 3), daemon=True)
+        other.start()
+        other.join(30)
+        assert not other.is_alive(), f"after {after} instructions of {name}"
+        engine.wait()
+        assert engine.trouble is None
+        if ended:
+            break
+
+
+def test_who_waits_for_a_thread_that_is_not_started_yet_waits_for_nothing() -> None:
+    engine: Any = hl.compile(world()[0], "cascade", adapt=True, threads=1)
+    engine._thread = threading.Thread(target=print)
+    assert engine.wait() is engine.now
 
 
 def test_one_plain_call_in_some_is_watched_and_every_other(monkeypatch: pytest.MonkeyPatch) -> None:
