@@ -17,6 +17,7 @@ import headlong as hl
 from headlong import native
 from headlong.costs import BUILT_IN, TERMS, Costs, here, repeated, settled
 from headlong.costs import cache as costs_cache
+from headlong.costs.built_in import HALF
 from headlong.costs.measured import TIMED, terms_of
 from headlong.engines.method_choice import FEW, choose
 from headlong.errors import OptionError
@@ -256,6 +257,14 @@ def test_a_disturbed_measurement_is_not_kept(cache: Path, monkeypatch: pytest.Mo
     assert here() == MEASURED and len(asked) == 8
     costs_cache._found.cache_clear()
     assert here() == MEASURED and len(asked) == 8
+
+
+def test_what_a_busy_machine_says_is_half_believed() -> None:
+    """Times that another program doubled leave the plans as they are."""
+    twice, eight = ({name: by * getattr(BUILT_IN, name) for name in TERMS} for by in (2, 8))
+    assert settled(twice, "busy", 2, HALF) == BUILT_IN._replace(source="busy")
+    assert settled(twice, "alone", 2).memory == 2 * BUILT_IN.memory
+    assert settled(eight, "busy", 2, HALF).memory == 4 * BUILT_IN.memory
 
 
 @compiled_code

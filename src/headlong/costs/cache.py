@@ -24,7 +24,7 @@ from typing import Any
 
 import headlong
 from headlong import native
-from headlong.costs.built_in import BUILT_IN, TERMS, Costs, settled
+from headlong.costs.built_in import BUILT_IN, HALF, TERMS, Costs, settled
 from headlong.costs.measured import terms_of, trials
 from headlong.costs.repeated import kept_of, measured_again
 from headlong.errors import OptionError
@@ -53,7 +53,7 @@ def _found(asked: str, level: str, threads: int) -> Costs:
     if kept is None or not kept.done:
         kept = measured_again(kept, lambda: trials(threads))
         write(path, {**read(path), key: kept._asdict()})
-    return settled(terms_of(kept.times), kept.said(), threads)
+    return settled(terms_of(kept.times), kept.said(), threads, 1.0 if kept.settled else HALF)
 
 
 def pinned(path: str) -> Costs:
