@@ -18,7 +18,7 @@ from headlong.engines.base import Engine
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import Dense
-from headlong.previews import prefix
+from headlong.previews import first_look, prefix
 from headlong.previews.few_bits import sampled
 from headlong.previews.first_look import CANDIDATES, best_look
 from headlong.previews.judges import apart, blended
@@ -405,3 +405,20 @@ def test_queries_that_are_unlike_rows_are_thought_of() -> None:
     lengths = [np.linalg.norm(each, axis=1) for each in (blends, layer.weight)]
     assert np.allclose(lengths[0], lengths[1][:32], rtol=1e-5)
     assert np.abs(blends @ layer.weight.T / np.outer(*lengths)).max() < 0.4
+
+
+@pytest.mark.parametrize(("alone", "batch", "stood_in", "taken"), [
+    (0.5, 1.05, False, True), (0.5, 1.2, False, False), (1.2, 0.5, False, False), (0.95, 0.95, False, False),
+    (0.5, 1.2, True, True),
+])  # fmt: skip
+def test_a_look_is_much_slower_neither_alone_nor_in_batches(
+    monkeypatch: pytest.MonkeyPatch, alone: float, batch: float, stood_in: bool, taken: bool
+) -> None:
+    """Than int8 codes of all coordinates, beside which it saves a tenth on the whole; rows know too little of batches."""
+    layer, hidden = decaying(4000, 96, 1.5, seed=2)
+    basis = whiten(layer.weight, hidden.astype(np.float64))
+    one = {None: first_look.Spent(1e9, 1e9), 32: first_look.Spent(1e9 * alone, 1e9 * batch)}
+    monkeypatch.setattr(first_look, "expected", lambda layer, seen, width, *rest: one.get(width, first_look.Spent(4e9, 4e9)))
+    judges, ids = hidden[:16].astype(np.float64), hl.Promise(math.inf, 0.0, 0.0)
+    found = best_look(layer, basis, sampled(layer, basis), judges, ids, 0.25, few_bits=False, stood_in=stood_in)
+    assert (found.width == 32) == taken

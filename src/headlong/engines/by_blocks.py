@@ -31,6 +31,7 @@ from headlong.engines.reference.block_samples import Rule, named, samples
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.node_sums import with_normalisers
+from headlong.engines.reference.search_trial import finish
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
 from headlong.links import Link
@@ -165,12 +166,7 @@ class BlockReader:
         left = np.flatnonzero(~answer[5])
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
-        part = self.beneath.topk(rest, k, eps, own, dense or not self.sure, threads, delta, seed)
-        spent = answer[6][left], answer[7][left]
-        for whole, more in zip(answer, part, strict=True):
-            whole[left] = more
-        answer[6][left] += spent[0]
-        answer[7][left] += spent[1]
+        finish(answer, left, self.beneath.topk(rest, k, eps, own, dense or not self.sure, threads, delta, seed), rows=6)
         return answer
 
     def sample(

@@ -60,8 +60,9 @@ SIDE_BY_SIDE = 8192
 OPENED_BY_ROWS = 2.0
 """How many times as much a hidden vector opens as one that stands in for it."""
 SOONER, SLOWER = 0.9, 1.1
-"""Of the time of int8 codes: what another look is expected to take at most, a smaller difference is within the error; and what
-it may take at most alone and in a batch, for whoever asks in batches has nothing of queries that would be faster alone."""
+"""Of the time of int8 codes, or of a pass over all rows: what a look in their place is expected to take at most, a smaller
+difference is within the error. Of int8 codes' time: what it may take at most alone and in a batch, for whoever asks in batches
+has nothing of queries that would be faster alone."""
 CODE_LOSS = 0.008
 """‖w - w^‖ / ‖w‖ of int8 codes."""
 EVEN = 1.3

@@ -21,6 +21,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
 from headlong.previews.blocks.choice import look_bytes
+from headlong.previews.first_look import SOONER
 from headlong.previews.look_costs import look_ns, pass_ns
 from headlong.previews.sums.choice import may_sum, with_sums
 from headlong.previews.sums.stand_ins import likely_queries
@@ -30,8 +31,6 @@ JUDGES = 8
 """Vectors that are asked for; each may take a look and a pass."""
 BET = 0.5
 """Of :attr:`Costs.narrowed`, for every class: what a bet adds to a look that it follows (``results/kernel-density.json``)."""
-SOONER = 0.9
-"""Of a pass: what calls that look first may take; a smaller difference is within the error, and single passes are steadier."""
 HALF = 0.5
 """Of a pass: what a look takes at least, where it is worth asking."""
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headlong.dtypes import UNIT
 from headlong.engines.reference.block_reach import rounding
 from headlong.engines.reference.query import Matrix
-from headlong.engines.reference.search_trial import Trial
+from headlong.engines.reference.search_trial import Trial, finish
 from headlong.links import Link
 from headlong.native import Doubles, Mask
 from headlong.node_sums import Fields, fields_of, levels_of, starts_of
@@ -76,12 +76,7 @@ class NodeSearch:
         answer = (columns[0], columns[1], columns[2].astype(np.int64), columns[3], np.zeros(len(hidden), bool))
         if not done.all():
             left = np.flatnonzero(~done)
-            more = others(hidden[left])
-            spent = answer[2][left], answer[3][left]
-            for whole, part in zip(answer, more, strict=True):
-                whole[left] = part
-            answer[2][left] += spent[0]
-            answer[3][left] += spent[1]
+            finish(answer, left, others(hidden[left]), rows=2)
         return answer
 
     def search(self, hidden: Doubles, eps: float) -> Found:

@@ -5,9 +5,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from numpy.typing import NDArray
 
 TRIED, REMEMBERED = 8, 128
 """Searches after which a trial may be over, and the most that are counted; the same in ``csrc/blocks/search.h``."""
+
+
+def finish(answer: tuple[NDArray[Any], ...], left: NDArray[Any], more: tuple[NDArray[Any], ...], rows: int) -> None:
+    """Fills in the queries ``left`` that a search gave up with what others answered. Columns ``rows`` and ``rows + 1``, which
+    count rows and bytes, are added up: what was read in vain was read."""
+    spent = answer[rows][left], answer[rows + 1][left]
+    for whole, part in zip(answer, more, strict=True):
+        whole[left] = part
+    answer[rows][left] += spent[0]
+    answer[rows + 1][left] += spent[1]
 
 
 class Trial:
