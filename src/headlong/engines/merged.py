@@ -154,11 +154,28 @@ def log_probs_of(logits: Doubles, ids: Ids, lse: Doubles, link: Link) -> Doubles
 
 
 def merged_lse(lses: tuple[Doubles, ...], errors: tuple[Doubles, ...]) -> tuple[Doubles, Doubles]:
-    """``log sum exp`` of the parts' normalisers, and the largest of their errors plus the sum's own rounding."""
-    stacked = np.stack(lses)
+    """``lse = log sum_p exp(lse_p)`` of the parts' normalisers, and their errors by the share of the mass that each has.
+
+    With shares ``w_p = exp(lse_p - lse)``, what is above and what is below ``lse`` is at most
+
+        max(log sum_p w_p exp(error_p), -log sum_p w_p exp(-error_p)) + rounding <= max_p error_p + rounding
+
+    One part alone is answered as it is. Rounding is that of the sum, some 1e-15 of ``1 + |lse|`` for each part: where all parts
+    use the whole promise, an error may be that much above it.
+    """
+    if len(lses) == 1:
+        return lses[0], errors[0]
+    stacked, off = np.stack(lses), np.stack(errors)
     lse = np.asarray(np.logaddexp.reduce(stacked, axis=0))
-    size = np.where(np.isfinite(lse), np.abs(lse), 0.0)
-    return lse, np.asarray(np.max(np.stack(errors), axis=0) + 4 * len(stacked) * UNIT * (1 + size))
+    there = np.isfinite(lse)
+    most = np.max(off, axis=0)
+    size = np.where(there, np.abs(lse), 0.0) + np.where(np.isfinite(most), most, 0.0)
+    with np.errstate(invalid="ignore"):  # infinities on either side: the largest error stands
+        above = np.logaddexp.reduce(stacked + off, axis=0) - lse
+        below = lse - np.logaddexp.reduce(stacked - off, axis=0)
+    wide = np.maximum(above, below)
+    error = np.where(there & np.isfinite(wide), np.minimum(wide, most), most)
+    return lse, np.asarray(error + 8 * len(stacked) * UNIT * (1 + size))
 
 
 def columns(parts: list[tuple[Array, ...]]) -> list[tuple[Array, ...]]:
