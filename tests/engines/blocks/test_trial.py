@@ -113,11 +113,6 @@ def test_what_was_searched_in_vain_is_counted(ask: str) -> None:
     assert cost(True).bytes[0] > 1.05 * cost(False).bytes[0]
 
 
-def test_a_device_refuses_blocks() -> None:
-    with pytest.raises(hl.errors.OptionError, match="a device reads codes of every class"):
-        hl.compile(hl.Layer(rows()[:3_000]), "cascade", blocks=True, device="interpreter")
-
-
 @pytest.mark.parametrize("dim", [96, 160])
 @pytest.mark.parametrize("how", [{"width": 64}, {}, *({"blocks": True, **more} for more in ({}, {"width": 64}, {"bits": 4}))])
 def test_codes_are_those_of_the_basis_that_bounds_are_in(dim: int, how: dict[str, Any]) -> None:

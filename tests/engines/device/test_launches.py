@@ -20,8 +20,8 @@ from devices import GPU, PLACE, recorded, tensor, torch
 from headlong.engines.device import reader as device_reader
 from structured_layers import made
 
-DIM, VOCAB = 16, 67
-ENGINES = ("full", "cascade", "svd", "experts", "moc", "mos", "tree", "two-level")
+DIM, VOCAB, WIDE = 16, 67, 80
+ENGINES = ("full", "cascade", "blocks", "wide blocks", "svd", "experts", "moc", "mos", "tree", "two-level")
 VERBS: dict[str, Callable[[Any, Any], Any]] = {
     "topk": lambda engine, hidden: engine.topk(hidden, 3),
     "topk of many": lambda engine, hidden: engine.topk(hidden, 40),
@@ -35,16 +35,20 @@ VERBS: dict[str, Callable[[Any, Any], Any]] = {
 
 def engine_of(name: str, place: str = PLACE) -> Any:
     rng = np.random.default_rng(2)
-    if name not in ("full", "cascade", "svd"):
+    if name not in ("full", "cascade", "blocks", "wide blocks", "svd"):
         return hl.compile(made(name, DIM, VOCAB).layer, device=place)
-    layer = hl.Layer(rng.standard_normal((VOCAB, DIM)).astype(np.float16), np.zeros(VOCAB, np.float32))
-    vectors = (rng.standard_normal((64, DIM)) * np.arange(1, DIM + 1) ** -1.0).astype(np.float32)
-    options = {"cascade": {"calibration": vectors, "width": 8, "eps": np.inf}, "svd": {"width": 4}}.get(name, {})
-    return hl.compile(layer, name, device=place, **options)
+    dim = WIDE if name == "wide blocks" else DIM
+    layer = hl.Layer(rng.standard_normal((VOCAB, dim)).astype(np.float16), np.zeros(VOCAB, np.float32))
+    vectors = (rng.standard_normal((64, dim)) * np.arange(1, dim + 1) ** -1.0).astype(np.float32)
+    coded = {"calibration": vectors, "width": 8, "eps": np.inf}
+    options = {"cascade": coded, "svd": {"width": 4}}.get(name, coded | {"blocks": True})
+    options = {} if name == "full" else options
+    return hl.compile(layer, "cascade" if "blocks" in name else name, device=place, **options)
 
 
 ONE_QUERY, SEVERAL = ("topk", "topk of many", "one draw", "sample", "top-k sampling"), ("topk", "one draw", "sample")
-LAUNCHES = {"full": 3, "cascade": 5, "svd": 82, "experts": 93, "moc": 251, "mos": 276, "tree": 477, "two-level": 166}
+LAUNCHES = {"full": 3, "cascade": 5, "blocks": 6, "wide blocks": 8, "svd": 82}
+LAUNCHES |= {"experts": 93, "moc": 251, "mos": 276, "tree": 477, "two-level": 166}
 """Of every engine above: kernels and torch's operations of one ``topk`` of one query, at most."""
 
 
@@ -63,7 +67,8 @@ class Counted(TorchDispatchMode):
 @pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
 @pytest.mark.parametrize("name", ENGINES)
 def test_how_many_launches_an_answer_takes(name: str) -> None:
-    engine, hidden = engine_of(name), torch.zeros(1, DIM, dtype=torch.float16)
+    engine = engine_of(name)
+    hidden = torch.zeros(1, engine.layer.dim, dtype=torch.float16)
     with recorded(run=False) as launches, Counted() as operations:
         engine.topk(hidden, 3)
     assert len(launches) + operations.count <= LAUNCHES[name]
@@ -98,7 +103,8 @@ class HostLooks(TorchDispatchMode):
 @pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
 @pytest.mark.parametrize("name", ENGINES)
 def test_nothing_on_the_way_waits_for_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, hidden = engine_of(name), torch.zeros(3, DIM)
+    engine = engine_of(name)
+    hidden = torch.zeros(3, engine.layer.dim)
     monkeypatch.setattr(type(engine), "_ids", lambda self, ids, batch: ids)  # ids that are there already
     monkeypatch.setattr(device_reader.DeviceReader, "tensor", lambda self, array: pytest.fail("copied from the host"))
     with recorded(run=False) as launches, HostLooks():
@@ -131,7 +137,7 @@ def machine_code() -> list[dict[str, Any]]:
                 engine = engine_of(name)
                 for batch in (1, 5, 17):
                     for verb in ONE_QUERY if batch == 1 else SEVERAL:
-                        VERBS[verb](engine, torch.zeros(batch, DIM, dtype=torch.float16))
+                        VERBS[verb](engine, torch.zeros(batch, engine.layer.dim, dtype=torch.float16))
             for launch in launches:
                 form = [launch[2].get(key) for key in FORMS]
                 variants.setdefault(f"{launch[0].__name__} {form}", variant(*launch))
@@ -178,11 +184,11 @@ def _kernels(source: str) -> list[tuple[str, bool]]:
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_captured_graph_answers_new_vectors(name: str) -> None:
     engine, rng = engine_of(name), np.random.default_rng(5)
-    static = tensor(rng.standard_normal((2, DIM)).astype(np.float32))
+    static = tensor(rng.standard_normal((2, engine.layer.dim)).astype(np.float32))
     engine.topk(static, 3)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         answer = engine.topk(static, 3)
-    static.copy_(tensor(rng.standard_normal((2, DIM)).astype(np.float32)))
+    static.copy_(tensor(rng.standard_normal((2, engine.layer.dim)).astype(np.float32)))
     graph.replay()
     assert answer.ids.equal(engine.topk(static, 3).ids)

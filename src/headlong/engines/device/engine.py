@@ -17,6 +17,7 @@ from typing import Any
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_k
+from headlong.engines.device.block_launches import ShortBlocks, searched
 from headlong.engines.device.calls import DeviceCalls, answered
 from headlong.engines.device.cascade import CodesReader
 from headlong.engines.device.cascade_launches import ShortCodes
@@ -25,7 +26,9 @@ from headlong.engines.device.memory import Tensor
 from headlong.engines.device.query import nucleus_size
 from headlong.engines.device.reader import DeviceReader
 from headlong.engines.device.records import Call, Finalists, Looked
+from headlong.engines.device.tile_sizes import queries_together
 from headlong.engines.sampling_filters import Filters
+from headlong.previews.blocks.choice import look_bytes
 from headlong.promise import Promise
 
 NUCLEUS = 1024
@@ -41,23 +44,23 @@ class DeviceEngine(DeviceCalls):
         super().__init__(reader.layer, reader, name, promise, **about)
         self.plan = plan
         self.short = ShortCodes(reader) if isinstance(reader, CodesReader) else ShortAnswers(reader)
+        self.blocks = ShortBlocks(reader, plan.blocks) if searched(plan.blocks) else None
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
         k, reach = checked_k(k, self.layer.vocab), self._eps(eps)
         asked = self._asked(hidden, allowed, exclude)
         if k <= MOST:
-            short = self.short(asked.hidden, asked.mask, k, reach)
+            short = self._short_for(len(asked.hidden), k, reach)(asked.hidden, asked.mask, k, reach)
             parts = short.values, short.ids, short.logits, short.lse, short.error, short.proved
             return answered(TopK(*parts, self._short_cost(short)), asked.kind)
         call = self._call_of(asked)
-        found, lse, error, flags = self._topk(call, k, reach)
+        found, lse, error, cost = self._topk(call, k, reach)
         exponents, _ = self.reader.exponents(call, found.ids, found.logits)
         bad = self._bad(call)
         log_probs = (exponents - self.reader.torch.where(lse.isfinite(), lse, 0.0)[:, None]).masked_fill(bad[:, None], math.nan)
         lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
-        answer = TopK(log_probs, found.ids, found.logits, lse, error, ~bad, self._cost(call, found.count, flags, found.passed))
-        return answered(answer, asked.kind)
+        return answered(TopK(log_probs, found.ids, found.logits, lse, error, ~bad, cost), asked.kind)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
@@ -116,10 +119,20 @@ class DeviceEngine(DeviceCalls):
             f"kernel {self.path}, on {self.place})"
         )
 
-    def _topk(self, call: Call, k: int, eps: float) -> tuple[Finalists, Tensor, Tensor, Tensor]:
+    def _short_for(self, batch: int, k: int, eps: float) -> ShortAnswers:
+        """A search by blocks where ids alone are asked for and it finds them for less."""
+        look = look_bytes(self.plan) * -(-batch // queries_together(batch))
+        return self.blocks if self.blocks is not None and math.isinf(eps) and self.blocks.takes(batch, k, look) else self.short
+
+    def _topk(self, call: Call, k: int, eps: float) -> tuple[Finalists, Tensor, Tensor, Cost]:
+        if k <= MOST and self._short_for(call.batch, k, eps) is self.blocks:
+            short = self.blocks(call.hidden, call.mask, k, eps)
+            same = short.ids, short.logits, short.score, short.rows, short.dense, short.ids, short.logits, short.rows
+            return Finalists(*same), short.lse, short.error, self._short_cost(short)
         looked = self.reader.look(call, k)
         found = self.reader.candidates(call, looked, k)
-        return (*self._finished(call, looked, found, eps),)
+        found, lse, error, flags = self._finished(call, looked, found, eps)
+        return found, lse, error, self._cost(call, found.count, flags, found.passed)
 
     def _finished(self, call: Call, looked: Looked, found: Finalists, eps: float) -> tuple[Finalists, Tensor, Tensor, Tensor]:
         """What is open once more, densely: ids that found no room, a normaliser that is not within ``eps``."""
@@ -138,7 +151,7 @@ class DeviceEngine(DeviceCalls):
     def _filtered(self, call: Call, wish: Filters) -> Sample:
         """Draws after filters: among the best classes in their order, all of them where the first few do not decide."""
         count = wish.top_k or min(self.layer.vocab, NUCLEUS)
-        ids, logits, score, closed = self._nucleus(call, wish, count, math.inf)
+        ids, logits, score, closed, cost = self._nucleus(call, wish, count, math.inf)
         cuda = self.reader.torch.cuda
         capturing = self.reader.device.type == "cuda" and cuda.is_current_stream_capturing()
         bad = self._bad(call)
@@ -147,13 +160,15 @@ class DeviceEngine(DeviceCalls):
             again = self._nucleus(self._rows(call, rows), wish, wish.top_k or self.layer.vocab, 1e-9)
             ids[rows], logits[rows], score[rows] = again[:3]
             closed[rows] = True
+            for total, more in zip(cost[:3], again[4][:3], strict=True):
+                total[rows] += more
         proved = (closed & ~bad)[:, None].expand(ids.shape)
-        return Sample(ids, logits, score, proved, self._cost(call, self.reader.full((call.batch,), count, "int64"), ~closed))
+        return Sample(ids, logits, score, proved, cost)
 
-    def _nucleus(self, call: Call, wish: Filters, k: int, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``ids, logits, score [batch, n]`` of draws from the k best, and whether those settle the filters, ``[batch]``."""
+    def _nucleus(self, call: Call, wish: Filters, k: int, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Cost]:
+        """``ids, logits, score [batch, n]`` of draws from the k best, whether those settle the filters, the cost."""
         torch, n = self.reader.torch, wish.n
-        found, lse, error, _ = self._topk(call, k, math.inf if wish.top_k or wish.top_p == 1 else eps)
+        found, lse, error, cost = self._topk(call, k, math.inf if wish.top_k or wish.top_p == 1 else eps)
         spread = self._spread(call, n)
         exponents, noise = self.reader.exponents(spread, found.ids, found.logits, n)
         first = exponents[::n]
@@ -174,7 +189,7 @@ class DeviceEngine(DeviceCalls):
         key = torch.where(inside.repeat_interleave(n, dim=0), exponents + noise, -math.inf)
         score, place = key.max(dim=1)
         place = place.view(call.batch, n)
-        return found.ids.gather(1, place), found.logits.gather(1, place), score.view(call.batch, n), closed
+        return found.ids.gather(1, place), found.logits.gather(1, place), score.view(call.batch, n), closed, cost
 
     def _short_cost(self, short: Short) -> Cost:
         return Cost(short.rows, short.bytes, short.dense, f"{self.name}/{self.path}")

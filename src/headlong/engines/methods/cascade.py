@@ -73,7 +73,8 @@ class Cascade(Method):
                   many on average in the whitened basis, where the energy is; None: a prefix, or int8 as the rows are
     ``rotation``  the seed of the random rotation
     ``blocks``    bound sixteen neighbouring classes at once where ids alone are asked for (``eps=inf``; samples);
-                  None: where calibration vectors show that it reads less, or, on trial, rows of a large layer do
+                  None: where calibration vectors show that it reads less, or, on trial, rows of a large layer do; on a
+                  device from half a million classes on
     """
 
     width: int | None = None
@@ -98,6 +99,8 @@ class Cascade(Method):
         whole(self.rotation, "rotation", 0, 2**63 - 1)
 
     def placed(self) -> Cascade:
+        from headlong.engines.methods.placed_cascade import PlacedCascade
+
         return PlacedCascade(**vars(self))
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
@@ -274,27 +277,3 @@ class Cascade(Method):
             return False
         whole(self.width, "width", 0, layer.dim, "a prefix has at most all coordinates")
         return True
-
-
-@dataclass(frozen=True)
-class PlacedCascade(Cascade):
-    """As a device reads it: int8 codes."""
-
-    few_bits: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.blocks:
-            raise OptionError("blocks is True; a device reads codes of every class: leave blocks out")
-
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        return self._looks(layer, calibration, threads, promise)
-
-    def _taught(self, layer: Layer, plan: Plan, calibration: Doubles, threads: int, promise: Promise) -> Plan:
-        return plan
-
-    def _stood_in(self, layer: Layer, promise: Promise) -> bool:
-        return False
-
-    def _tries_blocks(self, layer: Layer, calibration: Doubles | None, promise: Promise) -> bool:
-        return False
