@@ -86,7 +86,7 @@ class Oracle:
         self.bias = np.zeros(layer.vocab) if layer.bias is None else layer.bias.astype(np.float64)
         self.classes = np.arange(layer.vocab, dtype=np.int64)
 
-    def truth(self, hidden: Doubles, row0: int) -> Truth:
+    def truth(self, hidden: Doubles, row0: int, noise: bool = True) -> Truth:
         layer = self.layer
         logits = hidden @ self.weight.T + self.bias
         exponents = layer.link(logits)
@@ -95,9 +95,9 @@ class Oracle:
         lse = logsumexp(exponents)
         kind, slope, _ = layer.link.lowered()
         slack = (slope if kind == "affine" else 1.0) * 2 * rounding + (np.abs(lse) + layer.vocab) * 2.0**-50
-        noise = np.stack([gumbels(SEED, row0 + b, 0, self.classes) for b in range(len(hidden))])
+        drawn = np.stack([gumbels(SEED, row0 + b, 0, self.classes) for b in range(len(hidden))]) if noise else logits
         best = -np.sort(np.partition(-logits, self.k - 1, axis=1)[:, : self.k], axis=1)
-        return Truth(logits, exponents, noise, best, lse, rounding, slack)
+        return Truth(logits, exponents, drawn, best, lse, rounding, slack)
 
 
 def check(engine: Engine, hidden: Doubles, row0: int, truth: Truth, tally: Tally) -> None:
@@ -205,6 +205,8 @@ def contestants(layer: Layer, calibration: Any, threads: int) -> Iterator[tuple[
     for name, asked in fitted.items():
         engine = hl.compile(layer, "cascade", calibration=calibration, threads=threads, **asked)  # type: ignore[arg-type]
         yield f"cascade calibrated, {name}", engine
+    by_blocks = hl.compile(layer, "cascade", calibration=calibration, threads=threads, eps=math.inf, blocks=True)
+    yield "cascade calibrated, blocks", by_blocks
 
 
 def verify(layer: Layer, hidden: Doubles, engines: list[tuple[str, Engine]], k: int, some: int) -> list[dict[str, Any]]:
