@@ -40,7 +40,7 @@ from headlong.store import open_file
 BLOCK, EPS, DEVICE = 128, 0.05, "interpreter"
 PIECES = (1, 3, 8, 17, 64, 35)
 """Queries at once, in turn: a block of rows."""
-EVERY = {"numpy": 16, DEVICE: 64, "portable": 4, "generic": 4}
+EVERY = {"numpy": 16, DEVICE: 128, "portable": 4, "generic": 4}
 """One block of rows in so many, of executors that are slow."""
 SOME = 4
 """One block of rows in so many, of what takes the oracle long: noise, and filters one row at a time."""
@@ -50,7 +50,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "top_p": {"top_p": 0.9, "temperature": 0.8},
     "min_p": {"min_p": 0.05},
 }
-ON_DEVICE = ("topk", "topk 1", "masked", "top_k")
+ON_DEVICE = ("topk", "masked", "top_k")
 Verb = Callable[[Any, Any, int, Truth], int]
 
 
