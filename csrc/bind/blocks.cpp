@@ -67,6 +67,7 @@ class BoundBlocks {
         b_.order = order.data();
         take_places(order.data(), static_cast<int64_t>(order.size()));
         check_levels();
+        take_gain();
         if (closer) take_closer(*closer);
         take_shared(shared[0], b_.shared);
         take_shared(shared[1], b_.closer_shared);
@@ -297,6 +298,25 @@ class BoundBlocks {
                 std::memcpy(&base, record + at, 4);
                 check(base == -std::numeric_limits<float>::infinity(), "what pads a record lies below every bound");
             }
+        }
+    }
+
+    // What bounds can be at most, by the coarsest nodes: none below has more.
+    void take_gain() {
+        const BlockLevel& root = b_.levels.front();
+        const int64_t first = (root.shape.count + root.shape.tails) * kNeighbours;
+        double along = 0;  // of a product with the direction of a ray
+        for (int64_t r = 0; r < b_.ray_count; ++r) along = std::max(along, 127.0 * static_cast<double>(b_.dim) * b_.ray_scale[r]);
+        for (int64_t n = 0; n < root.groups * kNeighbours; ++n) {
+            float numbers[4] = {0, 0, 0, 0};
+            const uint8_t* at = root.records + n / kNeighbours * root.shape.group_bytes() + first + n % kNeighbours * 4;
+            for (int64_t i = 0; i < root.shape.numbers / 4; ++i) std::memcpy(&numbers[i], at + i * 64, 4);
+            const bool rays = b_.rays != nullptr;
+            const double base = numbers[2], unit = numbers[rays ? 3 : 1];
+            if (base == -std::numeric_limits<double>::infinity()) continue;
+            const double coded = rays ? along * std::max(std::fabs(numbers[0]), std::fabs(numbers[1])) : 127.0 * static_cast<double>(b_.look) * numbers[0];
+            b_.gain = std::max(b_.gain, coded + 255.0 * static_cast<double>(root.shape.tails) * unit);
+            b_.largest = std::max(b_.largest, std::fabs(base));
         }
     }
 

@@ -73,27 +73,32 @@ bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     }
     x_.assign(width + kNeighbours, 0.f);
     signs_.resize(2 * b.look);
-    float most = 0;
+    most_ = 0;
     for (int64_t j = 0; j < width; ++j) {
         x_[j] = static_cast<float>(rotated_[j]);
-        most = std::max(most, std::fabs(x_[j]));
+        most_ = std::max(most_, std::fabs(x_[j]));
         if (j >= b.look) continue;
         signs_[j] = std::max(x_[j], 0.f);
         signs_[b.look + j] = std::min(x_[j], 0.f);
     }
     length_ = length;
     take_rest(b);
-    most = std::max(most, add_lengths(b));
+    const float lengths = add_lengths(b);
     const float slack = up(std::fabs(add) * 0x1p-20 + 0x1p-100);
     box = {signs_.data(), lengths_.data(), static_cast<float>(add), slack};
     own = {x_.data(), lengths_.data(), static_cast<float>(add), slack};
     closer = {x_.data() + (b.rays == nullptr ? b.look : 0), closer_lengths_.data(), 0, slack};
     bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * item_bytes(b.rotation_kind) +
             static_cast<double>(dim * b.rest_width);
-    return most <= kMostX && std::fabs(own.add) <= kMostX;
+    return holds(b, lengths);
 }
 
-bool RotatedQuery::take_again(const Blocks& b) { return add_lengths(b) <= kMostX; }
+bool RotatedQuery::take_again(const Blocks& b) { return holds(b, add_lengths(b)); }
+
+bool RotatedQuery::holds(const Blocks& b, float lengths) const {
+    const double most = std::max(most_, lengths), add = std::fabs(own.add);
+    return most <= kMostX && add <= kMostX && most * b.gain + b.largest + add <= kMostBound;
+}
 
 // The lengths of all segments and the two that join them; the largest is returned.
 float RotatedQuery::add_lengths(const Blocks& b) {

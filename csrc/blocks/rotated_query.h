@@ -8,6 +8,7 @@
 namespace headlong {
 
 constexpr float kMostX = 1e30f;  // coordinates beyond are left to the other levels
+constexpr double kMostBound = 0x1p126;  // and bounds that might be beyond: their parts have to stay numbers in float32
 
 // The smallest float that is not below x.
 float up(double x);
@@ -30,7 +31,9 @@ struct RotatedQuery {
   private:
     void take_rest(const Blocks& blocks);
     float add_lengths(const Blocks& blocks);
+    bool holds(const Blocks& blocks, float lengths) const;
 
+    float most_ = 0;  // the largest coordinate of x
     double length_ = 0;  // ‖hidden - mean‖
     std::vector<double> shifted_, rotated_, given_, rest_lengths_;
     std::vector<float> left_, rest_, x_, signs_, lengths_, closer_lengths_;

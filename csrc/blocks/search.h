@@ -74,6 +74,7 @@ struct Blocks {
     double shared[4] = {0, 0, 0, 0}, closer_shared[4] = {0, 0, 0, 0};
     double factor = 1;  // of the lengths of segments, as learned
     double most = 0.25;  // the share of classes beyond which reading row by row is given up
+    double gain = 0, largest = 0;  // no bound is above gain times the largest number of a query, and the largest base
     const Kernels* kernels = nullptr;
     const Looks* looks = nullptr;
     const int64_t* names = nullptr;    // [vocab] the id of each row, or null: its number

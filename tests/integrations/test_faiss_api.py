@@ -266,6 +266,12 @@ def test_files_copies_and_pickles_answer_alike(tmp_path: Path) -> None:
         for other in (*others, copy.deepcopy(index), pickle.loads(pickle.dumps(index))):  # noqa: S301
             assert type(other) is kind and repr(other) == repr(index)
             check(expected, other.search(QUERIES, 3))
+    named = faiss_api.IndexIDMap(IndexFlatIP(24))
+    named.add_with_ids(ROWS, 10 * np.arange(len(ROWS)))
+    faiss_api.write_index(named, tmp_path / "named.safetensors")
+    again = faiss_api.read_index(tmp_path / "named.safetensors")
+    assert isinstance(again, faiss_api.IndexIDMap)
+    check(named.search(QUERIES, 3), again.search(QUERIES, 3))
     Layer(ROWS).save(tmp_path / "layer.safetensors")
     with pytest.raises(MalformedFileError, match="holds no index"):
         faiss_api.read_index(tmp_path / "layer.safetensors")

@@ -34,7 +34,7 @@ from headlong.engines.reference.node_sums import with_normalisers
 from headlong.engines.reference.search_trial import finish
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
-from headlong.links import Link
+from headlong.links import Link, evaluated
 from headlong.native import Doubles, Mask
 from headlong.plan import Plan
 
@@ -60,7 +60,7 @@ class BlockReader:
         self.crossover, self.seen = plan.dense.batch, plan.seen
         self.batch, self.most, self.together = blocks.batch, blocks.most, blocks.together
         self.beneath, self.vocab = beneath, layer.vocab
-        self.link: Link = layer.link
+        self.link: Link = evaluated(layer.link)
         self.sure = blocks.factor == 1.0
         level = native.isa()
 

@@ -37,6 +37,7 @@ from headlong.engines.method import METHODS
 from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
+from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.links import Link
 from headlong.native import Doubles
@@ -137,6 +138,8 @@ class Changed(Merged):
     def compact(self, calibration: Any = None) -> Engine | Changed:
         old, vocab = self.settled, self.layer.vocab
         vectors = None if calibration is None else checked_hidden(calibration, self.layer.dim, "calibration")
+        if vectors is not None and not len(vectors):
+            raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
         alive = np.ones(vocab, np.uint8) if self._alive is None else self._alive.mask[0]
         layer, threads = one_layer(old.layer, self.rows, self.ids, alive), native.threads(old.threads)
         norms = checked_norms(layer, threads)

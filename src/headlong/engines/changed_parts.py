@@ -49,8 +49,8 @@ class PartEngine(NamedTuple):
         if top.ids.shape[1] == k:
             return top
         short = ((0, 0), (0, k - top.ids.shape[1]))
-        ids, logits = np.pad(top.ids, short, constant_values=-1), np.pad(top.logits, short, constant_values=-np.inf)
-        return top._replace(ids=ids, logits=logits)
+        logits, log_probs = (np.pad(part, short, constant_values=-np.inf) for part in (top.logits, top.log_probs))
+        return top._replace(ids=np.pad(top.ids, short, constant_values=-1), logits=logits, log_probs=log_probs)
 
     def lse(self, hidden: Doubles, eps: float | None, temperature: float | None) -> Lse:
         reader = self.engine if temperature is None else self.engine.at_temperature(temperature)

@@ -17,7 +17,7 @@ from headlong import native
 from headlong.engines.class_masks import classes_of
 from headlong.engines.reference import gumbel
 from headlong.engines.sampling_filters import Filters, kept_count
-from headlong.links import Link
+from headlong.links import Link, evaluated
 from headlong.native import Doubles
 
 Ids = NDArray[np.int64]
@@ -49,7 +49,7 @@ def listed(mask: NDArray[np.uint8], batch: int) -> Ids:
 
 def listed_classes(ids: Ids, logits: Doubles, link: Link) -> ListedClasses:
     """``logits`` were scored with any id in place of -1."""
-    return ListedClasses(ids, np.where(ids < 0, -np.inf, logits), np.where(ids < 0, -np.inf, link(logits)))
+    return ListedClasses(ids, np.where(ids < 0, -np.inf, logits), np.where(ids < 0, -np.inf, evaluated(link)(logits)))
 
 
 def lse_of(exponents: Doubles) -> Doubles:

@@ -26,7 +26,7 @@ from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.sampling_filters import GROWTH, Filters, Ranked, Sieve, kept
 from headlong.errors import NonFiniteError, OptionError
-from headlong.links import Link
+from headlong.links import Link, evaluated
 from headlong.native import Doubles
 from headlong.promise import Promise
 
@@ -123,7 +123,7 @@ class _Query:
             ids, self.logits = every[0][order], every[1][order]
             self.cost[0][self.row] += count
             self.cost[2][self.row] = True
-        scores = np.asarray(self.whole.layer.link(self.logits), np.float64)
+        scores = np.asarray(evaluated(self.whole.layer.link)(self.logits), np.float64)
         return Ranked(ids, scores, -math.inf if count == self.there else float(scores[-1]))
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:

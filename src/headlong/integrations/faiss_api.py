@@ -45,6 +45,15 @@ class IndexIDMap:
             raise InputError(f"the index has {index.ntotal} rows; expected an empty one: their ids are not known")
         self.index, self.id_map = index, np.empty(0, np.int64)
 
+    @classmethod
+    def over(cls, index: IndexFlat, ids: Ids) -> IndexIDMap:
+        """``index`` and the ids of the rows that are in it."""
+        if len(ids) != index.ntotal:
+            raise MalformedFileError(f"{len(ids)} ids for {index.ntotal} rows; expected one for each: write the index again")
+        found = cls.__new__(cls)
+        found.index, found.id_map = index, np.array(ids, np.int64)
+        return found
+
     @property
     def ntotal(self) -> int:
         return self.index.ntotal
@@ -101,19 +110,23 @@ class IndexIDMap:
         return np.where(places < 0, -1, np.append(self.id_map, -1)[places])
 
 
-def write_index(index: IndexFlat, path: str | os.PathLike[str]) -> None:
-    """The rows, the metric and what ``train`` saw, in one safetensors file."""
-    write_file(path, index.arrays(), {"format": FORMAT, "metric": index.metric, "kind": type(index).__name__})
+def write_index(index: IndexFlat | IndexIDMap, path: str | os.PathLike[str]) -> None:
+    """The rows, the metric, what ``train`` saw and, of an ``IndexIDMap``, your ids, in one safetensors file."""
+    rows = index.index if isinstance(index, IndexIDMap) else index
+    named = {"id_map": index.id_map} if isinstance(index, IndexIDMap) else {}
+    write_file(path, {**rows.arrays(), **named}, {"format": FORMAT, "metric": rows.metric, "kind": type(rows).__name__})
 
 
-def read_index(path: str | os.PathLike[str], **options: Any) -> IndexFlat:
+def read_index(path: str | os.PathLike[str], **options: Any) -> IndexFlat | IndexIDMap:
     """What :func:`write_index` wrote; ``options`` go to :func:`headlong.compile`."""
     file = open_file(path)
     kinds = {kind.__name__: kind for kind in (IndexFlat, IndexFlatIP, IndexFlatL2)}
     if file.metadata.get("format") != FORMAT or file.metadata.get("kind") not in kinds:
         raise MalformedFileError(f"{os.fspath(path)} holds no index; expected a file of write_index")
     arrays = {name: file.read(name) for name in file.tensors}
-    return kinds[file.metadata["kind"]].of(arrays, file.metadata["metric"], **options)
+    ids = arrays.pop("id_map", None)
+    rows = kinds[file.metadata["kind"]].of(arrays, file.metadata["metric"], **options)
+    return rows if ids is None else IndexIDMap.over(rows, ids)
 
 
 def clone_index(index: IndexFlat) -> IndexFlat:

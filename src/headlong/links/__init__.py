@@ -13,9 +13,9 @@ whose largest error joins what an answer says of itself.
 from headlong.links.base import ROUNDING, Link, Lowered, lowering_error
 from headlong.links.curves import IDENTITY, SIGSOFTMAX, Affine, Gss, SoftCap
 from headlong.links.saved import link_from_dict
-from headlong.links.table import Table
+from headlong.links.table import Table, evaluated
 
 __all__ = [
-    "IDENTITY", "ROUNDING", "SIGSOFTMAX", "Affine", "Gss", "Link", "Lowered", "SoftCap", "Table", "link_from_dict",
+    "IDENTITY", "ROUNDING", "SIGSOFTMAX", "Affine", "Gss", "Link", "Lowered", "SoftCap", "Table", "evaluated", "link_from_dict",
     "lowering_error",
 ]  # fmt: skip

@@ -130,3 +130,42 @@ def test_classes_go_until_none_is_left(case: tuple[Layer, np.ndarray, np.random.
         engine = engine if left is alive else engine.without(np.arange(len(weight)))
         expected = truth(Layer(weight, bias), hidden, left)
         check(engine, expected, hidden, min(3, len(weight)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_that_float32_cannot_hold_are_left_to_other_levels(seed: int) -> None:
+    """Some rows are so long that their logits pass float32: a product of them is infinite, or no number."""
+    rng = np.random.default_rng(seed)
+    weight = rng.standard_normal((1000, 64))
+    weight[rng.choice(1000, 50, replace=False)] *= 1e12
+    hidden = (rng.standard_normal((3, 64)) * 10.0 ** rng.uniform(26, 27.5)).astype(np.float32)
+    layer = Layer(weight.astype(np.float32))
+    expected = truth(layer, hidden)
+    for calibration in (None, rng.standard_normal((200, 64))):
+        top = hl.compile(layer, "cascade", calibration=calibration, blocks=True, eps=math.inf).topk(hidden, 10)
+        for row in range(len(hidden)):
+            check_topk(expected.logits[row], top.ids[row], top.logits[row], float(expected.rounding[row]))
+
+
+@pytest.mark.parametrize("isa", ["numpy", None])
+def test_equal_rows_are_in_the_order_of_their_ids(isa: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isa is not None:
+        monkeypatch.setenv("HEADLONG_ISA", isa)
+    rng = np.random.default_rng(0)
+    for vocab, dim in ((600, 100), (1100, 63), (300, 200)):
+        engine = hl.compile(Layer(np.tile(rng.standard_normal(dim), (vocab, 1)).astype(np.float32)), "cascade", blocks=True)
+        for k in (10, vocab // 2 + 3, vocab):
+            assert engine.topk(rng.standard_normal((1, dim)), k, eps=math.inf).ids.tolist() == [list(range(k))]
+
+
+def test_smooth_links_are_drawn_by_their_table_everywhere() -> None:
+    """Scores of the same draws, by blocks and by a look at all classes."""
+    rng = np.random.default_rng(0)
+    weight = np.repeat(rng.standard_normal((40, 32)), 40, axis=0) + 1e-4 * rng.standard_normal((1600, 32))
+    layer, hidden = Layer(weight.astype(np.float32), None, hl.Gss(0.5, 3.0)), rng.standard_normal((20, 32))
+    engines = [hl.compile(layer, "cascade", blocks=way, eps=math.inf) for way in (True, False)]
+    ways: tuple[dict[str, Any], ...] = ({"top_k": 50}, {"min_p": 0.1}, {"allowed": np.arange(40)})
+    for how in ways:
+        drawn = [engine.sample(hidden, 5, 0.01, seed=3, **how) for engine in engines]
+        assert (drawn[0].ids == drawn[1].ids).all()
+        np.testing.assert_allclose(drawn[0].score, drawn[1].score, rtol=1e-13, atol=1e-9)

@@ -161,7 +161,7 @@ def test_they_are_taken_where_that_is_sooner(monkeypatch: pytest.MonkeyPatch) ->
     for taken in (False, True):
         with monkeypatch.context() as patch:
             patch.setattr(block_choice, "sooner", lambda *_, taken=taken: taken)
-            patch.setattr("headlong.engines.methods.cascade.worth", lambda *_: (64, 0))
+            patch.setattr("headlong.engines.methods.cascade.worth", lambda *_: (64, 64, 0))
             engine = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden)
             assert isinstance(engine, Engine)
             assert engine.plan.blocks is not None

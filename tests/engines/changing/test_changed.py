@@ -326,3 +326,24 @@ def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pyt
     monkeypatch.setattr(merged, "kept", lambda *asked: Ranked(found(*asked).ids[:0], found(*asked).scores[:0], 0.0))
     with pytest.raises(NonFiniteError, match="no class has a finite logit"):
         changed.sample(hidden, 2, seed=1, top_p=0.9)
+
+
+@pytest.mark.parametrize("how", [{"method": "full"}, {"method": "cascade", "blocks": True}])
+def test_classes_that_came_and_went_leave_room_in_every_column(how: dict[str, Any]) -> None:
+    weight = np.random.default_rng(0).standard_normal((10, 8)).astype(np.float32)
+    engine = hl.compile(hl.Layer(weight), **how).with_rows(weight[:3]).without([10, 11, 12])
+    for eps in (math.inf, None):
+        top = engine.topk(weight[:2], 13, eps=eps)
+        assert top.ids.shape == top.logits.shape == top.log_probs.shape == (2, 13)
+        assert (top.ids[:, 10:] == -1).all() and np.isneginf(top.log_probs[:, 10:]).all()
+
+
+def test_compacting_keeps_blocks_on_trial_and_wants_some_vectors() -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((1000, 32))[rng.integers(0, 1000, 40_000)] + 0.05 * rng.standard_normal((40_000, 32))
+    engine = hl.compile(hl.Layer(weight.astype(np.float32)), eps=math.inf)
+    assert engine.plan.blocks is not None and math.isfinite(engine.plan.blocks.trial)
+    again = engine.without([0]).compact()
+    assert math.isfinite(again.settled.plan.blocks.trial)
+    with pytest.raises(hl.errors.ShapeError, match="calibration has no rows"):
+        engine.without([0]).compact(np.empty((0, 32)))

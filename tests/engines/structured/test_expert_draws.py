@@ -203,3 +203,17 @@ def test_stretches_are_where_flags_are_set() -> None:
             found[some] = True
         assert found.tolist() == flags
     assert len(stretches(np.array([True, False, True, True]))) == 2
+
+
+def test_a_nucleus_goes_by_all_classes_where_no_normaliser_was_promised() -> None:
+    """A search for ids leaves a normaliser of what it scored; a nucleus of that would be too small."""
+    rng = np.random.default_rng(0)
+    weight = (rng.standard_normal((6000, 33)) * np.arange(1, 34.0) ** -1.0) @ np.linalg.qr(rng.standard_normal((33, 33)))[0]
+    weight *= 3 / np.linalg.norm(weight, axis=1).mean()
+    layer = ExpertsLayer(
+        np.ones((1, 33), np.float32), weight.astype(np.float32), np.arange(6000), np.array([0, 6000]), 6000, scaled=False
+    )
+    hidden, vectors = rng.standard_normal((10, 33)), rng.standard_normal((600, 33))
+    full = hl.compile(layer, delta=0.0, eps=0.01, parts="full").sample(hidden, 50, seed=1, top_p=0.8)
+    drawn = hl.compile(layer, calibration=vectors, eps=math.inf, parts="cascade").sample(hidden, 50, seed=1, top_p=0.8)
+    assert (drawn.ids != full.ids).mean() < 0.01

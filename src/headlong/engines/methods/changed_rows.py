@@ -7,13 +7,14 @@ no calibration vectors are needed.
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
 from headlong.layers.matrix import Layer
 from headlong.plan import Level, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import stand_ins
+from headlong.previews.blocks.choice import LESS, look_bytes, stand_ins
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.few_bits import Planes, planes_plan
 from headlong.previews.int8 import int8_plan, mean_row
@@ -36,8 +37,9 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     blocks = blocks_of(layer, basis, threads) if rays is None else rays
     every = plan.blocks.most >= int(np.count_nonzero(plan.blocks.order >= 0))
     most = layer.vocab if every else plan.blocks.most
-    batch, least, samples, together = plan.blocks.batch, plan.blocks.least, plan.blocks.samples, plan.blocks.together
-    return again._replace(blocks=blocks._replace(batch=batch, most=most, together=together, least=least, samples=samples))
+    old, trial = plan.blocks, plan.blocks.trial if math.isinf(plan.blocks.trial) else LESS * look_bytes(again)
+    blocks = blocks._replace(batch=old.batch, most=most, together=old.together, least=old.least, samples=old.samples)
+    return again._replace(blocks=blocks._replace(trial=trial))
 
 
 def basis_in(plan: Plan) -> Basis | None:

@@ -153,9 +153,9 @@ class State:
         self.tau, self.rows, self.bytes = -np.inf, 0, 0.0
 
     def scored(self, ids: Ids) -> Doubles:
-        """Exact logits."""
+        """Exact logits. Not by a matrix product, which may add equal rows in different orders: they have to tie."""
         weight, bias = self.search.weight, self.search.bias
-        logits = weight[ids].astype(np.float64) @ self.hidden
+        logits: Doubles = (weight[ids].astype(np.float64) * self.hidden).sum(axis=1)
         if bias is not None:
             logits += bias[ids]
         self.rows += len(ids)

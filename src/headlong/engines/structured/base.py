@@ -13,6 +13,7 @@ the whole distribution, as does a temperature or a nucleus that an engine cannot
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -51,6 +52,8 @@ from headlong.promise import Promise
 
 AT_ONCE = 1 << 22
 """Log-probabilities of whole distributions held at once."""
+NEAR = 0.01
+"""The normaliser that a nucleus goes by where log-probabilities are not promised."""
 FIRST_PREFIX = 64
 """The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
 
@@ -236,7 +239,9 @@ class StructuredEngine(Bounded, ABC):
     def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[ListedClasses, Spent, bool]:
         """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
         k, done = min(FIRST_PREFIX, self.layer.vocab), False
-        eps = self.exact_at if filters.top_p == 1 else min(self.promise.eps, self.exact_at)  # min_p needs no normaliser
+        eps = self.exact_at  # min_p needs no normaliser; top_p does, whether or not one was promised
+        if filters.top_p < 1:
+            eps = min(eps, NEAR if math.isinf(self.promise.eps) else self.promise.eps)
         while not done:
             best = self._best(hidden, k, eps)
             there = best.ids[0] >= 0

@@ -36,7 +36,7 @@ WITHIN = (1e-3, 1e-2, 5e-2)
 """Normalisers that may go by blocks, from the finest on."""
 MOST_OF = 0.75
 """The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
-FEW, EVERY = 2, 2**31 - 1
+EVERY = 2**31 - 1
 Narrower = Callable[[Blocks], Blocks]
 Within = Callable[[Doubles, int, float], tuple[Array, ...]]
 """``(hidden, k, eps) -> logits, ids, log_probs, lse, error, done, rows, bytes, dense``: normalisers by searches."""
@@ -84,14 +84,14 @@ def _judges(vectors: Doubles, k: int) -> Doubles:
     return np.ascontiguousarray(vectors[:: -(-len(vectors) // most)], np.float64)
 
 
-def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int]:
-    """``most, together``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on some
-    vectors (0: none), for one query or two, and for more of them."""
+def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int, int]:
+    """``most, pair, together``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on
+    some vectors (0: none), for one query, for two, which share what a look reads, and for more of them."""
     if native.isa() == native.REFERENCE:
-        return min(ASKED[1], layer.vocab), 0  # it is asked for to be read, not to be fast
+        return min(ASKED[1], layer.vocab), min(ASKED[1], layer.vocab), 0  # it is asked for to be read, not to be fast
     costs = here()
     if not plan.levels:
-        return 0, 0
+        return 0, 0, 0
     search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
     look = functools.cache(lambda k: looked(layer, plan, vectors, k))
 
@@ -110,12 +110,13 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
             most = k
         return most
 
-    return last(1), last(BATCH)
+    most = last(1)
+    return (most, last(2), last(BATCH)) if most else (0, 0, 0)
 
 
-def at_once(most: int, together: int) -> int:
-    """Queries that may be asked for ``most`` classes each: any number, where as many are worth it for a batch."""
-    return EVERY if together >= most > 0 else FEW
+def at_once(most: int, pair: int, together: int) -> int:
+    """Queries that may be asked for ``most`` classes each: any number, where as many are worth it for a batch; two; or one."""
+    return EVERY if together >= most > 0 else 2 if pair >= most else 1
 
 
 def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
@@ -179,7 +180,8 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     )
     by_all = counted(look_bytes(plan), lambda one, seed: reader.sample(one, 1, 1.0, 0, 1.0, 0.0, seed, 0, None, False, 1))
     each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
-    return sooner(Asked(layer, 1), plan, by_blocks, by_all._replace(items=by_all.opened / each), here())
+    look = by_all._replace(items=by_all.opened / each)
+    return all(sooner(Asked(layer, 1, batch), plan, by_blocks, look, here()) for batch in (1, 2))
 
 
 def least_eps(vocab: int, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:

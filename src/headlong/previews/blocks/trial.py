@@ -34,10 +34,10 @@ def on_trial(layer: Layer, plan: Plan, vectors: Array, basis: Basis | None, code
     if not promising(layer, basis, vectors, look_bytes(plan) / layer.vocab, threads):
         return plan
     blocks = tighter(layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads)
-    most, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+    most, pair, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
     if most < 1:
         return plan
-    blocks = blocks._replace(most=most, together=together, batch=at_once(most, together))
+    blocks = blocks._replace(most=most, together=together, batch=at_once(most, pair, together))
     return plan._replace(blocks=blocks._replace(trial=LESS * look_bytes(plan)))
 
 
