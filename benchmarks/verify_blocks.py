@@ -40,7 +40,7 @@ from headlong.store import open_file
 BLOCK, EPS, DEVICE = 128, 0.05, "interpreter"
 PIECES = (1, 3, 8, 17, 64, 35)
 """Queries at once, in turn: a block of rows."""
-EVERY = {"numpy": 16, DEVICE: 16, "portable": 4, "generic": 4}
+EVERY = {"numpy": 32, DEVICE: 32, "portable": 4, "generic": 4}
 """One block of rows in so many, of executors that are slow; of the interpreter's the first :data:`FIRST` pieces alone."""
 FIRST = 3
 SOME = 4
