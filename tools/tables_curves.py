@@ -84,7 +84,8 @@ def growth(name: str) -> str:
 def _graphs(rows: list[dict[str, Any]]) -> str:
     """Which graphs have half as many links as elsewhere."""
     small = sorted({f"{row['classes']:,}" for row in rows if SMALL in row["contestant"]}, key=len)
-    return f"Graphs over {' and '.join(small)} classes have 16 links, others 32. " if small else ""
+    named = " and ".join([*filter(None, [", ".join(small[:-1])]), *small[-1:]])
+    return f"Graphs over {named} classes have 16 links, others 32. " if small else ""
 
 
 BLOCKS = {
