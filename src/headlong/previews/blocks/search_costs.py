@@ -30,6 +30,10 @@ COMPARED = 0.7
 """Of :attr:`Costs.narrowed`: an interval and its comparison, without exponentials and sums (``benchmarks/block_choice.py``)."""
 
 
+LEAD = 0.85
+"""Of the look's time: the vectors that a search is judged by chose its bounds, too, and others open more."""
+
+
 class Counted(NamedTuple):
     """Of one query: bytes that every query reads, bytes that it opens, and rows; ``items`` of what it opens, where each of them
     is asked for alone; the share of queries that have to be asked again, another way."""
@@ -55,9 +59,9 @@ class Asked(NamedTuple):
 
 
 def sooner(asked: Asked, plan: Plan, search: Counted, look: Counted, costs: Costs) -> bool:
-    """Whether the search is over before the look is, or a dense pass where a batch takes that, for one query of it."""
+    """Whether the search is well over before the look is, or a dense pass where a batch takes that, for one query of it."""
     by_all = of_dense_pass(asked, plan, costs) if asked.batch > plan.dense.batch else of_look(asked, plan, look, costs)
-    return of_search(asked, search, costs) <= by_all * (1 - search.again)
+    return of_search(asked, search, costs) <= LEAD * by_all * (1 - search.again)
 
 
 def of_search(asked: Asked, search: Counted, costs: Costs) -> float:
