@@ -90,6 +90,12 @@ def keep_flat(layer: hl.Layer, path: Path) -> None:
     faiss.write_index(flat, str(path))
 
 
+def builds(folder: Path) -> list[dict[str, Any]]:
+    """What was built there, and the processor seconds that it took."""
+    taken = sorted((int(file.parent.name.partition("-")[2]), file.stem, file) for file in folder.glob("classes-*/*.txt"))
+    return [{"classes": vocab, "kind": kind, "cpu_s": float(file.read_text(encoding="utf-8"))} for vocab, kind, file in taken]
+
+
 def contestants(folder: Path, vocab: int, only: list[str]) -> Iterator[Asked]:
     """What was built. Ours, and torch, read the rows in one mapped file."""
     here = home(folder, vocab)
@@ -198,7 +204,8 @@ def main() -> None:
         new = timed(folder, vocab, sys.argv[5:])
         again = {(row["classes"], row["contestant"]) for row in new}
         rows = [row for row in rows if (row["classes"], row["contestant"]) not in again] + new
-        record = {"environment": measure.environment(THREADS), "k": K, "queries": QUERIES, "rows": rows}
+        about = {"environment": measure.environment(THREADS), "k": K, "queries": QUERIES}
+        record = {**about, "rows": rows, "builds": builds(folder)}
         out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -40,7 +40,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
-from headlong.links import Affine, evaluated, lowering_error
+from headlong.links import Affine, lowering_error
 from headlong.native import Doubles
 from headlong.number_checks import real
 from headlong.plan import Plan
@@ -75,7 +75,7 @@ class Engine(Changeable, Common):
         level = native.isa()
         link = layer.link.lowered()
         self._executor: native.Executor = (
-            Reference(Matrix(layer.weight, layer.bias, norms, evaluated(layer.link), plan))
+            Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
             if level == native.REFERENCE
             else native.executor(layer.weight, layer.bias, norms, link, plan, level)
         )

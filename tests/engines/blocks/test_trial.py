@@ -12,6 +12,7 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.arrays import Array
+from headlong.costs import BUILT_IN
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.search_trial import TRIED
 from headlong.plan import DENSE_SHARE, Plan
@@ -125,3 +126,18 @@ def test_codes_are_those_of_the_basis_that_bounds_are_in(dim: int, how: dict[str
     assert (plan_of(engine).blocks is not None) == (how != {"width": 64})
     top = [engine.topk(row[None], K) for row in hidden]
     assert all(right(weight, row[None], each.ids) and each.proved.all() for row, each in zip(hidden, top, strict=True))
+
+
+@pytest.mark.parametrize(("vocab", "dim", "k"), [(1024, 64, 1), (3000, 32, 10)])
+def test_a_flat_layer_costs_at_most_a_tenth_more(vocab: int, dim: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two queries at once, too, which share what a pass reads."""
+    monkeypatch.setattr("headlong.previews.blocks.choice.here", lambda: BUILT_IN)
+    rng = np.random.default_rng(0)
+    layer = hl.Layer(rng.standard_normal((vocab, dim)).astype(np.float32))
+    vectors, hidden = rng.standard_normal((600, dim)), rng.standard_normal((200, dim))
+    engines = [hl.compile(layer, "cascade", calibration=vectors, eps=math.inf, **how) for how in ({}, {"blocks": False})]
+    for batch in (1, 2):
+        chosen, plain = (
+            np.mean([one.topk(hidden[at : at + batch], k).cost.bytes for at in range(0, 200, batch)]) for one in engines
+        )
+        assert chosen <= 1.1 * plain

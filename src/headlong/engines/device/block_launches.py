@@ -28,8 +28,8 @@ SCANNED = 256
 """Boxes that a program which settles goes through at once: few, so that open neighbours are many programs' work."""
 
 
-LINE = 64.0
-"""Bytes that are counted together; ``kernels/blocks_fused.py`` has the same."""
+LINE = 64
+"""Bytes that are counted together: the sum of a query has to fit 32 bits."""
 
 
 class Nodes(NamedTuple):
@@ -79,6 +79,8 @@ class ShortBlocks(ShortAnswers):
         self.group_bytes, self.near_bytes = int(blocks.levels[-1].records.shape[1]), records
         self.near_count = self.width - blocks.look if records else 0
         self.near_sizes = records - self.near_count - 8 if records else 1
+        first = SEEDS * (self.group_bytes + NEIGHBOURS * self.near_bytes)
+        self.read_by_all = float(blocks.levels[-2].records.nbytes + first)  # all boxes, and the classes of the first few
         super().__init__(reader)
         self.block_kernels = importlib.import_module("headlong.engines.device.kernels.blocks_fused")
         self.rotate = importlib.import_module("headlong.engines.device.kernels.cascade_fused").rotate
@@ -97,14 +99,8 @@ class ShortBlocks(ShortAnswers):
         asked_for = self.blocks.most >= self.reader.vocab
         return k <= self.blocks.most and (asked_for or batch * self.read_by_all < look_bytes)
 
-    @property
-    def read_by_all(self) -> float:
-        """Bytes that every query reads: all boxes, and the classes of the first few."""
-        first = SEEDS * (self.group_bytes + NEIGHBOURS * self.near_bytes)
-        return float(self.blocks.levels[-2].records.nbytes + first)
-
     def _read(self, row_bytes: int) -> list[float]:
-        return [self.read_by_all, LINE]
+        return [self.read_by_all, float(LINE)]
 
     def _nodes(self, level: BoxLevel) -> Nodes:
         """Neighbours of a record one after the other, number by number."""
@@ -208,7 +204,7 @@ class ShortBlocks(ShortAnswers):
             found.rows, found.bytes, found.dense.view(bits), reader.link, self.facts, *numbers,
             reader.vocab, reader.dim, self.nodes, shape.capacity, shape.region, shape.parts, *given,
             self.group_bytes, self.near_bytes, **forms, **tiles, ROWS=kinds["ROWS"], BLOCK=SCANNED, ORDER=blocks.order,
-            num_warps=SETTLING,
+            LINE=LINE, num_warps=SETTLING,
         )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ class DeviceEngine(DeviceCalls):
         self.plan = plan
         self.short = ShortCodes(reader) if isinstance(reader, CodesReader) else ShortAnswers(reader)
         self.blocks = ShortBlocks(reader, plan.blocks) if searched(plan.blocks) else None
+        self.look_bytes = look_bytes(plan)
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
@@ -121,8 +122,10 @@ class DeviceEngine(DeviceCalls):
 
     def _short_for(self, batch: int, k: int, eps: float) -> ShortAnswers:
         """A search by blocks where ids alone are asked for and it finds them for less."""
-        look = look_bytes(self.plan) * -(-batch // queries_together(batch))
-        return self.blocks if self.blocks is not None and math.isinf(eps) and self.blocks.takes(batch, k, look) else self.short
+        if self.blocks is None or not math.isinf(eps):
+            return self.short
+        looks = -(-batch // queries_together(batch))  # each for a block of queries
+        return self.blocks if self.blocks.takes(batch, k, looks * self.look_bytes) else self.short
 
     def _topk(self, call: Call, k: int, eps: float) -> tuple[Finalists, Tensor, Tensor, Cost]:
         if k <= MOST and self._short_for(call.batch, k, eps) is self.blocks:

@@ -1,8 +1,8 @@
 """The cascade's plan as a device reads it: int8 codes of whole coordinates, and boxes around sixteen classes.
 
-A device has two kinds of bounds, those that hold for every query. Its launches cost more than a pass over the codes of a layer
-that is not very large, so it searches by blocks from :data:`MANY` classes on, where calibration vectors show that searches open
-few of them; or where that is asked for.
+All bounds hold for every query. Launches cost more than a pass over the codes of a layer that is not very large, so a device
+searches by blocks from :data:`MANY` classes on, where calibration vectors show that searches open few of them; or where that is
+asked for.
 """
 
 from __future__ import annotations
@@ -51,4 +51,4 @@ class PlacedCascade(Cascade):
     ) -> Plan:  # fmt: skip
         blocks = blocks_of(layer, whiten(layer.weight, vectors) if basis is None else basis, threads, found=coded)
         most = layer.vocab if self.blocks else worth(layer, plan, blocks, vectors, DENSE_SHARE)[0]
-        return plan._replace(blocks=blocks._replace(most=most, together=most)) if most else plan
+        return plan._replace(blocks=blocks._replace(most=most)) if most else plan

@@ -25,7 +25,7 @@ from headlong.engines.reference.node_sums import NodeSearch, with_normalisers
 from headlong.engines.reference.nucleus import Nucleus
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
-from headlong.links import lowering_error
+from headlong.links import evaluated, lowering_error
 from headlong.plan import Draws
 
 Mask = NDArray[np.uint8] | None
@@ -141,7 +141,7 @@ class Executor:
     isa = "numpy"
 
     def __init__(self, matrix: Matrix) -> None:
-        self.matrix = matrix
+        self.matrix = matrix._replace(link=evaluated(matrix.link))
         self.sums = None if matrix.plan.sums is None else NodeSearch(matrix)
 
     def topk(

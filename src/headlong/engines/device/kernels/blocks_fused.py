@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headlong.engines.device.kernels.common import linked
+from headlong.engines.device.kernels.common import linked, widened
 from headlong.engines.device.kernels.finish import exact
 from headlong.engines.device.kernels.fused_answers import (
     SCALARS,
@@ -37,8 +37,6 @@ MOST = tl.constexpr(3.0e38)
 """Beyond it float32 may have overflowed on the way."""
 EACH = tl.constexpr(NEIGHBOURS)
 GROWN = tl.constexpr(1 + 2.0**-18)
-LINE = tl.constexpr(64)
-"""Bytes are counted in lines of so many: their sum has to fit 32 bits."""
 
 
 @triton.jit
@@ -56,12 +54,6 @@ def behind(hidden, mean, y_at, rest, scale, seen_at, dim, count, COLUMNS: tl.con
         total += v[:, None] * code
     seen = tl.sum(total, 0) * tl.load(scale + c, mask=c < count, other=0.0)
     tl.store(seen_at + b * count + c, seen, mask=c < count)
-
-
-@triton.jit
-def up(value):
-    """float64 to a float32 that is not smaller."""
-    return (value * (1 + 2.0**-22) + 1e-37).to(tl.float32)
 
 
 @triton.jit
@@ -107,19 +99,19 @@ def box_sides(
             missed = tl.load(lost + 3 * s) * far + tl.load(lost + 3 * s + 1) * length + tl.load(lost + 3 * s + 2) * whole
             size = tl.where(start >= width, tl.sqrt(tl.sum(sums, 0)) * (1 + 2.0**-20) + missed, size)
         most = tl.maximum(most, size)
-        tl.store(lengths_at + b * (segment_count + 1) + s, up(size * GROWN))
+        tl.store(lengths_at + b * (segment_count + 1) + s, widened(size * GROWN, 1))
         if s >= first:
-            tl.store(closer_at + b * closer_count + s - first, up(size * GROWN))
+            tl.store(closer_at + b * closer_count + s - first, widened(size * GROWN, 1))
     shared = tl.load(factors) * head + tl.load(factors + 1) * tail + tl.load(factors + 2) + tl.load(factors + 3) * length
     own = tl.load(factors + 4) * head + tl.load(factors + 5) * tail + tl.load(factors + 6) + tl.load(factors + 7) * length
-    tl.store(lengths_at + b * (segment_count + 1) + segment_count, up(shared * GROWN))
-    tl.store(closer_at + b * closer_count + closer_count - 1, up(own * GROWN))
+    tl.store(lengths_at + b * (segment_count + 1) + segment_count, widened(shared * GROWN, 1))
+    tl.store(closer_at + b * closer_count + closer_count - 1, widened(own * GROWN, 1))
     most = tl.maximum(most, tl.maximum(shared, own))
     tl.store(own_at + b * width + j, x.to(tl.float32), mask=j < width)
     tl.store(box_at + b * 2 * look + j, tl.maximum(x, 0.0).to(tl.float32), mask=j < look)
     tl.store(box_at + b * 2 * look + look + j, tl.minimum(x, 0.0).to(tl.float32), mask=j < look)
     tl.store(adds_at + b, add.to(tl.float32))
-    tl.store(slacks_at + b, up(tl.abs(add) * 2.0**-20 + 2.0**-100))
+    tl.store(slacks_at + b, widened(tl.abs(add) * 2.0**-20 + 2.0**-100, 1))
     for n in tl.static_range(4):
         tl.store(state + b * 4 + n, 0)
     if most > most_x:  # as if there were too many candidates: that query is read densely
@@ -251,7 +243,7 @@ def settle_blocks(
     mask, mask_stride, width, look, group_bytes, near_bytes,
     CODES: tl.constexpr, SIZES: tl.constexpr, NEAR: tl.constexpr, NEAR_SIZES: tl.constexpr, MASKED: tl.constexpr,
     BIAS: tl.constexpr, KIND: tl.constexpr, ROOM: tl.constexpr, LANES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, ORDER: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, ORDER: tl.constexpr, LINE: tl.constexpr,
 ):  # fmt: skip
     """The blocks of query b that reach its threshold: their classes, closer looks, exact rows of what may be an answer."""
     b, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
