@@ -227,13 +227,27 @@ class Group {
 
 }  // namespace
 
-// What was long ago counts half.
-void Trial::count(double bytes, bool done) {
-    in_vain += !done || bytes > most;
-    if (++tried < kRemembered) return;
-    tried = kRemembered / 2;
-    in_vain = in_vain / 2;
+bool Trial::goes_on() {
+    if (!over()) return true;
+    if (++passed_by < wait) return false;
+    passed_by = 0;
+    return true;
 }
+
+// What was long ago counts half. Where searches are no longer made, a few that are not in vain bring them back.
+void Trial::count(double bytes, bool done) {
+    const bool vain = !done || bytes > most + beyond, was_over = over();
+    beyond = beyond * (1 - 1.0 / (2 * kRemembered));
+    if (was_over) {
+        tried = kTried, in_vain = std::clamp(in_vain + (vain ? 1 : -1), 0, kTried);
+        wait = vain ? std::min(2 * wait, kSeldom) : kTried;
+        return;
+    }
+    in_vain += vain, wait = kTried;
+    if (++tried >= kRemembered) tried = kRemembered / 2, in_vain = in_vain / 2;
+}
+
+void Trial::passed(double more) { beyond = beyond + (std::max(0.0, more) - beyond) / kTried; }
 
 void know_places(const Blocks& b) {
     std::call_once(b.places.once, [&] {
@@ -253,7 +267,9 @@ SearchResult search_leaving(const Blocks& blocks, const double* hidden, int64_t 
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads, const Reach& reach) {
     std::vector<SearchResult> answers(count);
-    if (count == 0 || blocks.trial.over()) return answers;
+    const bool ids = reach.keys == nullptr && reach.depth < 0;
+    const bool counted = ids && mask == nullptr && k <= Trial::kShort && blocks.trial.most < kInf;
+    if (count == 0 || (counted ? !blocks.trial.goes_on() : ids && blocks.trial.over())) return answers;
     int64_t bytes = 0;
     for (const BlockLevel& level : blocks.levels) bytes += level.groups * level.shape.group_bytes();
     const int64_t each = bytes <= kCached ? 1 : std::min<int64_t>(kTogether, (count + threads - 1) / threads), groups = (count + each - 1) / each;
@@ -271,8 +287,10 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
     };
     if (groups == 1 || threads == 1) work(0);
     else run_parallel(static_cast<int>(std::min<int64_t>(threads, groups)), work);
-    if (mask == nullptr && blocks.trial.most < kInf)
-        for (const SearchResult& answer : answers) blocks.trial.count(answer.bytes, answer.done);
+    if (counted) {  // the answers' rows are read by whoever answers
+        const auto rows = static_cast<double>(k * blocks.dim * item_bytes(blocks.kind));
+        for (const SearchResult& answer : answers) blocks.trial.count(answer.bytes - rows, answer.done);
+    }
     return answers;
 }
 

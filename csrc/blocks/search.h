@@ -28,14 +28,18 @@ struct Places {
     std::vector<int32_t> of;
 };
 
-// Searches that nothing has shown to be worth their while: of kTried of them or more, most were in vain, or no more are made.
+// Whether searches for few classes are worth their while: once of kTried of them or more most were in vain, few calls make them, for
+// queries may change. Searches may take longer where passes over all classes do.
 struct Trial {
-    static constexpr int kTried = 8, kRemembered = 128;
-    double most = std::numeric_limits<double>::infinity();  // bytes beyond which a search was in vain
-    std::atomic<int> tried{0}, in_vain{0};
+    static constexpr int kTried = 8, kRemembered = 128, kSeldom = 512, kShort = 64;
+    double most = std::numeric_limits<double>::infinity();  // bytes beyond which a search was in vain, and what passes read lately
+    std::atomic<double> beyond{0};                          // beyond the codes of all classes
+    std::atomic<int> tried{0}, in_vain{0}, passed_by{0}, wait{kTried};
 
     bool over() const { return tried >= kTried && 2 * in_vain > tried; }
+    bool goes_on();  // of a call that is counted
     void count(double bytes, bool done);
+    void passed(double more);  // what the pass of one query read beyond the codes
 };
 
 // What is read, all of it borrowed; see previews/blocks/boxes.py, which makes it.

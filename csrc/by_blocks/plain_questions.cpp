@@ -109,6 +109,9 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
     Scratch<double> some(left.size() * dim);
     for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * dim, dim, some.data() + i * dim);
     std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, dense_only || !sure);
+    if (ids_alone)
+        for (const Answer& other : others)
+            here->second->trial.passed(other.bytes - executor->preview.bytes / static_cast<double>(left.size()));
     for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = behind(std::move(others[i]), found[left[i]]);
     return answers;
 }

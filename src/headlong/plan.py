@@ -188,7 +188,7 @@ class Blocks(NamedTuple):
                       a closer look has what is left of a class beside its ray
     ``samples``       whether plain samples go by blocks
     ``draws``         what queries taught about a normaliser's sample of open blocks; None: normalisers do not go by blocks
-    ``trial``         bytes beyond which a search was in vain: where most were, none is made. inf: always made
+    ``trial``         bytes, but for the answers' rows, beyond which a search was in vain: where most were, few are made
     """
 
     mean: Array

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import sys
 import threading
@@ -50,6 +51,15 @@ Again = Callable[[Doubles], Engine]
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
+def always_searching(engine: Engine) -> Engine:
+    """The engine without a trial of blocks that vectors chose: passes in their place would hide a drift."""
+    plan = engine.plan
+    if plan.blocks is None or math.isinf(plan.blocks.trial):
+        return engine
+    searching = plan._replace(blocks=plan.blocks._replace(trial=math.inf))
+    return engine._by(searching, engine.threads, engine.reason)  # noqa: SLF001  # the same engine by another plan
+
+
 class OwnLock:
     """A lock that a forked child has anew: one that another thread held at the fork would be held there for ever."""
 
@@ -81,7 +91,7 @@ class Adapting(WatchedVerbs, Changeable):
 
     def __init__(self, engine: Engine, again: Again, like: Floats | None = None) -> None:
         """``like``: vectors like those that the engine's plan was made from; None: it was made without."""
-        self._now, self._again = engine, again
+        self._now, self._again = engine if like is None else always_searching(engine), again
         self._queries: Queries | None = Queries(engine.layer.dim) if like is None else None
         self._thread: threading.Thread | None = None
         self._judge: threading.Thread | None = None
@@ -229,7 +239,7 @@ class Adapting(WatchedVerbs, Changeable):
             before, count = self._now, queries.count
             vectors, like = held_out(queries.vectors(), "calibration" in before.promise.over)
             try:
-                engine = self._again(vectors)
+                engine = always_searching(self._again(vectors))
                 if engine.promise != before.promise:
                     raise OptionError(f"the plan would promise {engine.promise} in place of {before.promise}")
                 before.kept()  # refuses a layer that was written to: its new plan would not be that of this engine

@@ -21,7 +21,7 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
 from headlong.previews.blocks import choice as block_choice
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY
+from headlong.previews.blocks.choice import EVERY, Worth
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -161,7 +161,7 @@ def test_they_are_taken_where_that_is_sooner(monkeypatch: pytest.MonkeyPatch) ->
     for taken in (False, True):
         with monkeypatch.context() as patch:
             patch.setattr(block_choice, "sooner", lambda *_, taken=taken: taken)
-            patch.setattr("headlong.engines.methods.cascade.worth", lambda *_: (64, 64, 0))
+            patch.setattr("headlong.engines.methods.cascade.worth", lambda *_: Worth(64, 64, 0))
             engine = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden)
             assert isinstance(engine, Engine)
             assert engine.plan.blocks is not None

@@ -14,7 +14,7 @@ from headlong import native
 from headlong.arrays import Array
 from headlong.costs import BUILT_IN
 from headlong.engines.reference.blocks import BlockSearch
-from headlong.engines.reference.search_trial import TRIED
+from headlong.engines.reference.search_trial import SELDOM, TRIED
 from headlong.plan import DENSE_SHARE, Plan
 from headlong.previews.blocks.trial import CLASSES
 
@@ -73,13 +73,17 @@ def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytes
     assert ((found[3] > plan.blocks.trial) | ~found[5]).all()  # all of them in vain
     again = search.topk(easy, K, None, 1)
     assert not again[5].any() and (again[3] == 0).all()  # not even what is easy is searched for
+    vain = [float(search.topk(hard[:1], K, None, 1)[3][0]) for _ in range(4 * SELDOM)]
+    assert 0 < np.count_nonzero(vain) < 20
+    made = [bool(search.topk(easy, K, None, 1)[5].all()) for _ in range(2 * SELDOM)]
+    assert sum(made) > SELDOM // 2 and all(made[-100:])  # a few calls search still, and bring searches back
 
 
 def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     weight = rows()
     engine, beside = (hl.compile(hl.Layer(weight), "cascade", eps=math.inf, **how) for how in ({}, {"blocks": False}))
     assert plan_of(engine).blocks is not None
-    hard = np.random.default_rng(6).normal(size=(4 * TRIED, weight.shape[1]))
+    hard = np.random.default_rng(6).normal(size=(3 * TRIED, weight.shape[1]))  # a later call searches again
     hard[:, :LEADING] = 0
     top = [engine.topk(row[None], K) for row in hard]
     assert all(right(weight, row[None], each.ids) and each.proved.all() for row, each in zip(hard, top, strict=True))
@@ -88,6 +92,29 @@ def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     assert top[0].cost.bytes[0] > beside.topk(hard[:1], K).cost.bytes[0]  # with what was searched in vain
     drawn = engine.sample(hard, n=2, top_k=5, seed=3)
     assert (drawn.ids == beside.sample(hard, n=2, top_k=5, seed=3).ids).all()
+
+
+def test_calibrated_blocks_are_on_trial_when_other_queries_come() -> None:
+    """Calibration vectors open few blocks, those that are asked open nearly all of them."""
+    weight = rows()
+    easy = np.random.default_rng(11).normal(size=(600, weight.shape[1]))
+    easy[:, LEADING:] *= 0.1
+    hard = np.random.default_rng(12).normal(size=(20 * TRIED, weight.shape[1]))
+    hard[:, :LEADING] = 0
+    engine, beside, always = (
+        hl.compile(hl.Layer(weight), "cascade", calibration=easy, eps=math.inf, **how)
+        for how in ({}, {"blocks": False}, {"blocks": True})
+    )
+    assert math.isfinite(plan_of(engine).blocks.trial) and math.isinf(plan_of(always).blocks.trial)
+    for batch in (1, 64):
+        top = [engine.topk(hard[at : at + batch], K) for at in range(0, len(hard), batch)]
+        assert all(each.proved.all() for each in top)
+        assert (top[-1].cost.bytes <= beside.topk(hard[-len(top[-1].ids) :], K).cost.bytes).all()
+    few = engine.topk(easy[:1], K).cost.bytes[0]  # searches are no longer made
+    for at in range(2 * SELDOM):
+        engine.topk(easy[at % len(easy)][None], K)
+    assert engine.topk(easy[:1], K).cost.bytes[0] < few / 2
+    assert always.topk(hard[:1], K).cost.bytes[0] > few
 
 
 def test_nobody_builds_them_unasked_elsewhere() -> None:

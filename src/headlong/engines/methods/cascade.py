@@ -163,19 +163,20 @@ class Cascade(Method):
         if calibration is not None and queries is not None:
             half = len(vectors)
             blocks = learned_blocks(layer, blocks, DENSE_SHARE, vectors, calibration[half:], promise.delta_ids, threads)
-        most, pair, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+        most, pair, together, trial = worth(layer, plan, blocks, vectors, DENSE_SHARE)
         if most < 1 and not self.blocks:
             return plan
         blocks = blocks._replace(least=least_found(layer, plan, blocks, vectors, DENSE_SHARE))
         samples = worth_sampling(layer, plan, blocks, vectors, DENSE_SHARE, bool(self.blocks))
         blocks = blocks._replace(samples=samples)
-        most, pair = (layer.vocab, layer.vocab) if self.blocks else (most, pair)
+        most, pair, trial = (layer.vocab, layer.vocab, math.inf) if self.blocks else (most, pair, trial)
         if calibration is not None and queries is None and plan.draws is not None and math.isinf(blocks.least):
             parts = calibration[: len(calibration) // 2], calibration[len(calibration) // 2 :]
             blocks = taught_by_blocks(layer, plan, blocks._replace(most=most), promise, parts, DENSE_SHARE, threads)
         if queries is not None:
             most, together = min(most, ASKED[-1]), min(together, ASKED[-1])
-        return plan._replace(blocks=blocks._replace(most=most, batch=at_once(most, pair, together), together=together))
+        blocks = blocks._replace(most=most, batch=at_once(most, pair, together), together=together, trial=trial)
+        return plan._replace(blocks=blocks)
 
     def _levels(
         self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise, blocks: bool, stood_in: bool

@@ -7,14 +7,13 @@ no calibration vectors are needed.
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 
 from headlong.layers.matrix import Layer
 from headlong.plan import Level, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import LESS, look_bytes, stand_ins
+from headlong.previews.blocks.choice import look_bytes, stand_ins
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.few_bits import Planes, planes_plan
 from headlong.previews.int8 import int8_plan, mean_row
@@ -37,7 +36,7 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     blocks = blocks_of(layer, basis, threads) if rays is None else rays
     every = plan.blocks.most >= int(np.count_nonzero(plan.blocks.order >= 0))
     most = layer.vocab if every else plan.blocks.most
-    old, trial = plan.blocks, plan.blocks.trial if math.isinf(plan.blocks.trial) else LESS * look_bytes(again)
+    old, trial = plan.blocks, plan.blocks.trial * look_bytes(again) / look_bytes(plan)
     blocks = blocks._replace(batch=old.batch, most=most, together=old.together, least=old.least, samples=old.samples)
     return again._replace(blocks=blocks._replace(trial=trial))
 

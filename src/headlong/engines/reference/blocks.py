@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.reference.search_trial import Trial
+from headlong.engines.reference.search_trial import SHORT, Trial
 from headlong.native import Mask
 from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
 
@@ -66,11 +66,12 @@ class BlockSearch:
         """``ids, logits [batch, k], rows, bytes, opened, done [batch]``."""
         none = BlockAnswer(np.empty(0, np.int64), np.empty(0), 0, 0.0, 0.0, done=False)
         found = [none] * len(hidden)
-        if not self.trial.over():
+        counted = mask is None and k <= SHORT
+        if self.trial.goes_on() if counted else not self.trial.over():
             found = [self.one(row, k, None if mask is None else mask[b % len(mask)] != 0) for b, row in enumerate(hidden)]
-            if mask is None:
-                for answer in found:
-                    self.trial.count(answer.bytes, answer.done)
+            if counted:
+                for answer in found:  # the answers' rows are read by whoever answers
+                    self.trial.count(answer.bytes - k * self.weight.shape[1] * self.weight.itemsize, answer.done)
         ids, logits = np.full((len(found), k), -1, np.int64), np.full((len(found), k), -np.inf)
         for b, one in enumerate(found):
             ids[b, : len(one.ids)], logits[b, : len(one.ids)] = one.ids, one.logits

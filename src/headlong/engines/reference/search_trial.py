@@ -9,8 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-TRIED, REMEMBERED = 8, 128
-"""Searches after which a trial may be over, and the most that are counted; the same in ``csrc/blocks/search.h``."""
+TRIED, REMEMBERED, SELDOM, SHORT = 8, 128, 512, 64
+"""Searches after which a trial may be over, the most that are counted, calls of which one still makes them in the end, and the
+most classes that a counted search is asked for: more take longer either way. The same in ``csrc/blocks/search.h``."""
 
 
 def finish(answer: tuple[NDArray[Any], ...], left: NDArray[Any], more: tuple[NDArray[Any], ...], rows: int) -> None:
@@ -24,20 +25,38 @@ def finish(answer: tuple[NDArray[Any], ...], left: NDArray[Any], more: tuple[NDA
 
 
 class Trial:
-    """Searches so far; one that reads more than ``most`` bytes was in vain."""
+    """Searches so far; one that reads more than ``most`` bytes was in vain. (A native one may read as much more as passes do of
+    late, beyond the codes of all classes.)"""
 
     def __init__(self, most: float) -> None:
-        self.most, self.tried, self.in_vain = most, 0, 0
+        self.most = most
+        self.tried, self.in_vain, self.passed_by, self.wait = 0, 0, 0, TRIED
 
     def over(self) -> bool:
         """Whether most searches were in vain."""
         return self.tried >= TRIED and 2 * self.in_vain > self.tried
 
+    def goes_on(self) -> bool:
+        """Whether a call that is counted makes searches: queries may change."""
+        if not self.over():
+            return True
+        self.passed_by += 1
+        if self.passed_by < self.wait:
+            return False
+        self.passed_by = 0
+        return True
+
     def count(self, read: float, done: bool) -> None:
-        """One more search; what was long ago counts half."""
+        """One more search; what was long ago counts half. Where searches are no longer made, a few that are not in vain bring
+        them back."""
         if math.isinf(self.most):
             return
-        self.in_vain += not done or read > self.most
+        vain, was_over = not done or read > self.most, self.over()
+        if was_over:
+            self.tried, self.in_vain = TRIED, min(max(self.in_vain + (1 if vain else -1), 0), TRIED)
+            self.wait = min(2 * self.wait, SELDOM) if vain else TRIED
+            return
+        self.in_vain, self.wait = self.in_vain + vain, TRIED
         self.tried += 1
         if self.tried >= REMEMBERED:
             self.tried, self.in_vain = REMEMBERED // 2, self.in_vain // 2

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,14 +17,16 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Blocks, Plan
 from headlong.previews.blocks.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
-from headlong.previews.blocks.search_costs import Asked, Counted, sooner
+from headlong.previews.blocks.search_costs import Asked, Counted, later_from, sooner
 from headlong.previews.look_costs import TOGETHER as BATCH
 from headlong.previews.whitening import Basis
 
 JUDGES, FEWEST, ASKED_IN_ALL = 16, 4, 2048
 """Calibration vectors that are searched for: fewer, but no fewer than :data:`FEWEST`, where each of them is asked for many
 classes, whose numbers differ less from vector to vector."""
-ASKED = (1, 16, 64, 256, 1024, 4096)
+SHORT = 64
+"""Classes up to which searches are on trial; the same in ``csrc/blocks/search.h``."""
+ASKED = (1, 16, SHORT, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
 LESS = 0.5
 """Of the bytes of a look at all classes: what blocks may read for a normaliser to be worth their while."""
@@ -84,19 +86,28 @@ def _judges(vectors: Doubles, k: int) -> Doubles:
     return np.ascontiguousarray(vectors[:: -(-len(vectors) // most)], np.float64)
 
 
-def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> tuple[int, int, int]:
-    """``most, pair, together``: the largest of :data:`ASKED` for which a search takes less time than a look at all classes, on
-    some vectors (0: none), for one query, for two, which share what a look reads, and for more of them."""
+class Worth(NamedTuple):
+    """The largest of :data:`ASKED` for which a search takes less time than a look at all classes (0: none): for one query, for
+    two, which share what a look reads, and for more of them; and bytes, without the answers' rows, from which it takes more."""
+
+    most: int
+    pair: int
+    together: int
+    trial: float = math.inf
+
+
+def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> Worth:
+    """As some vectors show."""
     if native.isa() == native.REFERENCE:
-        return min(ASKED[1], layer.vocab), min(ASKED[1], layer.vocab), 0  # it is asked for to be read, not to be fast
+        return Worth(min(ASKED[1], layer.vocab), min(ASKED[1], layer.vocab), 0)  # it is asked for to be read, not to be fast
     costs = here()
     if not plan.levels:
-        return 0, 0, 0
+        return Worth(0, 0, 0)
     search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
     look = functools.cache(lambda k: looked(layer, plan, vectors, k))
 
     def by_blocks(k: int, batch: int) -> bool:
-        one, shortest = Asked(layer, k, batch), Counted(look_bytes(plan), 0.0, k)
+        one, shortest = Asked(layer, k, batch), shortest_look(plan, k)
         if sooner(one, plan, search(k), shortest, costs):  # the shortest and the longest look mostly say so: none is made
             return True
         longest = shortest._replace(opened=math.inf)
@@ -111,7 +122,17 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
         return most
 
     most = last(1)
-    return (most, last(2), last(BATCH)) if most else (0, 0, 0)
+    if not most:
+        return Worth(0, 0, 0)
+    short = min(most, SHORT)
+    asked, found, shortest = Asked(layer, short), search(short), shortest_look(plan, short)
+    by_all = shortest if sooner(asked, plan, found, shortest, costs) else look(short)
+    return Worth(most, last(2), last(BATCH), later_from(asked, plan, found, by_all, costs))
+
+
+def shortest_look(plan: Plan, k: int) -> Counted:
+    """One that opens nothing."""
+    return Counted(look_bytes(plan), 0.0, k)
 
 
 def at_once(most: int, pair: int, together: int) -> int:

@@ -30,6 +30,8 @@ COMPARED = 0.7
 """Of :attr:`Costs.narrowed`: an interval and its comparison, without exponentials and sums (``benchmarks/block_choice.py``)."""
 
 
+MOST_BYTES = 2.0**60
+"""More than any search opens."""
 LEAD = 0.85
 """Of the look's time: the vectors that a search is judged by chose its bounds, too, and others open more."""
 
@@ -62,6 +64,19 @@ def sooner(asked: Asked, plan: Plan, search: Counted, look: Counted, costs: Cost
     """Whether the search is well over before the look is, or a dense pass where a batch takes that, for one query of it."""
     by_all = of_dense_pass(asked, plan, costs) if asked.batch > plan.dense.batch else of_look(asked, plan, look, costs)
     return of_search(asked, search, costs) <= LEAD * by_all * (1 - search.again)
+
+
+def later_from(asked: Asked, plan: Plan, search: Counted, look: Counted, costs: Costs) -> float:
+    """Bytes, without the rows of the answers, from which a search for one query is over after the look: such a search as this
+    one, but for what it opens."""
+    by_all, low, high = of_look(asked, plan, look, costs), search.opened, max(1.0, search.opened)
+    while high < MOST_BYTES and of_search(asked, search._replace(opened=high), costs) < by_all:
+        low, high = high, 2 * high
+    for _ in range(16):
+        middle = (low + high) / 2
+        later = of_search(asked, search._replace(opened=middle), costs) >= by_all
+        low, high = (low, middle) if later else (middle, high)
+    return search.every + high + max(0.0, search.rows - asked.k) * asked.row
 
 
 def of_search(asked: Asked, search: Counted, costs: Costs) -> float:

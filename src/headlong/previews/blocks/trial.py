@@ -2,8 +2,8 @@
 
 Rows of the layer stand in for queries. They say well where blocks are of no use: where not even rows have near neighbours. They
 do not say that queries will be as easy. Hidden vectors of a language model are unlike its rows, and open nearly everything. So
-what rows recommend is on trial: searches are counted, and where most of them were in vain, all classes are looked at from then
-on. Ids are proved either way.
+what rows recommend is on trial: searches are counted, and where most of them were in vain, all classes are looked at, but for
+one call in many. What calibration vectors recommend is on trial, too, since other queries may come. Ids are proved either way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import DENSE_SHARE, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import LESS, at_once, look_bytes, read_by, tighter, worth
+from headlong.previews.blocks.choice import at_once, look_bytes, read_by, tighter, worth
 from headlong.previews.encode import Encoded
 from headlong.previews.whitening import Basis, whiten
 
@@ -34,11 +34,10 @@ def on_trial(layer: Layer, plan: Plan, vectors: Array, basis: Basis | None, code
     if not promising(layer, basis, vectors, look_bytes(plan) / layer.vocab, threads):
         return plan
     blocks = tighter(layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads)
-    most, pair, together = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+    most, pair, together, trial = worth(layer, plan, blocks, vectors, DENSE_SHARE)
     if most < 1:
         return plan
-    blocks = blocks._replace(most=most, together=together, batch=at_once(most, pair, together))
-    return plan._replace(blocks=blocks._replace(trial=LESS * look_bytes(plan)))
+    return plan._replace(blocks=blocks._replace(most=most, together=together, batch=at_once(most, pair, together), trial=trial))
 
 
 def promising(layer: Layer, basis: Basis, vectors: Array, bytes_each: float, threads: int) -> bool:
