@@ -205,8 +205,9 @@ def test_stretches_are_where_flags_are_set() -> None:
     assert len(stretches(np.array([True, False, True, True]))) == 2
 
 
-def test_a_nucleus_goes_by_all_classes_where_no_normaliser_was_promised() -> None:
-    """A search for ids leaves a normaliser of what it scored; a nucleus of that would be too small."""
+@pytest.mark.parametrize("how", [{"eps": math.inf}, {"eps": 0.05, "delta": 0.0}, {"eps": 0.2, "delta": 0.01}], ids=str)
+def test_a_nucleus_is_that_of_all_classes_and_proved(how: dict[str, Any]) -> None:
+    """A search for ids leaves a normaliser of what it scored, and a promised one is coarse: it is refined until all is clear."""
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((6000, 33)) * np.arange(1, 34.0) ** -1.0) @ np.linalg.qr(rng.standard_normal((33, 33)))[0]
     weight *= 3 / np.linalg.norm(weight, axis=1).mean()
@@ -215,5 +216,6 @@ def test_a_nucleus_goes_by_all_classes_where_no_normaliser_was_promised() -> Non
     )
     hidden, vectors = rng.standard_normal((10, 33)), rng.standard_normal((600, 33))
     full = hl.compile(layer, delta=0.0, eps=0.01, parts="full").sample(hidden, 50, seed=1, top_p=0.8)
-    drawn = hl.compile(layer, calibration=vectors, eps=math.inf, parts="cascade").sample(hidden, 50, seed=1, top_p=0.8)
-    assert (drawn.ids != full.ids).mean() < 0.01
+    drawn = hl.compile(layer, calibration=vectors, parts="cascade", **how).sample(hidden, 50, seed=1, top_p=0.8)
+    assert full.proved.all() and drawn.proved.all()
+    assert (drawn.ids == full.ids).all()

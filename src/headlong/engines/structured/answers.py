@@ -25,6 +25,12 @@ class Spent(NamedTuple):
     dense: Flags
 
 
+def summed(costs: list[Any]) -> Spent:
+    """The sum of several costs; dense where one of them was."""
+    rows, read, dense = (np.stack([getattr(cost, name) for cost in costs]) for name in Spent._fields)
+    return Spent(rows.sum(axis=0), read.sum(axis=0), np.asarray(dense.any(axis=0)))
+
+
 class Scored(NamedTuple):
     """``logits [batch, m]``, the normaliser of all classes ``lse [batch]``, and how far each of the two may be off."""
 

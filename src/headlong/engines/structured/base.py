@@ -31,7 +31,7 @@ from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import ListedClasses, listed
 from headlong.engines.reference.nucleus import nucleus_size
-from headlong.engines.sampling_filters import Filters, kept_count
+from headlong.engines.sampling_filters import FINEST, Filters, kept_count
 from headlong.engines.structured.answers import (
     Best,
     Drawn,
@@ -43,6 +43,7 @@ from headlong.engines.structured.answers import (
     joined,
     present,
     present_of,
+    summed,
 )
 from headlong.engines.structured.saved import SavedLayer, write_structured
 from headlong.errors import InputError
@@ -52,8 +53,8 @@ from headlong.promise import Promise
 
 AT_ONCE = 1 << 22
 """Log-probabilities of whole distributions held at once."""
-NEAR = 0.01
-"""The normaliser that a nucleus goes by where log-probabilities are not promised."""
+NEAR, FINER = 0.01, 1e-2
+"""The normaliser that a nucleus goes by first where log-probabilities are not promised, and how much finer the next one is."""
 FIRST_PREFIX = 64
 """The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
 
@@ -237,29 +238,43 @@ class StructuredEngine(Bounded, ABC):
         return joined(parts, Drawn) if parts else self._draw(hidden, filters)
 
     def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[ListedClasses, Spent, bool]:
-        """The classes that top_p and min_p keep of one row: a prefix of the ranking, lengthened until it is long enough."""
-        k, done = min(FIRST_PREFIX, self.layer.vocab), False
+        """The classes that top_p and min_p keep of one row: a prefix of the ranking, by finer normalisers until it is clear."""
         eps = self.exact_at  # min_p needs no normaliser; top_p does, whether or not one was promised
         if filters.top_p < 1:
             eps = min(eps, NEAR if math.isinf(self.promise.eps) else self.promise.eps)
-        while not done:
-            best = self._best(hidden, k, eps)
+        found: list[Best] = []
+        while True:
+            found += self._prefix(hidden, filters, found[-1].ids.shape[1] if found else FIRST_PREFIX, eps)
+            best = found[-1]
             there = best.ids[0] >= 0
             log_probs = best.logits[0, there] - best.lse[0]
             mass = np.exp(log_probs)
-            before = np.concatenate([[0.0], np.cumsum(mass)])
-            held = bool(before[-1] >= filters.top_p) if filters.top_p < 1 else False
-            low = filters.min_p > 0 and log_probs[-1] < log_probs[0] + np.log(filters.min_p)
-            done = held or low or not there.all() or k == self.layer.vocab
-            k = min(4 * k, self.layer.vocab)
-        count = kept_count(log_probs, filters._replace(top_p=1.0))
-        if filters.top_p < 1:
-            count = min(count, nucleus_size(mass, filters.top_p, 1.0))
-        error = float(best.logit_error[0] + best.lse_error[0]) + 2 * len(before) * UNIT
-        sure = bool((np.abs(before - filters.top_p) > error).all()) if filters.top_p < 1 else True
+            count, sure = kept_count(log_probs, filters._replace(top_p=1.0)), True
+            if filters.top_p < 1:
+                before = np.concatenate([[0.0], np.cumsum(mass)])
+                count = min(count, nucleus_size(mass, filters.top_p, 1.0))
+                error = float(best.logit_error[0] + best.lse_error[0]) + 2 * len(before) * UNIT
+                certain = self.promise.delta == 0 or best.lse_error[0] <= FINEST  # a draw of rows may mislead
+                sure = certain and bool((np.abs(before - filters.top_p) > error).all())
+            if sure or best.lse_error[0] <= FINEST or eps <= FINEST:
+                break
+            eps *= FINER
         order = np.argsort(best.ids[0, :count])
         kept = best.ids[:, :count][:, order], best.logits[:, :count][:, order]
-        return ListedClasses(kept[0], kept[1], kept[1]), best.spent, sure
+        return ListedClasses(kept[0], kept[1], kept[1]), summed([one.spent for one in found]), sure
+
+    def _prefix(self, hidden: Doubles, filters: Filters, k: int, eps: float) -> list[Best]:
+        """The ``k`` best classes of one row, or more: the last answer has as many as the filters may keep."""
+        k, found = min(k, self.layer.vocab), []
+        while True:
+            found.append(best := self._best(hidden, k, eps))
+            there = best.ids[0] >= 0
+            log_probs = best.logits[0, there] - best.lse[0]
+            held = filters.top_p < 1 and bool(np.exp(log_probs).sum() >= filters.top_p)
+            low = filters.min_p > 0 and log_probs[-1] < log_probs[0] + np.log(filters.min_p)
+            if held or low or not there.all() or k == self.layer.vocab:
+                return found
+            k = min(4 * k, self.layer.vocab)
 
 
 ENGINES: dict[str, type[StructuredEngine]] = {}

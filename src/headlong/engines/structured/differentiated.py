@@ -21,7 +21,7 @@ from headlong.dtypes import UNIT
 from headlong.engines.build import part
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import OptionError
 from headlong.layers.differentiated import Block, BlocksLayer
@@ -84,7 +84,7 @@ class BlocksEngine(StructuredEngine):
         lse = lse_of(np.stack([one.lse for one in found], axis=1))
         error = np.max([one.error for one in found], axis=0) + _rounding(lse, len(found))
         proved = np.all([one.proved for one in found], axis=0)
-        spent = _spent([one.cost for one in found])
+        spent = summed([one.cost for one in found])
         logits, ids = (np.take_along_axis(part, chosen, 1) for part in (logits, ids))
         return Best(logits, ids, proved, lse, np.zeros(len(hidden)), error, spent)
 
@@ -102,7 +102,7 @@ class BlocksEngine(StructuredEngine):
                 found.append(engine.lse(x, eps=eps))
         lse = lse_of(np.stack([one[0] for one in found], axis=1))
         error = np.max([one[1] for one in found], axis=0) + _rounding(lse, len(found))
-        return Scored(logits, lse, self._logit_error(hidden), error, _spent([one[2] for one in found]))
+        return Scored(logits, lse, self._logit_error(hidden), error, summed([one[2] for one in found]))
 
     def _everything(self, hidden: Doubles) -> Scored:
         logits, costs = np.empty((len(hidden), self.layer.vocab)), []
@@ -112,7 +112,7 @@ class BlocksEngine(StructuredEngine):
             logits[:, self._names(number, np.arange(engine.layer.vocab))] = scored.logits
             costs.append(scored.cost)
         lse, error = lse_of(logits), self._logit_error(hidden)
-        spent = _spent(costs)._replace(dense=np.ones(len(hidden), bool))
+        spent = summed(costs)._replace(dense=np.ones(len(hidden), bool))
         return Scored(logits, lse, error, error + _rounding(lse, self.layer.vocab), spent)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
@@ -124,7 +124,7 @@ class BlocksEngine(StructuredEngine):
         ids = np.stack([self._names(number, one.ids) for number, one in enumerate(found)])
         logits, score, proved = (np.stack(part) for part in zip(*(one[1:4] for one in found), strict=True))
         won = [np.take_along_axis(part, winner, 0)[0] for part in (ids, logits, score)]
-        return Drawn(won[0], won[1], won[2], np.asarray(proved.all(axis=0)), _spent([one.cost for one in found]))
+        return Drawn(won[0], won[1], won[2], np.asarray(proved.all(axis=0)), summed([one.cost for one in found]))
 
     def _storage(self) -> str:
         parts = " + ".join(f"{one.layer.vocab} x {one.layer.dim} {one.method.name}" for one in self.parts)
@@ -169,9 +169,3 @@ def _seed(seed: int, number: int) -> int:
 
 def _rounding(lse: Doubles, count: int) -> Doubles:
     return np.asarray((count + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT)
-
-
-def _spent(costs: list[Any]) -> Spent:
-    """The sum over the blocks; dense where one of them was read so."""
-    rows, read, dense = (np.stack([getattr(cost, name) for cost in costs]) for name in ("rows", "bytes", "dense"))
-    return Spent(rows.sum(axis=0), read.sum(axis=0), np.asarray(dense.any(axis=0)))
