@@ -79,6 +79,23 @@ def bounds() -> str:
     return markdown(ReportTable("", ("bound", *(run["layer"].removesuffix(", made") for run in runs)), tuple(rows)))
 
 
+def other_queries() -> str:
+    """Times of queries unlike those that chose the plan, as multiples of a pass's: always searched for, and on trial."""
+    if text := missing("other-queries"):
+        return text
+    runs = record("other-queries")["rows"]
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        cells.setdefault((run["layer"], run["queries"]), []).append(run)
+    ways = [(way, who) for way in ("loop", "batch") for who in ("always", "on trial")]
+    rows = [
+        (*named, *(" / ".join(f"{run[way][who]:.2f}" for run in asked) for way, who in ways)) for named, asked in cells.items()
+    ]
+    columns = ("layer", "queries", "a loop, always", "a loop, on trial", "64 at once, always", "64 at once, on trial")
+    note = "For one, ten and 64 classes. Medians in turns, as multiples of a pass by the plan of the same vectors."
+    return markdown(ReportTable("", columns, tuple(rows), note))
+
+
 def _opened(run: dict[str, Any], look: int, side: int) -> float:
     found: float = next(box["opened"] for box in run["boxes"] if (box["look"], box["side"]) == (look, side))
     return found
@@ -87,4 +104,5 @@ def _opened(run: dict[str, Any], look: int, side: int) -> float:
 BLOCKS: dict[str, Callable[[], str]] = {
     "blocks-shares": shares, "phrases-counted": partial(counted, "phrases"), "phrases-timed": partial(timed, "phrases-avx2"),
     "characters-counted": partial(counted, "characters"), "block-bounds": bounds,
+    "other-queries": other_queries,
 }  # fmt: skip

@@ -207,7 +207,7 @@ def test_stretches_are_where_flags_are_set() -> None:
 
 @pytest.mark.parametrize("how", [{"eps": math.inf}, {"eps": 0.05, "delta": 0.0}, {"eps": 0.2, "delta": 0.01}], ids=str)
 def test_a_nucleus_is_that_of_all_classes_and_proved(how: dict[str, Any]) -> None:
-    """A search for ids leaves a normaliser of what it scored, and a promised one is coarse: it is refined until all is clear."""
+    """A search for ids leaves a normaliser of what it scored, a promised one is coarse: both are refined until all is clear."""
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((6000, 33)) * np.arange(1, 34.0) ** -1.0) @ np.linalg.qr(rng.standard_normal((33, 33)))[0]
     weight *= 3 / np.linalg.norm(weight, axis=1).mean()
