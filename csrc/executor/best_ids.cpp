@@ -106,7 +106,7 @@ bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::
         return a.closer > b.closer || (a.closer == b.closer && a.id < b.id);
     });
     score_from_the_top(
-        sure, static_cast<size_t>(open - all.begin()), [] { return 32; }, [&](size_t i) { return all[i].closer; },
+        sure, static_cast<size_t>(open - all.begin()), [&] { return at_once(k); }, [&](size_t i) { return all[i].closer; },
         [&] { return best.back().z; }, score_range);
     return true;
 }

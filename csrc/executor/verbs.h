@@ -21,10 +21,15 @@ inline bool by_budget(const Executor& e, const Look& look) { return e.budget > 0
 
 // The k best of two lists, the best first.
 inline void join_best(std::vector<Scored>& best, const std::vector<Scored>& more, int64_t k) {
+    const auto known = static_cast<std::ptrdiff_t>(best.size());
     best.insert(best.end(), more.begin(), more.end());
-    std::sort(best.begin(), best.end(), better);
+    std::sort(best.begin() + known, best.end(), better);
+    std::inplace_merge(best.begin(), best.begin() + known, best.end(), better);
     if (static_cast<int64_t>(best.size()) > k) best.resize(k);
 }
+
+// Candidates that are scored before the threshold is looked at again: joining them reads the k best.
+inline size_t at_once(int64_t k) { return static_cast<size_t>(std::max<int64_t>(32, k / 16)); }
 
 // Takes candidates first .. stop - 1, which come with falling upper ends, some at once, until none of those left can reach the
 // threshold, which rises meanwhile.

@@ -101,7 +101,7 @@ bool best_reported(const Executor& e, const BatchState& batch, const Question& q
         return a.first > b.first || (!(a.first < b.first) && reported.hits[a.second].id < reported.hits[b.second].id);
     });
     score_from_the_top(
-        0, rivals.size(), [] { return 32; }, [&](size_t i) { return rivals[i].first; }, [&] { return answer.best.back().z; },
+        0, rivals.size(), [&] { return at_once(question.k); }, [&](size_t i) { return rivals[i].first; }, [&] { return answer.best.back().z; },
         [&](size_t from, size_t to) {
             std::vector<int32_t> some;
             for (; from < to; ++from) some.push_back(rivals[from].second);
