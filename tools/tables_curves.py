@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ EXACT = {
 }  # fmt: skip
 """Who finds all ids, by the name in a run."""
 INDEXES = ("hnswlib", "faiss HNSW", "faiss IVF", "usearch", "scann")
-LIFTED, SMALL = ", lifted", ", 16 links"
-"""An index over rows made equally long, and a graph of half as many links: a column takes the best of all."""
+LIFTED, SMALL = ", lifted", re.compile(r", (\d+) links")
+"""An index over rows made equally long, and a graph of fewer links: a column takes the best of all."""
 
 
 def recall_curves() -> str:
@@ -42,7 +43,7 @@ def recall_curves() -> str:
 
 
 def _index(row: dict[str, Any]) -> str:
-    return str(row["contestant"]).removesuffix(LIFTED).removesuffix(SMALL)
+    return SMALL.sub("", str(row["contestant"]).removesuffix(LIFTED))
 
 
 def _times(rows: list[dict[str, Any]]) -> str:
@@ -82,10 +83,18 @@ def growth(name: str) -> str:
 
 
 def _graphs(rows: list[dict[str, Any]]) -> str:
-    """Which graphs have half as many links as elsewhere."""
-    small = sorted({f"{row['classes']:,}" for row in rows if SMALL in row["contestant"]}, key=len)
-    named = " and ".join([*filter(None, [", ".join(small[:-1])]), *small[-1:]])
-    return f"Graphs over {named} classes have 16 links, others 32. " if small else ""
+    """Which graphs have fewer links than elsewhere."""
+    small: dict[str, set[tuple[int, str]]] = {}
+    for row in rows:
+        if found := SMALL.search(row["contestant"]):
+            small.setdefault(found[1], set()).add((row["classes"], _index(row)))
+    said = []
+    for links, graphs in sorted(small.items(), key=lambda one: -int(one[0])):
+        classes = [f"{vocab:,}" for vocab in sorted({vocab for vocab, _ in graphs})]
+        over = " and ".join([*filter(None, [", ".join(classes[:-1])]), classes[-1]])
+        whose = "Graphs" if not said else " and ".join(sorted({f"{name}'s" for _, name in graphs}))
+        said.append(f"{whose} over {over} classes {'has' if said else 'have'} {links} links")
+    return f"{', '.join(said)}, others 32. " if said else ""
 
 
 BLOCKS = {
