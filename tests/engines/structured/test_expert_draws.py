@@ -219,3 +219,15 @@ def test_a_nucleus_is_that_of_all_classes_and_proved(how: dict[str, Any]) -> Non
     drawn = hl.compile(layer, calibration=vectors, parts="cascade", **how).sample(hidden, 50, seed=1, top_p=0.8)
     assert full.proved.all() and drawn.proved.all()
     assert (drawn.ids == full.ids).all()
+
+
+@pytest.mark.parametrize("rule", [{"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}], ids=str)
+def test_draws_among_ids_that_are_not_proved_are_not(rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal((300, 8)).astype(np.float32)
+    layer = ExpertsLayer(np.ones((1, 8), np.float32), weight, np.arange(300), np.array([0, 300]), 300, scaled=False)
+    engine = hl.compile(layer, parts="full")
+    hidden, best = rng.standard_normal((3, 8)), engine._best
+    assert engine.sample(hidden, 2, seed=1, **rule).proved.all()
+    monkeypatch.setattr(engine, "_best", lambda x, k, eps: best(x, k, eps)._replace(proved=np.zeros(len(x), bool)))
+    assert not engine.sample(hidden, 2, seed=1, **rule).proved.any()

@@ -151,7 +151,9 @@ class StructuredEngine(Bounded, ABC):
         if call.mask is None and plain and (filters.temperature == 1 or self.draws_tempered):
             drawn = self._draw(call.hidden, filters)
         elif call.mask is None and 0 < filters.top_k <= self.layer.vocab // 4:
-            drawn = drawn_of(*present_of(self._best(call.hidden, filters.top_k, self.exact_at)), filters)
+            best = self._best(call.hidden, filters.top_k, self.exact_at)
+            drawn = drawn_of(*present_of(best), filters)
+            drawn = drawn._replace(proved=drawn.proved & best.proved[:, None])
         elif call.mask is None and not plain and not filters.top_k and filters.temperature == 1:
             drawn = self._nuclei(call.hidden, filters)
         else:
@@ -249,14 +251,14 @@ class StructuredEngine(Bounded, ABC):
             there = best.ids[0] >= 0
             log_probs = best.logits[0, there] - best.lse[0]
             mass = np.exp(log_probs)
-            count, sure = kept_count(log_probs, filters._replace(top_p=1.0)), True
+            count, sure = kept_count(log_probs, filters._replace(top_p=1.0)), bool(best.proved[0])
             if filters.top_p < 1:
                 before = np.concatenate([[0.0], np.cumsum(mass)])
                 count = min(count, nucleus_size(mass, filters.top_p, 1.0))
                 error = float(best.logit_error[0] + best.lse_error[0]) + 2 * len(before) * UNIT
                 certain = self.promise.delta == 0 or best.lse_error[0] <= FINEST  # a draw of rows may mislead
-                sure = certain and bool((np.abs(before - filters.top_p) > error).all())
-            if sure or best.lse_error[0] <= FINEST or eps <= FINEST:
+                sure = sure and certain and bool((np.abs(before - filters.top_p) > error).all())
+            if sure or not best.proved[0] or best.lse_error[0] <= FINEST or eps <= FINEST:
                 break
             eps *= FINER
         order = np.argsort(best.ids[0, :count])
