@@ -32,8 +32,8 @@ struct Places {
 // queries may change. Searches may take longer where passes over all classes do.
 struct Trial {
     static constexpr int kTried = 8, kRemembered = 128, kSeldom = 512, kShort = 64;
-    double most = std::numeric_limits<double>::infinity();  // bytes beyond which a search was in vain, and what passes read lately
-    std::atomic<double> beyond{0};                          // beyond the codes of all classes
+    double most = std::numeric_limits<double>::infinity();  // bytes beyond which a search was in vain, but for
+    std::atomic<double> beyond{0};                          // what passes of late read beyond the codes of all classes
     std::atomic<int> tried{0}, in_vain{0}, passed_by{0}, wait{kTried};
 
     bool over() const { return tried >= kTried && 2 * in_vain > tried; }

@@ -29,8 +29,8 @@ NEIGHBOURS = 16
 """Classes that are bounded together, and nodes under one node above: ``kNeighbours`` of ``csrc/blocks/looks.h``."""
 ESTIMATE_ROUNDING = 2.0**-20
 """An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""
-DENSE_SHARE = 0.25
-"""Of the classes: a query that leaves more of them open is read densely, and a search over blocks given up."""
+DENSE_SHARE, SHORT = 0.25, 64
+"""The share of classes left open beyond which a query is read densely, a search given up; the most a counted search finds."""
 PLANES, MOST_PEAKS = 32512.0, 32
 """Largest whole number of the two int8 planes in which a query is read, 256 * 127; how many peaks it may have (``Term``)."""
 TERM_KINDS = ("norm", "quantised", "rest", "peaks", "hidden", "one")

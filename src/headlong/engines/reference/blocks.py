@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.reference.search_trial import SHORT, Trial
+from headlong.engines.reference.search_trial import Trial
 from headlong.native import Mask
-from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
+from headlong.plan import NEIGHBOURS, SHORT, Blocks, BoxLevel, Rays
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]

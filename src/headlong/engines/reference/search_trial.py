@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-TRIED, REMEMBERED, SELDOM, SHORT = 8, 128, 512, 64
-"""Searches after which a trial may be over, the most that are counted, calls of which one still makes them in the end, and the
-most classes that a counted search is asked for: more take longer either way. The same in ``csrc/blocks/search.h``."""
+TRIED, REMEMBERED, SELDOM = 8, 128, 512
+"""Searches after which a trial may be over, the most that are counted, and calls of which one still makes them in the end; the
+same in ``csrc/blocks/search.h``. Searches for more than ``SHORT`` classes are not counted: they take longer either way."""
 
 
 def finish(answer: tuple[NDArray[Any], ...], left: NDArray[Any], more: tuple[NDArray[Any], ...], rows: int) -> None:

@@ -15,7 +15,7 @@ from headlong.arrays import Array
 from headlong.costs import here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.plan import Blocks, Plan
+from headlong.plan import SHORT, Blocks, Plan
 from headlong.previews.blocks.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
 from headlong.previews.blocks.search_costs import Asked, Counted, later_from, sooner
 from headlong.previews.look_costs import TOGETHER as BATCH
@@ -24,8 +24,6 @@ from headlong.previews.whitening import Basis
 JUDGES, FEWEST, ASKED_IN_ALL = 16, 4, 2048
 """Calibration vectors that are searched for: fewer, but no fewer than :data:`FEWEST`, where each of them is asked for many
 classes, whose numbers differ less from vector to vector."""
-SHORT = 64
-"""Classes up to which searches are on trial; the same in ``csrc/blocks/search.h``."""
 ASKED = (1, 16, SHORT, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
 LESS = 0.5
