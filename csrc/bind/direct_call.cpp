@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <random>
 #include <tuple>
@@ -33,17 +32,6 @@
 
 namespace headlong {
 namespace {
-
-constexpr int kMostThreads = 1024;
-
-// HEADLONG_THREADS, else the processors at hand; 0: not a number that is allowed, which Python refuses in words.
-int threads_at_hand() {
-    const char* text = std::getenv("HEADLONG_THREADS");
-    if (text == nullptr || *text == 0) return std::min(processors(), kMostThreads);
-    int count = 0;
-    for (; *text >= '0' && *text <= '9' && count <= kMostThreads; ++text) count = count * 10 + (*text - '0');
-    return *text == 0 && count <= kMostThreads ? count : 0;
-}
 
 uint64_t fresh_seed() {
     std::random_device chance;

@@ -38,6 +38,7 @@ NB_MODULE(_native, m) {
         return marks;
     });
     m.def("processors", &processors);
+    m.def("threads_at_hand", &threads_at_hand);
     m.def("processors_of_groups", &processors_of_groups, nb::arg("root"));
     bind_executor(m);
     bind_kernels(m);

@@ -19,8 +19,6 @@
 #include <new>
 #include <thread>
 
-#include "runtime/processors.h"
-
 namespace headlong {
 namespace {
 
@@ -239,7 +237,5 @@ void run_pieces(int n, void (*work)(void*, int), void* with) {
     }
     for (int i = 0; i < n; ++i) work(with, i);
 }
-
-int thread_count(int asked) { return asked > 0 ? asked : processors(); }
 
 }  // namespace headlong

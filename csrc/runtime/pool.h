@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "runtime/interrupts.h"
+#include "runtime/processors.h"
 
 namespace headlong {
 
@@ -20,8 +21,5 @@ void run_parallel(int n, Work&& work) {
     run_pieces(n, [](void* with, int i) { (*static_cast<Plain*>(with))(i); },
                const_cast<void*>(static_cast<const void*>(std::addressof(work))));
 }
-
-// Threads of a call: `asked`, or the processors this process may run on when it is 0.
-int thread_count(int asked);
 
 }  // namespace headlong

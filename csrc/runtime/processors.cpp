@@ -9,12 +9,15 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
 namespace headlong {
 namespace {
+
+constexpr int kMostThreads = 1024;
 
 // quota / period, rounded up; 0 for no limit.
 int share(double quota, double period) {
@@ -57,6 +60,13 @@ int affinity() {
     return n == 0 ? 1 : static_cast<int>(n);
 }
 
+// A number from 1 to 1,024 that ends before `end`; 0 for anything else.
+int thread_number(const char* text, char end) {
+    int count = 0;
+    for (; *text >= '0' && *text <= '9' && count <= kMostThreads; ++text) count = count * 10 + (*text - '0');
+    return (*text == 0 || *text == end) && count <= kMostThreads ? count : 0;
+}
+
 }  // namespace
 
 int processors_of_groups(const std::string& root) {
@@ -86,6 +96,14 @@ int processors() {
 #else
     return affinity();
 #endif
+}
+
+int threads_at_hand() {
+    const char* own = std::getenv("HEADLONG_THREADS");
+    if (own != nullptr && *own != 0) return thread_number(own, 0);
+    const char* shared = std::getenv("OMP_NUM_THREADS");
+    const int asked = shared == nullptr ? 0 : thread_number(shared, ',');  // of every level of nesting, the outermost first
+    return std::min(tighter(processors(), asked), kMostThreads);
 }
 
 }  // namespace headlong

@@ -94,7 +94,7 @@ def compile(
                      if ``delta_ids`` is above 0
     ``calibration``  ``[n, dim]``, some thousands of hidden vectors like those of later queries. With them ``cascade`` reads
                      less, and ``svd`` misses less. What is proved holds for every vector
-    ``threads``      of every call; None: ``HEADLONG_THREADS`` or all processors
+    ``threads``      of every call; None: ``HEADLONG_THREADS``, else ``OMP_NUM_THREADS``, else all processors
     ``adapt``        True: the engine keeps copies of its first queries, compiles better and better plans from them in the
                      background (some seconds each, in a thread of low priority) and uses them. For "auto" and "cascade".
                      Where the whole layer is read anyway, there is nothing to learn, and the plain engine comes back

@@ -86,7 +86,7 @@ def tune(
         layer, calibration, held, Truth.of(layer, held, k), k,
         {"eps": eps, "delta": delta, "delta_ids": delta_ids, "threads": threads, "seed": seed},
     )  # fmt: skip
-    count = threads or measure.processors()
+    count = native.threads(threads)
     with measure.pinned(count):
         contest = _tournament(task, progress or silent)
         assert contest.best is not None

@@ -93,14 +93,28 @@ def test_control_groups_are_read(tmp_path: Path, line: str, files: dict[str, str
 
 
 @linux
-def test_the_default_is_what_the_process_may_use() -> None:
+def test_the_default_is_what_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEADLONG_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
     pinned = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     code = pinned + "from headlong import native; print(native.threads())"
-    plain = {name: value for name, value in os.environ.items() if name != "HEADLONG_THREADS"}
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["1"]
     assert 1 <= module.processors() <= len(os.sched_getaffinity(0))
     assert native.threads(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", 1), ("1,4", 1), ("100000", 0), ("4096", 0), ("2x", 0), ("", 0), ("-1", 0), (str(module.processors() + 5), 0)],
+)
+def test_a_scheduler_s_number_of_threads_is_kept(monkeypatch: pytest.MonkeyPatch, text: str, expected: int) -> None:
+    """``OMP_NUM_THREADS``; 0 stands for the processors at hand, where it is no number or too large."""
+    monkeypatch.delenv("HEADLONG_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert native.threads() == module.threads_at_hand() == (expected or module.processors())
+    monkeypatch.setenv("HEADLONG_THREADS", "7")
+    assert native.threads() == module.threads_at_hand() == 7
 
 
 @linux

@@ -2,7 +2,7 @@
 
     load_module         the module itself
     instruction_level   which level of the instruction set runs (``HEADLONG_ISA``)
-    thread_count        on how many threads (``HEADLONG_THREADS``)
+    thread_count        on how many threads (``HEADLONG_THREADS``, ``OMP_NUM_THREADS``)
     speeds              what this machine reads in a second, and what products cost on it
     executors           what answers questions: a plan's executor, blocks, experts, columns, trees
     rows                passes over the rows of a layer: norms, int8 codes, products

@@ -1,4 +1,4 @@
-"""On how many threads a call runs: what it names, else ``HEADLONG_THREADS``, else all processors this process may run on."""
+"""On how many threads a call runs: what it names, else ``HEADLONG_THREADS``, else ``OMP_NUM_THREADS``, else all processors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ MOST_THREADS = 1024
 
 
 def threads(asked: int | None = None) -> int:
-    """The number of threads of one call: ``asked``, else ``HEADLONG_THREADS``, else the processors at hand."""
+    """``asked``, else ``HEADLONG_THREADS``, else ``OMP_NUM_THREADS`` as far as there are processors, else the processors.
+
+    Processors are those that this process may use: its affinity, and the share of time that control groups leave it.
+    """
     if asked is not None:
         return _thread_number(asked, "threads")
-    text = os.environ.get("HEADLONG_THREADS", "")
-    if text:
-        return _thread_number(int(text) if text.isascii() and text.isdigit() else text, "HEADLONG_THREADS")
     native = module()
-    if native is not None:
-        return min(int(native.processors()), MOST_THREADS)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if native is None:  # NumPy's reference runs on NumPy's own threads
+        return 1
+    return int(native.threads_at_hand()) or _thread_number(os.environ.get("HEADLONG_THREADS"), "HEADLONG_THREADS")
 
 
 def _thread_number(value: Any, name: str) -> int:
