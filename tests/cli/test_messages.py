@@ -203,3 +203,18 @@ def test_those_that_miss_nothing_stand_at_the_foot_of_the_plot() -> None:
         heights = [float(value) for value in re.findall(r'<circle class="mark" cx="[\d.]+" cy="([\d.]+)"', svg)]
         exact = [one for one in summaries(some) if one.batch == 1 and one.agreement == 1]
         assert max(heights) > 260 and sum(height > 260 for height in heights) == min(2, len(exact))
+
+
+@pytest.mark.parametrize("more", [0, 256, 512])
+def test_a_safetensors_file_is_no_pickle_whatever_its_first_byte(more: int, tmp_path: Path) -> None:
+    """The length of the header is its first bytes: 128 modulo 256 starts as pickles do."""
+    rng = np.random.default_rng(0)
+    hl.Layer(rng.standard_normal((20, 8), np.float32)).save(tmp_path / "plain.safetensors")
+    raw = (tmp_path / "plain.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    longer = length + (128 - length) % 256 + more
+    path = tmp_path / "layer.safetensors"
+    path.write_bytes(longer.to_bytes(8, "little") + raw[8 : 8 + length] + b" " * (longer - length) + raw[8 + length :])
+    assert path.read_bytes()[0] == 0x80 and kind(str(path)) == "" == as_layer(str(path))
+    result = CliRunner().invoke(app, ["inspect", str(path)])
+    assert result.exit_code == 0 and "20" in result.output, result.output

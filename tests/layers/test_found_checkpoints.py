@@ -109,7 +109,7 @@ def test_damaged_and_unread_gguf_files(tmp_path: Path, monkeypatch: pytest.Monke
     whole = path.read_bytes()
     for length in (4, 20, 100, len(whole) // 2):
         (tmp_path / "cut.gguf").write_bytes(whole[:length])
-        with pytest.raises(MalformedFileError, match="not a complete GGUF file"):
+        with pytest.raises(MalformedFileError, match="cut off or damaged|says that it has|puts 'output.weight' at"):
             hl.Layer.load(tmp_path / "cut.gguf")
     with pytest.raises(MissingTensorError, match=r"it has output.weight \[700, 512\] Q8_0"):
         hl.Layer.load(path, weight="blk.0.attn_q.weight")

@@ -15,6 +15,8 @@ TABLES = (".csv", ".tsv", ".txt")
 
 def kind(path: str) -> str:
     """``npy``, ``npz``, ``torch``, ``pickle``, ``csv``; empty for what is none of them or cannot be opened."""
+    from headlong.store import is_tensor_file
+
     try:
         with open(path, "rb") as file:
             start = file.read(4096)
@@ -25,7 +27,7 @@ def kind(path: str) -> str:
     if start.startswith(ZIP):
         names = _names(path)
         return "npz" if names and all(name.endswith(".npy") for name in names) else "torch" if names else ""
-    if start.startswith(PICKLE):
+    if start.startswith(PICKLE) and not is_tensor_file(path):  # a header of 128 bytes modulo 256 starts like a pickle
         return "pickle"
     return "csv" if _is_table(path, start) else ""
 

@@ -15,7 +15,7 @@ from typing import Any
 from headlong.arrays import Array
 from headlong.errors import MalformedFileError, MissingTensorError, OptionError, StoreError
 from headlong.layers.codes_and_scales import stored, written_out
-from headlong.layers.gguf_file import GgufFile, is_gguf
+from headlong.layers.gguf_file import PART, GgufFile, is_gguf
 from headlong.links import IDENTITY, Affine, Link, SoftCap
 from headlong.store import TensorFile, json_object, open_file
 
@@ -117,8 +117,7 @@ class Checkpoint:
         if len(tied) != 1:
             reason = f"{' and '.join(tied)} could all be it" if tied else "no tied embedding was found in its place"
             raise MissingTensorError(
-                f"{self.name} has no tensor {weight!r}, and {reason}; "
-                f"pass weight= with one of its matrices: {self._matrices()}"
+                f"{self.name} has no tensor {weight!r}, and {reason}; pass weight= with one of its matrices: {self._matrices()}"
             )
         return tied[0]
 
@@ -130,9 +129,9 @@ class Checkpoint:
                 return bias
         return None
 
-    def is_head(self, name: str) -> bool:
-        """Whether the model's configuration is about these logits."""
-        return name in WEIGHT_NAMES or name in EMBEDDINGS
+    def link(self, name: str) -> Link | None:
+        """What the model does to the logits that ``name`` gives; None where the configuration is not about them."""
+        return link_of_config(self.config(), self.name) if name in WEIGHT_NAMES or name in EMBEDDINGS else None
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
@@ -141,7 +140,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
     if place.is_file() and is_gguf(place):
         return GgufFile(place)
     if place.is_dir() and not any(place.glob("*.safetensors")):
-        files = sorted(place.glob("*.gguf"))
+        files = [file for file in sorted(place.glob("*.gguf")) if (part := PART.search(file.name)) is None or int(part[1]) == 1]
         if len(files) > 1:
             raise StoreError(f"{path} has several models: {', '.join(file.name for file in files)}; pass one of them")
         if files:

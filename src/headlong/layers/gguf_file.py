@@ -1,31 +1,34 @@
-"""The output layer of a GGUF file, as llama.cpp reads it; through the ``gguf`` package.
+"""The output layer of a GGUF file, or of the parts that one was split into, as llama.cpp reads it.
 
 ::
 
     output.weight, or token_embd.weight where the model ties them          output.bias
 
-F32, F16 and BF16 rows are mapped. Quantised ones (Q8_0, Q6_K, Q4_K, and whatever else the package can write out) become the
-float32 numbers that ggml's own dequantisation gives, four bytes a weight: those are the weights that exactness is
-defined against. Of Q8_0 and Q6_K they are scale times code exactly, of Q4_K that difference rounded once.
+F32, F16 and BF16 rows are mapped. Quantised ones (Q8_0, Q6_K, Q4_K, and whatever else the ``gguf`` package can write out)
+become the float32 numbers that ggml's own dequantisation gives, four bytes a weight: those are the weights that exactness
+is defined against. Of Q8_0 and Q6_K they are scale times code exactly, of Q4_K that difference rounded once.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from pathlib import Path
 
 import numpy as np
 
 from headlong.arrays import Array
 from headlong.dtypes import BFLOAT16
-from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError, StoreError
+from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError
 from headlong.layers.codes_and_scales import PIECE
+from headlong.layers.gguf_header import MAGIC, GgufHeader, GgufTensor
+from headlong.layers.gguf_logits import gguf_link
+from headlong.links import Link
+from headlong.store import mapped_bytes
 
-MAGIC = b"GGUF"
-HEAD, EMBEDDING, BIAS = "output.weight", "token_embd.weight", "output.bias"
-SCALES = {"command-r": "logit_scale", "cohere2": "logit_scale"}
-SCALES |= dict.fromkeys(("granite", "granitemoe", "granitehybrid", "minicpm"), "logits_scaling")
-"""What ``<architecture>.logit_scale`` means: Cohere's multiplies the logits, Granite's and MiniCPM's divides them."""
+HEAD, EMBEDDING, BIAS, SCALE = "output.weight", "token_embd.weight", "output.bias", "output.scale"
+MAPPED = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": BFLOAT16}
+PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def is_gguf(path: str | os.PathLike[str]) -> bool:
@@ -41,18 +44,14 @@ class GgufFile:
     """The same verbs as :class:`headlong.layers.checkpoint.Checkpoint`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        try:
-            from gguf import GGUFReader
-        except ImportError as error:
-            raise MissingPackageError(f"{path} is a GGUF file, which needs a package: pip install 'headlong[gguf]'") from error
         self.name = os.fspath(path)
-        try:
-            self._reader = GGUFReader(path)
-        except OSError as error:
-            raise StoreError(f"{self.name} cannot be read: {error}") from error
-        except Exception as error:  # of whatever kind: the file is cut off or damaged
-            raise MalformedFileError(f"{self.name} is not a complete GGUF file: {error}; copy it again") from error
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        self._parts = _parts(Path(path))
+        self._tensors: dict[str, tuple[GgufHeader, GgufTensor]] = {}
+        for part in self._parts:
+            for name, tensor in part.tensors.items():
+                if name in self._tensors:
+                    raise MalformedFileError(f"{self.name} has the tensor {name!r} in two of its parts; split the model again")
+                self._tensors[name] = part, tensor
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,50 +64,50 @@ class GgufFile:
     def read(self, name: str) -> Array:
         """The tensor, written out where it is quantised."""
         if name not in self._tensors:
-            shown = [f"{key} {list(map(int, at.shape[::-1]))} {at.tensor_type.name}" for key, at in self._tensors.items()]
+            shown = [f"{key} {list(at.shape)} {at.kind}" for key, (_, at) in self._tensors.items()]
             raise MissingTensorError(f"{self.name} has no tensor {name!r}; it has {', '.join(shown[:12]) or 'none'}")
-        tensor = self._tensors[name]
-        kind = tensor.tensor_type.name
-        if kind in ("F32", "F16"):
-            return np.asarray(tensor.data)
-        if kind == "BF16":
-            return np.asarray(tensor.data).view(BFLOAT16)
-        return self._written_out(tensor, kind)
+        part, tensor = self._tensors[name]
+        rows = part.rows(tensor)
+        if tensor.kind in MAPPED:
+            numbers: Array = rows.view(MAPPED[tensor.kind])
+            return numbers if numbers.flags.aligned else numbers.copy()
+        if len(tensor.shape) != 2:
+            raise MalformedFileError(
+                f"{self.name}: {name} is {tensor.kind} of shape {list(tensor.shape)}; expected [vocab, dim]"
+            )
+        return self._written_out(tensor, rows)
 
-    def _written_out(self, tensor: Any, kind: str) -> Array:
-        from gguf.quants import dequantize
-
-        dim, rows = int(tensor.shape[0]), np.asarray(tensor.data)
-        dense = np.empty((len(rows), dim), np.float32)
+    def _written_out(self, tensor: GgufTensor, rows: Array) -> Array:
+        try:
+            from gguf import GGMLQuantizationType
+            from gguf.quants import dequantize
+        except ImportError as error:
+            needs = f"{self.name}: {tensor.name} is {tensor.kind}, which needs a package to be written out"
+            raise MissingPackageError(f"{needs}: pip install 'headlong[gguf]'") from error
+        vocab, dim = tensor.shape
+        dense = np.empty((vocab, dim), np.float32)
         step = max(1, PIECE // dim)
         try:
-            for start in range(0, len(rows), step):
-                dense[start : start + step] = dequantize(rows[start : start + step], tensor.tensor_type)
-        except NotImplementedError as error:
-            raise DtypeError(f"{self.name}: {tensor.name} is {kind}, which the gguf package cannot write out") from error
+            with np.errstate(all="ignore"):  # compile refuses what is not finite, as in every layer
+                for start in range(0, vocab, step):
+                    dense[start : start + step] = dequantize(rows[start : start + step], GGMLQuantizationType(tensor.type))
+        except (NotImplementedError, ValueError) as error:  # ValueError: a type that this version of the package has not
+            raise DtypeError(f"{self.name}: {tensor.name} is {tensor.kind}, which the gguf package cannot write out") from error
         dense.flags.writeable = False
         return dense
 
     def kind(self, name: str) -> str | None:
         """What a quantised tensor is called; None for one that is mapped as it is."""
-        tensor = self._tensors.get(name)
-        kind = None if tensor is None else tensor.tensor_type.name
-        return None if kind in (None, "F32", "F16", "BF16") else str(kind)
+        _, tensor = self._tensors.get(name, (None, None))
+        return None if tensor is None or tensor.kind in MAPPED else tensor.kind
 
-    def config(self) -> dict[str, Any]:
-        """What the file says of the final logits, under the names of ``config.json``."""
-        architecture = self._value("general.architecture") or ""
-        found: dict[str, Any] = {"final_logit_softcapping": self._value(f"{architecture}.final_logit_softcapping")}
-        scale = self._value(f"{architecture}.logit_scale")
-        if scale is not None and architecture not in SCALES:
-            raise OptionError(f"{self.name}: what {architecture}.logit_scale={scale} does is not known here; pass link=")
-        if scale:  # 0 stands for none
-            found[SCALES[architecture]] = scale
-        return {key: value for key, value in found.items() if value}
-
-    def _value(self, key: str) -> Any:
-        field = self._reader.get_field(key)
-        return None if field is None else field.contents()
+    def link(self, name: str) -> Link | None:
+        """What the model does to the logits that ``name`` gives; None where the file does not say, as of other tensors."""
+        if name not in (HEAD, EMBEDDING):
+            return None
+        if SCALE in self._tensors:
+            raise OptionError(f"{self.name} scales its logits by the tensor {SCALE}; pass link=Affine(...) with its number")
+        return gguf_link(self._parts[0], self.name)
 
     def head(self, weight: str) -> str:
         """``output.weight``, or the tied embedding, for the usual name of a head; every other name as it is."""
@@ -116,8 +115,29 @@ class GgufFile:
             return weight
         return HEAD if HEAD in self._tensors else EMBEDDING
 
-    def is_head(self, name: str) -> bool:
-        return name in (HEAD, EMBEDDING)
-
     def bias(self, *weights: str) -> str | None:
         return BIAS if BIAS in self._tensors and {HEAD, EMBEDDING} & set(weights) else None
+
+
+def _parts(path: Path) -> list[GgufHeader]:
+    """The headers of a file and of the parts beside it, the first one first: a part alone has not all of a model."""
+    first = GgufHeader(mapped_bytes(path, "GGUF"), str(path))
+    count, number = first.value("split.count"), first.value("split.no")
+    if count in (None, 0, 1):
+        return [first]
+    if type(count) is not int or type(number) is not int or not 0 <= number < count:
+        raise MalformedFileError(f"{path} says that it is part {number!r} of {count!r}; split the model again")
+    named = PART.search(path.name)
+    if named is None or (int(named[1]), int(named[2])) != (number + 1, count):
+        raise MalformedFileError(
+            f"{path} is part {number + 1} of {count} of a model; parts are found by their names: call it "
+            f"MODEL-{number + 1:05}-of-{count:05}.gguf, or merge the parts with llama-gguf-split --merge"
+        )
+    found = []
+    for at in range(count):
+        place = path.with_name(f"{path.name[: named.start()]}-{at + 1:05}-of-{count:05}.gguf")
+        part = first if at == number else GgufHeader(mapped_bytes(place, "GGUF"), str(place))
+        if part.value("split.no") != at or part.value("split.count") != count:
+            raise MalformedFileError(f"{place} does not say that it is part {at + 1} of {count}; split the model again")
+        found.append(part)
+    return found

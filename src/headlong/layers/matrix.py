@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headlong.arrays import Array, bits, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.cached_attribute import once
 from headlong.errors import OptionError
-from headlong.layers.checkpoint import Checkpoint, link_of_config, open_checkpoint
+from headlong.layers.checkpoint import Checkpoint, open_checkpoint
 from headlong.layers.density import gaussian_kernel
 from headlong.layers.gguf_file import GgufFile
 from headlong.links import IDENTITY, Link, link_from_dict
@@ -86,7 +86,7 @@ class Layer:
         if bias is None:
             bias = checkpoint.bias(weight, name) or False
         if link is None:
-            link = _saved_link(checkpoint, is_head=checkpoint.is_head(name))
+            link = _saved_link(checkpoint, name)
         offset = checkpoint.read(bias) if bias else None
         matrix, kind = checkpoint.read(name), checkpoint.kind(name)
         origin = name if kind is None else f"{name} ({kind}, written out as float32: {matrix.nbytes / 2**20:,.0f} MiB)"
@@ -96,7 +96,7 @@ class Layer:
     def gaussian_kernel(cls, points: Any, bandwidth: float) -> Layer:
         """The layer whose normaliser is the Gaussian kernel density of ``points [n, d]``; see ``layers/density.py``::
 
-            log_density = engine.lse(x).lse - |x|^2 / 2 h^2 - ln n - (d / 2) ln(2 pi h^2)
+        log_density = engine.lse(x).lse - |x|^2 / 2 h^2 - ln n - (d / 2) ln(2 pi h^2)
         """
         return cls(*gaussian_kernel(points, bandwidth), name="gaussian kernel")
 
@@ -195,9 +195,9 @@ class Layer:
         return f"Layer(vocab={self.vocab}, dim={self.dim}, {self.dtype}, {bias}, {self._link}{origin})"
 
 
-def _saved_link(checkpoint: Checkpoint | GgufFile, *, is_head: bool) -> Link | None:
+def _saved_link(checkpoint: Checkpoint | GgufFile, name: str) -> Link | None:
     if checkpoint.metadata.get("format") == FORMAT:
         check_version(checkpoint.metadata, FORMAT, VERSION, checkpoint.name)
         text = checkpoint.metadata.get("link", "")
         return link_from_dict(json_object(text.encode(), f"{checkpoint.name}: the link"))
-    return link_of_config(checkpoint.config(), checkpoint.name) if is_head else None
+    return checkpoint.link(name)

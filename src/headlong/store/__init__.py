@@ -10,6 +10,7 @@ from headlong.store.reading import (
     check_version,
     is_tensor_file,
     json_object,
+    mapped_bytes,
     open_file,
 )  # fmt: skip
 from headlong.store.safetensors_dtypes import DTYPES, FOREIGN_BITS
@@ -17,5 +18,5 @@ from headlong.store.writing import ALIGNMENT, replacing, write_file
 
 __all__ = [
     "ALIGNMENT", "DTYPES", "FOREIGN_BITS", "HEADER_LIMIT", "INT64_MAX", "MOST_AXES", "TensorFile", "TensorInfo",
-    "check_version", "checksum", "is_tensor_file", "json_object", "open_file", "replacing", "write_file",
+    "check_version", "checksum", "is_tensor_file", "json_object", "mapped_bytes", "open_file", "replacing", "write_file",
 ]  # fmt: skip

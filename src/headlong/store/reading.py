@@ -93,23 +93,27 @@ def open_file(path: str | os.PathLike[str], mapped: bool = True) -> TensorFile:
     program that maps files does. Files are replaced as a whole here, never written in place; where others write them, read
     them with ``mapped=False``.
     """
+    return TensorFile(mapped_bytes(path, "safetensors", mapped), os.fspath(path))
+
+
+def mapped_bytes(path: str | os.PathLike[str], expected: str, mapped: bool = True) -> mmap.mmap:
+    """The bytes of a regular file that is not empty; ``expected`` is what kind of file a message says it should have been."""
     name = os.fspath(path)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise StoreError(f"{name} is not a regular file; expected a safetensors file")
+            raise StoreError(f"{name} is not a regular file; expected a {expected} file")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
-                raise MalformedFileError(f"{name} is empty; expected a safetensors file")
+                raise MalformedFileError(f"{name} is empty; expected a {expected} file")
             if mapped:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            else:  # on a page's border, as a mapped file is
-                data = memory(size)
-                if file.readinto(data) != size:
-                    raise MalformedFileError(f"{name} was cut off while it was read; read it again")
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = memory(size)  # on a page's border, as a mapped file is
+            if file.readinto(data) != size:
+                raise MalformedFileError(f"{name} was cut off while it was read; read it again")
+            return data
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise StoreError(f"{name} cannot be read: {cause(error)}") from error
-    return TensorFile(data, name)
 
 
 def is_tensor_file(path: str | os.PathLike[str]) -> bool:
