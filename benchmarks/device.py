@@ -6,8 +6,8 @@
 Layers: the trained WikiText-2 layer (in the folder that HEADLONG_DATA names), and four shapes whose logit energy falls as j^-1
 and as j^-2; batches of 1, 8, 32 and 128. The run of each layer is one file beside the ledger, ``bench-cuda-LAYER.json``, as
 ``headlong bench --device cuda -o`` writes it; then the tables ``vlasova-softmax:cuda`` and ``:cuda-synthetic`` of
-``headlong reproduce``. The ledger says of every row where it is, or that it was not run, and why. Without a GPU nothing is
-run, and the ledger says so.
+``reproduce`` of the studies. The ledger says of every row where it is, or that it was not run, and why. Without a GPU nothing
+is run, and the ledger says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headlong.cli import inputs
 from headlong.cli.terminal import bars
 from headlong.errors import HeadlongError
 from headlong.layers.matrix import Layer
-from headlong.studies import papers
+from studies import papers
 
 COMMAND = "python benchmarks/device.py results/device.json"
 SETTINGS = Settings(batches=(1, 8, 32, 128), threads=measure.processors())

@@ -36,8 +36,8 @@ ALONE = "without vectors"
 
 def make_characters(folder: Path) -> None:
     """As :func:`make`, with a class for every run of characters."""
-    from headlong.studies.data.files import data_root
-    from headlong.studies.models.characters import characters
+    from studies.data.files import data_root
+    from studies.models.characters import characters
 
     home = data_root() / "wikitext-2"
     train, valid, test = ((home / f"{name}.txt").read_text(encoding="utf-8") for name in ("train", "valid", "test"))
@@ -46,9 +46,9 @@ def make_characters(folder: Path) -> None:
 
 def make(folder: Path, dim: int = 64) -> None:
     """Trigrams of the training text, hidden vectors of the validation text (calibration) and of the test text (queries)."""
-    from headlong.studies.data.files import data_root
-    from headlong.studies.data.text import load_plain
-    from headlong.studies.models.phrases import phrases
+    from studies.data.files import data_root
+    from studies.data.text import load_plain
+    from studies.models.phrases import phrases
 
     corpus = load_plain(data_root() / "wikitext-2")
     keep(folder, phrases(corpus.train, (corpus.valid, corpus.test), len(corpus.vocabulary), MOST, dim=dim))

@@ -21,8 +21,8 @@ import torch
 
 import headlong as hl
 from headlong.bench.measure import environment
-from headlong.studies.papers.svd_hierarchical import hierarchical as study
-from headlong.studies.papers.svd_hierarchical import steps
+from studies.papers.svd_hierarchical import hierarchical as study
+from studies.papers.svd_hierarchical import steps
 
 QUERIES, STEPS, BLOCK = 5_120, 60, 256
 VERIFIED = ("two levels, frequency", "two levels, clustered", "tree, huffman", "tree, learned", "bands", "differentiated")

@@ -38,8 +38,8 @@ def _blocks(page: str) -> list[str]:
 
 def test_the_recipe_on_the_page_for_training_is_one(tmp_path: Path) -> None:
     from headlong.heads import HEADS
-    from headlong.studies.models.jobs import MODELS
-    from headlong.studies.models.recipe import options_from, read_recipe
+    from studies.models.jobs import MODELS
+    from studies.models.recipe import options_from, read_recipe
 
     (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "training.md").read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "my.toml").write_text(text, encoding="utf-8")
@@ -253,7 +253,7 @@ def test_commands_in_the_pages_are_commands() -> None:
 
 
 def test_the_page_on_data_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headlong.studies.data import files
+    from studies.data import files
 
     _data(tmp_path)
     monkeypatch.setattr(files, "check", lambda row, folder, file: None)  # a line of text each has other checksums

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tools"))  # for those who load this file by its path
+sys.path += [str(ROOT / "tools"), str(ROOT)]  # for those who load this file by its path
 import tables_bench as bench  # noqa: E402
 import tables_block_goals as block_goals  # noqa: E402
 import tables_blocks as blocks  # noqa: E402
@@ -36,7 +36,10 @@ SUBJECTS = (
     bench, block_goals, blocks, commands, curves, device, exact_search, experts, first_screen, heads, heads_said, integrations,
     measured, processors, studies, training,
 )  # fmt: skip
-PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if "<!-- begin" in file.read_text(encoding="utf-8")]
+HOMES = ("docs", "studies/pages")
+PAGES = [
+    file for home in HOMES for file in sorted((ROOT / home).rglob("*.md")) if "<!-- begin" in file.read_text(encoding="utf-8")
+]
 FILES = ("README.md", "results/README.md", *(file.relative_to(ROOT).as_posix() for file in PAGES))
 BLOCKS: dict[str, Callable[[], str]] = {name: block for subject in SUBJECTS for name, block in subject.BLOCKS.items()}
 

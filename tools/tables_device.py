@@ -11,7 +11,7 @@ from headlong.bench.measure import read_run
 from headlong.report.device import NOT_RUN, ledger_table
 from headlong.report.records import field
 from headlong.report.tables import ReportTable, markdown
-from headlong.studies import papers
+from studies import papers
 
 METRICS = {"us": "µs", "plain": "as it is", "graph": "as a graph", "rows": "rows", "bytes": "bytes"}
 

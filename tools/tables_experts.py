@@ -9,8 +9,8 @@ from typing import Any
 from tables_records import lines
 
 from headlong.report import measured_on
-from headlong.report.papers import joined
 from headlong.report.tables import ReportTable, markdown
+from studies.papers.shown import joined
 
 METRICS = {
     "top1": "top-1", "gain": "less the full layer's", "bleu": "BLEU", "top5": "top-5", "top10": "top-10",
@@ -33,7 +33,7 @@ def learned() -> str:
     """Means over seeds with their standard deviation, a row for each method."""
     found = lines("liao2019.learned")
     if not found:
-        return "Not run yet: `headlong reproduce liao2019:learned`."
+        return "Not run yet: `python -m studies reproduce liao2019:learned`."
     rows = [
         (group[0]["setting"]["task"], group[0]["setting"]["method"], str(len(group)), *(_cell(group, name) for name in METRICS))
         for group in sorted(joined(found), key=_place)

@@ -13,8 +13,8 @@ from tables_records import left, lines, missing, record
 
 from headlong.report.measured_on import measured_where, ran
 from headlong.report.tables import ReportTable, markdown
-from headlong.studies.papers.monotonic_softmax.beside_printed import SOFTMAX, places, products
-from headlong.studies.papers.monotonic_softmax.talk import printed
+from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, places, products
+from studies.papers.monotonic_softmax.talk import printed
 
 
 def order(table: str) -> str:
@@ -22,7 +22,7 @@ def order(table: str) -> str:
     trained = lines(f"ganea2019.{table}")
     found = places(table, trained)
     if not found:
-        return _alone(trained) if trained else f"Not run yet: `headlong reproduce ganea2019:{table}`."
+        return _alone(trained) if trained else f"Not run yet: `python -m studies reproduce ganea2019:{table}`."
     corpus = table.partition("-")[0]
     rows = [
         (
@@ -93,7 +93,7 @@ def hierarchical(part: str = "") -> str:
     """Every head that was trained on one frozen backbone."""
     trained = lines(f"vlasova-softmax.hierarchical{part}")
     if not trained:
-        return f"Not run yet: `headlong reproduce vlasova-softmax:hierarchical{part}`."
+        return f"Not run yet: `python -m studies reproduce vlasova-softmax:hierarchical{part}`."
     rows = []
     for line in trained:
         got = line["got"]

@@ -8,9 +8,9 @@ from typing import Any
 
 from tables_records import lines, missing, record
 
-from headlong.studies.papers.monotonic_softmax.beside_printed import SOFTMAX, Place, places
-from headlong.studies.papers.monotonic_softmax.language_models import STUDIES
-from headlong.studies.papers.monotonic_softmax.talk import TABLE
+from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, Place, places
+from studies.papers.monotonic_softmax.language_models import STUDIES
+from studies.papers.monotonic_softmax.talk import TABLE
 
 
 def _side(share: float) -> str:
@@ -26,7 +26,7 @@ def six_epochs() -> str:
     """How far each head ends from the softmax, beside what the talk prints, and what is still to be run."""
     found = places("ptb", lines("ganea2019.ptb"))
     if not found:
-        return "Not run yet: `headlong reproduce ganea2019:ptb`."
+        return "Not run yet: `python -m studies reproduce ganea2019:ptb`."
     there = sorted((place for place in found if place.test.pairs), key=lambda place: place.test.share)
     each = "; ".join(f"{place.head}: {_side(place.test.share)} ({_seeds(place)})" for place in there if place.head != SOFTMAX)
     talk = {head: row[2] / TABLE["ptb"][SOFTMAX][2] for head, row in TABLE["ptb"].items() if head != SOFTMAX}
@@ -63,7 +63,7 @@ def start() -> str:
     found = {place.head: place for place in places("ptb-early", lines("ganea2019.ptb-early"))}
     heads = ("PLIF, ours", "PLIF, published", "PLIF, frozen random", "temperature")
     if not set(heads) <= set(found):
-        return "Not run yet: `headlong reproduce ganea2019:ptb-early`."
+        return "Not run yet: `python -m studies reproduce ganea2019:ptb-early`."
     each = "; ".join(f"{head}: {_side(found[head].test.share)}" for head in heads)
     return f"- **Start of training**: test perplexity after the first epoch, beside the softmax's, means of two seeds: {each}."
 
@@ -72,7 +72,7 @@ def synthetic() -> str:
     """Modes found at alpha = 0.01, d = 4 and at the larger dimensions."""
     rows = lines("ganea2019.synthetic")
     if not rows:
-        return "Not run yet: `headlong reproduce ganea2019:synthetic`."
+        return "Not run yet: `python -m studies reproduce ganea2019:synthetic`."
     few = [row for row in rows if (row["setting"]["alpha"], row["setting"]["d"]) == ("0.01", "4")]
     heads = list(dict.fromkeys(row["setting"]["head"] for row in few))
     each = "; ".join(f"{head}: {_range(few, head)}" for head in heads)
@@ -100,7 +100,7 @@ def finished() -> str:
     """What a bend alone adds to a finished softmax."""
     found = {row["setting"]["curve"]: row["got"]["test"] for row in lines("ganea2019.finished")}
     if not {"none", "PLIF, 256 knots", "temperature"} <= set(found):
-        return "Not run yet: `headlong reproduce ganea2019:finished`."
+        return "Not run yet: `python -m studies reproduce ganea2019:finished`."
     table = TABLE["ptb"]
     talk = table["PLIF, published"][2] / table[SOFTMAX][2]
     bent = [value for curve, value in found.items() if curve.startswith("PLIF")]

@@ -10,24 +10,31 @@ from typing import Any
 from headlong.report.records import field
 from headlong.report.tables import ReportTable, markdown
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+STUDIES = ROOT / "studies" / "results"
+
+
+def path_of(name: str) -> Path:
+    """The file in ``results/``, or in ``studies/results/``."""
+    return next((folder / name for folder in (RESULTS, STUDIES) if (folder / name).is_file()), RESULTS / name)
 
 
 def record(name: str) -> dict[str, Any]:
     """``results/NAME.json``"""
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(path_of(f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 
 def lines(name: str) -> list[dict[str, Any]]:
     """``results/NAME.jsonl``, an object a line; none where there is no such file."""
-    file = RESULTS / f"{name}.jsonl"
+    file = path_of(f"{name}.jsonl")
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
 
 
 def missing(*names: str) -> str:
     """What stands in the page until a run is committed; empty where all are there."""
-    gone = [name for name in names if not (RESULTS / f"{name}.json").is_file()]
+    gone = [name for name in names if not path_of(f"{name}.json").is_file()]
     return f"No committed run yet: {', '.join(f'results/{name}.json' for name in gone)}." if gone else ""
 
 

@@ -7,24 +7,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tables_records import RESULTS, left, lines
+from tables_records import STUDIES as RESULTS
+from tables_records import left, lines
 
 from headlong.report import measured_on
-from headlong.report.papers import paper_table
-from headlong.report.tables import ReportTable, cell_counts, markdown
-from headlong.studies import papers
-from headlong.studies.data import DATA_SETS
-from headlong.studies.papers.account import STUDIES, account
-from headlong.studies.papers.cells import counts, summary
+from headlong.report.tables import ReportTable, markdown
+from studies import papers
+from studies.data import DATA_SETS
+from studies.papers.account import STUDIES, account
+from studies.papers.cells import counts, summary
+from studies.papers.shown import CELLS, counted, paper_table
 
 BOUNDS = ("at most delta, shown", "at most delta, not shown", "above delta, not shown", "above delta, shown")
 
 
 def studies(folder: str) -> str:
     """A line for each study: how many figures it prints, and what became of them. ``folder``: of the pages that it leads to."""
-    table = cell_counts({paper: counts(account(paper, RESULTS)) for paper in STUDIES})
-    rows = tuple((f"[{STUDIES[paper].about}]({folder}{STUDIES[paper].page}.md)", *rest) for paper, *rest in table.rows)
-    return markdown(ReportTable("", table.columns, rows)).replace("|---|", "|:--|", 1)
+    columns, found = counted({paper: counts(account(paper, RESULTS)) for paper in STUDIES})
+    rows = tuple((f"[{STUDIES[paper].about}]({folder}{STUDIES[paper].page}.md)", *rest) for paper, *rest in found)
+    return markdown(ReportTable("", tuple(columns), rows)).replace("|---|", "|:--|", 1)
 
 
 def tables() -> str:
@@ -39,8 +40,7 @@ def tables() -> str:
 def printed(paper: str) -> str:
     """Every figure that a study prints."""
     found = account(paper, RESULTS)
-    columns = ("printed of", "printed", "ours", "status", "what ours is, or takes")
-    return left(ReportTable("", columns, tuple(tuple(cell) for cell in found), f"{summary(found)}."))
+    return left(ReportTable("", CELLS, tuple(tuple(cell) for cell in found), f"{summary(found)}."))
 
 
 def rows(paper: str) -> str:
@@ -50,9 +50,14 @@ def rows(paper: str) -> str:
         found = lines_of(table)
         if found:
             source = f"{table.source}. Rows are of {measured_on.ran(line['environment'] for line in found)}"
-            shown = markdown(paper_table(found, "", source))
+            shown = markdown(_shown(found, source))
             parts.append(f"### {table.name}\n\n{table.claim}.\n\n{shown}")
     return "\n\n".join(parts) or "No committed run yet."
+
+
+def _shown(found: list[dict[str, Any]], source: str) -> ReportTable:
+    columns, rows = paper_table(found)
+    return ReportTable("", tuple(columns), tuple(map(tuple, rows)), f"Published: {source}.")
 
 
 def lines_of(table: papers.PaperTable) -> list[dict[str, Any]]:
@@ -63,7 +68,7 @@ def one_table(name: str) -> str:
     """The rows of one table, on a page of its own."""
     (table,) = papers.tables(name)
     found = lines_of(table)
-    return markdown(paper_table(found, "", table.source)) if found else "No committed run yet."
+    return markdown(_shown(found, table.source)) if found else "No committed run yet."
 
 
 def data_sets() -> str:
@@ -97,7 +102,7 @@ def entries() -> str:
     """How the entries of our layer lie, drawn by importance and evenly."""
     found = {line["setting"]["drawn"]: line["got"] for line in lines("baharav2024.entries")}
     if not {"importance", "uniform"} <= set(found):
-        return "- Entries of our layer are not looked at yet: `headlong reproduce baharav2024:entries`."
+        return "- Entries of our layer are not looked at yet: `python -m studies reproduce baharav2024:entries`."
     drawn, even = found["importance"], found["uniform"]
     return (
         "- **Are entries symmetrical and uncorrelated?** The review describes the entries (A, x) of Mistral-7B so. In ours "
@@ -126,7 +131,7 @@ def held(rate: float, got: dict[str, float], delta: float) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "studies": partial(studies, "docs/studies/"), "study-counts": partial(studies, ""), "papers": tables,
+    "studies": partial(studies, "studies/pages/"), "study-counts": partial(studies, ""), "papers": tables,
     "adaptive-entries": entries, "adaptive-rates": adaptive_rates, "data-sets": data_sets,
     "finished": partial(one_table, "ganea2019:finished"), "provenance": provenance,
 }  # fmt: skip

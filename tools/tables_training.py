@@ -9,7 +9,7 @@ from typing import Any
 from tables_records import left, missing, record
 
 from headlong.report.tables import ReportTable, markdown
-from headlong.studies import models
+from studies import models
 
 RECIPES = Path(models.__file__).parent / "recipes"
 

@@ -24,8 +24,8 @@ from headlong.bench.settings import Settings
 from headlong.errors import OptionError
 from headlong.heads import build_head
 from headlong.report import device as report
-from headlong.studies import papers
-from headlong.studies.papers.svd_hierarchical import cuda as vlasova_cuda
+from studies import papers
+from studies.papers.svd_hierarchical import cuda as vlasova_cuda
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's inf - inf is NumPy's, which warns

@@ -24,7 +24,6 @@ from headlong.costs import TERMS, here
 from headlong.demo import model as nextword
 from headlong.engines.method import METHODS
 from headlong.store import write_file
-from headlong.studies import papers
 from structured_layers import made
 
 
@@ -158,34 +157,6 @@ def test_bench_writes_runs_that_reports_read(files: Path) -> None:
     assert "full" in call("bench", files / "plain.safetensors", "--rounds", 1, "--batch", 1, "--queries", 4, "--only", "full")
 
 
-def test_reproduce_lists_and_explains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADLONG_DATA", raising=False)
-    said = call("reproduce", "--list")
-    lines = [json.loads(line) for line in call("reproduce", "--list", "--json").splitlines()]
-    assert {"table": "vlasova-softmax:svd", "here": "HEADLONG_DATA is not set"} in [
-        {"table": line["table"], "here": line["here"].partition(":")[0]} for line in lines if "table" in line
-    ]
-    assert {"baharav2024", "ganea2019", "liao2019", "vlasova-softmax"} == {line["study"] for line in lines if "study" in line}
-    assert "vlasova-softmax:svd" in said and "Printed figures" in said
-    assert "HEADLONG_DATA is not set" in said
-    assert "Shim et al." not in said and "Shim et al." in call("reproduce", "vlasova-softmax", "--list")
-    assert "is not run: HEADLONG_DATA is not set" in fails("reproduce", "vlasova-softmax:svd")
-    assert "there is no table 'nope'" in fails("reproduce", "nope")
-    monkeypatch.setattr(papers, "TABLES", {table.name: table for table in papers.tables("vlasova-softmax") if table.needs})
-    assert call("reproduce") == ""  # nothing can run here: said on stderr
-
-
-def test_reproduce_runs_a_table(data: Path, tmp_path: Path) -> None:
-    if not (data / "heads" / "wikitext2-gpt512.hidden.safetensors").is_file():
-        pytest.skip("HEADLONG_DATA has no trained layer")
-    said = call("reproduce", "vlasova-softmax:svd", "--queries", 8, "--out", tmp_path)
-    assert "weighted" in said
-    lines = [json.loads(line) for line in (tmp_path / "vlasova-softmax.svd.jsonl").read_text().splitlines()]
-    assert len(lines) == len({json.dumps(line["setting"]) for line in lines}) >= 18
-    again = call("reproduce", "vlasova-softmax:svd", "--queries", 8, "--out", tmp_path, "--json")
-    assert [json.loads(line)["got"] for line in again.splitlines()] == [line["got"] for line in lines]
-
-
 def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def small(**options: Any) -> nextword.Recipe:
         return recipe(vocab=800, dim=16, embedding=8, batch=64, negatives=64, steps=20, held_out=128, **options)
@@ -257,7 +228,7 @@ def test_the_program_answers_and_fails_as_the_runner_says(files: Path) -> None:
 
 def test_help_is_quick_and_names_every_command() -> None:
     shown = process("--help", COLUMNS="120")
-    for name in ("demo", "inspect", "compile", "topk", "bench", "reproduce"):
+    for name in ("demo", "inspect", "compile", "topk", "bench", "harvest"):
         assert name in shown.stdout
     heavy = "{'torch', 'numpy', 'headlong.compile', 'headlong._native'}"
     code = f"import sys, headlong.cli.main; print(*({heavy} & set(sys.modules)))"
@@ -318,9 +289,8 @@ def test_topk_on_a_device(interpreter: str, files: Path) -> None:
         (("bench", "{}/layer.safetensors", "--only", "full", "--eps", "-1"), "eps is -1"),
         (("bench", "{}/layer.safetensors", "--batch", "1000", "--queries", "4"), "no batch size fits 4 queries"),
         (("bench", "{}/layer.safetensors", "--only", "full", "--calibration", "{}/wrong.npy"), "hidden vectors [n, 16]"),
-        (("reproduce", "ganea2019:synthetic", "--queries", "5"), "the rows of ganea2019:synthetic have a fixed size"),
-        (("reproduce", "--queries", "0"), "--queries is 0"),
-        (("reproduce", "ganea2019:synthetic", "--rows", "nothing has this"), "holds 'nothing has this'"),
+        (("harvest", "{}", "{}/two.json", "--splits", "train,valid"), "is one text, and train, valid are 2"),
+        (("harvest", "{}", "{}/two.json"), "is not a complete causal language model"),
         (("topk", "{}/layer.safetensors", "{}/h.npy:x"), "holds one array"),
         (("report", "{}/two.json"), "two.json: no result in there"),
         (("report", "{}/hollow.json"), "has the names of a result but not its content"),

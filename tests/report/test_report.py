@@ -13,7 +13,6 @@ from headlong.report import readme
 from headlong.report.axes import Axis
 from headlong.report.measured_on import machine
 from headlong.report.page import page, speed_and_misses
-from headlong.report.papers import paper_table, verdicts
 from headlong.report.plots import Point, Row, curve, dot_plot, scatter
 from headlong.report.sections import bench_page
 from headlong.report.summaries import agreement, baselines, percentile, summaries, ways, worst_gap
@@ -194,14 +193,6 @@ def test_a_decode_step_is_summed_up() -> None:
     assert "**1.25–1.50×** for GPT-2's shape (50,257 tokens)" in text and "99 of 100 greedy tokens" in text
 
 
-def test_paper_rows_carry_the_verdict_and_what_was_published() -> None:
-    lines = [
-        {"setting": {"width": "D/8"}, "got": {"kl": 0.5}, "expected": {"kl": [0.1, 0.2, 0.0]}, "verdict": {"kl": "differs"}},
-        {"setting": {"width": "D/4"}, "got": {"kl": 0.25}, "expected": {}, "verdict": {"kl": "no figure"}},
-    ]
-    assert paper_table(lines, "t", "s").rows == (("D/8", "0.5, differs (0.1 to 0.2)"), ("D/4", "0.25"))
-
-
 def test_answers_as_text() -> None:
     line = {"row": 3, "ids": [7, -1], "log_probs": [-0.5, None], "error": None, "proved": False}
     table = topk_table([line], 9)
@@ -296,19 +287,3 @@ def test_labels_of_near_points_do_not_overlap() -> None:
     heights = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)">[a-f]</text>', svg)]
     assert len(heights) == 6
     assert min(abs(a - b) for i, a in enumerate(heights) for b in heights[:i]) >= 13
-
-
-def test_rows_that_differ_in_the_seed_are_one_row() -> None:
-    lines = [
-        {
-            "setting": {"head": "a", "seed": str(seed)},
-            "got": {"x": float(seed), "y": 3.0},
-            "expected": {"x": (0, 1, 0.0)},
-            "verdict": {"x": "matched" if seed == 1 else "differs", "y": "unpublished"},
-        }
-        for seed in (1, 2, 3)
-    ]
-    table = paper_table(lines, "t", "s")
-    assert table.columns == ("head", "seeds", "x", "y")
-    assert table.rows == (("a", "3", "2 ± 1, matched in 1 of 3 (0 to 1)", "3"),)
-    assert verdicts(lines) == {"matched": 1, "differs": 2}

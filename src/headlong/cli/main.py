@@ -10,11 +10,9 @@ from headlong.cli.commands.demo import demo
 from headlong.cli.commands.harvest import harvest
 from headlong.cli.commands.inspect import inspect
 from headlong.cli.commands.report import report
-from headlong.cli.commands.reproduce import reproduce
 from headlong.cli.commands.shortlist import shortlist
 from headlong.cli.commands.topk import topk
-from headlong.cli.commands.train import train
 from headlong.cli.commands.tune import tune
 
-for command in (demo, inspect, capacity, compile_, tune, shortlist, topk, bench, report, reproduce, train, harvest):
+for command in (demo, inspect, capacity, compile_, tune, shortlist, topk, bench, report, harvest):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""One page from any mix of raw results: runs of ``bench``, ``inspect --json``, rows of ``reproduce``, other records. Pure.
+"""One page from any mix of raw results: runs of ``bench``, ``inspect --json``, other records. Pure.
 
 A file of another kind is named in the page's last table rather than dropped.
 """
@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 from headlong.errors import MalformedFileError
 from headlong.report.interactive import browsable
 from headlong.report.page import Figure, Paragraph, Part, Section, page, speed_and_error, speed_and_misses, times_figure
-from headlong.report.papers import paper_table
 from headlong.report.plots import Point, Row, Series, curve, dot_plot, lines, scatter
 from headlong.report.records import record_tables
 from headlong.report.summaries import WAYS, summaries, ways
 from headlong.report.tables import ReportTable, comparison, duration, engines, percent, round_duration
 from headlong.report.top_of_page import answer
 
-KINDS = ("Speed of every method, layer by layer", "Layers inspected", "Tables of studies", "Other measurements")
+KINDS = ("Speed of every method, layer by layer", "Layers inspected", "Other measurements")
 """The groups of a report."""
 
 
@@ -47,7 +46,7 @@ def report(sources: Sequence[ResultFile], title: str = "headlong: results") -> s
     files = sum(map(len, kinds.values()))
     if not files:
         names = ", ".join(name for name, _ in other)
-        raise MalformedFileError(f"{names}: no result in there; expected what bench -o, inspect --json or reproduce wrote")
+        raise MalformedFileError(f"{names}: no result in there; expected what bench -o or inspect --json wrote")
     parts: list[Part] = [*_answer(sources)]
     parts.append(Paragraph(f"Made from {len(sources)} files. Groups unfold; a click on a heading sorts by it.", soft=True))
     for kind, groups in kinds.items():
@@ -102,18 +101,12 @@ def _parts(source: ResultFile) -> Content | None:
     if isinstance(content, Mapping) and "singular_values" in content:
         return Content(KINDS[1], _inspection(source.name, content))
     if isinstance(content, Mapping) and (tables := record_tables(source.name, content)):
-        return Content(KINDS[3], list(tables))
-    if isinstance(content, list) and content and all(_is_paper_line(line) for line in content):
-        return Content(KINDS[2], [paper_table(content, "As published, and here", content[0].get("source", "see docs/studies"))])
+        return Content(KINDS[2], list(tables))
     return None
 
 
 def _is_bench(content: Any) -> bool:
     return isinstance(content, Mapping) and "runs" in content and "truth" in content
-
-
-def _is_paper_line(line: Any) -> bool:
-    return isinstance(line, Mapping) and {"setting", "got"} <= line.keys()
 
 
 def _kind(content: Any) -> str:

@@ -166,22 +166,3 @@ def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> ReportTable:
         cells.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
     more = f"{rows - len(lines):,} more rows; --json prints all of them." if rows > len(lines) else ""
     return ReportTable("", ("row", "class: probability", "error, nats", "ids"), tuple(cells), more)
-
-
-def paper_list(entries: Sequence[tuple[str, str, str]]) -> ReportTable:
-    """Every table of every paper, and whether it can run here."""
-    return ReportTable("Tables of papers", ("table", "claim", "here"), tuple(entries))
-
-
-def cell_counts(counts: Mapping[str, Mapping[str, int]]) -> ReportTable:
-    """What became of the printed figures: a row for each study, a column for each status."""
-    statuses = list(next(iter(counts.values()), {}))
-    rows = tuple(
-        (paper, str(sum(mine.values())), *(str(mine[status]) for status in statuses)) for paper, mine in counts.items()
-    )  # fmt: skip
-    return ReportTable("Printed figures", ("study", "printed", *statuses), rows)
-
-
-def cell_list(title: str, cells: Sequence[Sequence[str]]) -> ReportTable:
-    """Every printed figure of a study: what, as printed, ours, the status, what ours is or what it takes."""
-    return ReportTable(title, ("printed of", "printed", "ours", "status", "what ours is"), tuple(tuple(cell) for cell in cells))

@@ -1,0 +1,199 @@
+"""Where a run stands, in one safetensors file; no pickle::
+
+    model.NAME       parameters (each once, also where tied) and buffers
+    optimiser.I.KEY  the optimiser's memory of parameter I
+    state.I          the recurrent state in front of the next batch
+    words            the names of the classes, as JSON: other data is read in them
+    metadata         the recipe, the data's checksum, epoch and step, the epoch's sum so far, the history
+
+The file is replaced whole or not at all, so a run that is killed while it saves, or whose disk is full, keeps the
+checkpoint before. Random numbers need no saving: each step seeds them with its own number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headlong.errors import MalformedFileError, MissingTensorError, OptionError, ShapeError
+from headlong.store import TensorFile, check_version, json_object, open_file, write_file
+from studies.data import DATA_SETS
+from studies.data.identity import Words
+from studies.models.backbones.base import State
+from studies.models.jobs import Job
+from studies.models.optimisers import optimiser_tensors, restore_optimiser
+from studies.models.recipe import from_dict
+
+FORMAT, VERSION = "headlong checkpoint", 1
+
+
+@dataclass
+class Progress:
+    """Where a run stands: the next batch is ``step`` of ``epoch``."""
+
+    epoch: int = 0
+    step: int = 0
+    total: float = 0.0
+    """Sum over this epoch's batches of loss times targets."""
+    count: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    world: int = 1
+    """Processes: the recurrent state is cut by them."""
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters, a shared one under its first name only, and buffers."""
+    return {name: value.detach() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+
+
+def save_checkpoint(path: Path, job: Job, optimiser: torch.optim.Optimizer | None, state: State, progress: Progress) -> None:
+    """Replace ``path``; without an optimiser it is a finished model."""
+    tensors: dict[str, Any] = {f"model.{name}": value for name, value in named_tensors(job.model).items()}
+    if optimiser is not None:
+        tensors |= {f"optimiser.{name}": value for name, value in optimiser_tensors(optimiser).items()}
+    tensors |= {f"state.{index}": value.contiguous() for index, value in enumerate(state)}
+    tensors["words"] = np.frombuffer(json.dumps({"words": job.words}).encode(), np.uint8)
+    recipe = job.recipe
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "name": recipe.name,
+        "recipe": json.dumps(recipe.as_dict() | {"data": _absolute(recipe.data)}),
+        "data": job.checksum,
+        "progress": json.dumps(dataclasses.asdict(progress)),
+    }
+    write_file(path, tensors, metadata)
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> tuple[TensorFile, dict[str, Any], Progress]:
+    """The file, the recipe as plain data (with its name), and where the run stood."""
+    file = open_file(path)
+    check_version(file.metadata, FORMAT, VERSION, file.name)
+    texts = [json_object(file.metadata.get(key, "").encode(), f"{file.name}: {key}") for key in ("recipe", "progress")]
+    try:
+        return file, {**texts[0], "name": file.metadata.get("name", "")}, Progress(**texts[1])
+    except TypeError as error:
+        raise MalformedFileError(f"{file.name}: its progress cannot be read: {error}") from error
+
+
+def _absolute(data: str) -> str:
+    """A file or folder as it is found from anywhere; the name of a registered data set as it is."""
+    return os.path.abspath(data) if data not in DATA_SETS and os.path.exists(data) else data
+
+
+def words_in(file: TensorFile) -> Words | None:
+    """The names of the classes, or None in a checkpoint from before they were kept."""
+    if "words" not in file.tensors:
+        return None
+    found = json_object(file.read("words").tobytes(), f"{file.name}: words").get("words")
+    if not isinstance(found, list) or not found or not all(isinstance(side, list) for side in found):
+        raise MalformedFileError(f"{file.name}: its words cannot be read; expected lists of the names of the classes")
+    return tuple(tuple(map(str, side)) for side in found)
+
+
+def check_wordless(file: TensorFile, saved: str, now: str) -> None:
+    """Of a checkpoint that keeps no words only a data set whose bytes are checked is certain to have the same."""
+    if Path(saved).name != Path(now).name or Path(now).name not in DATA_SETS:
+        raise OptionError(
+            f"{file.name} was written by an older headlong, which did not keep the names of the classes: nothing shows "
+            f"whether {now} is what it was trained on; train it again"
+        )
+
+
+def load_weights(file: TensorFile, model: nn.Module) -> None:
+    """Copy the file's parameters and buffers into ``model``; nothing is copied where one of them does not fit."""
+    mine = named_tensors(model)
+    found = {}
+    for name, value in mine.items():
+        info = file.tensors.get(f"model.{name}")
+        if info is None:
+            raise MissingTensorError(f"{file.name} has no tensor model.{name}; expected a checkpoint of this model")
+        if tuple(info.shape) != tuple(value.shape):
+            raise ShapeError(f"{file.name}: model.{name} is {list(info.shape)}, the model's is {list(value.shape)}")
+        found[name] = _tensor(file, f"model.{name}")
+    for name, value in found.items():
+        mine[name].copy_(value)
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A short training that can be stopped; the caller knows what is trained, on what, and for how long.
+
+    ::
+
+        for step in range(paused.begin(), steps):      # 0, or where ``file`` left off; nothing is kept where it is None
+            torch.manual_seed(step)                    # a batch draws by its own number, not by what was drawn before
+            ...
+            paused.done(step + 1)
+    """
+
+    file: Path | None
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    every: int = 10
+
+    def begin(self) -> int:
+        """The steps that the file has behind it, with model and optimiser as they were then."""
+        if self.file is None or not self.file.is_file():
+            return 0
+        file = open_file(self.file)
+        load_weights(file, self.model)
+        _load_optimiser(file, self.optimiser)
+        return int(file.metadata["steps"])
+
+    def done(self, steps: int) -> None:
+        """Write, after every ``every`` steps."""
+        if self.file is None or steps % self.every:
+            return
+        tensors = {f"model.{name}": value.contiguous() for name, value in named_tensors(self.model).items()}
+        tensors |= {f"optimiser.{name}": value.contiguous() for name, value in optimiser_tensors(self.optimiser).items()}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self.file, tensors, {"steps": str(steps)})
+
+
+def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer, world: int = 1) -> tuple[State, Progress]:
+    """Continue from ``path``; OptionError where it belongs to another recipe or to other data."""
+    file, plain, progress = open_checkpoint(path)
+    name = str(plain.pop("name"))
+    # through a recipe: an option that the file is too old to know stands at its default
+    saved = json.loads(json.dumps(from_dict(plain, name).as_dict()))
+    mine = json.loads(json.dumps(job.recipe.as_dict()))
+    before, now = str(saved.pop("data", "")), mine.pop("data")  # not where it lies, but what it is has to be the same
+    if saved != mine:
+        raise OptionError(f"{path} is a run of another recipe; give another folder with --out, or remove this one")
+    if "data" not in file.metadata:
+        check_wordless(file, before, now)
+    elif file.metadata["data"] != job.checksum:
+        raise OptionError(
+            f"{path} is a run on data that changed since: {job.data.name} is different now; restore the old data, or give "
+            "another folder with --out"
+        )
+    if progress.world != world:
+        raise OptionError(f"{path} is a run of {progress.world} process(es), this is one of {world}; start as many again")
+    load_weights(file, job.model)
+    _load_optimiser(file, optimiser)
+    count = sum(name.startswith("state.") for name in file.tensors)
+    return tuple(_tensor(file, f"state.{index}") for index in range(count)), progress
+
+
+def _load_optimiser(file: TensorFile, optimiser: torch.optim.Optimizer) -> None:
+    prefix = "optimiser."
+    names = [name for name in file.tensors if name.startswith(prefix)]
+    restore_optimiser(optimiser, {name[len(prefix) :]: _tensor(file, name) for name in names})
+
+
+def _tensor(file: TensorFile, name: str) -> Tensor:
+    array = file.read(name)
+    if file.tensors[name].dtype == "BF16":
+        return torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())

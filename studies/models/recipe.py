@@ -1,0 +1,170 @@
+"""A training run as data: a TOML file, or the name of one that headlong brings::
+
+    data = "penn-treebank"            [model] kind = "lstm", dim = 200      [head] kind = "dense"
+    [training] epochs = 6, batch = 20, window = 35, rate = 2e-3, ...
+
+Unknown keys and values of the wrong type are refused: a typo is no default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from headlong.errors import OptionError
+
+Options = TypeVar("Options")
+KNOWN = {
+    "optimiser": ("adam", "sgd", "nt-asgd"),
+    "schedule": ("constant", "onecycle", "plateau"),
+    "bend": ("none", "shift", "turn"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a model is trained: all settings but those of the data, the model and the head.
+
+    ``optimiser``   "adam", "sgd" or "nt-asgd" (SGD that averages its weights once validation stops improving)
+    ``epoch_steps`` steps of an epoch, for data of which a part is enough; 0: once through all of it
+    ``schedule``    "constant", "onecycle" (a tenth of the way up, then a cosine down) or "plateau" (/4 on no gain)
+    ``patience``    epochs without a better validation figure after which training stops; 0: never
+    ``nonmono``     nt-asgd: averages once validation is worse than the best of all but the last ``nonmono`` epochs
+    ``jitter``      windows of random length, as AWD-LSTM trains on
+    ``bend``        pictures are shifted ("shift") or shifted, turned and flipped ("turn")
+    ``bf16``        autocast in training, on a processor with such products; figures are always measured in float32
+    ``save_steps``  steps between two checkpoints
+    """
+
+    epochs: int = 6
+    epoch_steps: int = 0
+    batch: int = 20
+    window: int = 35
+    seed: int = 1
+    optimiser: str = "adam"
+    rate: float = 2e-3
+    schedule: str = "onecycle"
+    decay: float = 0.0
+    clip: float = 0.25
+    patience: int = 0
+    nonmono: int = 5
+    jitter: bool = False
+    bend: str = "none"
+    bf16: bool = False
+    save_steps: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "window", "save_steps"):
+            if not 1 <= getattr(self, name) < 2**31:
+                raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 1 up to 2^31")
+        if not 0 < self.rate < math.inf:
+            raise OptionError(f"training.rate = {self.rate}; expected a finite rate above 0")
+        for name in ("seed", "decay", "clip", "patience", "nonmono", "epoch_steps"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
+        for name, known in KNOWN.items():
+            if getattr(self, name) not in known:
+                raise OptionError(f"training.{name} = {getattr(self, name)!r}; expected one of {', '.join(known)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A run: what to learn, with which model and head, and how."""
+
+    name: str
+    data: str
+    model: str
+    head: str = "dense"
+    model_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    training: Training = Training()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, the inverse of :func:`from_dict`."""
+        return {
+            "data": self.data,
+            "model": {"kind": self.model, **self.model_options},
+            "head": {"kind": self.head, **self.head_options},
+            "training": dataclasses.asdict(self.training),
+        }
+
+
+def shipped() -> list[str]:
+    """The names of the recipes that headlong brings."""
+    folder = resources.files("studies.models") / "recipes"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def read_recipe(config: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe by its file or its name; ``overrides`` are dotted keys: ``{"training.epochs": 1}``."""
+    path = Path(config)
+    if path.suffix == ".toml":
+        name, text = path.stem, _text(path)
+    elif config in shipped():
+        name, text = config, (resources.files("studies.models") / "recipes" / f"{config}.toml").read_text("utf-8")
+    else:
+        raise OptionError(f"{config!r} is neither a .toml file nor a recipe; there are {', '.join(shipped())}")
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"{config} is not TOML: {error}") from error
+    return from_dict(data, name, overrides)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}; expected a recipe in TOML") from error
+
+
+def from_dict(data: Mapping[str, Any], name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe that a TOML file spells; OptionError names the first thing that is off."""
+    tables: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+    for key, value in (overrides or {}).items():
+        table, _, field = key.partition(".")
+        if not field:
+            tables[table] = value
+        elif isinstance(tables.setdefault(table, {}), dict):
+            tables[table][field] = value
+    for table in ("model", "head", "training"):
+        if not isinstance(tables.setdefault(table, {}), dict):
+            raise OptionError(f"recipe {name}: {table} = {tables[table]!r}; expected a table, such as {table}.KEY=VALUE")
+    extra = tables.keys() - {"data", "model", "head", "training"}
+    if extra:
+        raise OptionError(f'recipe {name}: {sorted(extra)}; expected data = "...", [model], [head], [training]')
+    if not isinstance(tables.get("data"), str):
+        found = f"data = {tables['data']!r}" if "data" in tables else "no data"
+        raise OptionError(f'recipe {name}: {found}; expected data = "...": a name, a folder or a text file')
+    model, head = dict(tables["model"]), dict(tables["head"])
+    kind = model.pop("kind", None)
+    if not isinstance(kind, str):
+        raise OptionError(f'recipe {name} names no model; expected [model] with kind = "lstm", say')
+    training = options_from(Training, tables["training"], "training")
+    return Recipe(name, tables["data"], kind, str(head.pop("kind", "dense")), model, head, training)
+
+
+def options_from(kind: type[Options], values: Mapping[str, Any], where: str) -> Options:
+    """``kind(**values)``, each value checked against the field's type; integers pass for floats, lists for tuples."""
+    hints = get_type_hints(kind)
+    taken = {}
+    for key, value in values.items():
+        if key not in hints:
+            raise OptionError(f"{where}.{key} is not known; expected one of {', '.join(sorted(hints))}")
+        taken[key] = _typed(value, hints[key], f"{where}.{key}")
+    return kind(**taken)
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_typed(item, get_args(hint)[0], where) for item in value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise OptionError(f"{where} = {value!r}; expected {getattr(hint, '__name__', hint)}")
+    return value

@@ -1,0 +1,174 @@
+"""``python -m studies train``: a recipe in, a trained model in a folder and the record of its run out::
+
+    record = train("ptb-lstm")                       # runs/ptb-lstm/{last,best}.safetensors, run.json
+
+The record has what it takes to judge and repeat the run: command, seed, recipe, environment, curve, figures, and the
+checksum of the trained layer. It names no folder and no host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from headlong.bench.measure import environment
+from headlong.errors import OptionError
+from headlong.layers.matrix import Layer
+from headlong.store import replacing
+from studies.models.bleu import score_translations
+from studies.models.evaluate import Figures
+from studies.models.jobs import Job, build_job
+from studies.models.optimisers import product_facts
+from studies.models.processes import processes
+from studies.models.recipe import Recipe, Training, from_dict, read_recipe, shipped
+from studies.models.train import Moment, Run
+
+FORMAT, VERSION = "headlong-training", 1
+RECORD = "run.json"
+
+
+def chosen_recipe(
+    config: str | None, model: str | None, data: str | None, head: str | None, settings: Mapping[str, Any]
+) -> Recipe:
+    """A recipe by file or name, or from ``--model`` and ``--data`` alone; ``settings`` are dotted keys."""
+    overrides = {"model.kind": model, "data": data, "head.kind": head}
+    overrides = {key: value for key, value in overrides.items() if value is not None} | dict(settings)
+    if config is not None:
+        return read_recipe(config, overrides)
+    if model is None or data is None:
+        raise OptionError("nothing to train was named; give a recipe (python -m studies train ptb-lstm), or --model and --data")
+    return from_dict({}, f"{Path(data).stem}-{model}", overrides)
+
+
+def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, show: TextIO | None = None) -> dict[str, Any]:
+    """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote."""
+    beside = processes()
+    display = Display(sys.stderr if show is None else show, shown=show is not None and beside.share.rank == 0)
+    folder = Path(out) if out is not None else Path("runs") / recipe.name
+    with display:
+        display.note(f"reading {recipe.data}")
+        job = build_job(recipe, beside.share)
+        run = Run(job, folder, display, beside, display.note)
+        figures = run.fit()
+        display.note("writing the record")
+        record = describe(job, run, figures)
+    if beside.share.rank == 0:
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        with replacing(folder / RECORD) as file:
+            file.write(text.encode() + b"\n")
+    beside.close()
+    return record
+
+
+def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
+    """The record of a finished run."""
+    recipe = job.recipe
+    test: dict[str, Any] = {"loss": figures.loss, job.metric: figures.value(job.metric), "targets": figures.targets}
+    if job.data.kind == "pairs":
+        test |= score_translations(job)
+    layer = job.model.head.to_layer()
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": recipe.name,
+        "command": command(recipe),
+        "seed": recipe.training.seed,
+        "data": {"name": job.data.name, "licence": job.data.licence},
+        "recipe": recipe.as_dict() | {"data": job.data.name},
+        "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
+        "environment": environment(torch.get_num_threads(), processes=run.processes, **product_facts(recipe.training.bf16)),
+        "seconds": round(run.progress.seconds, 1),
+        "cpu_seconds": round(run.progress.cpu_seconds, 1),
+        "curve": run.progress.history,
+        "test": test,
+        "layer": {"checksum": layer.checksum(), "vocab": layer.vocab, "dim": layer.dim} if isinstance(layer, Layer) else {},
+    }
+
+
+def command(recipe: Recipe) -> str:
+    """The command line that trains this recipe: a shipped recipe and what differs from it, or all of it."""
+    base: Recipe | None = read_recipe(recipe.name) if recipe.name in shipped() else None
+    plain = {} if base is None else _flat(base)
+    named = _flat(recipe) | {"data": Path(recipe.data).name}
+    words = ["python -m studies train", *([] if base is None else [recipe.name])]
+    for key, value in named.items():
+        if plain.get(key) == value or (base is None and key.startswith("training.") and value == _DEFAULTS[key]):
+            continue
+        short = {"data": "--data", "model.kind": "--model", "head.kind": "--head"}.get(key)
+        words.append(f"{short} {value}" if short else f"--option {key}={json.dumps(value)}")
+    return " ".join(words)
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    """``{"data": ..., "model.kind": ..., "training.rate": ...}``."""
+    tables = recipe.as_dict()
+    flat = {f"{table}.{key}": value for table in ("model", "head", "training") for key, value in tables[table].items()}
+    return {"data": tables["data"], **flat}
+
+
+_DEFAULTS = {f"training.{key}": value for key, value in dataclasses.asdict(Training()).items()}
+
+
+def summary(record: Mapping[str, Any]) -> str:
+    """``ptb-lstm: test perplexity 98.30 on 82,420 targets, 0:11:32``."""
+    test, seconds = dict(record["test"]), int(record["seconds"])
+    metric = "perplexity" if "perplexity" in test else "accuracy"
+    text = f"{record['name']}: test {metric} {test[metric]:.2f} on {test['targets']:,} targets"
+    if "bleu" in test:
+        text += f", BLEU {test['bleu']:.2f} ({test['signature']})"
+    return f"{text}, {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+class Display:
+    """One line that is rewritten on a terminal; elsewhere a line now and then, and one for each epoch."""
+
+    def __init__(self, stream: TextIO, every: float = 15.0, shown: bool = True) -> None:
+        self._stream, self._live, self._shown = stream, stream.isatty(), shown
+        self._every = 0.5 if self._live else every
+        self._next = 0.0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *fault: object) -> None:
+        """End the line that is being printed."""
+        if self._live and self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def __call__(self, moment: Moment) -> None:
+        self._write(line(moment), lasting=moment.valid is not None)
+
+    def note(self, text: str) -> None:
+        """What takes time besides training; on a terminal only, where the next line takes its place."""
+        if self._live:
+            self._write(text)
+
+    def _write(self, text: str, lasting: bool = False) -> None:
+        now = time.monotonic()
+        if not self._shown or (now < self._next and not lasting):
+            return
+        self._next = now + self._every
+        if self._live:
+            self._stream.write("\r\x1b[K" + text + ("\n" if lasting else ""))
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def line(moment: Moment) -> str:
+    """``epoch 2/6  step 431/1328  loss 4.713  8.6k/s  left 0:09:12``, and the validation figure after an epoch."""
+    minutes, seconds = divmod(int(moment.seconds_left), 60)
+    text = (
+        f"epoch {moment.epoch}/{moment.epochs}  step {moment.step}/{moment.steps}  loss {moment.loss:.3f}  "
+        f"rate {moment.rate:.2g}  {moment.targets_per_second:,.0f}/s  left {minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    )
+    return text if moment.valid is None else f"{text}  valid {moment.metric} {moment.valid:.2f}"

@@ -1,0 +1,192 @@
+"""Published tables as data: what was claimed, how it is run here, what was expected, and how near we came.
+
+One file for each paper registers its tables. A table yields rows; each row is a setting and the numbers measured for it.
+A row for which nothing was published gets the verdict "no figure"; a table whose data are not here is "not run", with
+the reason. Nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headlong.bench.measure import Progress
+from headlong.errors import DataError, OptionError, StoreError, cause
+from studies.papers.verdicts import Expected
+
+FILES = (
+    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.cuda", "svd_hierarchical.billion",
+    "monotonic_softmax.synthetic", "monotonic_softmax.language_models", "monotonic_softmax.finished", "doubly_sparse.tables",
+    "doubly_sparse.learned",
+    "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",
+)  # fmt: skip
+
+Setting = tuple[tuple[str, str], ...]
+"""What a row was run with, such as ``(("width", "D/8"), ("rows", "V/10"), ("rotation", "plain"))``."""
+
+
+class Context(NamedTuple):
+    """What a run is given: the data folder, progress by stage, and the most queries to evaluate (None: all).
+
+    A study (a table with ``planned`` rows) is also told which rows are ``done``, and ``only`` which text a row must hold.
+    """
+
+    data: Path
+    stage: Callable[[str], Progress]
+    queries: int | None = None
+    done: frozenset[Setting] = frozenset()
+    only: str = ""
+
+    def wants(self, setting: Setting) -> bool:
+        return self.only in words(setting)
+
+
+def words(setting: Setting) -> str:
+    """``head=softmax seed=1``: what ``--rows`` looks in."""
+    return " ".join(f"{name}={value}" for name, value in setting)
+
+
+class Row(NamedTuple):
+    """One line of a table as measured."""
+
+    setting: Setting
+    got: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """``source`` says where the expected numbers come from, and whether anyone checked them against the paper."""
+
+    paper: str
+    table: str
+    claim: str
+    source: str
+    needs: tuple[str, ...]
+    run: Callable[[Context], Iterator[Row]]
+    expected: Mapping[Setting, Mapping[str, Expected]] = field(default_factory=dict)
+    planned: Callable[[], list[Setting]] | None = None
+    """The rows of a study, which is run row by row: those that the results hold are not run again."""
+    here: Callable[[], str] = str
+    """Why this machine cannot run it; empty where it can."""
+    facts: Callable[[], dict[str, Any]] = dict
+    """What else belongs to the environment of its rows."""
+    prepare: Callable[[Path, Path, Callable[[str], Progress]], None] | None = None
+    """Makes ``needs`` under its second argument from a folder that a user has: a model's weights, a corpus."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}:{self.table}"
+
+
+TABLES: dict[str, PaperTable] = {}
+
+
+def register(table: PaperTable) -> PaperTable:
+    TABLES[table.name] = table
+    return table
+
+
+def tables(target: str | None = None) -> list[PaperTable]:
+    """All tables, those of ``PAPER``, or the one ``PAPER:TABLE``."""
+    for file in FILES:
+        importlib.import_module(f"studies.papers.{file}")
+    found = [TABLES[name] for name in sorted(TABLES) if target in (None, TABLES[name].paper, name)]
+    if not found:
+        raise OptionError(f"there is no table {target!r}; expected one of {', '.join(TABLES)}, or a paper's name")
+    return found
+
+
+def planned(table: PaperTable, only: str) -> bool:
+    """Whether rows of the table hold the text: all do without one, and only a study's rows are told apart with one."""
+    return not only or (table.planned is not None and any(only in words(setting) for setting in table.planned()))
+
+
+def missing(table: PaperTable, given: Path | None = None) -> str:
+    """Why the table cannot be run here; empty where it can. ``given``: the folder with its needs, instead of HEADLONG_DATA."""
+    root = os.environ.get("HEADLONG_DATA", "") if given is None else str(given)
+    if reason := table.here():
+        return reason
+    if not table.needs:
+        return ""
+    more = f"; or python -m studies reproduce {table.name} --model FOLDER" if table.prepare is not None else ""
+    if not root:
+        return f"HEADLONG_DATA is not set: it names the folder with {' and '.join(table.needs)}{more}"
+    absent = [need for need in table.needs if not Path(root, need).is_file()]
+    return f"{' and '.join(absent)} not found in the folder that HEADLONG_DATA names{more}" if absent else ""
+
+
+def results(
+    table: PaperTable,
+    stage: Callable[[str], Progress],
+    queries: int | None = None,
+    done: frozenset[Setting] = frozenset(),
+    only: str = "",
+    given: Path | None = None,
+) -> Iterator[dict[str, Any]]:
+    """One JSON-ready result per row: setting, numbers, what was published, and the verdict on each."""
+    if reason := missing(table, given):
+        raise DataError(f"{table.name} is not run: {reason}")
+    data = Path(os.environ.get("HEADLONG_DATA", "")) if given is None else given
+    for row in table.run(Context(data, stage, queries, done, only)):
+        published = table.expected.get(row.setting, {})
+        yield {
+            "paper": table.paper,
+            "table": table.table,
+            "setting": dict(row.setting),
+            "got": dict(row.got),
+            "expected": {name: list(value) for name, value in published.items()},
+            "verdict": {
+                name: published[name].verdict(got) if name in published else "no figure" for name, got in row.got.items()
+            },
+        }
+
+
+def study(
+    table: PaperTable,
+    path: Path,
+    environment: Mapping[str, Any],
+    stage: Callable[[str], Progress],
+    only: str = "",
+    given: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run the rows of a study that ``path`` does not hold, each written as soon as it is there; returns all rows."""
+    lines = read(path)
+    done = frozenset(tuple(line["setting"].items()) for line in lines)
+    for line in results(table, stage, None, done, only, given):
+        lines.append({**line, "environment": {**environment, **table.facts()}})
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(lines[-1], allow_nan=False) + "\n")
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {cause(error)}") from error
+    return lines
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a results file; none where there is no file. A last line that was cut short is dropped from the file."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise StoreError(f"{path} is not a file of results: {error}; move it away") from error
+
+
+def write(path: Path, lines: list[dict[str, Any]], environment: Mapping[str, Any]) -> None:
+    """JSON lines, each with the environment of the run."""
+    text = "".join(json.dumps({**line, "environment": environment}, allow_nan=False) + "\n" for line in lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {cause(error)}") from error

@@ -1,0 +1,204 @@
+"""AdaptiveSoftmax (Baharav, Tiwari, Singh, Zhang; NeurIPS 2024): its tables, and the same questions put to our own race.
+
+::
+
+    gain     = 1 / mean over queries of (entries of W touched / entries of a full read)
+    success  : the argmax is right and |p^ - p| / p <= 0.3
+
+``published`` has its multipliers fitted on 200 queries, as all published gains have; ``published, shared`` leaves half of
+the failures that delta allows there to the normaliser; ``theory`` has multipliers of 1. ``race`` is our engine with
+calibrated widths, learned from the very vectors that the others are fitted on, and counts what it reads the same way. At
+delta = 1 % all of them get 400 vectors instead of the paper's 200, which cannot show a rate of 1 %. A full read counts
+coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper and Pearson, 95 % each.
+GPT-2, Llama-3, Mistral and Gemma are run from a local folder of weights (``--model``, ``checkpoint.py``) or wherever somebody
+has put their harvested heads; our own layers stand beside them under their own names. Figures of language models are interim
+logs of the authors', so a miss may be theirs or ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.arrays import hidden64
+from headlong.bench.measure import Progress
+from headlong.compile import compile as compile_engine
+from headlong.engines.adaptive.clopper_pearson import clopper_pearson
+from headlong.engines.adaptive.multipliers import failed
+from headlong.engines.adaptive.reader import PublishedReader, RaceReader
+from headlong.layers.matrix import Layer
+from headlong.store import open_file
+from studies.papers import Context, PaperTable, Row, Setting, register
+from studies.papers.verdicts import Expected
+
+Doubles = NDArray[np.float64]
+
+EPS = 0.3
+DELTAS = (0.1, 0.05, 0.01)
+TUNING, CERTIFYING, TESTED = 200, 400, 800
+"""Vectors to fit on, those at a delta that so few cannot show, and queries to test on."""
+HARVESTED, WINDOW = 8192, 1024
+"""Hidden vectors of a language model's test text, and tokens of a window."""
+TEXTS = {"wikitext2": "wikitext-2", "ptb": "penn-treebank"}
+VARIANTS = ("published", "published, shared", "theory", "race")
+SOURCE = "interim author logs and a public review, as quoted in notes; unverified against the paper"
+
+
+def setting(variant: str, delta: float) -> Setting:
+    return (("variant", variant), ("delta", f"{delta:g}"))
+
+
+def run(layer_file: str, hidden_file: str, split: str, context: Context) -> Iterator[Row]:
+    """The variants at each delta, on queries that had no part in tuning."""
+    layer = Layer.load(context.data / layer_file, weight=_weight(context, layer_file))
+    vectors = open_file(context.data / hidden_file).read(f"{split}_hidden")
+    order = np.random.default_rng(0).permutation(len(vectors))
+    fitted = min(CERTIFYING, len(order) // 2)
+    tested = min(TESTED, context.queries or TESTED, max(1, len(order) - fitted))
+    queries = hidden64(vectors[np.sort(order[fitted : fitted + tested])], layer.dim)
+    exact = _exponents(layer, queries)
+    progress, done = context.stage("variants"), 0
+    for delta in DELTAS:
+        count = min(fitted, TUNING if delta > 0.01 else CERTIFYING)
+        tuning = hidden64(vectors[order[:count]], layer.dim)
+        for variant in VARIANTS:
+            if setting(variant, delta) in context.done or not context.wants(setting(variant, delta)):
+                continue
+            found = measured(layer, variant, delta, tuning, queries, exact)
+            if found is not None:
+                yield Row(setting(variant, delta), found)
+            done += 1
+            progress(done, len(DELTAS) * len(VARIANTS))
+
+
+def _weight(context: Context, file: str) -> str:
+    names = open_file(context.data / file).tensors
+    return "weight" if "weight" in names else "lm_head.weight"
+
+
+def _exponents(layer: Layer, queries: Doubles) -> Doubles:
+    z = queries @ np.asarray(layer.weight, np.float64).T
+    return np.asarray(layer.link(z if layer.bias is None else z + layer.bias))
+
+
+def measured(
+    layer: Layer, variant: str, delta: float, tuning: Doubles, queries: Doubles, exact: Doubles
+) -> dict[str, float] | None:
+    """Gain, successes and what they say of the failure rate; None where the vectors are too few to learn widths from."""
+    eps = math.log1p(EPS)
+    if variant == "race":
+        if len(tuning) < 2 * (math.ceil(2 / delta) - 1):
+            return None
+        engine = compile_engine(
+            layer, method="adaptive", eps=eps, delta=delta, delta_ids=delta, widths="calibrated", calibration=tuning
+        )
+        top = engine.topk(queries, 1)
+        values, ids, lse = top.log_probs + top.lse[:, None], top.ids, top.lse
+        reader = engine._executor  # noqa: SLF001 - counting entries is no verb of engines
+        assert isinstance(reader, RaceReader)
+        entries, expensive = reader.entries(queries, 1, eps, delta / 2)
+        touched, multipliers = float(entries.sum() + expensive.sum() * layer.vocab * layer.dim), (1.0, 1.0)
+        read = touched / (layer.vocab * weighing(layer, queries))
+    else:
+        vectors, share = None if variant == "theory" else tuning, 0.5 if variant == "published, shared" else 1.0
+        engine = compile_engine(
+            layer, method="adaptive", eps=eps, delta=delta, published=True, calibration=vectors, arm_share=share
+        )
+        search = engine._executor  # noqa: SLF001
+        assert isinstance(search, PublishedReader)
+        values, ids, lse, pulls, whole, *_ = search.search(queries, 1, None, 2)
+        read = float(np.mean(pulls / np.maximum(whole, 1)))
+        multipliers = (search.rules.arm, search.rules.sum)
+    wrong = int(failed(values, ids, lse, exact, EPS).sum())
+    return {
+        "gain": round(1 / read, 4),
+        "success": round(100 * (1 - wrong / len(queries)), 3),
+        "failures": wrong,
+        "queries": len(queries),
+        "rate_above": round(1 - clopper_pearson(len(queries) - wrong, len(queries)), 5),
+        "rate_below": round(clopper_pearson(wrong, len(queries)), 5),
+        "vectors": len(tuning),
+        "arm": round(multipliers[0], 8),
+        "sum": round(multipliers[1], 8),
+    }
+
+
+def weighing(layer: Layer, queries: Doubles) -> int:
+    """Coordinates of all queries that can be drawn: those where neither the query nor the column is 0."""
+    return int(((queries != 0) & (np.abs(np.asarray(layer.weight, np.float64)).sum(axis=0) > 0)).sum())
+
+
+def _language(queries: int, *cells: tuple[float, float, float]) -> dict[Setting, dict[str, Expected]]:
+    """Gains from the printed one's last digit on; successes within two standard errors of both samples. More is better."""
+    found: dict[Setting, dict[str, Expected]] = {}
+    for delta, gain, success in cells:
+        rate = success / 100
+        error = 200 * math.sqrt(max(rate * (1 - rate), 1 / queries**2) * (1 / queries + 1 / TESTED))
+        limits = {"gain": Expected(gain, 1e9, 0.05), "success": Expected(success, 100.0, round(error, 2))}
+        found[setting("published", delta)] = limits
+    return found
+
+
+LOGS: dict[tuple[str, str], tuple[int, tuple[tuple[float, float, float], ...]]] = {
+    ("gpt2", "wikitext2"): (462, ((0.1, 8.30, 89.2), (0.05, 7.67, 94.8), (0.01, 6.87, 98.1))),
+    ("gpt2", "ptb"): (107, ((0.1, 7.84, 92.5), (0.05, 7.34, 97.2), (0.01, 7.09, 98.1))),
+    ("llama3-8b", "wikitext2"): (465, ((0.1, 17.8, 84.9), (0.05, 13.5, 92.9), (0.01, 9.86, 98.5))),
+    ("llama3-8b", "ptb"): (94, ((0.1, 17.8, 81.9), (0.05, 15.0, 89.4), (0.01, 6.68, 98.9))),
+    ("mistral-7b", "wikitext2"): (554, ((0.1, 31.0, 90.3), (0.05, 27.2, 93.5), (0.01, 19.4, 98.4))),
+    ("mistral-7b", "ptb"): (114, ((0.1, 19.1, 91.2), (0.05, 14.4, 96.5), (0.01, 10.1, 100.0))),
+    ("gemma-7b", "wikitext2"): (465, ((0.1, 5.33, 89.2), (0.05, 5.38, 89.9), (0.01, 3.30, 99.8))),
+    ("gemma-7b", "ptb"): (83, ((0.1, 4.87, 94.0), (0.05, 3.85, 97.6))),
+}
+"""Model, text: queries tested; delta, gain, successes in per cent."""
+
+
+def planned() -> list[Setting]:
+    return [setting(variant, delta) for delta in DELTAS for variant in VARIANTS]
+
+
+def _register(name: str, claim: str, folder: str, split: str, more: dict[str, Any] | None = None) -> None:
+    layer, hidden = f"{folder}/layer.safetensors", f"{folder}/hidden.safetensors"
+    if folder.endswith("gpt512"):
+        layer, hidden = f"{folder}.safetensors", f"{folder}.hidden.safetensors"
+    rows = partial(run, layer, hidden, split)
+    register(PaperTable("baharav2024", name, claim, SOURCE, (layer, hidden), rows, planned=planned, **(more or {})))
+
+
+def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callable[[str], Progress]) -> None:
+    """The layer and hidden vectors of a Hugging Face folder, asked about the test text; nothing where they are there."""
+    from headlong.integrations.harvest import harvest
+    from studies.data import load
+    from studies.data.text import END
+
+    if (root / folder / "hidden.safetensors").is_file():
+        return
+    corpus = load(text).content
+    words = corpus.vocabulary.words
+    # a word is at least one token in any tokenizer that keeps them apart; twice as many are enough either way
+    read = " ".join("\n" if words[i] == END else words[i] for i in corpus.test[: 2 * HARVESTED + 2].tolist())
+    harvest(model, {"test": read}, root / folder, HARVESTED, window=WINDOW, stage=stage)
+
+
+STANDS = {
+    "mnist": "the paper's network on MNIST, trained on 6,000 images: 25,088 features, of which fewer are read",
+    "eurosat": "a stand-in for VGG19 on EuroSAT: a network of ours, whose 25,088 features are dense",
+    "eurosat-sparse": "a stand-in for VGG19 on EuroSAT: 154 of 25,088 features are not 0, as VGG19's, but without a network",
+}
+for _name, _claim in STANDS.items():
+    _register(_name, _claim, f"heads/baharav-{_name}", "test")
+
+OURS = "our own layer in place of the paper's language models"
+_register("wikitext2-gpt", OURS, "heads/wikitext2-gpt512", "valid")
+for _name in ("wikitext2-lstm", "ptb-lstm"):
+    _register(_name, OURS, f"heads/{_name}", "valid")
+for (_model, _text), (_queries, _cells) in LOGS.items():
+    _folder = f"heads/{_model}-{_text}"
+    _claim = "more than 10 times fewer entries on most language models, up to 30 times"
+    _more = {"expected": _language(_queries, *_cells), "prepare": partial(from_weights, _folder, TEXTS[_text])}
+    _register(f"{_model}-{_text}", _claim, _folder, "test", _more)

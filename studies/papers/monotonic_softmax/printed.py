@@ -1,0 +1,120 @@
+"""Every cell that the talk of Ganea et al. (2019) prints, and what stands beside it here.
+
+Parameters are counted from our own model of the published shape: that is arithmetic, no outcome. Perplexities and times are
+those of a smaller model, so they are stand-ins, whatever they come to. What the talk says and draws is in
+``printed_in_text.py``; the figures themselves are in ``talk.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from studies.papers.cells import Cell, lines_of
+from studies.papers.monotonic_softmax.beside_printed import beside
+from studies.papers.monotonic_softmax.printed_in_text import said
+from studies.papers.monotonic_softmax.talk import COLUMNS, ILLEGIBLE, TABLE, UNCLEAR, WHERE, printed
+from studies.papers.verdicts import Expected
+
+Lines = Mapping[str, list[Mapping[str, Any]]]
+TOKENS = {"ptb": 929_589, "wikitext2": 2_088_628}
+"""Of the training texts, ends of sentences included."""
+VOCABS = {"ptb": 10_000, "wikitext2": 33_278}
+SIZES = (400, 1150, 1150, 400)
+"""Widths of the published AWD-LSTM, whose embedding is tied to the output rows."""
+RUNS = {"-awd": "AWD-LSTM, 20 epochs", "": "LSTM 2 x 200, six epochs", "-early": "LSTM 2 x 200, the first epoch or less"}
+
+
+def cells(results: Path) -> Iterator[Cell]:
+    """Every printed cell, from the runs that ``results`` holds."""
+    for corpus, rows in TABLE.items():
+        lines = {kind: lines_of(results / f"ganea2019.{corpus}{kind}.jsonl") for kind in RUNS}
+        for head, figures in rows.items():
+            for column, value in zip(COLUMNS, figures, strict=True):
+                if column == COLUMNS[0]:
+                    yield _counted(corpus, head, value)
+                else:
+                    yield _trained(corpus, head, column, value, lines)
+    corpus, head = ILLEGIBLE
+    note = "cannot be read in our copy of the talk, so nothing could be compared; to run it " + _takes(corpus, head)
+    yield Cell(_what(corpus, head, "the whole row"), "illegible", "–", "not run", note)
+    yield from said(results)
+
+
+def _what(corpus: str, head: str, column: str) -> str:
+    return f"{corpus}, {head}, {column} ({WHERE['results']})"
+
+
+def _counted(corpus: str, head: str, value: float) -> Cell:
+    """By arithmetic where it is the printed count, to its last digit."""
+    ours = awd_parameters(VOCABS[corpus], head) / 1e6
+    half = 0.5 if value == round(value) else 0.05
+    what = _what(corpus, head, COLUMNS[0])
+    if Expected(value, value, half).verdict(ours) == "matched":
+        return Cell(what, f"{value:g}", f"{ours:.2f}", "by arithmetic", "counted in our model of the published shape")
+    if "PLIF" in head:
+        note = "printed as if it had two vectors as long as the knots; ours is one"
+    elif "MoS" in head:
+        more = ours - awd_parameters(VOCABS[corpus], "softmax") / 1e6
+        note = f"printed as the softmax's; fifteen components add {more:.1f}"
+    else:
+        note = "printed without a digit behind the point, and cut rather than rounded"
+    return Cell(what, f"{value:g}", f"{ours:.2f}", "differs", note)
+
+
+def _options(head: str) -> dict[str, Any]:
+    from studies.papers.monotonic_softmax.language_models import TRAINED_HEADS
+
+    return TRAINED_HEADS[head]
+
+
+def awd_parameters(vocab: int, head: str) -> int:
+    """Of the published AWD-LSTM (400, 1150, 1150, 400, tied) with one of ``language_models.TRAINED_HEADS``."""
+    components: int = _options(head).get("components", 0)
+    knots: int = _options(head).get("knots", 0)
+    layers = sum(4 * after * (size + after + 2) for size, after in pairwise(SIZES))
+    dim = SIZES[0]
+    return layers + vocab * (dim + 1) + components * (dim * dim + 2 * dim) + knots
+
+
+def epoch_operations(corpus: str, head: str) -> float:
+    """Of one epoch of the published AWD-LSTM: six for each multiplication of a token's forward pass, the output rows once for
+    each component of a mixture."""
+    components: int = _options(head).get("components", 0)
+    dim = SIZES[0]
+    layers = sum(4 * after * (size + after) for size, after in pairwise(SIZES))
+    output = max(components, 1) * VOCABS[corpus] * dim + components * dim * (dim + 1)
+    return 6.0 * TOKENS[corpus] * (layers + output)
+
+
+def _takes(corpus: str, head: str) -> str:
+    """What a row of the table takes, and the command that runs what we have in its place."""
+    work = f"takes about {epoch_operations(corpus, head):.1e} operations an epoch, 500 epochs".replace("e+", "e")
+    table = "ptb-awd" if corpus == "ptb" else corpus
+    smaller = "20 epochs of it" if corpus == "ptb" else "six epochs of an LSTM 2 x 200"
+    return f'{work}; {smaller}: `python -m studies reproduce ganea2019:{table} --rows "head={head} seed"`'
+
+
+def _trained(corpus: str, head: str, column: str, value: float, lines: Lines) -> Cell:
+    """From the longest training that has the head, with the ratio to its softmax beside the printed one."""
+    what, shown = _what(corpus, head, column), f"{value:g}"
+    unclear = UNCLEAR.get((corpus, head, column))
+    for kind, rows in lines.items():
+        found = beside(rows, head, column)
+        if found is None:
+            continue
+        ratio = printed(corpus, head, column).talk or math.nan
+        seeds = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
+        ours, note = found.shown(), f"{RUNS[kind]}, {seeds}"
+        if column == COLUMNS[3]:
+            ours, note = f"{found.shown(0)} s of a processor", f"{note}; this machine ran other programs"
+        if math.isnan(found.share):
+            note += "; no softmax to compare it with"
+        elif head != "softmax":
+            note += f"; {found.share:.3f} of the softmax's (seeds in common: {found.pairs}), printed {ratio:.3f}"
+        return Cell(what, shown, ours, "stand-in", f"{note}; {unclear}" if unclear else note)
+    takes = _takes(corpus, head)
+    return Cell(what, shown, "–", "not run", f"{takes}; {unclear}" if unclear else takes)

@@ -1,0 +1,112 @@
+"""What the talk of Ganea et al. (2019) says and draws outside its table, and what stands beside it here.
+
+A statement that follows from the shape of a softmax alone (its rank) is "by arithmetic". The synthetic study prints curves
+without values: a cell for each figure, drawn here as well.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from studies.papers.cells import Cell, lines_of
+from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
+from studies.papers.monotonic_softmax.talk import WHERE
+from studies.papers.verdicts import verdict_on
+
+CLAIMS = {
+    f"MoS, time of the softmax's ({WHERE['mixture']})": "2 to 6.4",
+    f"MoS, memory ({WHERE['mixture']})": "N x M x K",
+    f"PLIF, memory ({WHERE['curve']})": "N x M, comparable",
+    f"PLIF, time of the softmax's ({WHERE['curve']})": "comparable",
+    f"monotone network, K = 1,000 or more, memory ({WHERE['curve']})": "N x M x K",
+}
+"""What is said of a step, and as what."""
+LIMIT = f"softmax: rank of the log-probabilities ({WHERE['bottleneck']})"
+FREE = f"softmax of an increasing function: rank not so limited ({WHERE['theorem']})"
+SIGMOID = f"SigSoftmax over the softmax ({WHERE['sigmoid']})"
+DRAWN = (
+    ("0.01", "mode_match", " %", "modes matched over d, alpha = 0.01"),
+    ("0.1", "mode_match", " %", "similar results for other alphas"),
+    ("0.01", "cross_entropy", "", "similar results for cross-entropy"),
+)
+"""Alpha, metric, unit, and what the figure or the sentence is of."""
+
+
+def said(results: Path) -> Iterator[Cell]:
+    yield from _claims(results)
+    yield from _ranks(results)
+    yield from _drawn(results)
+    yield _sigmoid(results)
+
+
+def _claims(results: Path) -> Iterator[Cell]:
+    """Statements about a step's time and memory, beside a step of the heads alone."""
+    files = [results / f"head-{kind}.json" for kind in ("steps", "memory")]
+    if not all(file.is_file() for file in files):
+        for what, printed in CLAIMS.items():
+            yield Cell(what, printed, "–", "not run", "takes minutes: `reproduce training:heads steps|memory FILE`")
+        return
+    times, memory = (json.loads(file.read_text("utf-8")) for file in files)
+    seconds, bytes_ = times["time_ratio"], memory["memory_ratio"]
+    piece = "of the dense head's: the loss is taken one component at a time, nothing is N x M x K"
+    ours = (
+        (seconds["MoS, K = 5"], "stand-in", "K = 5, a step of the head alone, on a CPU; the talk's dash is lost in our copy"),
+        (bytes_["MoS, K = 15"], "differs", piece),
+        (bytes_["PLIF, 1e5 knots"], "stand-in", "of the dense head's, on a CPU: logits are taken a piece at a time"),
+        (seconds["PLIF, 1e5 knots"], "stand-in", "a step of the head alone, on a CPU; a whole model's step lies nearer to 1"),
+        (
+            bytes_["monotone network"], "stand-in",
+            "of the dense head's, K = 16: the curve is taken a piece at a time, so K does not multiply what is kept",
+        ),
+    )  # fmt: skip
+    for (what, printed), (value, status, note) in zip(CLAIMS.items(), ours, strict=True):
+        yield Cell(what, printed, f"{value:.2f}", status, note)
+
+
+def _ranks(results: Path) -> Iterator[Cell]:
+    """The argument's two statements, on heads fitted to random distributions over 300 outcomes from 300 contexts at d = 8."""
+    file = results / "ganea2019-trained.json"
+    rows = json.loads(file.read_text("utf-8"))["rows"] if file.is_file() else []
+    made = {row["head"]: row for row in rows if row["what"] == "made, d = 8"}
+    if not {"softmax", "PLIF"} <= set(made):
+        takes = "takes minutes: `python -m studies reproduce ganea2019:trained RUNS FILE`"
+        yield Cell(LIMIT, "at most d + 1", "–", "not run", takes)
+        yield Cell(FREE, "a theorem", "–", "not run", takes)
+        return
+    plain, curved = made["softmax"]["press"], made["PLIF"]["press"]
+    where = f"d = 8, {made['PLIF']['queries']} contexts, {made['PLIF']['classes']} outcomes"
+    yield Cell(LIMIT, "at most d + 1", str(plain), "by arithmetic" if plain <= 9 else "differs", where)
+    yield Cell(FREE, "a theorem", str(curved), verdict_on(curved > 9), f"a learned PLIF, above d + 1; {where}")
+
+
+def _drawn(results: Path) -> Iterator[Cell]:
+    """Figures without numbers: modes matched by each head over d, and the same of other alphas and of cross-entropy."""
+    rows = lines_of(results / "ganea2019.synthetic.jsonl")
+    takes = "takes minutes: `python -m studies reproduce ganea2019:synthetic`"
+    for alpha, metric, unit, of in DRAWN:
+        what = f"{of} ({WHERE['synthetic']})"
+        mine = [row for row in rows if row["setting"]["alpha"] == alpha and row["setting"]["d"] == "4"]
+        if not mine:
+            yield Cell(what, "drawn", "–", "not run", takes)
+            continue
+        shown = {
+            head: statistics.fmean(row["got"][metric] for row in mine if row["setting"]["head"] == head)
+            for head in ("linear", "PLIF, 256 knots")
+        }
+        ours = ", ".join(f"{head} {value:.{0 if unit else 2}f}{unit}" for head, value in shown.items())
+        seeds = len({row["setting"]["seed"] for row in mine})
+        yield Cell(what, "drawn", ours, "stand-in", f"at d = 4, {seeds} seeds; sizes of the printed study are not given")
+
+
+def _sigmoid(results: Path) -> Cell:
+    """From six epochs where two seeds of both heads are there, else from the first epoch."""
+    for name, how in (("ptb", "six epochs"), ("ptb-early", "the first epoch")):
+        found = beside(lines_of(results / f"ganea2019.{name}.jsonl"), "SigSoftmax", "test")
+        if found is not None and found.pairs > 1:
+            note = f"perplexity, LSTM 2 x 200 on Penn Treebank, {how}, {found.pairs} seeds"
+            return Cell(SIGMOID, "a small improvement", f"{found.share - 1:+.1%}", "stand-in", note)
+    takes = f"a row of {SOFTMAX} and one of SigSoftmax, twice: an hour of `python -m studies reproduce ganea2019:ptb-early`"
+    return Cell(SIGMOID, "a small improvement", "–", "not run", takes)

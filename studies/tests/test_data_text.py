@@ -1,0 +1,137 @@
+"""Text and sentence pairs: words to ids and back, published layouts, published counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headlong.errors import DataError
+from studies.data import load
+from studies.data.files import DataFile
+from studies.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER, Vocabulary, build, load_billion, load_plain, stream
+from studies.data.translation import load_iwslt, load_pairs
+
+
+def test_classes_are_in_order_of_frequency_ties_in_order_of_appearance() -> None:
+    vocabulary = Vocabulary.count("bacabda")
+    assert vocabulary.words == ("a", "b", "c", "d")
+    assert vocabulary.encode(["d", "a"]).tolist() == [3, 0]
+
+
+def test_rare_words_become_unk_which_counts_for_all_of_them() -> None:
+    vocabulary = Vocabulary.count("aaabbxyzu", least=2)
+    assert vocabulary.words == ("<unk>", "a", "b")
+    assert vocabulary.encode(["z", "b"]).tolist() == [0, 2]
+
+
+def test_an_unknown_word_without_unk_is_an_error() -> None:
+    with pytest.raises(DataError, match="<unk>"):
+        Vocabulary(["a"]).encode(["b"])
+    with pytest.raises(DataError, match="twice"):
+        Vocabulary(["a", "a"])
+
+
+def test_lines_end_in_eos() -> None:
+    assert list(stream(" a b \n\nc")) == ["a", "b", "<eos>", "<eos>", "c", "<eos>"]
+
+
+def test_new_words_of_the_test_text_become_unk() -> None:
+    corpus = build("a b a\n", "a\n", "c\n")
+    assert corpus.vocabulary.words == ("a", "b", "<eos>", "<unk>")
+    assert corpus.test.tolist() == [3, 2]
+
+
+def test_plain_text_is_cut_at_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("".join(f"word{i}\n" for i in range(100)))
+    corpus = load(tmp_path / "t.txt").content
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (180, 10, 10)
+    (tmp_path / "short.txt").write_text("one\ntwo\n")
+    with pytest.raises(DataError, match="expected 3 or more"):
+        load_plain(tmp_path / "short.txt")
+    with pytest.raises(DataError, match=r"has no train\.txt, valid\.txt, test\.txt"):
+        load_plain(tmp_path)
+
+
+def billion(folder: Path) -> None:
+    """Small files of the published layout."""
+    for name, shard, words in [
+        (TRAIN_FOLDER, "news.en-00001-of-00100", "a b a\na c\n"),
+        (TRAIN_FOLDER, "news.en-00002-of-00100", "a b\nb d\n"),
+        (HELD_OUT_FOLDER, "news.en.heldout-00000-of-00050", "a d\n"),
+        (HELD_OUT_FOLDER, "news.en.heldout-00001-of-00050", "b\n"),
+    ]:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / shard).write_text(words)
+
+
+def test_one_billion_word_in_its_published_layout(tmp_path: Path) -> None:
+    folder = tmp_path / "one-billion-word"
+    billion(folder)
+    corpus = load("one-billion-word", tmp_path).content
+    assert corpus.vocabulary.words == ("a", "<eos>", "b", "<unk>")
+    assert corpus.train.tolist() == [0, 2, 0, 1, 0, 3, 1, 0, 2, 1, 2, 3, 1]
+    assert (corpus.test.tolist(), corpus.valid.tolist()) == ([0, 3, 1], [2, 1])
+    one = load_billion(folder, (DataFile(TRAIN_FOLDER), DataFile(HELD_OUT_FOLDER)), shards=1, least=1)
+    assert len(one.train) == 7
+    for file in (folder / HELD_OUT_FOLDER).iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match=r"has 2 training and 0 held-out shards.*statmt\.org"):
+        load("one-billion-word", tmp_path)
+
+
+PAIR_FILES = tuple(DataFile(f"{part}.{side}") for part in ("train", "val", "test") for side in ("en", "de"))
+
+
+def pairs(folder: Path) -> None:
+    texts = {"train": ("a b\na c\n", "x\nx y\n"), "val": ("a\n", "x\n"), "test": ("b a\n", "y z\n")}
+    for part, (source, target) in texts.items():
+        (folder / f"{part}.en").write_text(source)
+        (folder / f"{part}.de").write_text(target)
+
+
+def test_pairs_keep_their_order_and_drop_rare_words(tmp_path: Path) -> None:
+    pairs(tmp_path)
+    found = load_pairs(tmp_path, PAIR_FILES)
+    assert found.source.words == ("<unk>", "<s>", "<eos>", "a")
+    assert [ids.tolist() for ids in found.train.source] == [[3, 0, 2], [3, 0, 2]]
+    assert found.test.reference == ["y z"]
+
+
+def test_sides_of_different_length_are_refused(tmp_path: Path) -> None:
+    pairs(tmp_path)
+    (tmp_path / "train.de").write_text("x\n")
+    with pytest.raises(DataError, match=r"has 2 lines, train\.de has 1"):
+        load_pairs(tmp_path, PAIR_FILES)
+
+
+def test_iwslt_without_its_training_files_is_for_testing_only(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("a b\n")
+    (tmp_path / "a.vi").write_text("x\n")
+    files = (DataFile("a.en"), DataFile("a.vi")) * 2
+    (tmp_path / "vocab.en").write_text("<unk>\n<s>\n</s>\na\n")
+    found = load_iwslt(tmp_path, files)
+    assert found.train.source == []
+    assert found.source.words == ("<unk>", "<s>", "<eos>", "a")
+    assert found.target.words == ("<unk>", "<s>", "<eos>", "x")
+    whole = load_iwslt(tmp_path, (*files[:2], *files))
+    assert len(whole.train.source) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("penn-treebank", (10_000, 929_589, 73_760, 82_430)), ("wikitext-2", (33_278, 2_088_628, 217_646, 245_569))],
+)
+def test_published_counts(data: Path, name: str, sizes: tuple[int, ...]) -> None:
+    corpus = load(name, data).content
+    assert (len(corpus.vocabulary), len(corpus.train), len(corpus.valid), len(corpus.test)) == sizes
+    counts = np.bincount(corpus.train, minlength=sizes[0])
+    assert np.all(np.diff(counts) <= 0)
+
+
+def test_published_pair_counts(data: Path) -> None:
+    found = load("multi30k", data).content
+    assert [len(part.source) for part in found[2:]] == [29_000, 1_014, 1_000]
+    tests = load("iwslt15-en-vi", data).content
+    assert [len(part.source) for part in tests[2:]] == [0, 1_553, 1_268]

@@ -1,0 +1,158 @@
+"""Doubly sparse experts that learn their classes: the start, the ramp, mitosis by noise, and what a stage is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from headlong.heads.expert_pruning import prune
+from headlong.heads.experts import ExpertsHead
+from studies.models.experts.growth import Vectors
+from studies.models.experts.lasso_ramp import (
+    LearningHead,
+    Set,
+    TrainingPlan,
+    divided,
+    geometric_median,
+    learn,
+    look,
+    ramp,
+    started,
+)
+
+QUICK = TrainingPlan(
+    experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, first=40, rung=40, prune=10, slack=0.1, batch=200,
+    rate=0.1, gate_rate=2e-2, dropout=0.0, gamma=0.3,
+)  # fmt: skip
+
+
+def layer_and_vectors(groups: int = 4, each: int = 6, dim: int = 12) -> Set:
+    """Classes of far-apart groups, and the layer of their means, which is right about nearly all of them."""
+    torch.manual_seed(1)
+    means = (4 * torch.randn(groups, dim)).repeat_interleave(each, 0) + torch.randn(groups * each, dim)
+
+    def drawn(count: int) -> Vectors:
+        target = torch.randint(groups * each, (count,))
+        return Vectors(means[target] + 0.4 * torch.randn(count, dim), target)
+
+    bias = -0.5 * means.square().sum(1)
+    valid = drawn(600)
+    full = (valid.hidden @ means.T + bias).argmax(1) == valid.target
+    return Set(means, bias, drawn(4000), valid, float(full.double().mean()))
+
+
+def test_the_start_is_the_layer_with_the_least_lasso() -> None:
+    data = layer_and_vectors()
+    head = started(data, QUICK)
+    assert head.experts == 1 and len(head.ids) == len(data.weight)
+    rows = torch.cat([data.weight, data.bias[:, None]], 1)
+    middle = geometric_median(rows, 200)
+    least = (rows - middle).norm(dim=1).sum()
+    for _ in range(20):
+        assert (rows - middle - 0.05 * torch.randn_like(middle)).norm(dim=1).sum() > least - 1e-3
+    logits = data.valid.hidden @ data.weight.T + data.bias
+    ours = head.eval().topk(data.valid.hidden, 3)
+    assert bool((ours == logits.topk(3).indices).all()), "a vector taken from every row changes no ranking"
+    x = head.read(data.valid.hidden)
+    scaled = functional.linear(x, head.parts()[0][0]) * head.route(x).value.mean()
+    torch.testing.assert_close(scaled - scaled[:, :1], logits - logits[:, :1], rtol=1e-3, atol=1e-2 * float(logits.abs().max()))
+
+
+def test_training_in_bfloat16_has_the_gradients_of_float32() -> None:
+    torch.manual_seed(3)
+    quick, plain = LearningHead(16, 50, experts=3, load=0.0), ExpertsHead(16, 50, experts=3, load=0.0)
+    plain.load_state_dict(quick.state_dict())
+    hidden, target = torch.randn(300, 16), torch.randint(50, (300,))
+    losses = [head.train()(hidden, target).loss for head in (quick, plain)]
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-3, atol=1e-3)
+    assert quick.weight.grad is not None and plain.weight.grad is not None
+    assert quick.gate.grad is not None and plain.gate.grad is not None
+    for ours, theirs in ((quick.weight.grad, plain.weight.grad), (quick.gate.grad, plain.gate.grad)):
+        assert float((ours - theirs).norm() / theirs.norm()) < 0.02
+    assert torch.equal(quick.eval().topk(hidden, 5), plain.eval().topk(hidden, 5)), "reading stays in float32"
+
+
+def test_a_divided_expert_shares_its_vectors_and_keeps_its_logits() -> None:
+    data = layer_and_vectors()
+    generator = torch.Generator().manual_seed(0)
+    head = started(data, QUICK)
+    x = head.read(data.train.hidden)
+    divided(head, x, 0.3, generator)
+    before = head.route(x)
+    assert abs(len(before.rows[0]) - 2000) <= 2, "half of the vectors each"
+    weight = head.weight.detach().clone()
+    rows = divided(head, x, 0.3, generator)
+    after = head.route(x)
+    assert head.experts == 4 and len(rows) == 2 * len(weight)
+    assert float((after.best // 2 == before.best).double().mean()) > 0.6, "children stay near their parent"
+    assert min(len(mine) for mine in after.rows) > 0.05 * len(x), "no sibling takes everything"
+    scale = head.weight.detach() / weight[rows]
+    torch.testing.assert_close(scale, torch.full_like(scale, float((before.value.mean() / after.value.mean()).detach())))
+
+
+def test_a_look_counts_what_a_loop_counts() -> None:
+    torch.manual_seed(0)
+    head = LearningHead(8, 40, experts=3, gamma=1.1, units="rms").eval()
+    with torch.no_grad():
+        head.weight.normal_()
+        head.gate.normal_()
+    prune(head, orphans="allow")
+    hidden, target = torch.randn(500, 8), torch.randint(40, (500,))
+    seen = look(head, Vectors(hidden, target))
+    log_prob, best = head.log_prob(hidden), head.route(head.read(hidden)).best
+    sizes = torch.tensor([len(ids) for _, ids in head.parts()])
+    finite = log_prob.gather(1, target[:, None]).isfinite()
+    assert seen.rows == int(sizes.sum()) < 120
+    assert seen.hit == pytest.approx(float(finite.double().mean()))
+    assert seen.flops == pytest.approx(40 / (3 + float(sizes[best].double().mean())), rel=1e-5)
+    right = log_prob.argsort(dim=1, descending=True)[:, :5] == target[:, None]
+    assert seen.top[1] == pytest.approx(float((right.any(1) & finite[:, 0]).double().mean()))
+
+
+def test_the_ramp_stops_where_validation_drops_and_goes_one_back(tmp_path: Path) -> None:
+    data = layer_and_vectors()
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    plan = TrainingPlan(**{**QUICK.__dict__, "lasso": 1e-2, "factor": 30.0, "slack": 0.05, "rungs": 6, "last": 6})
+    head = started(data, plan)
+    rungs = ramp(head, data, plan, plan.lasso, generator, lambda _: None, tmp_path / "half.safetensors")
+    *climbed, settled = rungs
+    assert climbed[-1].get("dropped") == 1.0 and climbed[-1]["top1"] < data.full - plan.slack
+    assert all(rung["top1"] >= data.full - plan.slack for rung in climbed[:-1])
+    assert settled["settled"] == 1.0 and settled["rows"] == (climbed[-2]["rows"] if len(climbed) > 1 else 24)
+    assert settled["lasso"] == climbed[-1]["lasso"] / plan.factor
+
+
+def test_a_ramp_that_was_killed_while_it_settled_ends_the_same(tmp_path: Path) -> None:
+    data, half = layer_and_vectors(), tmp_path / "half.safetensors"
+    plan = TrainingPlan(**{**QUICK.__dict__, "dropout": 0.2, "rungs": 2, "last": 2})
+    heads: list[LearningHead] = []
+    lines: list[str] = []
+    for seed in (0, 5):  # the second finds what the first left before it settled, and draws what the first drew
+        torch.manual_seed(seed)
+        head = started(data, plan)
+        ramp(head, data, plan, plan.lasso, torch.Generator().manual_seed(seed), lines.append, half)
+        heads.append(head)
+    assert len(lines) == 4, "two rungs and two settled ends"
+    torch.testing.assert_close(heads[0].weight, heads[1].weight, rtol=0, atol=0)
+
+
+def test_experts_learn_to_leave_out_and_a_killed_run_goes_on(tmp_path: Path) -> None:
+    data = layer_and_vectors()
+    lines: list[str] = []
+    stages = list(learn(data, QUICK, 0, tmp_path, lines.append))
+    assert [stage.experts for stage in stages] == [2, 4] and lines
+    last = stages[-1].rungs[-1]
+    assert last["rows"] < 0.75 * 4 * len(data.weight), "a quarter of the rows of four whole layers is gone"
+    assert last["top1"] > data.full - 2 * QUICK.slack
+    (tmp_path / "stage-4.safetensors").unlink()
+    again = list(learn(data, QUICK, 0, tmp_path, lines.append))
+    assert again[0].rungs == stages[0].rungs
+    assert again[1].rungs == stages[1].rungs, "a stage is a function of the seed and the stage before"
+    head, copy = stages[1].head, again[1].head
+    assert torch.equal(head.ids, copy.ids) and torch.equal(head.weight, copy.weight)

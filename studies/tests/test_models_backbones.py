@@ -1,0 +1,179 @@
+"""The backbones: what they may look at, what they carry on, and their formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from headlong.errors import OptionError, ShapeError
+from headlong.heads import DenseHead
+from studies.models.backbones.awd import Awd, AwdOptions, locked
+from studies.models.backbones.base import Backbone, Batch, Model
+from studies.models.backbones.cnn import Cnn, CnnOptions
+from studies.models.backbones.gpt import Gpt, GptOptions
+from studies.models.backbones.lstm import Lstm, LstmOptions
+from studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
+
+VOCAB = 23
+
+
+def language_models() -> dict[str, Backbone]:
+    torch.manual_seed(1)
+    return {
+        "lstm": Lstm(LstmOptions(8, 2, 0.3), VOCAB),
+        "lstm, one layer": Lstm(LstmOptions(8, 1, 0.3, tied=False), VOCAB),
+        "awd": Awd(AwdOptions(8, 12, 3), VOCAB),
+        "gpt": Gpt(GptOptions(8, 2, 2, 16, 0.3), VOCAB),
+    }
+
+
+NAMES = sorted(language_models())
+
+
+def words(time: int, batch: int = 3) -> Tensor:
+    return torch.randint(VOCAB, (time, batch), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_for_each_word_in_the_order_of_the_targets(name: str) -> None:
+    backbone, ids = language_models()[name].eval(), words(10)
+    hidden = backbone((ids,)).hidden
+    assert hidden.shape == (30, 8) == (30, backbone.dim)
+    alone = backbone((ids[:, 1:2],)).hidden
+    torch.testing.assert_close(hidden.view(10, 3, 8)[:, 1], alone)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_looks_ahead(name: str) -> None:
+    backbone, ids = language_models()[name].eval(), words(10)
+    changed = ids.clone()
+    changed[6:] = (changed[6:] + 1) % VOCAB
+    before, after = (backbone((given,)).hidden.view(10, 3, 8) for given in (ids, changed))
+    torch.testing.assert_close(before[:6], after[:6])
+    assert not torch.allclose(before[6:], after[6:])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt"])
+def test_two_windows_are_one_long_one(name: str) -> None:
+    backbone, ids = language_models()[name].eval(), words(10)
+    whole = backbone((ids,)).hidden
+    first = backbone((ids[:4],))
+    second = backbone((ids[4:],), first.state)
+    torch.testing.assert_close(torch.cat([first.hidden, second.hidden]), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_drops_out_and_repeats_by_seed(name: str) -> None:
+    backbone, ids = language_models()[name].train(), words(10)
+    torch.manual_seed(5)
+    one = backbone((ids,)).hidden
+    torch.manual_seed(5)
+    again = backbone((ids,)).hidden
+    torch.testing.assert_close(one, again, rtol=0, atol=0)
+    assert not torch.allclose(one, backbone((ids,)).hidden)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tied_or_not_every_parameter_learns(name: str) -> None:
+    backbone = language_models()[name].train()
+    model = Model(backbone, DenseHead(8, VOCAB, backbone.tied()))
+    loss, _, state = model(Batch((words(10),), words(10).flatten()))
+    loss.backward()
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters())
+    assert not any(part.requires_grad for part in state)
+    assert (backbone.tied() is None) == (name == "lstm, one layer")
+
+
+def test_awd_without_dropout_is_a_plain_lstm() -> None:
+    awd = language_models()["awd"].eval()
+    assert isinstance(awd, Awd)
+    signal = awd.embedding(words(10))
+    for layer in awd.layers:
+        signal, _ = layer(signal)
+    torch.testing.assert_close(awd((words(10),)).hidden, signal.flatten(0, 1))
+
+
+def test_awd_penalties_are_those_of_the_paper() -> None:
+    calm = AwdOptions(8, 12, 2, 0.0, 0.0, 0.0, 0.0, 0.0, alpha=2.0, beta=3.0)
+    torch.manual_seed(1)
+    features = Awd(calm, VOCAB).train()((words(10),))
+    h = features.hidden.view(10, 3, 8)
+    expected = 2 * (h**2).mean() + 3 * ((h[1:] - h[:-1]) ** 2).mean()
+    assert features.penalty is not None
+    torch.testing.assert_close(features.penalty, expected)
+
+
+def test_awd_drops_weights_not_only_signals() -> None:
+    torch.manual_seed(1)
+    awd = Awd(AwdOptions(8, 12, 2, 0.0, 0.0, 0.5, 0.0, 0.0), VOCAB).train()
+    one, other = (awd((words(10),)).hidden for _ in range(2))
+    assert not torch.allclose(one, other)
+    # the first step has no state to multiply with the dropped weights
+    torch.testing.assert_close(one[:3], other[:3])
+
+
+def test_a_locked_mask_stays_for_all_of_time() -> None:
+    torch.manual_seed(1)
+    dropped = locked(torch.ones(6, 4, 50), 0.5, training=True)
+    assert bool((dropped == dropped[:1]).all()) and 0.3 < float((dropped == 0).float().mean()) < 0.7
+    assert locked(dropped, 0.5, training=False) is dropped
+
+
+def test_a_window_beyond_the_context_is_refused() -> None:
+    with pytest.raises(ShapeError, match="a window of 17 tokens; this model sees 16"):
+        language_models()["gpt"]((words(17),))
+
+
+def translator() -> Seq2Seq:
+    torch.manual_seed(1)
+    return Seq2Seq(Seq2SeqOptions(8, 2, 0.0), VOCAB, VOCAB).eval()
+
+
+def test_translation_word_by_word_is_what_training_sees() -> None:
+    model, source = translator(), words(6)
+    head = DenseHead(8, VOCAB, model.tied())
+    found = model.translate(source, head.predict, 1, 2, 7)
+    for column, ids in enumerate(found):
+        before = torch.tensor([1, *ids])[:, None]
+        hidden = model((source[:, column : column + 1], before, torch.ones_like(before, dtype=torch.bool))).hidden
+        assert head.predict(hidden)[: len(ids)].tolist() == ids
+        assert 2 not in ids and len(ids) <= 7
+
+
+def test_padding_of_the_target_never_reaches_the_head() -> None:
+    model, source, before = translator(), words(6), words(5)
+    real = torch.ones(5, 3, dtype=torch.bool)
+    real[3:, 1] = False
+    hidden = model((source, before, real)).hidden
+    assert hidden.shape == (13, 8)
+    changed = before.clone()
+    changed[3:, 1] = 0
+    torch.testing.assert_close(model((source, changed, real)).hidden, hidden)
+
+
+@pytest.mark.parametrize("side", [28, 32])
+def test_the_classifier_ends_in_a_hidden_vector(side: int) -> None:
+    cnn = Cnn(CnnOptions((4, 8), 1, 1, 10, 0.0), 3, side).eval()
+    assert cnn((torch.randn(5, 3, side, side),)).hidden.shape == (5, 10)
+    assert cnn.tied() is None
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Lstm(LstmOptions(layers=0), VOCAB),
+        lambda: Awd(AwdOptions(drop_input=1.0), VOCAB),
+        lambda: Gpt(GptOptions(dim=10, heads=3), VOCAB),
+        lambda: Seq2Seq(Seq2SeqOptions(dim=7), VOCAB, VOCAB),
+        lambda: Cnn(CnnOptions((4, 4, 4)), 1, 7),
+    ],
+)
+def test_impossible_options_are_named(build: object) -> None:
+    with pytest.raises(OptionError):
+        build()  # type: ignore[operator]
+
+
+def test_a_head_of_another_size_is_refused() -> None:
+    with pytest.raises(OptionError, match="ends in 8 numbers, the head reads 9"):
+        Model(language_models()["gpt"], DenseHead(9, VOCAB))

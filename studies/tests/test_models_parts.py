@@ -1,0 +1,229 @@
+"""Feeds, optimisers, rates and recipes: functions of where a run stands, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headlong.errors import DataError, OptionError
+from studies.data.images import Split as Pictures
+from studies.data.translation import Split as Sentences
+from studies.models.feeds import ImageFeed, PairFeed, Share, TextFeed
+from studies.models.jobs import MODELS
+from studies.models.optimisers import (
+    AveragedSgd,
+    build_optimiser,
+    is_triggered,
+    optimiser_tensors,
+    rate_at,
+    restore_optimiser,
+)
+from studies.models.recipe import Training, from_dict, options_from, read_recipe, shipped
+from studies.models.run import chosen_recipe, command
+
+IDS = np.arange(1000, dtype=np.int32)
+
+
+def test_every_token_but_the_columns_first_is_a_target_once() -> None:
+    feed = TextFeed(IDS, 10, 7)
+    seen = [feed.batch(0, step) for step in range(feed.steps(0))]
+    targets = torch.cat([batch.target for batch in seen])
+    assert sorted(targets.tolist()) == sorted(set(range(1000)) - set(range(0, 1000, 100)))
+    for batch in seen:
+        assert torch.equal(batch.inputs[0].flatten() + 1, batch.target)
+
+
+def test_jittered_windows_cover_the_text_and_scale_the_rate() -> None:
+    feed = TextFeed(np.arange(50_000, dtype=np.int32), 10, 70, seed=1, jitter=True)
+    cuts = [len(feed.batch(2, step).inputs[0]) for step in range(feed.steps(2))]
+    assert sum(cuts) == 4999 and min(cuts[:-1]) >= 5 and 60 < np.mean(cuts) < 72
+    assert feed.batch(2, 3).scale == cuts[3] / 70
+    assert cuts != [len(feed.batch(3, step).inputs[0]) for step in range(feed.steps(3))]
+
+
+def test_processes_share_a_batch() -> None:
+    whole = TextFeed(IDS, 10, 7).batch(0, 3).inputs[0]
+    parts = [TextFeed(IDS, 10, 7, Share(rank, 2)).batch(0, 3).inputs[0] for rank in (0, 1)]
+    assert torch.equal(torch.cat(parts, 1), whole)
+    with pytest.raises(OptionError, match="a batch of 10 on 3 processes"):
+        TextFeed(IDS, 10, 7, Share(0, 3))
+
+
+def test_a_text_shorter_than_the_window_is_refused() -> None:
+    with pytest.raises(DataError, match="a text of 1000 tokens in 10 columns is shorter than the window of 100"):
+        TextFeed(IDS, 10, 100)
+    with pytest.raises(DataError, match="shorter"):
+        TextFeed(IDS[:0], 10, 1)
+
+
+def pictures(count: int = 50) -> Pictures:
+    random = np.random.default_rng(0)
+    return Pictures(random.integers(0, 256, (count, 12, 12, 3), np.uint8), np.arange(count) % 7)
+
+
+@pytest.mark.parametrize("bend", ["none", "shift", "turn"])
+def test_pictures_are_shuffled_and_bent_by_seed_epoch_and_step(bend: str) -> None:
+    one, two = (ImageFeed(pictures(), 8, seed=3, bend=bend) for _ in range(2))
+    two.batch(5, 0)
+    assert torch.equal(one.batch(1, 2).inputs[0], two.batch(1, 2).inputs[0])
+    assert not torch.equal(one.batch(1, 2).inputs[0], one.batch(2, 2).inputs[0])
+    shares = [ImageFeed(pictures(), 8, Share(rank, 2), seed=3, bend=bend).batch(1, 2) for rank in (0, 1)]
+    assert torch.equal(torch.cat([share.inputs[0] for share in shares]), one.batch(1, 2).inputs[0])
+    assert one.steps(0) == 6
+
+
+def test_measured_pictures_are_all_there_in_order() -> None:
+    feed = ImageFeed(pictures(), 8)
+    labels = torch.cat([feed.batch(0, step).target for step in range(feed.steps(0))])
+    assert labels.tolist() == (np.arange(50) % 7).tolist()
+    pixels = feed.batch(0, 0).inputs[0]
+    np.testing.assert_allclose(pixels[1, 2].numpy() * 0.3 + 0.3, pictures().pixels[1, :, :, 2] / 255, atol=1e-6)
+    with pytest.raises(DataError, match="50 pictures in batches of 64"):
+        ImageFeed(pictures(), 64, seed=1)
+
+
+def sentences() -> Sentences:
+    random = np.random.default_rng(0)
+    sides = [[random.integers(3, 20, random.integers(2, 6)).astype(np.int32) for _ in range(40)] for _ in range(2)]
+    return Sentences(sides[0], sides[1], [""] * 40)
+
+
+def test_pairs_come_in_batches_of_one_source_length() -> None:
+    given = sentences()
+    feed = PairFeed(given, 6, start=1, seed=2)
+    assert sorted(np.concatenate(feed.groups(0)).tolist()) == list(range(40))
+    for step, rows in enumerate(feed.groups(0)):
+        source, before, real = feed.batch(0, step).inputs
+        assert source.shape == (len(given.source[rows[0]]), len(rows))
+        wanted = torch.cat([torch.from_numpy(given.target[row]) for row in rows]).sort().values
+        assert torch.equal(feed.batch(0, step).target.sort().values, wanted.long())
+        assert bool((before[0] == 1).all())
+        for column, row in enumerate(rows):
+            length = len(given.target[row])
+            assert before[1:length, column].tolist() == given.target[row][:-1].tolist()
+            assert int(real[:, column].sum()) == length
+    assert [list(rows) for rows in feed.groups(0)] != [list(rows) for rows in feed.groups(1)]
+
+
+def test_averaged_sgd_is_sgd_and_its_averages_are_the_weights_mean() -> None:
+    torch.manual_seed(1)
+    start = torch.randn(4, 3)
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    averaged, plain = AveragedSgd([ours], 0.1), torch.optim.SGD([theirs], 0.1)
+    seen = []
+    for step in range(6):
+        averaged.averaging = step >= 2
+        for parameter, optimiser in ((ours, averaged), (theirs, plain)):
+            optimiser.zero_grad()
+            ((parameter - step) ** 2).sum().backward()
+            optimiser.step()
+        seen.append(theirs.detach().clone())
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    with averaged.averaged():
+        torch.testing.assert_close(ours.detach(), torch.stack(seen[2:]).mean(0))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_averaging_starts_when_validation_stops_improving() -> None:
+    falling = [5.0, 4.0, 3.0, 2.9, 2.8, 2.7, 2.6]
+    assert not is_triggered(falling, 3)
+    assert not is_triggered([*falling, 2.75], 3)
+    assert is_triggered([*falling, 2.95], 3)
+    assert is_triggered([*falling, 2.95, 1.0], 3)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "nt-asgd"])
+def test_an_optimiser_goes_on_from_its_tensors(name: str) -> None:
+    torch.manual_seed(1)
+    training = Training(optimiser=name, rate=0.1, decay=0.01)
+    parameters = [torch.nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
+    first = build_optimiser(parameters, training)
+    _walk(first, parameters, 3)
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in parameters]
+    second = build_optimiser(copies, training)
+    restore_optimiser(second, {key: value.clone() for key, value in optimiser_tensors(first).items()})
+    if isinstance(second, AveragedSgd):
+        second.averaging = True
+    _walk(first, parameters, 3)
+    _walk(second, copies, 3)
+    for one, other in zip(parameters, copies, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def _walk(optimiser: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], steps: int) -> None:
+    if isinstance(optimiser, AveragedSgd):
+        optimiser.averaging = True
+    for _ in range(steps):
+        optimiser.zero_grad()
+        sum((p**2).sum() for p in parameters).backward()  # type: ignore[union-attr]  # a sum of tensors
+        optimiser.step()
+
+
+def test_rates_rise_and_fall() -> None:
+    once = Training(rate=1.0)
+    rates = [rate_at(once, step, 100, []) for step in range(101)]
+    assert rates[0] == 0.01 and rates[10] == 1.0 and math.isclose(rates[100], 0.01)
+    assert rates[:11] == sorted(rates[:11]) and rates[10:] == sorted(rates[10:], reverse=True)
+    plateau = Training(rate=8.0, schedule="plateau")
+    assert [rate_at(plateau, 0, 1, costs) for costs in ([], [5.0], [5.0, 4.0], [5.0, 4.0, 4.0], [5, 4, 4, 3, 6])] == [
+        8,
+        8,
+        8,
+        2,
+        0.5,
+    ]
+    assert rate_at(Training(rate=3.0, schedule="constant"), 7, 10, [1.0]) == 3.0
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_recipe_is_whole(name: str) -> None:
+    recipe = read_recipe(name)
+    kind = MODELS[recipe.model]
+    options_from(kind.options, recipe.model_options, "model")
+    assert from_dict(recipe.as_dict(), name) == recipe
+    assert command(recipe) == f"python -m studies train {name}"
+
+
+def test_a_typo_is_no_default(tmp_path: Path) -> None:
+    for overrides, fault in [
+        ({"training.epoch": 3}, r"training\.epoch is not known"),
+        ({"training.epochs": "3"}, r"training\.epochs = '3'; expected int"),
+        ({"training.optimiser": "rmsprop"}, "expected one of adam, sgd, nt-asgd"),
+        ({"training.epochs": 0}, r"training\.epochs = 0; expected a number from 1"),
+        ({"models.kind": "lstm"}, r"\['models'\]"),
+        ({"training": 3}, "training = 3; expected a table"),
+        ({"model": "gpt"}, "model = 'gpt'; expected a table, such as model.KEY=VALUE"),
+        ({"training.seed": -1}, r"training\.seed = -1; expected a number from 0"),
+        ({"training.decay": -0.1}, r"training\.decay = -0\.1"),
+        ({"training.clip": math.nan}, r"training\.clip = nan"),
+        ({"training.patience": -1}, r"training\.patience = -1"),
+        ({"training.rate": math.nan}, "a finite rate above 0"),
+        ({"training.rate": math.inf}, "a finite rate above 0"),
+        ({"training.bend": "twist"}, "expected one of none, shift, turn"),
+        ({"model.kind": 3}, "names no model"),
+    ]:
+        with pytest.raises(OptionError, match=fault):
+            read_recipe("ptb-lstm", overrides)
+    with pytest.raises(OptionError, match="there are .*ptb-lstm"):
+        read_recipe("ptb")
+    (tmp_path / "bad.toml").write_text("data = ")
+    with pytest.raises(OptionError, match="is not TOML"):
+        read_recipe(str(tmp_path / "bad.toml"))
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_recipe(str(tmp_path / "none.toml"))
+    with pytest.raises(OptionError, match=r"model\.dims is not known"):
+        options_from(MODELS["lstm"].options, {"dims": 3}, "model")
+
+
+def test_the_command_of_a_record_names_what_differs() -> None:
+    changed = read_recipe("ptb-lstm", {"training.epochs": 1, "model.dropout": 0.5, "data": "/some/where/text.txt"})
+    options = "--option model.dropout=0.5 --option training.epochs=1"
+    assert command(changed) == f"python -m studies train ptb-lstm --data text.txt {options}"
+    own = chosen_recipe(None, "gpt", "a/text.txt", None, {"training.window": 64})
+    assert command(own) == "python -m studies train --data text.txt --model gpt --head dense --option training.window=64"
+    with pytest.raises(OptionError, match="nothing to train"):
+        chosen_recipe(None, "gpt", None, None, {})

@@ -1,0 +1,69 @@
+"""Parts of the studies' tables beside a plain computation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headlong.layers.experts import ExpertsLayer
+from studies.papers.adaptive_softmax import variance as baharav2024_variance
+from studies.papers.adaptive_softmax.variance import ESTIMATORS, Subject, tenth
+from studies.papers.doubly_sparse.contents import contents, rank_correlation
+
+
+def test_heavy_coordinates_are_drawn_first(rng: np.random.Generator) -> None:
+    rows, hidden = rng.standard_normal((3, 400)), rng.standard_normal((3, 400)) * np.linspace(3, 0.01, 400)
+    heavy = np.abs(rows * hidden)
+    about = Subject(rows * hidden, heavy / heavy.sum(axis=1, keepdims=True), rows, hidden, rows[:, None])
+    picked = tenth(about, "importance")
+    assert (picked.sum(axis=1) == 40).all()
+    assert heavy[picked].mean() > 2 * heavy[tenth(about, "uniform")].mean()
+
+
+def test_every_estimator_is_drawn_for_any_number_of_coordinates(rng: np.random.Generator) -> None:
+    terms = rng.standard_normal(50)
+    shares = np.abs(terms) / np.abs(terms).sum()
+    for m in (2, 25, 50):
+        found = baharav2024_variance.drawn(terms, shares, m, rng)
+        assert set(found) == set(ESTIMATORS)
+        assert all(variance >= 0 for _, variance in found.values())
+    assert found["importance, kept"] == (pytest.approx(terms.sum()), 0.0)
+
+
+def test_experts_are_told_by_their_words() -> None:
+    ids, starts = np.array([0, 1, 0, 2, 3, 0, 1, 4]), np.array([0, 2, 5, 8])
+    layer = ExpertsLayer(np.ones((3, 4), np.float32), np.ones((8, 4), np.float32), ids, starts, vocab=5)
+    found = contents(layer, np.array([1000, 100, 10, 5, 0]), ["the", "of", "million", "shares", "unseen"])
+    assert found["sizes"] == [2, 3, 3] and found["rank_correlation"] == pytest.approx(0.9487, abs=1e-4)
+    assert found["smallest"][0] == {"size": 2, "words": ["the", "of"], "own": ["of", "the"]}
+    assert found["smallest"][1]["own"] == ["million", "shares", "the"]
+    assert found["held"][0] == {"experts": 1, "classes": 2, "frequency": 7.07, "low": 6.25, "high": 8.75}
+    assert [one["experts"] for one in found["held"]] == [1, 2, 3], "a class that never comes has no frequency"
+    assert rank_correlation(np.array([1, 2, 3]), np.array([7, 7, 7])) is None
+    assert rank_correlation(np.array([1, 2, 3]), np.array([9, 5, 1])) == -1.0
+
+
+def test_the_softmax_share_is_counted_where_a_model_multiplies() -> None:
+    import torch
+
+    from studies.models.backbones.base import Batch
+    from studies.models.backbones.lstm import Lstm, LstmOptions
+    from studies.papers.doubly_sparse.softmax_share import multiplications, one_more
+
+    batch = Batch((torch.randint(50, (7, 3)),), torch.zeros(21, dtype=torch.long))
+    model = Lstm(LstmOptions(dim=16, layers=2), 50).eval()
+    assert multiplications(model, batch) == 2 * 8 * 16**2
+    with torch.inference_mode():
+        assert one_more(model, batch)().hidden.shape == (1, 16)
+
+
+def test_logits_are_never_held() -> None:
+    """V = 33,278 and N = 2,240: a step in pieces takes under a third of what [N, V] logits take."""
+    from studies.models import step_costs as costs
+
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("the peak of the resident set is read from Linux's /proc")
+    chunked, naive = (costs.fresh_memory_rise(costs.layer_step, path, dim=16) for path in ("chunked", "naive"))
+    assert chunked < naive / 3

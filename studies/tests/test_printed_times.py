@@ -1,0 +1,59 @@
+"""The layers that are timed have the printed sizes, and every method answers for its own layer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from studies.papers.account import account
+from studies.papers.doubly_sparse import frozen, times
+from studies.papers.doubly_sparse.printed import NAMES, REAL
+
+pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("task", REAL)
+def test_shapes_are_the_printed_ones(task: str) -> None:
+    made = times.SHAPES[task]
+    svd = 1 / (made.dim / made.vocab + times.WIDTH / made.dim + 1 / 10)
+    assert svd == pytest.approx(REAL[task]["svd-10"][1], abs=0.006)
+    assert made.vocab / (times.EXPERTS + made.expert) == pytest.approx(REAL[task]["ds-64"][1], rel=1e-3)
+
+
+def test_every_method_answers_for_its_layer(rng: np.random.Generator) -> None:
+    made = times.Shape(96, 32, 12)
+    hidden = rng.standard_normal((8, made.dim)).astype(np.float32)
+    again = np.random.default_rng(0)
+    layer = times.flat(made, again)
+    weight, bias = np.asarray(layer.weight, np.float64), np.asarray(layer.bias, np.float64)
+    cut = weight.copy()
+    cut[24:48, 16:] = 0
+    cut[48:, 8:] = 0
+    wanted = {
+        "full": hidden @ weight.T + bias,
+        "full, here": hidden @ weight.T + bias,
+        "d-softmax": hidden @ cut.T + bias,
+        "ds-64": frozen.dense(times.experts(made, again), hidden.astype(np.float64)),
+    }
+    found = {one.name: one for one in times.contestants(made, 1)}
+    assert set(found) == {"svd-10", *wanted}
+    for name, z in wanted.items():
+        one = found[name]
+        answer = one.answer(one.call(one.prepare(hidden)))
+        np.testing.assert_array_equal(answer.ids, np.argsort(-z, axis=1, kind="stable")[:, : times.K], err_msg=name)
+
+
+def test_a_cell_compares_ratios(tmp_path: Path) -> None:
+    quartiles = {
+        "full": [1, 2, 3], "full, here": [0, 1, 2], "svd-10": [0.4, 0.5, 9], "d-softmax": [1, 1, 1], "ds-64": [0, 0.1, 1]
+    }  # fmt: skip
+    run = {"task": "ptb", "milliseconds": quartiles}
+    (tmp_path / "liao2019.times.json").write_text(json.dumps({"runs": [run]}))
+    cells = {cell.what.split(" (")[0]: cell for cell in account("liao2019", tmp_path)}
+    assert (cells["PTB, svd-10, ms"].ours, cells["PTB, svd-10, ms"].status) == ("0.500", "stand-in")
+    said = "4.0 times as fast as PyTorch's full softmax, 2.0 as our own; printed 4.1"
+    assert cells["PTB, svd-10, ms"].note.startswith(said)
+    assert {cells[f"{NAMES[task]}, full, ms"].status for task in ("wikitext2", "characters")} == {"not run"}

@@ -1,0 +1,513 @@
+"""The training loop: killed and resumed, on a full disk, in two processes, from the command line to a harvested layer."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headlong.errors import DataError, MalformedFileError, NonFiniteError, OptionError, StoreError
+from headlong.layers.matrix import Layer
+from headlong.store import open_file, write_file
+from studies.models import optimisers
+from studies.models.evaluate import evaluate
+from studies.models.harvest import Wish, harvest, trained
+from studies.models.jobs import build_job, harvested_feed
+from studies.models.recipe import Recipe, Training, from_dict, read_recipe
+from studies.models.run import train
+from studies.models.train import BEST, LAST, Moment, Run, _seed
+from studies.tests.commands import ran
+
+WORDS = 40
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences of a small language in which a word tells much of the next."""
+    random = np.random.default_rng(1)
+    follows = random.dirichlet(np.full(WORDS, 0.03), WORDS)
+    word, lines = 0, []
+    for _ in range(240):
+        line = []
+        for _ in range(10):
+            word = int(random.choice(WORDS, p=follows[word]))
+            line.append(f"w{word}")
+        lines.append(" ".join(line))
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def recipe(text: Path, **training: Any) -> Recipe:
+    fields = {"epochs": 2, "batch": 4, "window": 10, "rate": 0.01, "save_steps": 5} | training
+    data = {"data": str(text), "model": {"kind": "lstm", "dim": 12, "layers": 2}, "training": fields}
+    return from_dict(data, "small")
+
+
+def checksum(folder: Path) -> str:
+    return str(trained(folder).model.head.to_layer().checksum())
+
+
+def python(code: str) -> subprocess.Popen[str]:
+    """Another process that trains on one thread."""
+    known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    source = textwrap.dedent(code)
+    return subprocess.Popen([sys.executable, "-c", source], env=known, stderr=subprocess.PIPE, text=True)
+
+
+def test_training_learns_and_records(text: Path, tmp_path: Path) -> None:
+    record = train(recipe(text, epochs=4, rate=0.05), tmp_path)
+    curve = record["curve"]
+    assert [entry["epoch"] for entry in curve] == [1, 2, 3, 4]
+    assert curve[-1]["valid_perplexity"] < 0.7 * curve[0]["valid_perplexity"]
+    assert record["test"]["perplexity"] < 0.5 * (WORDS + 1)
+    assert json.loads((tmp_path / "run.json").read_text()) == json.loads(json.dumps(record))
+    assert str(text.parent) not in json.dumps(record)
+    assert record["layer"]["checksum"] == checksum(tmp_path)
+
+
+@pytest.mark.parametrize("able", [None, False])
+def test_bfloat16_is_asked_for_where_the_processor_has_it(
+    text: Path, tmp_path: Path, able: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every shipped recipe asks for it; an LSTM in bfloat16 is refused by PyTorch on a processor without."""
+    if able is not None:
+        monkeypatch.setattr(optimisers, "has_bfloat16", lambda: able)
+    there = optimisers.has_bfloat16()
+    record = train(recipe(text, bf16=True), tmp_path / "asked")
+    assert record["environment"]["products"] == ("bfloat16" if there else "float32")
+    plain = train(recipe(text), tmp_path / "plain")
+    assert plain["environment"]["products"] == "float32"
+    assert (record["layer"]["checksum"] == plain["layer"]["checksum"]) == (not there)
+
+
+def test_the_test_figure_is_that_of_the_best_epoch(text: Path, tmp_path: Path) -> None:
+    record = train(recipe(text, epochs=12, rate=0.2, schedule="constant", patience=2), tmp_path)
+    figures = [entry["valid_perplexity"] for entry in record["curve"]]
+    assert len(figures) < 12, "patience should have stopped this run"
+    assert min(figures[:-2]) <= min(figures[-2:])
+    job = trained(tmp_path)
+    assert evaluate(job.model, job.valid).perplexity == pytest.approx(min(figures))
+
+
+def test_stopped_anywhere_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for kind in ("adam", "nt-asgd"):
+            asked = recipe(text, epochs=4, optimiser=kind, nonmono=1, rate=0.01 if kind == "adam" else 30.0)
+            whole = train(asked, tmp_path / kind / "whole")
+            for stop in (7, 60, 112):
+                _interrupted(asked, tmp_path / kind / "cut", stop)
+            cut = train(asked, tmp_path / kind / "cut")
+            assert cut["test"] == whole["test"] and cut["layer"] == whole["layer"]
+            plain = ("train_loss", "valid_loss", "cost", "rate")
+            for one, other in zip(cut["curve"], whole["curve"], strict=True):
+                assert [one[key] for key in plain] == [other[key] for key in plain]
+    finally:
+        torch.set_num_threads(threads)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def _interrupted(asked: Recipe, folder: Path, steps: int) -> None:
+    def stop(moment: Moment) -> None:
+        nonlocal steps
+        steps -= 1
+        if not steps:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        Run(build_job(asked), folder, stop).fit()
+
+
+@pytest.mark.exhaustive
+def test_killed_in_mid_epoch_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
+    asked = recipe(text, epochs=2)
+    code = f"""
+        import time
+        import torch
+        torch.set_num_threads(1)
+        from studies.models.recipe import from_dict
+        from studies.models.jobs import build_job
+        from studies.models.train import Run
+        from pathlib import Path
+        def slow(moment):
+            time.sleep(0.02)
+        Run(build_job(from_dict({asked.as_dict()!r}, "small")), Path({str(tmp_path / "cut")!r}), slow).fit()
+    """
+    last = tmp_path / "cut" / LAST
+    with python(code) as process:
+        for _ in range(1200):
+            if last.exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.15)  # somewhere between two checkpoints
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+    assert json.loads(open_file(last).metadata["progress"])["step"] > 0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        cut, whole = train(asked, tmp_path / "cut"), train(asked, tmp_path / "whole")
+    finally:
+        torch.set_num_threads(threads)
+    assert cut["test"] == whole["test"] and cut["layer"] == whole["layer"]
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(text: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="limits on file sizes are a POSIX matter")
+    asked = recipe(text)
+    _interrupted(asked, tmp_path / "run", 8)
+    before = (tmp_path / "run" / LAST).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="cannot be written"):
+            train(asked, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "run" / LAST).read_bytes() == before
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [LAST]
+    assert train(asked, tmp_path / "run")["layer"] == train(asked, tmp_path / "whole")["layer"]
+
+
+def test_a_folder_that_cannot_be_made(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        train(recipe(text), tmp_path / "file" / "run")
+
+
+def test_another_recipe_does_not_go_on_with_this_run(text: Path, tmp_path: Path) -> None:
+    _interrupted(recipe(text), tmp_path, 8)
+    with pytest.raises(OptionError, match="is a run of another recipe"):
+        train(recipe(text, rate=0.02), tmp_path)
+
+
+def test_an_epoch_of_some_steps_is_the_beginning_of_a_whole_one(text: Path, tmp_path: Path) -> None:
+    losses = []
+
+    def sixth(moment: Moment) -> None:
+        losses.append(moment.loss)
+        if len(losses) == 6:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        Run(build_job(recipe(text, schedule="constant", epochs=1)), tmp_path / "whole", sixth).fit()
+    record = train(recipe(text, schedule="constant", epochs=1, epoch_steps=6), tmp_path / "short")
+    assert [entry["train_loss"] for entry in record["curve"]] == [pytest.approx(losses[-1])]
+
+
+def test_a_checkpoint_that_is_older_than_an_option_goes_on(text: Path, tmp_path: Path) -> None:
+    _interrupted(recipe(text), tmp_path, 8)
+    file = open_file(tmp_path / LAST)
+    asked = json.loads(file.metadata["recipe"])
+    del asked["training"]["epoch_steps"]
+    tensors = {name: np.array(file.read(name)) for name in file.tensors}
+    write_file(tmp_path / LAST, tensors, {**file.metadata, "recipe": json.dumps(asked)})
+    assert train(recipe(text), tmp_path)["curve"][-1]["epoch"] == 2
+
+
+@pytest.mark.parametrize("spoil", [lambda raw: raw[: len(raw) // 2], lambda raw: b"", lambda raw: b"x" * len(raw)])
+def test_a_damaged_checkpoint_is_refused_and_kept(text: Path, tmp_path: Path, spoil: Any) -> None:
+    _interrupted(recipe(text), tmp_path, 8)
+    damaged = spoil((tmp_path / LAST).read_bytes())
+    (tmp_path / LAST).write_bytes(damaged)
+    with pytest.raises(MalformedFileError):
+        train(recipe(text), tmp_path)
+    assert (tmp_path / LAST).read_bytes() == damaged
+
+
+def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
+    fast = {"optimiser": "sgd", "rate": 1e38, "clip": 0.0, "schedule": "constant"}
+    with pytest.raises(
+        NonFiniteError, match=r"lower training\.rate \(now 1e\+38\), or set training\.clip, the longest gradient$"
+    ):
+        train(recipe(text, **fast), tmp_path)
+    with pytest.raises(NonFiniteError, match=r"holds this run up to a step before: give another with --out$"):
+        _interrupted(recipe(text, **fast, save_steps=1), tmp_path / "saved", 9)
+
+
+def test_a_run_that_diverges_is_no_success(text: Path, tmp_path: Path) -> None:
+    options = ["--option", "model.dim=4", "--option", "training.rate=1e30", "--option", "training.batch=4"]
+    done = ran("train", "--model", "lstm", "--data", str(text), "--out", str(tmp_path / "run"), *options)
+    fault = done.stderr.splitlines()[-1]
+    assert done.exit_code == 2 and fault.startswith("studies: the run diverged: after epoch 1 it loses "), done.stderr
+    assert "a uniform guess 3.7" in fault and fault.endswith("or lower training.clip, the longest gradient (now 0.25)")
+    assert not (tmp_path / "run" / BEST).exists() and "valid perplexity" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "fault"),
+    [
+        ("gpt", "model.heads=0", "model.heads = 0; expected 1 to 65,536"),
+        ("gpt", "model.heads=-1", "model.heads = -1; expected 1 to 65,536"),
+        ("gpt", "model.heads=3", "model.heads = 3; expected a number that divides model.dim = 512"),
+        ("gpt", "model.context=0", "model.context = 0; expected 1 to 65,536"),
+        ("lstm", "model.dim=99999999999", "model.dim = 99999999999; expected 1 to 65,536"),
+        ("lstm", "model.dim=9999999999999999999999", "model.dim = 9999999999999999999999; expected 1 to 65,536"),
+        ("lstm", "model.layers=0", "model.layers = 0; expected 1 to 1,000"),
+        ("lstm", "model.dropout=2", "model.dropout = 2.0; expected 0 or more and less than 1"),
+        ("awd", "model.wide=0", "model.wide = 0; expected 1 to 65,536"),
+        ("awd", "model.alpha=-1", "model.alpha = -1.0; expected a finite number of 0 or more"),
+        ("lstm", "training.epochs=0", "training.epochs = 0; expected a number from 1 up to 2^31"),
+        ("lstm", "training.rate=NaN", "training.rate = nan; expected a finite rate above 0"),
+        ("lstm", "head.bogus=1", "the dense head does not take these options: bogus; expected such as bias=True, chunk=None"),
+        ("lstm", "data=3", 'recipe text-lstm: data = 3; expected data = "...": a name, a folder or a text file'),
+    ],
+)
+def test_impossible_options_are_named(text: Path, tmp_path: Path, kind: str, option: str, fault: str) -> None:
+    options = ["--out", str(tmp_path / "run"), "--option", option]
+    done = ran("train", "--model", kind, "--data", str(text), *options)
+    assert (done.exit_code, done.stderr) == (2, f"studies: {fault}\n") and not (tmp_path / "run").exists()
+
+
+def test_a_mixture_of_nonsense_is_refused_without_a_traceback(text: Path) -> None:
+    with pytest.raises(
+        OptionError, match=r"the mos head does not take these options: components='x'; expected such as components=5"
+    ):
+        build_job(from_dict({"data": str(text), "model": {"kind": "lstm"}, "head": {"kind": "mos", "components": "x"}}, "x"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"widths": []}, {"widths": [0]}, {"dim": 0}, {"stride": 0}, {"widths": [4] * 9}, {"depth": 0}]
+)
+def test_a_classifier_without_stages_is_refused(options: dict[str, Any]) -> None:
+    from studies.models.backbones.cnn import Cnn, CnnOptions
+
+    with pytest.raises(OptionError, match=rf"model\.{next(iter(options))} = .*(expected|use fewer widths)"):
+        Cnn(CnnOptions(**options), 1, 28)
+
+
+@pytest.mark.parametrize("dim", [0, -2, 3, 1 << 40])
+def test_a_translator_of_impossible_width_is_refused(dim: int) -> None:
+    from studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
+
+    with pytest.raises(OptionError, match=rf"model\.dim = {dim}; expected"):
+        Seq2Seq(Seq2SeqOptions(dim=dim), 5, 5)
+
+
+def test_a_model_larger_than_memory_is_refused(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*shape: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(torch.nn, "Embedding", full)
+    with pytest.raises(OptionError, match=r"a model of \{'dim': 12, 'layers': 2\} does not fit into memory; make it smaller"):
+        build_job(recipe(text))
+
+
+def test_the_list_of_recipes_needs_no_torch() -> None:
+    code = "import sys\nfrom headlong.cli.main import app\n"
+    code += "app(['train', '--list'], standalone_mode=False)\nprint('torch' in sys.modules)"
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=known, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False" and "ptb-lstm" in done.stdout
+
+
+def test_nothing_to_learn_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n" * 300)
+    with pytest.raises(DataError, match="is empty"):
+        build_job(recipe(tmp_path / "empty.txt"))
+    from studies.data import Loaded
+    from studies.data.text import Corpus, Vocabulary
+
+    ids = np.zeros(300, np.int32)
+    alone = Loaded("one", "text", Corpus(Vocabulary(["<eos>"]), ids, ids, ids), "none")
+    with pytest.raises(DataError, match="a vocabulary of 1; expected two classes or more"):
+        build_job(recipe(tmp_path), data=alone)
+
+
+def test_any_seed_seeds_every_step() -> None:
+    seeds = [0, 1, 2000, 2**31 - 1]
+    steps = {_seed(seed, epoch, step, rank) for seed in seeds for epoch in (0, 9) for step in (0, 7) for rank in (0, 1)}
+    assert len(steps) == 8 * len(seeds)
+    for step in steps:
+        torch.manual_seed(step)
+
+
+def test_a_held_out_part_that_is_too_short_is_named(text: Path) -> None:
+    with pytest.raises(DataError, match=r"the valid split: a text of \d+ tokens in 1 columns is shorter than the window"):
+        build_job(recipe(text, window=400, batch=2))
+
+
+def test_a_part_of_a_harvest_stands_for_the_whole() -> None:
+    from studies.data.images import Images
+    from studies.data.images import Split as Pictures
+
+    labels = np.repeat(np.arange(10), 30)
+    split = Pictures(np.zeros((300, 4, 4, 1), np.uint8), labels)
+    pictures = Images(tuple("0123456789"), split, split, split)
+    some = harvested_feed(pictures, "train", Training(), 20).batch(0, 0).target
+    assert sorted(set(some.tolist())) == list(range(10)) and len(some) == 20
+    assert len(harvested_feed(pictures, "train", Training(), 0).batch(0, 1).target) == 300 - 256
+
+
+def test_models_and_data_have_to_fit(text: Path) -> None:
+    wrong = from_dict({"data": str(text), "model": {"kind": "cnn"}}, "wrong")
+    with pytest.raises(OptionError, match=r"the model cnn reads images, text\.txt is text"):
+        build_job(wrong)
+    with pytest.raises(OptionError, match="no model is called 'rnn'"):
+        build_job(from_dict({"data": str(text), "model": {"kind": "rnn"}}, "wrong"))
+    with pytest.raises(DataError, match="shorter than the window"):
+        build_job(recipe(text, window=5000))
+
+
+@pytest.mark.exhaustive
+def test_two_processes_train_as_one(text: Path, tmp_path: Path) -> None:
+    """``torchrun`` on gloo: the same batch cut in two gives the same model, up to rounding."""
+    pytest.importorskip("accelerate", reason="several processes are run by Accelerate, an optional package")
+    file = tmp_path / "small.toml"
+    file.write_text(
+        f'data = "{text}"\n[model]\nkind = "lstm"\ndim = 12\ndropout = 0.0\n'
+        '[training]\nepochs = 1\nbatch = 4\nwindow = 10\noptimiser = "sgd"\nrate = 1.0\nsave_steps = 5\n'
+    )
+    alone = train(read_recipe(str(file)), tmp_path / "alone")
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words += ["-m", "headlong", "train", str(file), "--out", str(tmp_path / "two")]
+    known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(words, env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("test perplexity") == 1, "only the first process speaks"
+    two = json.loads((tmp_path / "two" / "run.json").read_text())
+    assert two["environment"]["processes"] == 2
+    assert two["test"]["perplexity"] == pytest.approx(alone["test"]["perplexity"], rel=1e-4)
+    one, other = (trained(tmp_path / name).model.head.to_layer().weight for name in ("alone", "two"))
+    np.testing.assert_allclose(one, other, atol=2e-4)
+    with pytest.raises(OptionError, match="start as many again"):
+        train(read_recipe(str(file)), tmp_path / "two")
+
+
+def test_a_harvested_layer_and_its_vectors_belong_together(text: Path, tmp_path: Path) -> None:
+    record = train(recipe(text), tmp_path / "run")
+    out = harvest(tmp_path / "run", tmp_path / "out", wish=Wish(("valid", "test"), 0, "float32"))
+    layer, file = Layer.load(out / "layer.safetensors"), open_file(out / "hidden.safetensors")
+    assert layer.checksum() == record["layer"]["checksum"] == file.metadata["layer"]
+    assert file.metadata["source"] == "small on text.txt"
+    assert sorted(file.tensors) == ["test_hidden", "test_target", "valid_hidden", "valid_target"]
+    hidden, target = file.read("test_hidden").astype(np.float64), file.read("test_target")
+    assert layer.bias is not None
+    logits = hidden @ layer.weight.T.astype(np.float64) + layer.bias
+    log_prob = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    assert len(target) == record["test"]["targets"]
+    assert np.exp(-log_prob[np.arange(len(target)), target].mean()) == pytest.approx(record["test"]["perplexity"], rel=1e-5)
+    assert len((out / "vocab.txt").read_text().splitlines()) == layer.vocab
+    some = harvest(tmp_path / "run", tmp_path / "some", wish=Wish(("train",), 100))
+    assert open_file(some / "hidden.safetensors").read("train_hidden").shape == (100, 12)
+    with pytest.raises(OptionError, match="expected splits of"):
+        harvest(tmp_path / "run", tmp_path / "out", wish=Wish(("dev",)))
+
+
+def test_pictures_and_pairs_run_through_the_same_loop(tmp_path: Path) -> None:
+    from studies.data import Loaded
+    from studies.data.images import Images
+    from studies.data.images import Split as Pictures
+    from studies.models.run import describe
+
+    random = np.random.default_rng(0)
+    labels = np.arange(96) % 3
+    pixels = (random.integers(0, 60, (96, 12, 12, 1)) + 80 * labels[:, None, None, None]).astype(np.uint8)
+    split = Pictures(pixels, labels.astype(np.int64))
+    data = {"data": "toy", "model": {"kind": "cnn", "widths": [4], "dim": 8}, "training": {"batch": 16, "rate": 0.01}}
+    job = build_job(from_dict(data, "toy"), data=Loaded("toy", "images", Images(("a", "b", "c"), split, split, split), "none"))
+    run = Run(job, tmp_path)
+    figures = run.fit()
+    assert figures.accuracy > 90
+    assert describe(job, run, figures)["test"]["accuracy"] == figures.accuracy
+
+
+def test_a_translator_learns_to_copy_a_word(tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu", reason="BLEU is sacrebleu's, an optional package")
+    from studies.data import Loaded
+    from studies.data.text import Vocabulary
+    from studies.data.translation import RESERVED, Pairs, Split
+    from studies.models.run import describe
+
+    random = np.random.default_rng(0)
+    words = Vocabulary([*RESERVED, "a", "b", "c", "d"])
+    sentences = [[words.words[random.integers(3, 7)]] * int(random.integers(4, 6)) for _ in range(200)]
+    ids = [words.encode([*sentence, "<eos>"]) for sentence in sentences]
+    split = Split(ids, ids, [" ".join(sentence) for sentence in sentences])
+    data = {
+        "data": "toy",
+        "model": {"kind": "seq2seq", "dim": 24, "dropout": 0.0},
+        "training": {"batch": 16, "epochs": 10, "rate": 0.02, "clip": 1.0},
+    }
+    job = build_job(from_dict(data, "toy"), data=Loaded("toy", "pairs", Pairs(words, words, split, split, split), "none"))
+    run = Run(job, tmp_path)
+    test = describe(job, run, run.fit())["test"]
+    assert test["bleu"] > 80 and test["sentences"] == 200
+    assert "tok:none" in test["signature"] and "version:" in test["signature"]
+
+
+def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    options = ["--option", "model.dim=8", "--option", "training.epochs=1", "--option", "training.batch=4"]
+    done = ran("train", "--model", "lstm", "--data", str(text), "--head", "dense", "--out", str(run), *options)
+    assert done.exit_code == 0, done.stderr
+    assert "text-lstm: test perplexity" in done.stdout and "valid perplexity" in done.stderr
+    assert {path.name for path in run.iterdir()} == {LAST, BEST, "run.json"}
+    done = ran("harvest", str(run), "--out", str(out), "--rows", "50")
+    assert done.exit_code == 0, done.stderr
+    assert open_file(out / "hidden.safetensors").read("valid_hidden").shape == (50, 8)
+    for words, fault in [
+        (["train", "ptb"], "neither a .toml file nor a recipe"),
+        (["train", "ptb-lstm", "--data", str(tmp_path / "none" / "penn-treebank")], "is not there"),
+        (["harvest", str(tmp_path / "none")], "cannot be read"),
+    ]:
+        done = ran(*words)
+        assert done.exit_code == 2 and fault in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gpt", "seq2seq"])
+def test_the_plain_twin_is_the_same_model(kind: str) -> None:
+    """The rival of the throughput measurement: same loss, same gradients, written with PyTorch's own parts."""
+    from studies.models import step_costs as costs
+    from studies.models.backbones.plain import like, plain_step
+
+    model, training = costs.MODELS[kind]
+    small = model | {"dropout": 0.0, "dim": 16} | ({"heads": 2} if kind == "gpt" else {})
+    recipe = from_dict({"data": "random", "model": small, "training": training}, "twin")
+    job = build_job(recipe, data=costs.random_data(kind, 300))
+    twin, batch = like(job.model), job.train.batch(0, 1)
+    before = {name: value.detach().clone() for name, value in twin.named_parameters()}
+    found, _ = plain_step(twin, torch.optim.SGD(twin.parameters(), 1.0), batch, (), math.inf)
+    loss, _, _ = job.model(batch)
+    assert found == pytest.approx(float(loss.detach()), rel=1e-6)
+    loss.backward()
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            assert parameter.grad is not None
+            parameter -= parameter.grad
+    stepped = dict(like(job.model).named_parameters())
+    for name, value in twin.named_parameters():
+        torch.testing.assert_close(value, stepped[name], atol=1e-5, rtol=1e-4)
+        assert not torch.equal(value, before[name])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_what_takes_time_and_no_half_told_line(text: Path, tmp_path: Path) -> None:
+    shown, plain = Terminal(), io.StringIO()
+    train(recipe(text, epochs=1), tmp_path, shown)
+    assert shown.getvalue().startswith(f"\r\x1b[Kreading {text}") and "valid perplexity" in shown.getvalue()
+    assert shown.getvalue().endswith("\r\x1b[K")
+    train(recipe(text, epochs=1), tmp_path, plain)
+    assert plain.getvalue() == "", "a finished run has nothing to tell"
