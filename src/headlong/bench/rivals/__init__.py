@@ -3,6 +3,12 @@
 from headlong.bench.rivals import clusters, codes, dense, graphs, vector_search
 from headlong.bench.rivals.registry import RIVALS, Found, Rival, contestant, installed, rival
 
+DENSE = (
+    "torch fp32", "torch bf16", "torch int8", "torch int8 dynamic", "torch compiled fp32", "torch compiled bf16", "numpy fp32",
+)  # fmt: skip
+"""Plain products over all rows; speed is said as so many times that of the fastest of them."""
+
 __all__ = [
-    "RIVALS", "Found", "Rival", "clusters", "codes", "contestant", "dense", "graphs", "installed", "rival", "vector_search",
+    "DENSE", "RIVALS", "Found", "Rival", "clusters", "codes", "contestant", "dense", "graphs", "installed", "rival",
+    "vector_search",
 ]  # fmt: skip

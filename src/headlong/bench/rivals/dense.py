@@ -87,6 +87,46 @@ def torch_bf16(layer: Layer, k: int, threads: int) -> Contestant:
     return _torch("torch bf16", "bfloat16", layer, k, threads)
 
 
+def _compiled(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Contestant:
+    import torch
+
+    torch.set_num_threads(threads)
+    kind = getattr(torch, dtype)
+    weight, bias = torch.from_numpy(matrix(layer).copy()).to(kind), torch.from_numpy(bias_of(layer).copy()).to(kind)
+
+    def product(hidden: Any) -> tuple[Any, Any]:
+        return best(linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh), k)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's first import makes torch warn about parts of itself
+        compiled = torch.compile(product, dynamic=False)
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
+    def call(hidden: Any) -> tuple[Any, Any]:
+        return compiled(hidden)  # type: ignore[no-any-return, unused-ignore]
+
+    def prepare(hidden: Any) -> Any:
+        return torch.from_numpy(np.array(hidden, np.float32)).to(kind)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call(prepare(np.zeros((1, layer.dim), np.float32)))
+    about = {"reads": f"all rows, {dtype}", "bytes": weight.numel() * weight.itemsize}
+    return Contestant(name, call, prepare, found, about)
+
+
+@rival("torch compiled fp32", "torch")
+def torch_compiled_fp32(layer: Layer, k: int, threads: int) -> Contestant:
+    """What ``torch.compile`` makes of the float32 product, its top-k and its normaliser."""
+    return _compiled("torch compiled fp32", "float32", layer, k, threads)
+
+
+@rival("torch compiled bf16", "torch")
+def torch_compiled_bf16(layer: Layer, k: int, threads: int) -> Contestant:
+    """The same in bfloat16."""
+    return _compiled("torch compiled bf16", "bfloat16", layer, k, threads)
+
+
 TILE = 64
 
 
