@@ -200,7 +200,6 @@ SETTINGS: dict[str, Any] = {
     "experts.md": _clusters,
     "hierarchical.md": lambda: _texts() | _training(vocab=2000),
     "index.md": _texts,
-    "kernel-density.md": lambda: {"points": _texts()["hidden"], "bandwidth": 1.5, "queries": _texts()["queries"]},
     "links.md": _embedding,
     "mixtures.md": _embedding,
     "promises.md": _texts,

@@ -18,13 +18,13 @@ HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
-    "errors", "cached_attribute", "dtypes", "arrays", "links", "promise", "answers", "node_sums", "plan", "store", "layers",
+    "errors", "cached_attribute", "dtypes", "arrays", "links", "promise", "answers", "plan", "store", "layers",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device", "saved")}
-PREVIEWS = {"previews", "previews/blocks", "previews/sums"}
+PREVIEWS = {"previews", "previews/blocks"}
 READING = {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference", *ENGINES}
 ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
@@ -38,11 +38,10 @@ LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
     "number_checks": {"errors"},
-    "native": {"errors", "dtypes", "arrays", "node_sums", "plan", "numpy", "_native"},
+    "native": {"errors", "dtypes", "arrays", "plan", "numpy", "_native"},
     "costs": {"errors", "plan", "native", "numpy", DOOR},
     "previews": CORE | {"native", "costs"},
     "previews/blocks": CORE | {"native", "costs", "previews"},
-    "previews/sums": CORE | {"native", "costs", "previews", "previews/blocks"},
     "engines/reference": {*CORE, "native"},
     "engines": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},

@@ -58,7 +58,6 @@ SECTIONS = (
             ("screens", "ScreenLayer"),
         )
     ),
-    Section("Structured layers", "layers.density", (), "headlong.layers.density"),
     Section("Structured layers", "layers.centroid_head", (), "headlong.layers.centroid_head"),
     Section("Promises", "promise", ("Promise",)),
     Section("Answers", "answers", ("Cost", "TopK", "LogProb", "Lse", "Sample")),

@@ -21,10 +21,6 @@ COVERAGE = {
     "layer": "layer", "widths": "widths", "pairs": "pairs", "outside": "outside", "queries_with_any": "queries with any",
     "queries": "of", "allowed_rate": "allowed rate",
 }  # fmt: skip
-DENSITY = {
-    "bandwidth": "bandwidth", "contestant": "contestant", "median_ms": "median, ms", "worst_error": "worst error",
-    "asked": "asked", "outside_own_error": "outside own error", "queries": "queries", "build_s": "build, s",
-}  # fmt: skip
 LOWDIM = {
     "dim": "D", "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
     "entries": "entries", "failures": "failures", "queries": "of", "dense": "finished densely",
@@ -189,8 +185,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "flat": plain("flat", FLAT),
     "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
     "adaptive-questions": plain("adaptive-questions", QUESTIONS),
-    "kernel-density": plain("kernel-density", DENSITY),
-    "kernel-density-few": plain("kernel-density-few", {"dim": "D", **DENSITY}),
     "sampling-step": plain("sampling-step", STEP),
     "masks": plain("masks", MASKS),
     "cold-calls": plain("cold-calls", COLD),

@@ -1,4 +1,4 @@
-// Normalisers by rows that are drawn from blocks and by sums of nodes, for Python; capsules belong to the objects that gave them.
+// Normalisers by rows that are drawn from blocks, for Python; capsules belong to the objects that gave them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -10,8 +10,6 @@
 #include "bind/without_gil.h"
 #include "by_blocks/normaliser.h"
 #include "by_blocks/samples.h"
-#include "node_sums/median_order.h"
-#include "node_sums/search.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -80,51 +78,6 @@ nb::tuple sampled(nb::capsule executor, nb::capsule blocks, Doubles hidden, int 
     return sample_arrays(answers, draws, n);
 }
 
-// Rows and biases of the leaves, column after column, and the largest entry of each column.
-void fill_leaves(const Executor& e, const int32_t* order, NodeSums* s) {
-    const int64_t width = e.dim + 1;
-    s->rows.resize(e.vocab * width);
-    s->widest.assign(width, 0.0);
-    std::vector<double> row(width);
-    for (int64_t leaf = 0; leaf < int64_t{1} << s->levels; ++leaf) {
-        const int64_t start = node_start(e.vocab, s->levels, leaf), n = node_start(e.vocab, s->levels, leaf + 1) - start;
-        for (int64_t i = 0; i < n; ++i) {
-            const int64_t id = order[start + i];
-            check(0 <= id && id < e.vocab, "the order holds classes");
-            e.kernels->widen(static_cast<const char*>(e.weight) + id * e.dim * item_bytes(e.kind), e.kind, e.dim, row.data());
-            row[e.dim] = e.bias == nullptr ? 0 : e.bias[id];
-            for (int64_t j = 0; j < width; ++j) {
-                s->rows[start * width + j * n + i] = static_cast<float>(row[j]);
-                s->widest[j] = std::max(s->widest[j], std::fabs(row[j]));
-            }
-        }
-    }
-}
-
-// Gives an executor, before it is asked anything, the nodes among which normalisers are sought: see headlong/node_sums.py.
-void seek_sums(nb::capsule executor, nb::ndarray<const int32_t, nb::numpy, nb::c_contig, nb::device::cpu> order, Doubles nodes, double most) {
-    auto* e = static_cast<Executor*>(executor.data(kExecutorCapsule));
-    check(e != nullptr && e->dim <= NodeLayout::kMostDim && e->link.form == LinkForm::affine, "an executor of few coordinates and an affine link");
-    auto sums = std::make_shared<NodeSums>();
-    sums->vocab = e->vocab, sums->dim = e->dim, sums->at = NodeLayout(e->dim), sums->most = sums->trial.most = most;
-    check(nodes.ndim() == 2 && static_cast<int64_t>(nodes.shape(1)) == sums->at.fields, "nodes [nodes, fields]");
-    const auto count = static_cast<int64_t>(nodes.shape(0));
-    while ((int64_t{2} << sums->levels) - 1 < count) ++sums->levels;
-    check((int64_t{2} << sums->levels) - 1 == count && int64_t{1} << sums->levels <= e->vocab, "whole levels of nodes");
-    check(static_cast<int64_t>(order.size()) == e->vocab, "order [vocab]");
-    fill_leaves(*e, order.data(), sums.get());
-    sums->nodes = std::shared_ptr<const double>(nodes.data(), [nodes](const double*) {});  // the array lives as long as they are read
-    e->sums = std::move(sums);
-}
-
-nb::object order_of(Floats rows, int levels, int threads) {
-    check(rows.ndim() == 2 && levels >= 0 && levels < 31 && int64_t{1} << levels <= static_cast<int64_t>(rows.shape(0)), "rows [n, dim], a row for each leaf");
-    const auto vocab = static_cast<int64_t>(rows.shape(0)), dim = static_cast<int64_t>(rows.shape(1));
-    std::vector<int32_t> order;
-    unlocked([&] { order = median_order(rows.data(), vocab, dim, levels, thread_count(threads)); });
-    return owned(std::move(order), {rows.shape(0)});
-}
-
 }  // namespace
 
 void bind_block_draws(nb::module_& m) {
@@ -134,8 +87,6 @@ void bind_block_draws(nb::module_& m) {
           nb::arg("delta"), nb::arg("seed"));
     m.def("try_block_draws", &try_drawn, nb::arg("executor"), nb::arg("blocks"), nb::arg("hidden"), nb::arg("eps"), nb::arg("spends"), nb::arg("tries"),
           nb::arg("threads"), nb::arg("seed"));
-    m.def("seek_sums", &seek_sums, nb::arg("executor"), nb::arg("order"), nb::arg("nodes"), nb::arg("most"));
-    m.def("median_order", &order_of, nb::arg("rows"), nb::arg("levels"), nb::arg("threads"));
 }
 
 }  // namespace headlong

@@ -7,7 +7,6 @@
 #include "by_blocks/normaliser.h"
 #include "by_blocks/samples.h"
 #include "executor/verbs.h"
-#include "node_sums/answers.h"
 #include "runtime/scratch.h"
 
 namespace headlong {
@@ -87,8 +86,6 @@ bool Reader::by_draws(int64_t count, const Question& question) const {
 
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
     const bool dense_only = densely(rows, count, question.eps);
-    if (every && sums_are_sought(*executor, question, dense_only))
-        return ask_nodes(*executor, rows, count, question, [&](const double* some, int64_t n, const Question& asked) { return topk(some, n, asked); });
     if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
     const bool ids_alone = std::isinf(question.eps), searched = ids_alone ? !unlike(rows, count) : !dense_only && question.eps >= least;
     const Choice* here = searched ? search_for(count, question.k) : nullptr;
@@ -119,7 +116,6 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
 // A search that reaches far enough finds the normaliser with the best class.
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question question) const {
     const bool dense_only = densely(rows, count, question.eps);
-    if (every && sums_are_sought(*executor, question, dense_only)) return ask(*executor, rows, count, question, dense_only);
     if (least <= question.eps && !std::isinf(question.eps) && !dense_only && search_for(count, 1) != nullptr) {
         question.k = 1;
         return topk(rows, count, question);

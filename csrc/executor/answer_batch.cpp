@@ -5,7 +5,6 @@
 
 #include "executor/look_costs.h"
 #include "executor/verbs.h"
-#include "node_sums/answers.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 #include "runtime/trace.h"
@@ -168,8 +167,6 @@ std::vector<int64_t> answer_zeros(const Executor& e, const double* hidden, const
 
 std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question,
                                   bool dense_only) {
-    if (sums_are_sought(e, question, dense_only))
-        return ask_nodes(e, hidden, count, question, [&](const double* rows, int64_t n, const Question& asked) { return ask(e, rows, n, asked, dense_only); });
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows(count);
     std::iota(rows.begin(), rows.end(), 0);

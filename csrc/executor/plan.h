@@ -91,8 +91,6 @@ struct Rotation {
     void assign(const void* matrix, Kind stored, int64_t rows, int64_t columns);
 };
 
-struct NodeSums;  // node_sums/search.h
-
 struct Plan {
     const double* mean = nullptr;  // x = (hidden - mean) @ rotation
     Rotation rotation;
@@ -105,7 +103,6 @@ struct Plan {
     std::vector<Deeper> deeper;      // the others
     bool has_preview = false;
     Draws draws;
-    std::shared_ptr<const NodeSums> sums;  // null: normalisers are not sought among nodes
 };
 
 }  // namespace headlong

@@ -41,7 +41,6 @@ from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole
 from headlong.previews.calibrated_radii import lacking
 from headlong.previews.expected_reads import held_out
-from headlong.previews.sums.choice import may_sum
 from headlong.promise import Promise
 
 BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, Adaptive)
@@ -175,18 +174,12 @@ def _read(
     if place is not None:
         reader = reader.placed()
     engine = reading(layer, reader, wanted, vectors, reason=reason, **how)
-    if method == "auto" and name == "full" and place is None and may_sum(layer, wanted.eps):
-        other = reading(layer, cascade.Cascade(), wanted, vectors, reason="few coordinates", **how)
-        if other.plan.sums is not None:
-            name, engine = other.name, other
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
     if method == "auto" and engine.plan.levels and (vectors is not None or place is None):
         chosen = vectors is not None or engine.plan.rotation is not None  # by vectors, or by rows of the layer in their place
         engine.reason += f": {first_look(engine.plan)}" + (f", by costs {here().source}" if chosen else "")
-    if method == "auto" and engine.plan.sums is not None:
-        engine.reason += "; normalisers between bounds on the nodes of a tree"
-    elif method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
+    if method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)
     return engine

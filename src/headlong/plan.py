@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.node_sums import NodeSums
-
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
 Array = NDArray[Any]
@@ -228,7 +226,6 @@ class Plan(NamedTuple):
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
     ``draws``     what queries taught about the normaliser's sample; None: it is bet on
-    ``sums``      a tree in which normalisers are sought first: :mod:`headlong.node_sums`; None: they are not
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
     ``seen``      the lengths of hidden vectors that learned radii are for: a call with others is read densely; None: all
     """
@@ -244,7 +241,6 @@ class Plan(NamedTuple):
     blocks: Blocks | None = None
     draws: Draws | None = None
     seen: tuple[float, float] | None = None
-    sums: NodeSums | None = None
 
 
 def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:

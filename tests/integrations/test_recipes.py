@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 from pathlib import Path
 from threading import Thread
@@ -20,6 +21,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+import headlong as hl
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "w3 w7 w11 w2 w9 w4 w1"
@@ -62,6 +65,19 @@ def test_texts_get_their_labels(capsys: pytest.CaptureFixture[str]) -> None:
 def test_outliers_have_low_densities(capsys: pytest.CaptureFixture[str]) -> None:
     assert example("kernel_density").main(points=2000, dim=4, asked=50) > 0.5
     assert "within 0.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["full", "cascade"])
+@pytest.mark.parametrize(("dim", "bandwidth"), [(1, 0.1), (3, 0.7), (16, 1.5)])
+def test_a_density_is_the_mean_of_kernels(rng: np.random.Generator, method: str, dim: int, bandwidth: float) -> None:
+    density, (points, queries) = example("kernel_density"), (rng.standard_normal((n, dim)) for n in (700, 9))
+    layer = density.gaussian_kernel(points, bandwidth)
+    found = hl.compile(layer, method=method, eps=0.01, delta=0.0).lse(queries)
+    distance = ((queries[:, None] - points) ** 2).sum(axis=2)
+    kernels = np.exp(-distance / (2 * bandwidth**2)) / (2 * math.pi * bandwidth**2) ** (dim / 2)
+    error = np.abs(density.log_density(found.lse, queries, 700, bandwidth) - np.log(kernels.mean(axis=1)))
+    assert (error <= found.error + density.storage_error(layer, queries) + 1e-12).all()
+    assert (found.error <= 0.01).all()
 
 
 def test_perplexity_is_the_models_own() -> None:

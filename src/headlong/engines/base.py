@@ -227,7 +227,7 @@ class Engine(Changeable, Common):
 
     def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
         """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
-        plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond), sums=self.plan.sums if beyond else None)
+        plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond))
         if plan.blocks is not None and math.isfinite(beyond):  # all rows, not those that blocks leave
             few = int(min(beyond, plan.blocks.batch))
             plan = plan._replace(blocks=plan.blocks._replace(batch=few, together=0))
@@ -243,7 +243,7 @@ class Engine(Changeable, Common):
 
     def __repr__(self) -> str:
         layer, dense = self.layer, self.plan.dense
-        looks = sum(level.codes.nbytes for level in self.plan.levels) + (self.plan.sums.nbytes if self.plan.sums else 0)
+        looks = sum(level.codes.nbytes for level in self.plan.levels)
         storage = f"{looks / 2**20:.1f} MiB of previews, " if looks else ""
         crossover = "" if not looks or self.plan.budget else f"dense from {dense.share:.0%} candidates, "
         if looks and math.isfinite(dense.batch):

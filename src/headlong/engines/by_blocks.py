@@ -8,7 +8,6 @@
     sample()                  few classes have noise that lets them win whatever their logits are; of the others only large
                               logits can, and those are found as in a top-k
     sample(top_p=...)         there, too: where that little mass leaves no doubt of the nucleus
-    normalisers of layers of few coordinates      from sums of nodes, by the executor beneath (csrc/node_sums/search.cpp)
     everything else, large batches, and queries that would open nearly everything      the executor beneath
 
 The normaliser of a top-k at eps=inf is that of the scored classes alone: a lower bound, with an ``error`` of infinity.
@@ -30,7 +29,6 @@ from headlong.engines.reference.block_reach import Reach, reached, within
 from headlong.engines.reference.block_samples import Rule, named, samples
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.executor import Executor as Reference
-from headlong.engines.reference.node_sums import with_normalisers
 from headlong.engines.reference.search_trial import finish
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
@@ -80,7 +78,7 @@ class BlockReader:
         self.least = blocks.least if known and plain else math.inf
         self.drawn = blocks.draws is not None and native.is_native(beneath)  # what was learned is of its draws
         self.samples = blocks.samples and known and plain
-        self.isa, self.logits, self.sums = beneath.isa, beneath.logits, plan.sums is not None
+        self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
     def capsule(self) -> Any:
@@ -91,9 +89,6 @@ class BlockReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        if self.sums and math.isfinite(eps) and mask is None and not dense:
-            ids = self.topk(hidden, k, math.inf, mask, dense, threads, delta, seed)
-            return with_normalisers(ids, self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed), self.link)
         drawn = self._drawn(hidden, k, eps, mask, dense, threads, delta, seed)
         if drawn is not None:
             return drawn
@@ -125,10 +120,10 @@ class BlockReader:
         self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
-        if self.least <= eps < math.inf and not (dense or self.sums) and self.takes(len(hidden), 1, mask):
+        if self.least <= eps < math.inf and not dense and self.takes(len(hidden), 1, mask):
             _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, dense, threads, delta, seed)
             return (lse, error, *cost)
-        drawn = None if self.sums else self._drawn(hidden, 1, eps, mask, dense, threads, delta, seed)
+        drawn = self._drawn(hidden, 1, eps, mask, dense, threads, delta, seed)
         if drawn is not None:
             return drawn[3], drawn[4], *drawn[6:]
         return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)

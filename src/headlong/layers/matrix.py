@@ -24,7 +24,6 @@ from headlong.arrays import Array, bits, closed_copy, is_linear, resident, store
 from headlong.cached_attribute import once
 from headlong.errors import OptionError
 from headlong.layers.checkpoint import Checkpoint, open_checkpoint
-from headlong.layers.density import gaussian_kernel
 from headlong.layers.gguf_file import GgufFile
 from headlong.links import IDENTITY, Link, link_from_dict
 from headlong.store import check_version, checksum, json_object, write_file
@@ -91,14 +90,6 @@ class Layer:
         matrix, kind = checkpoint.read(name), checkpoint.kind(name)
         origin = name if kind is None else f"{name} ({kind}, written out as float32: {matrix.nbytes / 2**20:,.0f} MiB)"
         return cls(matrix, offset, link, name=origin)
-
-    @classmethod
-    def gaussian_kernel(cls, points: Any, bandwidth: float) -> Layer:
-        """The layer whose normaliser is the Gaussian kernel density of ``points [n, d]``; see ``layers/density.py``::
-
-        log_density = engine.lse(x).lse - |x|^2 / 2 h^2 - ln n - (d / 2) ln(2 pi h^2)
-        """
-        return cls(*gaussian_kernel(points, bandwidth), name="gaussian kernel")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the layer and its link to a file that :meth:`load` reads without tensor names."""

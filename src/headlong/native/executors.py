@@ -84,8 +84,6 @@ def executor(
         bits(weight), weight.dtype.name, bias, norms, link, mean, None if rotation is None else bits(rotation), centre, base,
         [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level, plan.draws,
     )  # fmt: skip
-    if plan.sums is not None:
-        loaded().seek_sums(native.capsule, *plan.sums)  # type: ignore[attr-defined]
     return native
 
 

@@ -12,7 +12,6 @@ from headlong.arrays import Array, bits, large_empty
 from headlong.native.instruction_level import REFERENCE, isa
 from headlong.native.load_module import loaded
 from headlong.native.types import Doubles, Floats
-from headlong.node_sums import starts_of
 from headlong.plan import CLASS_BLOCK, interleave, padded
 
 PIECE = 1 << 24
@@ -43,25 +42,6 @@ def row_norms(weight: Array, thread_count: int = 1) -> Floats:
             size = np.sqrt((rows * rows).sum(axis=1))
         norms[part] = np.where(np.isfinite(rows).all(axis=1), round_up(size * (1 + 1e-12)), np.nan)
     return norms
-
-
-def median_order(rows: Floats, levels: int, thread_count: int = 1) -> NDArray[np.int32]:
-    """The ids of ``rows [n, dim]`` in an order in which the nodes of a binary tree are side by side, as
-    :func:`headlong.node_sums.starts_of` says: each is divided at the median of its widest coordinate, equal entries by id.
-    Within a leaf ids rise."""
-    if isa() != REFERENCE:
-        order: NDArray[np.int32] = loaded().median_order(np.ascontiguousarray(rows), levels, thread_count)
-        return order
-    ids = np.arange(len(rows), dtype=np.int32)
-    for level in range(levels):
-        starts, middles = starts_of(len(rows), level), starts_of(len(rows), level + 1)[1::2]
-        for start, middle, stop in zip(starts[:-1], middles, starts[1:], strict=True):
-            node = ids[start:stop].copy()
-            entries = rows[node].astype(np.float64)
-            by_entry = np.argsort(entries[:, np.ptp(entries, axis=0).argmax()], kind="stable")
-            ids[start:middle] = node[np.sort(by_entry[: middle - start])]
-            ids[middle:stop] = node[np.sort(by_entry[middle - start :])]
-    return ids
 
 
 def encode_int8(weight: Array, thread_count: int = 1) -> Codes:

@@ -18,7 +18,6 @@ from headlong.previews.blocks.rays import rays_of
 from headlong.previews.few_bits import Planes, planes_plan
 from headlong.previews.int8 import int8_plan, mean_row
 from headlong.previews.prefix import prefix_plan
-from headlong.previews.sums.tree import node_sums
 from headlong.previews.whitening import Basis, basis_of, whiten
 
 
@@ -26,8 +25,6 @@ def plan_again(plan: Plan, layer: Layer, threads: int) -> Plan:
     """``plan`` over ``layer``: levels of the same widths and bits, blocks where it had them."""
     basis = basis_in(plan)
     again = _levels(plan, layer, basis, threads)
-    if plan.sums is not None:
-        again = again._replace(sums=node_sums(layer, threads, plan.sums.most))
     if plan.blocks is None:
         return again
     if basis is None or plan.levels[0].layout[0][1] == layer.dim:  # none, or one whose coordinates are all alike

@@ -1,4 +1,4 @@
-"""How normalisers are found beside the looks of a plan: among the nodes of a tree, or by a pass over all rows at once.
+"""Whether normalisers go by looks or by a pass over all rows at once.
 
 ::
 
@@ -20,32 +20,23 @@ from headlong.engines.method_choice import FEW_TO_BET, bets
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
-from headlong.previews.blocks.choice import look_bytes
+from headlong.previews.blocks.choice import look_bytes, stand_ins
 from headlong.previews.first_look import SOONER
 from headlong.previews.look_costs import look_ns, pass_ns
-from headlong.previews.sums.choice import may_sum, with_sums
-from headlong.previews.sums.stand_ins import likely_queries
 from headlong.promise import Promise
 
 JUDGES = 8
 """Vectors that are asked for; each may take a look and a pass."""
 BET = 0.5
-"""Of :attr:`Costs.narrowed`, for every class: what a bet adds to a look that it follows (``results/kernel-density.json``)."""
+"""Of :attr:`Costs.narrowed`, for every class: what a bet adds to a look that it follows."""
 HALF = 0.5
 """Of a pass: what a look takes at least, where it is worth asking."""
 
 
 def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Doubles | None, threads: int) -> Plan:
-    """``plan`` with a tree where that is faster, else without looks for normalisers where these are in vain. Without
-    ``vectors`` the layer says what queries may be like."""
-    if may_sum(layer, promise.eps):
-        plan = with_sums(layer, plan, promise.eps, vectors, threads)
-    return _densely_where_in_vain(layer, plan, promise, vectors, threads)
-
-
-def _densely_where_in_vain(layer: Layer, plan: Plan, promise: Promise, vectors: Doubles | None, threads: int) -> Plan:
-    """``plan``, by which calls for normalisers read all rows where looks first take longer."""
-    found_elsewhere = plan.sums is not None or plan.draws is not None
+    """``plan``, by which calls for normalisers read all rows where looks first take longer. Without ``vectors`` directions of
+    rows stand in for queries."""
+    found_elsewhere = plan.draws is not None
     if plan.blocks is not None:
         found_elsewhere |= plan.blocks.draws is not None or plan.blocks.least <= promise.eps
     if found_elsewhere or not plan.levels or not bets(promise) or layer.weight.nbytes < FEW_TO_BET:
@@ -54,7 +45,7 @@ def _densely_where_in_vain(layer: Layer, plan: Plan, promise: Promise, vectors: 
     looking, passing = look_ns(layer, look_bytes(plan), costs), pass_ns(layer, costs)
     if native.isa() == native.REFERENCE or looking < HALF * passing:
         return plan
-    queries = likely_queries(layer) if vectors is None else vectors
+    queries = stand_ins(layer) if vectors is None else vectors
     queries = np.ascontiguousarray(queries[:: -(-len(queries) // JUDGES)], np.float64)
     norms, link = native.row_norms(layer.weight, threads), layer.link.lowered()
     reader = native.executor(layer.weight, layer.bias, norms, link, plan._replace(blocks=None), native.isa())

@@ -21,7 +21,6 @@ from headlong.dtypes import UNIT
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.joint_error import closest
 from headlong.engines.reference.learned_draws import estimates
-from headlong.engines.reference.node_sums import NodeSearch, with_normalisers
 from headlong.engines.reference.nucleus import Nucleus
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
@@ -142,18 +141,11 @@ class Executor:
 
     def __init__(self, matrix: Matrix) -> None:
         self.matrix = matrix._replace(link=evaluated(matrix.link))
-        self.sums = None if matrix.plan.sums is None else NodeSearch(matrix)
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        if self.sums is not None and self.sums.takes(eps, mask) and not dense:
-            top = self._topk(hidden, k, math.inf, mask, dense, delta, seed)
-            return with_normalisers(top, self.lse(hidden, eps, mask, dense, threads, delta, seed), self.matrix.link)
-        return self._topk(hidden, k, eps, mask, dense, delta, seed)
-
-    def _topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, delta: float, seed: int) -> Answer:
         answers = []
         for query in self._queries(hidden, mask, dense, k):
             ids = top(query, k)
@@ -168,11 +160,6 @@ class Executor:
         self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
-        if self.sums is not None and self.sums.takes(eps, mask):
-            return self.sums.lse(hidden, eps, lambda some: self._lse(some, eps, mask, dense, delta, seed))
-        return self._lse(hidden, eps, mask, dense, delta, seed)
-
-    def _lse(self, hidden: Doubles, eps: float, mask: Mask, dense: bool, delta: float, seed: int) -> Answer:
         queries = self._queries(hidden, mask, dense, 0)
         found = ((*self._normaliser(query, 0, eps, mask, delta, seed), *_cost(query)) for query in queries)
         return _columns(list(found), ("f",), ("f",), *_COST)

@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array
 from headlong.engines.saved import changes as saved_changes
-from headlong.engines.saved import node_sums as saved_sums
 from headlong.engines.saved.blocks import read_blocks, read_draws, record_of, tensors_of
 from headlong.engines.saved.changes import Changes, read_changes
-from headlong.engines.saved.node_sums import read_sums
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
@@ -63,8 +61,6 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     tensors |= {f"plan.arrays.{name}": array for name, array in (plan.arrays or {}).items()}
     if plan.blocks is not None:
         tensors |= tensors_of(plan.blocks)
-    if plan.sums is not None:
-        tensors |= saved_sums.tensors_of(plan.sums)
     if engine.changes is not None:
         tensors |= saved_changes.tensors_of(engine.changes)
     if with_layer:
@@ -79,7 +75,6 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
             {"layout": level.layout, "terms": level.terms, "adds": level.adds, "planes": level.planes} for level in plan.levels
         ],
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
-        "sums": None if plan.sums is None else plan.sums.most,
         "changes": None if engine.changes is None else engine.changes.vocab,
         "draws": plan.draws,
         "budget": plan.budget,
@@ -200,7 +195,6 @@ class _Record:
             self._blocks(layer),
             draws=read_draws(self.data.get("draws"), len(entries)),
             seen=self._seen(),
-            sums=read_sums(self.data.get("sums"), self._tensor, layer.vocab, layer.dim, layer.link),
         )
 
     def _dense(self) -> Dense:
