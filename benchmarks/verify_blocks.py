@@ -3,8 +3,8 @@
     python benchmarks/verify_blocks.py LAYER HIDDEN results/verify-blocks.json
 
 LAYER and HIDDEN are the trained layer and its vectors; the layers that ``blocks.py`` makes are two more. An engine with blocks
-is compiled once for each and read by every level from its file, and on a device in Triton's interpreter. The oracle is one
-float64 product over all classes. Of each row it counts, by verb, what does not hold:
+is compiled once for each and read by every level from its file. The oracle is one float64 product over
+all classes. Of each row it counts, by verb, what does not hold:
 
     topk, topk 1, topk 100, masked, without   logits of all ranks equal the oracle's largest among the classes that are there
     sample, top_k, top_p, min_p               the winner of the filtered keys of all classes under the same noise
@@ -37,12 +37,11 @@ from headlong.bench import measure
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
-BLOCK, EPS, DEVICE = 128, 0.05, "interpreter"
+BLOCK, EPS = 128, 0.05
 PIECES = (1, 3, 8, 17, 64, 35)
 """Queries at once, in turn: a block of rows."""
-EVERY = {"numpy": 64, DEVICE: 64, "portable": 4, "generic": 4}
-"""One block of rows in so many, of executors that are slow; of the interpreter's the first :data:`FIRST` pieces alone."""
-FIRST = 3
+EVERY = {"numpy": 64, "portable": 4, "generic": 4}
+"""One block of rows in so many, of executors that are slow."""
 SOME, LARGE = (4, 32), 1 << 14
 """One block of rows in so many, of every question but the ten best; of layers of so many classes, the second."""
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -51,7 +50,6 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "top_p": {"top_p": 0.9, "temperature": 0.8},
     "min_p": {"min_p": 0.05},
 }
-ON_DEVICE = ("topk", "masked", "top_k")
 Verb = Callable[[Any, Any, int, Truth], int]
 
 
@@ -124,7 +122,7 @@ def verbs(case: Case) -> dict[str, Verb]:
 
 
 def executors(layer: Layer, calibration: Any, folder: Path) -> Iterator[tuple[str, Any, str]]:
-    """``name, engine, level`` of every way to read one plan; the last is a device's."""
+    """``name, engine, level`` of every way to read one plan."""
     best = native.isa()
     path = folder / "engine.safetensors"
     hl.compile(layer, "cascade", calibration=calibration, eps=math.inf, blocks=True).save(path)
@@ -132,7 +130,6 @@ def executors(layer: Layer, calibration: Any, folder: Path) -> Iterator[tuple[st
         os.environ["HEADLONG_ISA"] = level
         yield level, hl.load(path, threads=2), level
     os.environ["HEADLONG_ISA"] = best
-    yield DEVICE, hl.compile(layer, "cascade", calibration=calibration, eps=math.inf, blocks=True, device=DEVICE), best
 
 
 def verified(name: str, layer: Layer, vectors: Any) -> list[dict[str, Any]]:
@@ -148,10 +145,10 @@ def verified(name: str, layer: Layer, vectors: Any) -> list[dict[str, Any]]:
                 if number % EVERY.get(level, 1):
                     continue
                 os.environ["HEADLONG_ISA"] = isa
-                for verb in ON_DEVICE if level == DEVICE else asked:
+                for verb in asked:
                     if verb != "topk" and number % some:
                         continue
-                    sizes = PIECES[:FIRST] if level == DEVICE else PIECES
+                    sizes = PIECES
                     checked, wrong = pieces(asked[verb], engine, block, start, truth, sizes)
                     total = counts.setdefault((level, verb), [0, 0])
                     total[0], total[1] = total[0] + checked, total[1] + wrong

@@ -49,12 +49,11 @@ LAW: dict[str, set[str]] = {
     "engines/adaptive": {*CORE, "number_checks", "native", "previews", "engines", "engines/reference", "engines/methods"},
     "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference"},
     "engines/mixture": READING - {"engines/adaptive", "engines/device", "engines/saved", "costs"},
-    "engines/device": {*READING, "engines/device/kernels"} - {"engines/adaptive", "engines/saved", "costs"},
-    "engines/device/kernels": {"triton", "plan", "links"},
+    "engines/device": {*CORE, "number_checks", "engines"},
     "compile": READING,
     "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},
-    "bench": {*ASKING, "costs", "engines/device", "bench/rivals"},
+    "bench": {*ASKING, "costs", "bench/rivals"},
     "bench/rivals": {*CORE, "bench", "torch", *SEARCHING},
     "report": {"errors", "numpy", "matplotlib"},
     "torch": {"integrations"},
@@ -73,7 +72,9 @@ LAW: dict[str, set[str]] = {
     "__init__": {*LEFTWARD, "compile", "loading", "tune", "engines"},
     "__main__": {"cli"},
 }
-FILES = {"engines/device/memory.py": {"torch", "triton"}, "layers/gguf_file.py": {"gguf"}}
+FILES = {
+    "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"}, "layers/gguf_file.py": {"gguf"},
+}  # fmt: skip
 """Files with a package of their own: a GPU's memory, GGUF files."""
 OPTIONAL = {"torch", "matplotlib", "transformers", "scipy", "gguf", *SEARCHING}
 """Packages that need not be there: imported inside functions only..."""
@@ -172,7 +173,7 @@ def test_who_may_import_whom() -> None:
         ("engines/methods/full.py", "import torch"),
         ("engines/device/memory.py", "import torch"),
         ("engines/device/engine.py", "def f():\n    import torch"),
-        ("engines/device/kernels/scan.py", "import torch"),
+        ("engines/device/kernels.py", "import torch"),
         ("engines/methods/full.py", "import importlib\nimportlib.import_module('headlong.compile')"),
         ("previews/int8.py", "import headlong.engines.base"),
         ("engines/methods/full.py", "import headlong"),

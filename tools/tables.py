@@ -20,7 +20,6 @@ import tables_block_goals as block_goals  # noqa: E402
 import tables_blocks as blocks  # noqa: E402
 import tables_commands as commands  # noqa: E402
 import tables_curves as curves  # noqa: E402
-import tables_device as device  # noqa: E402
 import tables_exact_search as exact_search  # noqa: E402
 import tables_experts as experts  # noqa: E402
 import tables_first_screen as first_screen  # noqa: E402
@@ -33,7 +32,7 @@ import tables_studies as studies  # noqa: E402
 import tables_training as training  # noqa: E402
 
 SUBJECTS = (
-    bench, block_goals, blocks, commands, curves, device, exact_search, experts, first_screen, heads, heads_said, integrations,
+    bench, block_goals, blocks, commands, curves, exact_search, experts, first_screen, heads, heads_said, integrations,
     measured, processors, studies, training,
 )  # fmt: skip
 HOMES = ("docs", "studies/pages")

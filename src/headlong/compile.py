@@ -2,8 +2,7 @@
 
 ``cascade`` proves ids from a quarter of the bytes, with calibration vectors often from a twentieth; only where a layer is so
 small that reading all of it takes microseconds is ``full`` the faster one. Which one is taken, and from which size on, is
-decided in ``engines/method_choice.py`` (on a GPU in ``engines/device/method_choice.py``). A method that promises nothing is
-never chosen for you.
+decided in ``engines/method_choice.py``. A method that promises nothing is never chosen for you.
 """
 
 from __future__ import annotations
@@ -22,12 +21,9 @@ from headlong.engines.adaptive.method import Adaptive
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
-from headlong.engines.device.build import PLACED, on_device, structured_on_device
+from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
-from headlong.engines.device.method_choice import device_choice
-from headlong.engines.device.svd import SvdDevice
-from headlong.engines.device.table import TableEngine
 from headlong.engines.method import METHODS, Method, option_names
 from headlong.engines.method_choice import SHARED, bets, choose, first_look
 from headlong.engines.methods import cascade, full, svd
@@ -64,11 +60,9 @@ class Linear(Protocol):
 @overload
 def compile(layer: Layer | Linear, method: str = ..., *, device: None = ..., **options: Any) -> Engine: ...
 @overload
-def compile(layer: Layer | Linear, method: str = ..., *, device: str, **options: Any) -> DeviceEngine | SvdDevice: ...
+def compile(layer: Layer | StructuredLayer | Linear, method: str = ..., *, device: str, **options: Any) -> DeviceEngine: ...
 @overload
 def compile(layer: StructuredLayer, method: str = ..., *, device: None = ..., **options: Any) -> StructuredEngine: ...
-@overload
-def compile(layer: StructuredLayer, method: str = ..., *, device: str, **options: Any) -> TableEngine: ...
 def compile(
     layer: Layer | StructuredLayer | Linear,
     method: str = "auto",
@@ -83,7 +77,7 @@ def compile(
     adapt: bool = False,
     device: str | None = None,
     **options: Any,
-) -> Engine | Adapting | StructuredEngine | DeviceEngine | TableEngine:
+) -> Engine | Adapting | StructuredEngine | DeviceEngine:
     """An engine with ``|log p^ - log p| <= eps`` except with probability ``delta``, and right ids except with ``delta_ids``.
 
     ``layer``        a layer, or a ``torch.nn.Linear``, whose weights are read in place
@@ -108,35 +102,27 @@ def compile(
     if is_linear(layer):
         layer = Layer(layer)
     flag(adapt, "adapt")
+    if not isinstance(layer, Layer | StructuredLayer):
+        raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias), or a torch.nn.Linear")
+    place = _place(device, layer)
+    if place is not None:
+        _check_placed(place, calibration=calibration, adapt=adapt)
+        return on_device(layer, method, place, eps=wanted.eps, seed=seed, options=options)
     if isinstance(layer, StructuredLayer):
-        place = _place(device, layer)
         if adapt:
             raise OptionError(f"adapt is for a headlong.Layer; a {layer.kind} layer has one engine: leave adapt out")
-        if place is None:
-            return _structured(layer, method, wanted, calibration, threads, seed, options)
-        if layer.kind not in PLACED:
-            raise OptionError(f"device is {place!r}; a {layer.kind} layer is read on the CPU: leave device out")
-        if calibration is not None:
-            raise OptionError(f"a {layer.kind} layer on {place!r} takes no calibration vectors; leave them out")
-        whole_parts = {} if layer.kind == "tree" else {"parts": "full"}  # no codes: a device reads rows
-        return structured_on_device(
-            _structured(layer, method, wanted, calibration, threads, seed, whole_parts | options), place
-        )
-    if not isinstance(layer, Layer):
-        raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias), or a torch.nn.Linear")
+        return _structured(layer, method, wanted, calibration, threads, seed, options)
     vectors = None if calibration is None else _vectors(calibration, layer.dim, layer.vocab)
-    place = _place(device, layer)
     if over is not None and "calibration" in wanted.over and vectors is None:
         raise OptionError("over holds 'calibration', but calibration is missing; pass calibration=hidden, or leave it out")
     if over is None and vectors is not None and not _teach_radii(vectors, wanted):
         wanted = wanted._replace(over=wanted.over - {"calibration"})  # radii need more; these still choose the plan
-    if adapt and (place is not None or method not in ADAPTED):
-        raise OptionError(f"adapt is for methods {' and '.join(ADAPTED)} on the CPU; leave adapt, method or device out")
-    how: dict[str, Any] = {"threads": threads, "seed": seed, "place": place, "options": options}
+    if adapt and method not in ADAPTED:
+        raise OptionError(f"adapt is for methods {' and '.join(ADAPTED)}; leave adapt or method out")
+    how: dict[str, Any] = {"threads": threads, "seed": seed, "options": options}
     if adapt:
         return _adapting(layer, method, wanted, vectors, how)
-    engine = _read(layer, method, wanted, vectors, **how)
-    return engine if place is None else on_device(engine, place)
+    return _read(layer, method, wanted, vectors, **how)
 
 
 def _adapting(layer: Layer, method: str, wanted: Promise, vectors: Doubles | None, how: dict[str, Any]) -> Engine | Adapting:
@@ -160,26 +146,21 @@ def _read(
     *,
     threads: int | None,
     seed: int,
-    place: str | None,
     options: dict[str, Any],
     builders: int | None = None,
 ) -> Engine:
     """The engine of one matrix, as chosen or as asked for."""
     name, reason = method, "asked for"
     if method == "auto":
-        found = vectors is not None
-        name, reason = choose(layer, wanted, found) if place is None else device_choice(layer, found, wanted.eps)
+        name, reason = choose(layer, wanted, vectors is not None)
     how: dict[str, Any] = {"threads": threads, "seed": seed, "builders": builders}
-    reader = configured(name, options).aimed(wanted)
-    if place is not None:
-        reader = reader.placed()
-    engine = reading(layer, reader, wanted, vectors, reason=reason, **how)
+    engine = reading(layer, configured(name, options).aimed(wanted), wanted, vectors, reason=reason, **how)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
-    if method == "auto" and engine.plan.levels and (vectors is not None or place is None):
+    if method == "auto" and engine.plan.levels:
         chosen = vectors is not None or engine.plan.rotation is not None  # by vectors, or by rows of the layer in their place
         engine.reason += f": {first_look(engine.plan)}" + (f", by costs {here().source}" if chosen else "")
-    if method == "auto" and place is None and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
+    if method == "auto" and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)
     return engine
@@ -207,6 +188,13 @@ def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:
     if place is not None:
         place_of(place)
     return place
+
+
+def _check_placed(place: str, *, calibration: Any, adapt: bool) -> None:
+    """OptionError where vectors or queries should choose a plan: on a device nothing is chosen."""
+    for name, given in (("calibration", calibration is not None), ("adapt", adapt)):
+        if given:
+            raise OptionError(f"{name} was given, but device is {place!r}: engines there learn from no vectors, leave it out")
 
 
 def _structured(

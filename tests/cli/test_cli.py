@@ -246,23 +246,6 @@ def test_a_closed_pipe_is_no_traceback(files: Path) -> None:
         assert "Traceback" not in running.stderr.read()
 
 
-def test_bench_on_a_device_that_is_not_here(files: Path) -> None:
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    assert "finds no GPU here" in fails("bench", files / "layer.safetensors", "--device", "cuda")
-    assert "device is 'gpu'; expected 'cuda'" in fails("bench", files / "layer.safetensors", "--device", "gpu")
-
-
-def test_bench_on_a_device(interpreter: str, files: Path, tmp_path: Path) -> None:
-    shown = call(
-        "bench", files / "layer.safetensors", files / "h.npy", "--device", interpreter, "--only", "torch bf16, graph",
-        "-o", tmp_path / "r.json", "--queries", "2", "--rounds", "1", "--batch", "1,2",
-    )  # fmt: skip
-    assert "torch bf16, graph" in shown and "of the bandwidth" in shown
-    assert read_run(tmp_path / "r.json")["ceilings"]
-
-
 def test_topk_on_a_device(interpreter: str, files: Path) -> None:
     asked = ("topk", files / "layer.safetensors", files / "h.npy", "-k", 3, "--json")
     there, here = (call(*asked, *more).splitlines() for more in (("--device", interpreter), ()))

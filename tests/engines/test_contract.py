@@ -16,6 +16,8 @@ import headlong as hl
 from headlong.compile import BUILT_IN, STRUCTURED
 from headlong.engines.changed import Changed
 from headlong.engines.contract import AnyEngine
+from headlong.engines.device.build import OPTIONS
+from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.method import METHODS, option_names
 from headlong.engines.shards import here
 from headlong.engines.structured.base import ENGINES
@@ -25,7 +27,6 @@ from structured_layers import made
 
 VOCAB, DIM = 300, 16
 VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save", "check", "with_rows", "without", "compact")
-PLACED, KINDS_PLACED = ("full", "cascade", "svd"), ("tree", "experts", "mixture")
 HEADS = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mos"}
 
 
@@ -50,9 +51,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "changed": changed,
     "adapting": lambda: hl.compile(matrix(), "cascade", adapt=True),
     "screens": lambda: hl.compile(equal_clusters(matrix(), np.random.default_rng(5).standard_normal((400, DIM)), 6, 5)),
-    **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in PLACED},  # type: ignore[misc]
-    **{f"device {kind}": lambda kind=kind: hl.compile(made(HEADS[kind], DIM, VOCAB).layer, device="interpreter")  # type: ignore[misc]
-       for kind in KINDS_PLACED},
+    **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in OPTIONS},  # type: ignore[misc]
 }
 ON_ONE_MATRIX = {method.name for method in BUILT_IN}
 
@@ -73,7 +72,7 @@ def hidden() -> np.ndarray:
 
 
 def test_the_suite_covers_every_kind() -> None:
-    placed = {f"device {name}" for name in (*PLACED, *KINDS_PLACED)}
+    placed = {f"device {name}" for name in OPTIONS}
     assert {kind.kind for kind in STRUCTURED} | {method.name for method in BUILT_IN} | placed <= set(MAKERS)
 
 
@@ -90,7 +89,8 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
     assert isinstance(engine, AnyEngine)
     assert engine.name in repr(engine) and engine.reason and isinstance(engine.promise, hl.Promise)
     record = METHODS[engine.name] if engine.name in METHODS else ENGINES[engine.name].Options
-    assert list(engine.options) == option_names(record) and "aim" not in engine.options
+    expected = list(OPTIONS[engine.name]) if isinstance(engine, DeviceEngine) else option_names(record)
+    assert list(engine.options) == expected and "aim" not in engine.options
     assert str(engine.promise) in repr(engine)
     assert (engine.layer.vocab, engine.layer.dim) == (VOCAB, DIM)
     top = engine.topk(hidden, 3)
@@ -116,7 +116,7 @@ def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: 
     else:
         with pytest.raises(UnsupportedError, match="has no at_temperature; pass temperature= to sample"):
             engine.at_temperature(2.0)
-        if not hasattr(engine, "plan") and not isinstance(engine, Changed):
+        if not engine.may_be_shard:
             with pytest.raises(UnsupportedError, match="class0 is 7; .* only an engine over one matrix"):
                 engine.sample(hidden, seed=1, class0=7)
     if hasattr(engine, "place") or engine.reason.startswith("2 shards"):

@@ -2,28 +2,21 @@
 
 ::
 
-    log p   = f(z) - log sum_i exp(f(z_i))                                          ties by id
-    nucleus = classes of which those before them (larger exponents, then smaller ids) have less than top_p of the whole
-    draw    = argmax over the nucleus of f(z) / T + gumbel(seed, row, 0, class)
+    log p = f(z) - log sum_i exp(f(z_i))                                          ties by id
 
 The layer is widened a block of classes at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.bench.measure import Progress
-from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
 
 Doubles = NDArray[np.float64]
-Filters = Mapping[str, Mapping[str, float]]
-"""Sampling steps by name: ``{"top-p 0.95": {"top_p": 0.95}}``."""
 BLOCK = 1 << 23
 """Weights made float64 at a time."""
 
@@ -78,38 +71,3 @@ def exponents(layer: Layer, hidden: Any) -> Doubles:
     for start in range(0, layer.vocab, step):
         z[:, start : start + step] = wide @ np.asarray(layer.weight[start : start + step], np.float64).T
     return np.asarray(layer.link(z if layer.bias is None else z + layer.bias), np.float64)
-
-
-class TrueDraws:
-    """The true draws of each of ``steps`` (their filters) from every query, whichever row of a batch it is."""
-
-    def __init__(
-        self, layer: Layer, hidden: Any, temperature: float, seed: int, steps: Filters, progress: Progress
-    ) -> None:
-        classes = np.arange(layer.vocab)
-        self.values = exponents(layer, hidden) / temperature
-        self.noise = np.empty_like(self.values)
-        self.kept: dict[str, list[NDArray[np.int32]]] = {step: [] for step in steps}
-        for row, values in enumerate(self.values):
-            self.noise[row] = gumbels(seed, row, 0, classes)
-            for step, ids in nuclei(values, steps):
-                self.kept[step].append(ids)
-            progress(row + 1, len(self.values))
-
-    def at(self, step: str, batch: int) -> NDArray[np.int64]:
-        """The ids ``[queries]`` where queries come in blocks of ``batch``, each numbered from 0."""
-        found = [
-            int(ids[np.argmax(values[ids] + self.noise[place % batch][ids])])
-            for place, (values, ids) in enumerate(zip(self.values, self.kept[step], strict=True))
-        ]
-        return np.array(found, np.int64)
-
-
-def nuclei(values: Doubles, steps: Filters) -> Iterator[tuple[str, NDArray[np.int32]]]:
-    """The classes that each step leaves, by one sort."""
-    order = np.argsort(-values, kind="stable")
-    mass = np.exp(values[order] - values[order[0]])
-    total = mass.sum()
-    before = np.cumsum(mass) - mass
-    for step, wish in steps.items():
-        yield step, np.sort(order[before < wish.get("top_p", np.inf) * total]).astype(np.int32)

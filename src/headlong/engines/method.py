@@ -61,10 +61,6 @@ class Method(ABC):
         """The method with the promise that was asked for, which it has to keep where it promises less."""
         return self
 
-    def placed(self) -> Method:
-        """The method as a device reads it."""
-        return self
-
     def reader(self, engine: EngineParts) -> native.Executor | None:
         """What answers instead of the plain executor; None: that one does."""
         return None

@@ -4,8 +4,7 @@
     cascade     otherwise: it proves ids from a fraction of the bytes
     dense       for batches beyond :func:`crossover`, whose queries share one pass over all rows
 
-``headlong.compile`` and the engines of structured layers ask here; :mod:`headlong.engines.build` builds what was chosen. The
-choice on a device is in :mod:`headlong.engines.device.method_choice`.
+``headlong.compile`` and the engines of structured layers ask here; :mod:`headlong.engines.build` builds what was chosen.
 """
 
 from __future__ import annotations

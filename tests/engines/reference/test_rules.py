@@ -35,15 +35,11 @@ def on_an_edge(mass: np.ndarray, top_p: float) -> bool:
 
 @given(MASSES, st.floats(1e-3, 0.999))
 def test_a_nucleus_has_one_size(mass: np.ndarray, top_p: float) -> None:
-    torch = pytest.importorskip("torch")
-    from headlong.engines.device.query import nucleus_size
-
     if on_an_edge(mass, top_p):
         return
     size = counted(mass, top_p)
     assert nucleus.nucleus_size(mass, top_p) == size
     assert nucleus.nucleus_size(mass, top_p, float(mass.sum())) == size
-    assert nucleus_size(torch.from_numpy(np.stack([mass, mass])), top_p).tolist() == [size, size]
 
 
 @pytest.mark.parametrize("level", native.levels())
@@ -68,13 +64,6 @@ def test_two_planes_are_the_same_numbers(x: np.ndarray, fine: bool) -> None:
     made, step = module().int8_planes(x, 2, fine)
     np.testing.assert_array_equal(made, ours)
     assert np.abs(ours).max() <= plan.PLANES * step
-    if fine:
-        torch = pytest.importorskip("torch")
-        from headlong.engines.device.query import two_planes
-
-        whole, steps = (part.numpy() for part in two_planes(torch, torch.from_numpy(x[None])))
-        assert steps[0] == step
-        np.testing.assert_array_equal(whole[0] * step, ours)
 
 
 @given(VECTORS)
@@ -89,16 +78,12 @@ def test_one_plane_keeps_seven_bits(x: np.ndarray) -> None:
 @example(np.repeat([1000.0, 1e-3], [20, 180]))
 @example(np.repeat([1000.0, 1e-3], [2, 5]))
 def test_peaks_are_split_alike(x: np.ndarray) -> None:
-    torch = pytest.importorskip("torch")
-    from headlong.engines.device.query import split_peaks
-
     ours, wide = query.split_peaks(x), math.sqrt(len(x) / 3)
     sizes = np.sort(np.abs(x))[::-1]
     most = min(plan.MOST_PEAKS, math.ceil(len(x) / 4))
     allowed = [(math.fsum(sizes[:m]), math.sqrt(math.fsum(sizes[m:] ** 2))) for m in range(most + 1)]
     least = min(peaks + wide * rest for peaks, rest in allowed)
-    others = [float(part[0]) for part in split_peaks(torch, torch.from_numpy(x[None]))]
-    for peaks, rest in (ours, module().split_peaks(x), others):
+    for peaks, rest in (ours, module().split_peaks(x)):
         assert peaks + wide * rest == pytest.approx(least, rel=1e-12)
         assert any(peaks == pytest.approx(p, rel=1e-12) and rest == pytest.approx(r, rel=1e-12) for p, r in allowed)
 

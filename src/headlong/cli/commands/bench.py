@@ -49,9 +49,6 @@ def bench(
     synthetic: Annotated[
         str | None, typer.Option(help="VOCAB,DIM,POWER: a layer whose logit energy falls as j^-POWER; calibrates too.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cuda or cuda:N: engines and PyTorch on that GPU, by its own clock; default: the CPU.")
-    ] = None,
     out: RunFile = None,
     html: HtmlFile = None,
     as_json: Json = False,
@@ -59,11 +56,8 @@ def bench(
     """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
     count = settled(threads)
     from headlong import inspection
-    from headlong.bench import device as bench_device
-    from headlong.bench import device_contestants
     from headlong.bench import run as contest
     from headlong.bench import synthetic as spectra
-    from headlong.bench.gpu_clock import place
     from headlong.bench.measure import as_run, write_run
     from headlong.bench.settings import WAYS, Settings, batches
     from headlong.cli import inputs
@@ -76,7 +70,6 @@ def bench(
         raise OptionError(f"bench takes a layer or --synthetic VOCAB,DIM,POWER; got {got}: pass one of them")
     for path in filter(None, (out, html)):
         inputs.target(path, layer, hidden, calibration)
-    there = None if device is None else place(device)
     ways = WAYS if way == "both" else (way,)
     chosen = Settings(k, batches(batch), eps, delta, count, queries, rounds, seconds=seconds, seed=seed, ways=ways)
     rows: Any
@@ -90,17 +83,14 @@ def bench(
             rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden, *shape)
             seen = None if calibration is None else inputs.hidden(calibration, *shape)
         named = [name.strip() for name in only.split(";")] if only else None
-        if there is None:
-            record = contest.run(subject, rows, named, chosen, stage, seen)
-        else:
-            record = bench_device.run(subject, rows, named or device_contestants.names(), chosen, there, stage, seen)
+        record = contest.run(subject, rows, named, chosen, stage, seen)
     layer = layer or f"synthetic {synthetic}"
     asked = Path(hidden).name if hidden else MADE_UP if synthetic is None else "synthetic"
     record["layer"] |= {"name": Path(layer).name, "hidden": asked}
     if as_json:
         say_json(as_run(record))
     else:
-        shown(record, Path(layer).name, there is not None)
+        shown(record)
     if out is not None:
         write_run(out, record)
         typer.echo(f"wrote {out}", err=True)
@@ -108,16 +98,13 @@ def bench(
         write_text(html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
 
 
-def shown(record: dict[str, Any], layer: str, on_device: bool) -> None:
+def shown(record: dict[str, Any]) -> None:
     """The run as tables, and what to make of it."""
     from headlong.cli.terminal import show
     from headlong.report.advice import remarks
-    from headlong.report.device import device_table
     from headlong.report.tables import comparisons, engines
 
     for table in (*comparisons(record), engines(record)):
         show(table)
     for line in remarks(record):
         typer.echo(line)
-    if on_device:
-        show(device_table(layer, record))

@@ -1,205 +1,267 @@
-"""The verbs of an engine on a device: tensors in, tensors out, and nothing on the way waits for the GPU.
+"""The verbs of an engine on a device.
 
 ::
 
-    hl.compile(layer, "full", device="cuda").topk(hidden, k)      -> TopK of CUDA tensors
+    hl.compile(layer, device="cuda").topk(hidden, k)      -> TopK of CUDA tensors
 
-The answers are those of ``engines/base.py``, with the same proofs and the same noise: an engine on the CPU and one on a GPU
-draw the same samples from the same seed. Two things differ. What can be refused only by looking at a tensor's numbers is
-not refused: a row that is no number is answered by ids -1, NaN and ``proved`` False, as is a given id that is out of range.
-And log-probabilities are proved or finished densely, never estimated from a sample.
+    a pass over rows or codes:  upper ends of all classes      the best C of them are looked at
+    their first k, exactly:     a threshold                    those of the C that reach it, exactly, in order: the answer
+    the C-th reaches it, or the normaliser is not within eps:  that query again, over rows; at last all in float64
+
+The answers are those of ``engines/base.py``, with the same proofs and the same noise: engines on the CPU and on a GPU draw
+the same samples from the same seed. Two things differ. What can be refused only by looking at a tensor's numbers is not
+refused: a row that is no number is answered by ids -1, NaN and ``proved`` False, as is a given id that is out of range. And
+log-probabilities are always proved, never estimated from a sample.
+
+The host is asked once, whether a row is still open. While a CUDA graph is captured it cannot be: such a row then has ``proved``
+False, or the ``error`` that was reached.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
-from headlong.engines.arguments import checked_k
-from headlong.engines.device.block_launches import ShortBlocks, searched
-from headlong.engines.device.calls import DeviceCalls, answered
-from headlong.engines.device.cascade import CodesReader
-from headlong.engines.device.cascade_launches import ShortCodes
-from headlong.engines.device.full_launches import MOST, Short, ShortAnswers
+from headlong.engines.arguments import checked_eps, checked_k
+from headlong.engines.contract import Bounded
+from headlong.engines.device.calls import Call, answered, call_of, ids_of
+from headlong.engines.device.matrix import DeviceMatrix, Pass, queries_together
 from headlong.engines.device.memory import Tensor
-from headlong.engines.device.query import nucleus_size
-from headlong.engines.device.reader import DeviceReader
-from headlong.engines.device.records import Call, Finalists, Looked
-from headlong.engines.device.tile_sizes import queries_together
 from headlong.engines.sampling_filters import Filters
-from headlong.previews.blocks.choice import look_bytes
 from headlong.promise import Promise
 
+BEYOND, BEYOND_CODES = 64, 1024
+"""Candidates that there is room for beyond the k best: of rows, whose radius is rounding, and of codes."""
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""
+AT_ONCE = 1 << 24
+"""Logits of all classes that are held in float64 at once."""
 
 
-class DeviceEngine(DeviceCalls):
+class Found(NamedTuple):
+    """``ids, logits, keys [batch, k]`` in the order of their keys (``z``, or ``f(z) / T + gumbel``), -1 and -inf where there is
+    none; ``lse, error [batch]``; ``sure``: these are the best; ``rows, read, whole``: what it cost."""
+
+    ids: Tensor
+    logits: Tensor
+    keys: Tensor
+    lse: Tensor
+    error: Tensor
+    sure: Tensor
+    rows: Tensor
+    read: Tensor
+    whole: Tensor
+
+    def replaced(self, rows: Tensor, other: Found) -> Found:
+        """``other`` in the place of some rows; what these cost before stays counted."""
+        kept = (self.rows[rows], self.read[rows])
+        for mine, theirs in zip(self, other, strict=True):
+            mine[rows] = theirs
+        self.rows[rows] += kept[0]
+        self.read[rows] += kept[1]
+        return self
+
+
+class DeviceEngine(Bounded):
     """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
 
     may_be_shard = True
 
-    def __init__(self, reader: DeviceReader, name: str, promise: Promise, *, plan: Any, **about: Any) -> None:
-        super().__init__(reader.layer, reader, name, promise, **about)
-        self.plan = plan
-        self.short = ShortCodes(reader) if isinstance(reader, CodesReader) else ShortAnswers(reader)
-        self.blocks = ShortBlocks(reader, plan.blocks) if searched(plan.blocks) else None
-        self.look_bytes = look_bytes(plan)
+    def __init__(
+        self, matrix: DeviceMatrix, name: str, promise: Promise, *,
+        place: str, options: dict[str, Any], seed: int, reason: str,
+    ) -> None:  # fmt: skip
+        self.matrix, self.name, self.promise, self.place = matrix, name, promise, place
+        self.layer, self.seed, self.reason, self._options = matrix.layer, seed, reason, options
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As compiled: those that were given, and the others' defaults."""
+        return dict(self._options)
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
-        k, reach = checked_k(k, self.layer.vocab), self._eps(eps)
-        asked = self._asked(hidden, allowed, exclude)
-        if k <= MOST:
-            short = self._short_for(len(asked.hidden), k, reach)(asked.hidden, asked.mask, k, reach)
-            parts = short.values, short.ids, short.logits, short.lse, short.error, short.proved
-            return answered(TopK(*parts, self._short_cost(short)), asked.kind)
-        call = self._call_of(asked)
-        found, lse, error, cost = self._topk(call, k, reach)
-        exponents, _ = self.reader.exponents(call, found.ids, found.logits)
-        bad = self._bad(call)
-        log_probs = (exponents - self.reader.torch.where(lse.isfinite(), lse, 0.0)[:, None]).masked_fill(bad[:, None], math.nan)
-        lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
-        return answered(TopK(log_probs, found.ids, found.logits, lse, error, ~bad, cost), asked.kind)
+        k = checked_k(k, self.layer.vocab)
+        call, kind = call_of(self.matrix, hidden, allowed, exclude)
+        found = self._best(call, k, self._eps(eps))
+        bad, (lse, error) = call.bad, self._said(call, found)
+        log_probs = self.matrix.linked(found.logits) - lse.where(lse.isfinite(), 0.0)[:, None]
+        log_probs = log_probs.masked_fill(bad[:, None], math.nan)
+        ids, logits = found.ids.masked_fill(bad[:, None], -1), found.logits.masked_fill(bad[:, None], -math.inf)
+        return answered(TopK(log_probs, ids, logits, lse, error, found.sure & ~bad, self._cost(found)), kind)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
-        reach = self._eps(eps)
-        call, kind = self._call(hidden)
-        chosen = self._ids(ids, call.batch)
-        outside = (chosen < 0) | (chosen >= self.layer.vocab)
-        logits, _ = self.reader.score(call, chosen.masked_fill(outside, -1).int().contiguous())
-        lse, error, flags = self._lse(call, reach)
-        exponents, _ = self.reader.exponents(call, chosen, logits)
-        bad = self._bad(call)
-        wrong = outside | bad[:, None]
-        values = (exponents - lse[:, None]).masked_fill(wrong, math.nan)
-        count = self.reader.full((call.batch,), chosen.shape[1], "int64")
-        lse, error = lse.masked_fill(bad, math.nan), error.masked_fill(bad, math.inf)
-        return answered(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(call, count, flags)), kind)
+        call, kind = call_of(self.matrix, hidden)
+        chosen = ids_of(self.matrix, ids, call.batch)
+        wrong = (chosen < 0) | (chosen >= self.layer.vocab)
+        logits = self.matrix.exact(call, chosen.masked_fill(wrong, -1))
+        found = self._best(call, 0, self._eps(eps))
+        lse, error = self._said(call, found)
+        wrong |= call.bad[:, None]
+        values = (self.matrix.linked(logits) - lse[:, None]).masked_fill(wrong, math.nan)
+        scored = chosen.shape[1]
+        more = found._replace(rows=found.rows + scored, read=found.read + scored * self.matrix.row_bytes)
+        return answered(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(more)), kind)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
-        reach = self._eps(eps)
-        asked = self._asked(hidden, allowed, exclude)
-        short = self.short(asked.hidden, asked.mask, 1, reach)
-        return answered(Lse(short.lse, short.error, self._short_cost(short)), asked.kind)
+        call, kind = call_of(self.matrix, hidden, allowed, exclude)
+        found = self._best(call, 0, self._eps(eps))
+        return answered(Lse(*self._said(call, found), self._cost(found)), kind)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
-        """Plain draws need no normaliser: the Gumbels join the look at all classes.
+        call, kind = call_of(self.matrix, hidden, allowed, exclude, filters)
+        if filters.top_k > 0 or filters.top_p < 1 or filters.min_p > 0:
+            return answered(self._filtered(call, filters), kind)
+        found = self._drawn(call, filters.n)
+        shape = call.batch, filters.n
+        ids, logits, keys, sure = (part.view(shape) for part in (found.ids, found.logits, found.keys, found.sure))
+        rows, read, whole = (part.view(shape).sum(dim=1) for part in (found.rows, found.read, found.whole))
+        cost = self._cost(found._replace(rows=rows, read=read, whole=whole > 0))
+        return answered(self._without(call, ids, logits, keys, sure, cost), kind)
 
-        With ``top_p`` or ``min_p`` the best classes are ordered first; where those are too few the host looks, and orders all
-        (while a CUDA graph is captured it cannot: then ``proved`` is False for that row). With ``top_k`` those k are all there
-        is to order.
-        """
-        asked, n = self._asked(hidden, allowed, exclude, filters), filters.n
-        filtered = filters.top_k > 0 or filters.top_p < 1 or filters.min_p > 0
-        if n == 1 and not filtered:
-            short = self.short(asked.hidden, asked.mask, 1, math.inf, filters)
-            parts = short.ids, short.logits, short.score, short.proved[:, None]
-            return answered(Sample(*parts, self._short_cost(short)), asked.kind)
-        call = self._call_of(asked, filters)
-        if filtered:
-            return answered(self._filtered(call, filters), asked.kind)
-        spread = self._spread(call, n)
-        looked = self.reader.look(spread, 1, sample=True)
-        found = self.reader.candidates(spread, looked, 1, sample=True)
-        found, _ = self.reader.finish(spread, found, found.over, sample=True)
-        shape = (call.batch, n)
-        ids, logits, keys = (part.view(shape) for part in (found.ids, found.logits, found.keys))
-        proved = ~self._bad(call)[:, None].expand(shape)
-        count, passed = (part.view(shape).sum(dim=1) for part in (found.count, found.passed))
-        cost = self._cost(call, count, found.over.view(shape).any(dim=1), passed)
-        return answered(Sample(ids, logits, keys, proved, cost), asked.kind)
+    def _without(self, call: Call, ids: Tensor, logits: Tensor, score: Tensor, sure: Tensor, cost: Cost) -> Sample:
+        """The draws, without those of rows that are no numbers or have no class of positive probability."""
+        lost = call.bad[:, None] | (score == -math.inf)
+        ids, logits, score = ids.masked_fill(lost, -1), logits.masked_fill(lost, -math.inf), score.masked_fill(lost, -math.inf)
+        return Sample(ids, logits, score, sure & ~lost, cost)
+
+    def _drawn(self, call: Call, n: int) -> Found:
+        """The classes of the largest ``f(z) / T + gumbel``: ``[batch * n, 1]``."""
+        return self._best(call.drawn(n), 1, math.inf, sample=True)
+
+    def _best(self, call: Call, k: int, eps: float, *, sample: bool = False) -> Found:
+        """The k best by their keys and (but for a ``sample``) the normaliser, each row as far down as it needs."""
+        codes, rows = self.matrix.codes, self.matrix.rows
+        passes = [rows] if codes is None or (math.isfinite(eps) and not sample) else [codes, rows]  # codes settle no normaliser
+        found = self._passed(passes[0], call, k, sample)
+        for after in (*passes[1:], None):
+            if self._capturing():
+                break
+            still = (~found.sure | (found.error > eps)) & ~call.bad
+            if not still.any():
+                break
+            open_rows = still.nonzero()[:, 0]
+            part = call.of(open_rows)
+            again = self._whole(part, k, sample) if after is None else self._passed(after, part, k, sample)
+            found = found.replaced(open_rows, again)
+        return found
+
+    def _passed(self, read: Pass, call: Call, k: int, sample: bool) -> Found:
+        """One pass over all classes, and the exact rows of what it leaves."""
+        matrix, torch, vocab, batch = self.matrix, self.matrix.torch, self.layer.vocab, call.batch
+        high, sums = read(call, sample=sample)
+        lse, error = (call.wide.new_zeros(batch),) * 2 if sample else matrix.normaliser(sums)
+        room = min(vocab, max(2 * k, k + (BEYOND if read.scale is None else BEYOND_CODES))) if k else 0
+        top, ids = torch.topk(high, room, dim=1)
+        ids = ids.masked_fill(top == -math.inf, -1)
+        worst = self._keys(call, ids[:, :k], sample)[1].amin(dim=1) if k else lse
+        reached = (top >= matrix.threshold(call, worst, sample=sample)[:, None]) & (top > -math.inf)
+        ids = ids.masked_fill(~reached, -1)
+        sure = torch.ones_like(call.bad) if room == vocab or not k else ~reached[:, -1]
+        ids, logits, keys = self._ordered(ids, *self._keys(call, ids, sample), k)
+        scored, share = reached.sum(dim=1), min(max(1, batch), queries_together(batch))
+        cost = scored.double() * matrix.row_bytes + vocab * read.bytes / share
+        every = read.scale is None
+        rows = torch.full_like(scored, vocab) if every else scored
+        return Found(ids, logits, keys, lse, error.clone(), sure, rows, cost, torch.full_like(sure, every))
+
+    def _whole(self, call: Call, k: int, sample: bool = False) -> Found:
+        """All classes of each row in float64."""
+        matrix, torch, vocab, parts = self.matrix, self.matrix.torch, self.layer.vocab, []
+        classes = torch.arange(vocab, device=matrix.device)[None]
+        for rows in torch.arange(call.batch, device=matrix.device).split(max(1, AT_ONCE // vocab)):
+            some = call.of(rows)
+            logits, keys = self._keys(some, classes, sample)
+            lse = torch.logsumexp(matrix.linked(logits) / call.heat, dim=1)
+            best = self._ordered(classes.expand(len(rows), -1), logits, keys, k)
+            spent = torch.full_like(rows, vocab), torch.full_like(lse, float(vocab * matrix.row_bytes))
+            yes = torch.ones_like(some.bad)
+            parts.append(Found(*best, lse, matrix.exact_error(some, lse), yes, *spent, yes))
+        return Found(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def _keys(self, call: Call, ids: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
+        """Exact logits of ``ids [batch or 1, m]``, -inf where a mask takes them out, and what they are ordered by."""
+        matrix = self.matrix
+        logits = matrix.exact(call, ids)
+        if call.mask is not None:
+            there = call.mask.expand(call.batch, -1).gather(1, ids.clamp(min=0).expand(call.batch, -1)) != 0
+            logits = logits.masked_fill(~there, -math.inf)
+        return logits, matrix.linked(logits) / call.heat + matrix.noise(call, ids) if sample else logits
+
+    def _ordered(self, ids: Tensor, logits: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The k largest keys, equal ones by id."""
+        torch = self.matrix.torch
+        by_id = torch.sort(ids, dim=1).indices
+        order = by_id.gather(1, torch.sort(keys.gather(1, by_id), dim=1, descending=True, stable=True).indices[:, :k])
+        keys = keys.gather(1, order)
+        return ids.gather(1, order).masked_fill(keys == -math.inf, -1), logits.gather(1, order), keys
+
+    def _filtered(self, call: Call, wish: Filters) -> Sample:
+        """Draws from what top_k, then top_p among those, then min_p leave."""
+        ranked, whole = self._ranked(call, wish)
+        ids, logits, score, closed = self._sieved(call, wish, ranked, whole)
+        still = ~closed & ~call.bad
+        if not whole and not self._capturing() and still.any():
+            rows = still.nonzero()[:, 0]
+            part = call.of(rows)
+            again = self._whole(part, self.layer.vocab)
+            ids[rows], logits[rows], score[rows], closed[rows] = self._sieved(part, wish, again, whole=True)
+            ranked.rows[rows] += again.rows
+            ranked.read[rows] += again.read
+            ranked.whole[rows] = True
+        sure = (closed & ranked.sure)[:, None].expand(ids.shape)
+        return self._without(call, ids, logits, score, sure, self._cost(ranked))
+
+    def _ranked(self, call: Call, wish: Filters) -> tuple[Found, bool]:
+        """The best classes in their order, and whether no other can pass the filters."""
+        count = wish.top_k or min(self.layer.vocab, NUCLEUS)
+        # a nucleus is a share of the normaliser, which rows give more finely than codes
+        eps = math.inf if wish.top_k or wish.top_p >= 1 else 1.0
+        return self._best(call, count, eps), wish.top_k > 0 or count == self.layer.vocab
+
+    def _sieved(self, call: Call, wish: Filters, ranked: Found, whole: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``ids, logits, score [batch, n]`` of draws among ranked classes, and ``[batch]`` whether these settle the filters."""
+        torch, matrix = self.matrix.torch, self.matrix
+        exponents = matrix.linked(ranked.logits) / call.heat
+        mass = torch.exp(exponents - exponents[:, :1]).nan_to_num(nan=0.0)
+        before = mass.cumsum(dim=1) - mass
+        total = mass.sum(dim=1) if whole else torch.exp(ranked.lse - exponents[:, 0])
+        doubt = total.new_full(total.shape, 1e-12) if whole else ranked.error + 1e-12
+        edge = (wish.top_p * total)[:, None]
+        inside = exponents > -math.inf
+        closed = torch.ones_like(call.bad)
+        if wish.top_p < 1:
+            near = ((before - edge).abs() <= edge * torch.expm1(doubt)[:, None]) & (before > 0)
+            inside &= before < edge
+            closed &= ~near.any(dim=1)
+        if wish.min_p > 0:
+            inside &= exponents >= exponents[:, :1] + math.log(wish.min_p)
+        closed = (closed & ~inside[:, -1]) | torch.full_like(closed, whole)  # float64 decides where all are there
+        shape = call.batch, wish.n, ranked.ids.shape[1]
+        spread = ranked.ids[:, None, :].expand(shape).reshape(-1, shape[2])
+        keys = exponents[:, None] + matrix.noise(call.drawn(wish.n), spread).view(shape)
+        score, place = keys.where(inside[:, None], -math.inf).max(dim=2)
+        return ranked.ids.gather(1, place), ranked.logits.gather(1, place), score, closed
+
+    def _said(self, call: Call, found: Found) -> tuple[Tensor, Tensor]:
+        """The normaliser and its error; nothing is known of a row that is no number."""
+        return found.lse.masked_fill(call.bad, math.nan), found.error.masked_fill(call.bad, math.inf)
+
+    def _cost(self, found: Found) -> Cost:
+        return Cost(found.rows, found.read, found.whole, f"{self.name}/triton")
+
+    def _eps(self, eps: float | None) -> float:
+        return self.promise.eps if eps is None else checked_eps(eps)
+
+    def _capturing(self) -> bool:
+        return self.matrix.device.type == "cuda" and bool(self.matrix.torch.cuda.is_current_stream_capturing())
 
     def __repr__(self) -> str:
         layer = self.layer
         return (
             f"DeviceEngine({self.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {self.promise}, "
-            f"kernel {self.path}, on {self.place})"
+            f"kernel triton, on {self.place})"
         )
-
-    def _short_for(self, batch: int, k: int, eps: float) -> ShortAnswers:
-        """A search by blocks where ids alone are asked for and it finds them for less."""
-        if self.blocks is None or not math.isinf(eps):
-            return self.short
-        looks = -(-batch // queries_together(batch))  # each for a block of queries
-        return self.blocks if self.blocks.takes(batch, k, looks * self.look_bytes) else self.short
-
-    def _topk(self, call: Call, k: int, eps: float) -> tuple[Finalists, Tensor, Tensor, Cost]:
-        if k <= MOST and self._short_for(call.batch, k, eps) is self.blocks:
-            short = self.blocks(call.hidden, call.mask, k, eps)
-            same = short.ids, short.logits, short.score, short.rows, short.dense, short.ids, short.logits, short.rows
-            return Finalists(*same), short.lse, short.error, self._short_cost(short)
-        looked = self.reader.look(call, k)
-        found = self.reader.candidates(call, looked, k)
-        found, lse, error, flags = self._finished(call, looked, found, eps)
-        return found, lse, error, self._cost(call, found.count, flags, found.passed)
-
-    def _finished(self, call: Call, looked: Looked, found: Finalists, eps: float) -> tuple[Finalists, Tensor, Tensor, Tensor]:
-        """What is open once more, densely: ids that found no room, a normaliser that is not within ``eps``."""
-        lse, error = self.reader.mass(call, looked, found)
-        flags = found.over | (error > eps)
-        found, dense = self.reader.finish(call, found, flags)
-        where = self.reader.torch.where
-        return found, where(flags, dense, lse), where(flags, self.reader.exact_error(call, dense), error), flags
-
-    def _lse(self, call: Call, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        looked = self.reader.look(call, 1)
-        found = self.reader.candidates(call, looked, 1)
-        _, lse, error, flags = self._finished(call, looked, found, eps)
-        return lse, error, flags
-
-    def _filtered(self, call: Call, wish: Filters) -> Sample:
-        """Draws after filters: among the best classes in their order, all of them where the first few do not decide."""
-        count = wish.top_k or min(self.layer.vocab, NUCLEUS)
-        ids, logits, score, closed, cost = self._nucleus(call, wish, count, math.inf)
-        cuda = self.reader.torch.cuda
-        capturing = self.reader.device.type == "cuda" and cuda.is_current_stream_capturing()
-        bad = self._bad(call)
-        if not (wish.top_k or capturing) and bool((~closed & ~bad).any()):
-            rows = (~closed & ~bad).nonzero()[:, 0]
-            again = self._nucleus(self._rows(call, rows), wish, wish.top_k or self.layer.vocab, 1e-9)
-            ids[rows], logits[rows], score[rows] = again[:3]
-            closed[rows] = True
-            for total, more in zip(cost[:3], again[4][:3], strict=True):
-                total[rows] += more
-        proved = (closed & ~bad)[:, None].expand(ids.shape)
-        return Sample(ids, logits, score, proved, cost)
-
-    def _nucleus(self, call: Call, wish: Filters, k: int, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Cost]:
-        """``ids, logits, score [batch, n]`` of draws from the k best, whether those settle the filters, the cost."""
-        torch, n = self.reader.torch, wish.n
-        found, lse, error, cost = self._topk(call, k, math.inf if wish.top_k or wish.top_p == 1 else eps)
-        spread = self._spread(call, n)
-        exponents, noise = self.reader.exponents(spread, found.ids, found.logits, n)
-        first = exponents[::n]
-        mass = torch.exp(first - first[:, :1])
-        before = mass.cumsum(dim=1) - mass
-        whole = wish.top_k > 0 or k == self.layer.vocab
-        total = mass.sum(dim=1) if whole else torch.exp(lse - first[:, 0])
-        doubt = torch.full_like(error, 1e-12) if whole else error + 1e-12
-        goal = wish.top_p * total
-        place = torch.arange(mass.shape[1], device=mass.device)[None]
-        inside = place < nucleus_size(mass, wish.top_p, total)[:, None]
-        inside &= first >= first[:, :1] + (math.log(wish.min_p) if wish.min_p > 0 else -math.inf)
-        inside &= first > -math.inf
-        near = (before - goal[:, None]).abs() <= goal[:, None] * torch.expm1(doubt)[:, None]
-        closed = ~(near & (before > 0)).any(dim=1) if wish.top_p < 1 else torch.ones_like(error, dtype=torch.bool)
-        closed |= self.reader.full((call.batch,), whole, "bool")  # float64 decides where all are there
-        closed &= whole | ~inside[:, -1]
-        key = torch.where(inside.repeat_interleave(n, dim=0), exponents + noise, -math.inf)
-        score, place = key.max(dim=1)
-        place = place.view(call.batch, n)
-        return found.ids.gather(1, place), found.logits.gather(1, place), score.view(call.batch, n), closed, cost
-
-    def _short_cost(self, short: Short) -> Cost:
-        return Cost(short.rows, short.bytes, short.dense, f"{self.name}/{self.path}")
-
-    def _cost(self, call: Call, count: Tensor, flags: Tensor, passed: Tensor | None = None) -> Cost:
-        rows, read = self.reader.cost(call, count, passed)
-        again = flags * float(self.layer.vocab)
-        row_bytes = self.layer.dim * self.layer.weight.itemsize
-        dense = flags | self.reader.full((call.batch,), self.reader.always, "bool")
-        return Cost(rows + again.long(), read + again * row_bytes, dense, f"{self.name}/{self.path}")

@@ -43,3 +43,8 @@ def tensor_of(array: Any, torch: Any, device: Any) -> Tensor:
     if owned.dtype.name == "bfloat16":
         return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(owned).to(device)
+
+
+def rounded_up(values: Tensor) -> Tensor:
+    """float64 to a float32 that is not smaller."""
+    return (values * (1 + 2.0**-22) + 1e-37).float()

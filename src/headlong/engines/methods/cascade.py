@@ -98,11 +98,6 @@ class Cascade(Method):
             real(self.bits, "bits", 0.0, 8.0)
         whole(self.rotation, "rotation", 0, 2**63 - 1)
 
-    def placed(self) -> Cascade:
-        from headlong.engines.methods.placed_cascade import PlacedCascade
-
-        return PlacedCascade(**vars(self))
-
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         plan, free = self._looks(layer, calibration, threads, promise), self.width is None and self.bits is None
         return with_normalisers(layer, plan, promise, calibration, threads) if free else plan

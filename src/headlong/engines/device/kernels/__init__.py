@@ -1,1 +1,0 @@
-"""Kernels in Triton, a file for each pass; only they import it, and they are imported by name where one is launched."""
