@@ -32,7 +32,8 @@ import headlong
 from headlong import native
 from headlong.bench.measure import environment, write_run
 from headlong.errors import HeadlongError
-from headlong.layers.checkpoint import Checkpoint, link_of_config
+from headlong.layers.checkpoint import Checkpoint
+from headlong.layers.conventions import link_of_config
 from headlong.layers.matrix import Layer
 from headlong.links import SoftCap
 from headlong.store import DTYPES, open_file, write_file
@@ -99,8 +100,8 @@ def config_target(folder: Path) -> Target:
     """``config.json`` beside a tied head."""
     write_file(folder / "model.safetensors", {"model.embed_tokens.weight": np.ones((5, 4), np.float16)})
     texts = [
-        {"tie_word_embeddings": True, "text_config": {"final_logit_softcapping": 30.0}},
-        {"logit_scale": 0.0625, "logits_scaling": None, "hidden_size": 4},
+        {"model_type": "gemma4", "tie_word_embeddings": True, "text_config": {"final_logit_softcapping": 30.0}},
+        {"model_type": "cohere", "logit_scale": 0.0625, "logits_scaling": None, "hidden_size": 4},
     ]
     seeds = [json.dumps(text).encode() for text in texts]
 

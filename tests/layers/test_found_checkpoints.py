@@ -198,7 +198,8 @@ def test_codes_and_scales(form: str, tmp_path: Path) -> None:
     tensors, weight = FOUND[form]()
     bias = np.random.default_rng(6).standard_normal(VOCAB).astype(np.float32)
     write_file(tmp_path / "model.safetensors", {**tensors, "lm_head.bias": bias}, {"format": "pt"})
-    (tmp_path / "config.json").write_text(json.dumps({"logit_scale": 0.5}))
+    said = {"model_type": "cohere", "logit_scale": 0.5, "quantization_config": {"weight_block_size": [100, 128]}}
+    (tmp_path / "config.json").write_text(json.dumps(said))
     layer = hl.Layer.load(tmp_path)
     agrees(layer, weight, bias)
     assert layer.link == Affine(0.5)

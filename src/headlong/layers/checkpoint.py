@@ -1,25 +1,26 @@
 """Where a model's output layer lies: one safetensors file, the shards of an index, a GGUF file, or a folder with one of them.
 
-Knows Hugging Face's names: the usual output and input embeddings, tied heads, and the keys of ``config.json`` that scale
-or cap the final logits. Reads headers only; tensors are mapped when asked for, and written out where they are stored as
-codes and scales. Pickled checkpoints are never opened.
+Knows Hugging Face's names: the usual output and input embeddings, and tied heads. Reads headers only; tensors are mapped when
+asked for, and written out where they are stored as codes and scales. Pickled checkpoints are never opened.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
 from pathlib import Path
 from typing import Any
 
 from headlong.arrays import Array
-from headlong.errors import MalformedFileError, MissingTensorError, OptionError, StoreError
-from headlong.layers.codes_and_scales import stored, written_out
+from headlong.errors import MalformedFileError, MissingTensorError, StoreError
+from headlong.layers.codes_and_scales import block_of_config, stored, written_out
+from headlong.layers.conventions import half_with_head, link_of_config
 from headlong.layers.gguf_file import PART, GgufFile, is_gguf
-from headlong.links import IDENTITY, Affine, Link, SoftCap
+from headlong.links import Link
 from headlong.store import TensorFile, json_object, open_file
 
 INDEX = ".safetensors.index.json"
+PART_OF_MODEL = re.compile(r"-\d+-of-\d+\.safetensors$")
 WEIGHT_NAMES = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "embed_out.weight")
 """Output embeddings, as models name them; GPT-NeoX has the last."""
 EMBEDDINGS = (
@@ -34,8 +35,15 @@ EMBEDDINGS = (
     "embed_tokens.weight",
     "wte.weight",
     "word_embeddings.weight",
+    "shared.weight",
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
 )
 """Input embeddings that a tied output layer shares."""
+SHARED_BIAS = "final_logits_bias"
+"""What BART and its like add to the logits, ``[1, vocab]``."""
+HEADLESS = re.compile(r"(?<!LMHead)(?<!MT)(?<!Decoder)Model$")
+"""Classes that give hidden vectors; ``GPT2LMHeadModel``, ``MarianMTModel`` and ``EncoderDecoderModel`` give logits."""
 
 
 class Checkpoint:
@@ -62,7 +70,9 @@ class Checkpoint:
     def read(self, name: str) -> Array:
         """One tensor, mapped; written out where it is stored as codes and scales."""
         how = stored(name, self._shards)
-        return self._mapped(name) if how is None else written_out(how, self._mapped)
+        if name == SHARED_BIAS:
+            return self._mapped(name).reshape(-1)
+        return self._mapped(name) if how is None else written_out(how, self._mapped, block_of_config(self.config()))
 
     def kind(self, name: str) -> str | None:
         """What a tensor that is stored as codes and scales is called; None for one that is mapped as it is."""
@@ -80,13 +90,9 @@ class Checkpoint:
         return self._shard(self._shards[name]).read(name)
 
     def config(self) -> dict[str, Any]:
-        """``config.json`` beside the weights, the text half of a multimodal one on top."""
+        """``config.json`` beside the weights, or nothing."""
         path = self._file.with_name("config.json")
-        if not path.is_file():
-            return {}
-        config = json_object(_bytes(path), str(path))
-        text = config.get("text_config")
-        return {**config, **text} if isinstance(text, dict) else config
+        return json_object(_bytes(path), str(path)) if path.is_file() else {}
 
     def _shard(self, file: str) -> TensorFile:
         if file not in self._open:
@@ -112,8 +118,20 @@ class Checkpoint:
             return weight
         heads = [name for name in WEIGHT_NAMES if self._has(name)]
         tied = [name for name in EMBEDDINGS if self._has(name)]
-        if heads or self.config().get("tie_word_embeddings") is False:
+        config = self.config()
+        if heads or half_with_head(config).get("tie_word_embeddings", config.get("tie_word_embeddings")) is False:
             tied = heads
+        if not heads and tied and PART_OF_MODEL.search(self._file.name):
+            raise MissingTensorError(
+                f"{self.name} is one part of a model, without {weight!r} and without the *{INDEX} that says which part has it; "
+                "pass the folder of all parts with their index"
+            )
+        headless = [kind for kind in config.get("architectures") or () if isinstance(kind, str) and HEADLESS.search(kind)]
+        if not heads and tied and headless:
+            raise MissingTensorError(
+                f"{self.name} holds a {headless[0]}, which has no output layer: {' and '.join(tied)} embeds its inputs; "
+                "pass weight= if that is the matrix to be read"
+            )
         if len(tied) != 1:
             reason = f"{' and '.join(tied)} could all be it" if tied else "no tied embedding was found in its place"
             raise MissingTensorError(
@@ -127,7 +145,7 @@ class Checkpoint:
             stem, _, last = weight.rpartition("weight")
             if not last and (bias := f"{stem}bias") in self._shards:
                 return bias
-        return None
+        return SHARED_BIAS if SHARED_BIAS in self._shards and set(weights) & {WEIGHT_NAMES[0], *EMBEDDINGS} else None
 
     def link(self, name: str) -> Link | None:
         """What the model does to the logits that ``name`` gives; None where the configuration is not about them."""
@@ -148,29 +166,10 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
     return Checkpoint(path)
 
 
-def link_of_config(config: Mapping[str, Any], name: str = "config.json") -> Link:
-    """Gemma caps the final logits, Cohere and Falcon-H1 multiply them, Granite divides them; others leave them."""
-    builders: dict[str, Callable[[Any], Link]] = {
-        "final_logit_softcapping": SoftCap,
-        "logit_scale": Affine,
-        "lm_head_multiplier": Affine,
-        "logits_scaling": Affine.temperature,
-    }
-    found = {key: config[key] for key in builders if config.get(key) is not None}
-    try:
-        links = {key: builders[key](value) for key, value in found.items()}
-    except OptionError as error:
-        raise MalformedFileError(f"{name}: the configuration's {found} is not a link: {error}; pass link=") from error
-    effective = {key: link for key, link in links.items() if link != IDENTITY}
-    if len(effective) > 1:
-        raise MalformedFileError(f"{name}: the configuration has {' and '.join(effective)}; pass the link= that is meant")
-    return next(iter(effective.values()), IDENTITY)
-
-
 def _weights_of(path: Path) -> Path:
-    """The file to open: an index, or the one safetensors file of a folder."""
+    """The file to open: an index, or the one safetensors file of a folder; for a part of a model, the index that names it."""
     if not path.is_dir():
-        return path
+        return _index_over(path) or path
     for pattern in (f"model{INDEX}", "model.safetensors", f"*{INDEX}", "*.safetensors"):
         found = sorted(path.glob(pattern))
         if len(found) > 1:
@@ -180,6 +179,13 @@ def _weights_of(path: Path) -> Path:
     pickled = sorted(path.glob("*.bin"))
     advice = f"; {pickled[0].name} is pickled, which is never read: save the model as safetensors" if pickled else ""
     raise StoreError(f"{path} has no safetensors file and no *{INDEX}{advice}")
+
+
+def _index_over(path: Path) -> Path | None:
+    """The index beside a part of a model: the head may be in another part."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    return next((index for index in sorted(path.parent.glob(f"*{INDEX}")) if path.name in _weight_map(index).values()), None)
 
 
 def _weight_map(index: Path) -> dict[str, str]:

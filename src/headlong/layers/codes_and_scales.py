@@ -6,7 +6,8 @@
 
 compressed-tensors  ``weight_packed`` int32: 4- or 8-bit codes plus half their range, the first in the lowest bits;
                     ``weight_shape``, ``weight_scale [vocab, groups]``, ``weight_zero_point`` (packed down the rows)
-                    or ``weight`` int8 or float8 with ``weight_scale [1]``, ``[vocab, 1]``, ``[vocab, groups]`` or of tiles
+                    or ``weight`` int8 or float8 with ``weight_scale [1]``, ``[vocab, 1]``, ``[vocab, groups]`` or of tiles,
+                    whose sides ``config.json`` records: the last tile of a row or column may be smaller
 bitsandbytes int8   ``weight`` int8 by rows, ``SCB [vocab]``: the scale is SCB / 127
 torchao             ``_weight_qdata`` int8 or float8, ``_weight_scale``, ``_weight_zero_point``
 
@@ -16,7 +17,8 @@ codes of rows that were int8 with one scale a row are those codes again, so its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import json
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -63,9 +65,37 @@ def stored(weight: str, names: Collection[str]) -> Stored | None:
     return None
 
 
-def written_out(how: Stored, read: Callable[[str], Array]) -> NDArray[np.float32]:
+Block = tuple[int | None, int | None]
+"""Rows and columns that share a scale, where a configuration says so."""
+
+
+def block_of_config(config: Mapping[str, Any]) -> Block:
+    """``weight_block_size`` of fp8 checkpoints, or what all groups of compressed-tensors agree on."""
+    found = config.get("quantization_config") or config.get("compression_config") or {}
+    if not isinstance(found, Mapping):
+        return None, None
+    sides = found.get("weight_block_size")
+    groups = found.get("config_groups")
+    if sides is None and isinstance(groups, Mapping):
+        weights = [group.get("weights") for group in groups.values() if isinstance(group, Mapping)]
+        said = {json.dumps(_sides(one)) for one in weights if isinstance(one, Mapping)}
+        sides = json.loads(said.pop()) if len(said) == 1 else None
+    if (
+        not isinstance(sides, list)
+        or len(sides) != 2
+        or not all(side is None or (type(side) is int and side > 0) for side in sides)
+    ):
+        return None, None
+    return sides[0], sides[1]
+
+
+def _sides(weights: Mapping[str, Any]) -> Any:
+    return weights.get("block_structure") or [None, weights.get("group_size")]
+
+
+def written_out(how: Stored, read: Callable[[str], Array], block: Block = (None, None)) -> NDArray[np.float32]:
     """``[vocab, dim]`` float32 of the tensors that ``read`` gives."""
-    if how.order is not None and (np.diff(read(how.order).astype(np.int64)) < 0).any():
+    if how.order is not None and (np.diff(read(how.order).astype(np.int64).ravel()) < 0).any():
         raise DtypeError(f"{how.order} reorders the columns of groups; that layout is not read: save the model without it")
     codes, scale = read(how.codes), _numbers(read(how.scale), how.scale)
     if how.kind == "bitsandbytes int8":
@@ -76,8 +106,8 @@ def written_out(how: Stored, read: Callable[[str], Array]) -> NDArray[np.float32
     for name, size, count in (("rows", vocab, scale.shape[0]), ("columns", dim, scale.shape[1])):
         if not 1 <= count <= size:
             raise MalformedFileError(f"{how.scale} is {shape_of(scale)}: {count} scales for {size} {name} of {how.codes}")
-    down = _places(vocab, scale.shape[0])
-    along = _places(dim, scale.shape[1])
+    down = _places(vocab, scale.shape[0], block[0], how)
+    along = _places(dim, scale.shape[1], block[1], how)
     dense = np.empty((vocab, dim), np.float32)
     step = max(1, PIECE // dim)
     for start in range(0, vocab, step):
@@ -147,6 +177,22 @@ def _numbers(scale: Array, name: str) -> NDArray[Any]:
     return wide
 
 
-def _places(size: int, groups: int) -> NDArray[np.int64]:
-    """Which of ``groups`` equal runs, the last perhaps shorter, each place is in."""
-    return np.minimum(np.arange(size) // -(-size // groups), groups - 1)
+def _places(size: int, groups: int, side: int | None, how: Stored) -> NDArray[np.int64]:
+    """Which of the groups each place is in: runs of ``side``, the last perhaps shorter.
+
+    Where no configuration says how long a run is, one scale, one a place, and even runs of a power of two are what they seem;
+    other counts could be runs of several lengths.
+    """
+    even = size // groups
+    if groups in (1, size) or (side is None and size % groups == 0 and even & (even - 1) == 0):
+        side = even
+    if side is None:
+        raise MalformedFileError(
+            f"{how.scale} has {groups} scales for {size} places of {how.codes}, and no quantization_config in config.json says "
+            "how many share one; put the model's config.json beside the file"
+        )
+    if -(-size // side) != groups:
+        raise MalformedFileError(
+            f"{how.scale} has {groups} scales for {size} places of {how.codes}; config.json says {side} share one"
+        )
+    return np.arange(size) // side
