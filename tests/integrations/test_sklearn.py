@@ -11,8 +11,10 @@ import pytest
 from scipy.special import logsumexp, softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import headlong as hl
@@ -22,7 +24,10 @@ from headlong.integrations.sklearn import HeadClassifier, TopKClassifier
 QUICK = {"epochs": 30, "random_state": 0}
 
 
-@parametrize_with_checks([TopKClassifier(), HeadClassifier(epochs=50, random_state=0)])
+INSIDE = [LinearDiscriminantAnalysis(), NearestCentroid(), RidgeClassifier(), LinearSVC()]
+
+
+@parametrize_with_checks([TopKClassifier(), *map(TopKClassifier, INSIDE), HeadClassifier(epochs=50, random_state=0)])
 @pytest.mark.filterwarnings("ignore")  # some checks mean to provoke warnings of the estimators inside
 def test_scikit_learns_contract(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -40,6 +45,7 @@ def data(classes: int, rows: int = 1200, dim: int = 12) -> tuple[Any, Any]:
     "inside", [LogisticRegression(max_iter=300), SGDClassifier(loss="log_loss", random_state=0), RidgeClassifier()]
 )
 @pytest.mark.parametrize("classes", [2, 3, 60])
+@pytest.mark.filterwarnings("ignore:RidgeClassifier has no probabilities")
 def test_the_same_classes_as_the_estimator_inside(inside: Any, classes: int) -> None:
     x, y = data(classes)
     model = TopKClassifier(inside).fit(x, y)
@@ -117,7 +123,7 @@ def test_pipelines_pickles_and_faults() -> None:
     for odd in ("5", 2.0, None):
         with pytest.raises(ShapeError, match=f"k is {odd!r}; expected 1 to 20"):
             model[-1].predict_topk(x, odd)
-    with pytest.raises(InputError, match="LogisticRegression has no coef_"):
+    with pytest.raises(InputError, match="LogisticRegression is not fitted"):
         TopKClassifier.of(LogisticRegression())
 
 
@@ -165,6 +171,15 @@ def test_bad_settings_are_named() -> None:
         HeadClassifier().fit(x * 1e200, y)
     with pytest.raises(ShapeError, match="k is True"):
         TopKClassifier().fit(x, y).predict_topk(x, True)
+
+
+def test_an_older_scikit_learn_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sklearn
+
+    monkeypatch.setattr(sklearn, "__version__", "1.5.2")
+    monkeypatch.delitem(sys.modules, "headlong.integrations.sklearn")
+    with pytest.raises(MissingPackageError, match=r"scikit-learn is 1.5.2; headlong.integrations.sklearn needs 1.6 or newer"):
+        __import__("headlong.integrations.sklearn")
 
 
 def test_what_is_missing_for_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse
 from scipy.special import softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import BaggingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 from sklearn.model_selection import GridSearchCV
@@ -19,7 +20,9 @@ from sklearn.naive_bayes import BernoulliNB, ComplementNB, GaussianNB, Multinomi
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC, NuSVC
+from sklearn.utils import get_tags
+from sklearn.utils.validation import has_fit_parameter
 
 from headlong.errors import InputError, OptionError
 from headlong.integrations.sklearn import HeadClassifier, TopKClassifier, predict_topk
@@ -57,6 +60,7 @@ def own_scores(fitted: Any, x: Any) -> Any:
 @pytest.mark.parametrize("classes", [2, 3, 40])
 @pytest.mark.parametrize("density", [0.05, 3.0])  # few columns named, and most of them
 @pytest.mark.filterwarnings("ignore:self.within_class_std_dev_")  # NearestCentroid's, of words that always come equally often
+@pytest.mark.filterwarnings("ignore:.*those here are the softmax:UserWarning")
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: repr(source)[:40])
 def test_sources_answer_as_scikit_learn_does(source: Any, density: float, classes: int) -> None:
     x, y = counts(classes, density)
@@ -83,11 +87,68 @@ def test_sources_answer_as_scikit_learn_does(source: Any, density: float, classe
         np.testing.assert_allclose(np.exp(model.predict_log_proba(rows)), every, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [SVC, NuSVC])
+def test_rows_that_are_pairs_of_classes_are_not_taken_for_classes(kind: Any) -> None:
+    """Three classes have three pairs: the shapes fit, and 28 of 100 answers were right."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((300, 4)), rng.integers(0, 3, 300)
+    fitted = kind(kernel="linear").fit(x, y)
+    assert fitted.coef_.shape == (3, 4)
+    with pytest.raises(InputError, match="is none of the classifiers that take the largest of one product for each class"):
+        TopKClassifier.of(fitted)
+    two = kind(kernel="linear").fit(x, y > 0)
+    assert (TopKClassifier.of(two).predict(x) == two.predict(x)).all()
+
+
+class Contrary(LogisticRegression):
+    """A classifier of somebody's own that has the attributes, and decides otherwise."""
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        return self.classes_[np.argmin(self.decision_function(X), axis=1)]
+
+
+def test_a_class_that_decides_in_its_own_way_is_refused() -> None:
+    x, y = counts(5, 1.0)
+    with pytest.raises(InputError, match="Contrary is none of the classifiers"):
+        TopKClassifier.of(Contrary().fit(x, y))
+
+
+@pytest.mark.parametrize("classes", [2, 6])
+def test_probabilities_are_the_models_own_or_said_not_to_be(classes: int) -> None:
+    x, y = counts(classes, 1.0)
+    rows = x.toarray()
+    for inside in (LogisticRegression(), LinearDiscriminantAnalysis(), OneVsRestClassifier(LinearDiscriminantAnalysis())):
+        model = TopKClassifier.of(inside.fit(rows, y))
+        np.testing.assert_allclose(model.predict_proba(rows), inside.predict_proba(rows), rtol=1e-6, atol=1e-12)
+    for inside, said in (
+        (SGDClassifier(loss="modified_huber", random_state=0), "SGDClassifier computes its probabilities in another way"),
+        (OneVsRestClassifier(SGDClassifier(loss="modified_huber", random_state=0)), "OneVsRestClassifier computes its"),
+        (NearestCentroid(), "NearestCentroid computes its probabilities in another way"),
+        (RidgeClassifier(), "RidgeClassifier has no probabilities of its own; those here are the softmax"),
+    ):
+        model = TopKClassifier.of(inside.fit(rows, y))
+        assert (model.predict(rows) == inside.predict(rows)).all()  # which says nothing
+        for ask in (model.predict_proba, model.predict_log_proba, model.predict_topk):
+            with pytest.warns(UserWarning, match=said):
+                ask(rows) if ask != model.predict_topk else ask(rows, 2)
+
+
+def test_sample_weight_and_sparse_rows_are_offered_where_the_estimator_has_them() -> None:
+    assert not has_fit_parameter(TopKClassifier(LinearDiscriminantAnalysis()), "sample_weight")
+    for inside, sparse in ((LinearDiscriminantAnalysis(), False), (LogisticRegression(), True), (None, True)):
+        assert get_tags(TopKClassifier(inside)).input_tags.sparse is sparse
+    x, y = counts(4, 1.0)
+    bagged = BaggingClassifier(TopKClassifier(LinearDiscriminantAnalysis()), n_estimators=3, random_state=0).fit(x.toarray(), y)
+    assert bagged.score(x.toarray(), y) > 0.5
+    with pytest.raises(InputError, match="fit takes sample_weight=, and no weights"):
+        TopKClassifier().fit(x, y, weights=[1.0])
+
+
 def test_what_is_no_product_of_rows_is_refused() -> None:
     x, y = counts(4, 2.0)
     dense = x.toarray()
     for wrong, said in [
-        (GaussianNB().fit(dense, y), "GaussianNB has no coef_; expected a fitted linear classifier"),
+        (GaussianNB().fit(dense, y), "GaussianNB is none of the classifiers that take the largest of one product"),
         (NearestCentroid(metric="manhattan").fit(dense, y), "metric='manhattan'"),
         (OneVsRestClassifier(KNeighborsClassifier()).fit(dense, y), "over KNeighborsClassifier; expected a linear"),
         (MultinomialNB(), "MultinomialNB is not fitted"),

@@ -11,8 +11,19 @@
 matrices beyond ``memory_limit`` bytes.
 """
 
-from headlong.integrations.sklearn.linear import TopKClassifier
-from headlong.integrations.sklearn.ranking import predict_topk
-from headlong.integrations.sklearn.trained import HeadClassifier
+import sklearn
+
+from headlong.errors import MissingPackageError
+
+OLDEST = (1, 6)
+
+if tuple(int(part) for part in sklearn.__version__.split(".")[:2]) < OLDEST:
+    raise MissingPackageError(
+        f"scikit-learn is {sklearn.__version__}; headlong.integrations.sklearn needs 1.6 or newer: pip install -U scikit-learn"
+    )
+
+from headlong.integrations.sklearn.linear import TopKClassifier  # noqa: E402
+from headlong.integrations.sklearn.ranking import predict_topk  # noqa: E402
+from headlong.integrations.sklearn.trained import HeadClassifier  # noqa: E402
 
 __all__ = ["HeadClassifier", "TopKClassifier", "predict_topk"]

@@ -11,6 +11,7 @@ row's codes would, so those are taken instead, in float64, a few rows at a time.
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter, validate_data
@@ -65,14 +67,38 @@ class TopKClassifier(Ranking):
         made._adopt(fitted)
         return made
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TopKClassifier:  # noqa: N803
-        """Fit a copy of ``estimator``, and compile what it learned."""
+    def fit(self, X: Any, y: Any, **parameters: Any) -> TopKClassifier:  # noqa: N803
+        """Fit a copy of ``estimator``, and compile what it learned; ``sample_weight=`` where its own ``fit`` takes one."""
+        if unknown := parameters.keys() - {"sample_weight"}:
+            raise InputError(f"fit takes sample_weight=, and no {', '.join(sorted(unknown))}; set it on the estimator")
         inside = LogisticRegression() if self.estimator is None else clone(self.estimator)
         if not isinstance(inside, Pipeline):  # whose first step may read texts
             X, y = validate_data(self, X, y, accept_sparse="csr")  # noqa: N806
             check_classification_targets(y)
-        self._adopt(inside.fit(X, y, **_weights(inside, sample_weight, X)))
+        self._adopt(inside.fit(X, y, **_weights(inside, parameters.get("sample_weight"), X)))
         return self
+
+    def predict_topk(self, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
+        """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far their logarithms may be off, in nats."""
+        self._say_whose_probabilities()
+        return super().predict_topk(X, k, eps)
+
+    def predict_log_proba(self, X: Any) -> Doubles:  # noqa: N803
+        """``[n, vocab]``; OptionError beyond ``memory_limit``."""
+        self._say_whose_probabilities()
+        return super().predict_log_proba(X)
+
+    def _say_whose_probabilities(self) -> None:
+        check_is_fitted(self)
+        if self._theirs:
+            warnings.warn(f"{self._theirs}; those here are the softmax of its decision values", UserWarning, stacklevel=3)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.estimator is not None:
+            inside = get_tags(self.estimator).input_tags
+            tags.input_tags.sparse, tags.input_tags.positive_only = inside.sparse, inside.positive_only
+        return tags
 
     @property
     def coef_(self) -> Doubles:
@@ -97,6 +123,7 @@ class TopKClassifier(Ranking):
             weight, offset = np.concatenate([np.zeros_like(weight), weight]), np.concatenate([[0.0], offset])
         self.n_features_in_ = weight.shape[1]
         self._weight, self._offset, self._sigmoids, self._above = weight, offset, found.sigmoids, found.above
+        self._theirs = "" if found.own else _other_probabilities(last)
         self.engine_ = self._compiled(self._layer())
 
     def _layer(self) -> headlong.Layer:
@@ -194,6 +221,14 @@ def log_sigmoid() -> Table:
     values = -np.logaddexp(0.0, reach - step * np.arange(cells + 1))
     far = float(np.exp(-reach))  # what both tails leave out
     return Table(-reach, step, values, 1.0, float(np.finfo(np.float64).tiny), step * step / 32 + far)
+
+
+def _other_probabilities(fitted: Any) -> str:
+    """Why the softmax of decision values is not the classifier's own probability."""
+    name = type(fitted).__name__
+    if not hasattr(fitted, "predict_proba"):
+        return f"{name} has no probabilities of its own"
+    return f"{name} computes its probabilities in another way"
 
 
 def _weights(inside: Any, sample_weight: Any, X: Any) -> dict[str, Any]:  # noqa: N803

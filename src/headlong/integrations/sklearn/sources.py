@@ -2,7 +2,8 @@
 
     scores = prepare(X) @ weight.T + offset          argmax as the classifier's own predict
 
-``coef_``, ``intercept_``     linear models and discriminants
+linear models, discriminants ``coef_``, ``intercept_``: scikit-learn's LinearClassifierMixin, which decides so; support vectors
+                             with a linear kernel of two classes (of more, their rows are pairs of classes)
 OneVsRestClassifier          one row from each of its estimators
 MultinomialNB, ComplementNB  weight = feature_log_prob_, offset = class_log_prior_ (Complement's: none)
 BernoulliNB                  weight = log p - log(1 - p), offset = prior + sum log(1 - p); prepare: its threshold
@@ -17,10 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import BernoulliNB, ComplementNB, MultinomialNB
 from sklearn.neighbors import NearestCentroid
 from sklearn.preprocessing import binarize
+from sklearn.svm import SVC, NuSVC
 
 from headlong.errors import InputError, ShapeError
 
@@ -32,6 +37,7 @@ class LinearModel(NamedTuple):
 
     ``sigmoids``  probabilities are ``sigmoid(score) / sum of all sigmoids``, not the softmax of scores
     ``above``     rows are read as whether each number is above this; None: as they are
+    ``own``       whether those probabilities are what the classifier's own ``predict_proba`` gives
     """
 
     weight: Doubles
@@ -39,6 +45,7 @@ class LinearModel(NamedTuple):
     classes: NDArray[Any]
     sigmoids: bool = False
     above: float | None = None
+    own: bool = False
 
 
 def linear(fitted: Any) -> LinearModel:
@@ -48,13 +55,23 @@ def linear(fitted: Any) -> LinearModel:
             if not hasattr(fitted, "classes_"):
                 raise InputError(f"{type(fitted).__name__} is not fitted; call its fit first")
             return _checked(reader(fitted), fitted)
-    for name in ("coef_", "intercept_", "classes_"):
-        if not hasattr(fitted, name):
-            raise InputError(
-                f"{type(fitted).__name__} has no {name}; expected a fitted linear classifier, OneVsRestClassifier over linear "
-                "ones, MultinomialNB, ComplementNB, BernoulliNB or NearestCentroid"
-            )
+    if not _decides_by_products(fitted):
+        raise InputError(
+            f"{type(fitted).__name__} is none of the classifiers that take the largest of one product for each class; expected "
+            "one of scikit-learn's linear models or discriminants, LinearSVC, OneVsRestClassifier over one of them, MultinomialNB, "
+            "ComplementNB, BernoulliNB or NearestCentroid"
+        )
+    if not hasattr(fitted, "coef_") or not hasattr(fitted, "classes_"):
+        raise InputError(f"{type(fitted).__name__} is not fitted; call its fit first")
     return _checked(_of_coefficients(fitted), fitted)
+
+
+def _decides_by_products(fitted: Any) -> bool:
+    """``X @ coef_.T + intercept_``, the largest first, by its type: other classifiers have attributes of the same names."""
+    if isinstance(fitted, (SVC, NuSVC)):
+        return bool(fitted.kernel == "linear" and len(getattr(fitted, "classes_", ())) == 2)
+    own = (getattr(type(fitted), name, None) for name in ("decision_function", "predict"))
+    return isinstance(fitted, LinearClassifierMixin) and all(str(method.__module__).startswith("sklearn.") for method in own)
 
 
 def _checked(found: LinearModel, fitted: Any) -> LinearModel:
@@ -79,12 +96,22 @@ def _of_coefficients(fitted: Any) -> LinearModel:
     coefficients = fitted.coef_.toarray() if issparse(fitted.coef_) else fitted.coef_  # after sparsify()
     weight = np.atleast_2d(np.asarray(coefficients, np.float64))
     offset = np.broadcast_to(np.asarray(fitted.intercept_, np.float64).reshape(-1), len(weight)).copy()
-    return LinearModel(weight, offset, np.asarray(fitted.classes_), _has_sigmoids(fitted) and len(weight) > 1)
+    sigmoids = len(weight) > 1 and _one_against_rest(fitted)
+    return LinearModel(weight, offset, np.asarray(fitted.classes_), sigmoids, own=sigmoids or _is_logistic(fitted))
 
 
-def _has_sigmoids(fitted: Any) -> bool:
-    """Whether each class has a probability of its own: SGD's one-against-rest with the logistic loss."""
-    return getattr(fitted, "loss", None) == "log_loss" and hasattr(fitted, "predict_proba")
+def _is_logistic(fitted: Any) -> bool:
+    """Whether probabilities are the softmax of decision values, of two classes the sigmoid."""
+    two = len(fitted.classes_) == 2 and isinstance(fitted, SGDClassifier) and fitted.loss == "log_loss"
+    return two or isinstance(fitted, (LogisticRegression, LinearDiscriminantAnalysis))
+
+
+def _one_against_rest(fitted: Any) -> bool:
+    """Whether each class has a sigmoid of its own: SGD's logistic loss, and logistic regression in older versions."""
+    if isinstance(fitted, LogisticRegression):
+        chosen = getattr(fitted, "multi_class", "auto")
+        return chosen == "ovr" or (chosen in ("auto", "deprecated") and fitted.solver == "liblinear")
+    return isinstance(fitted, SGDClassifier) and fitted.loss == "log_loss"
 
 
 def _of_one_vs_rest(fitted: OneVsRestClassifier) -> LinearModel:
@@ -96,36 +123,38 @@ def _of_one_vs_rest(fitted: OneVsRestClassifier) -> LinearModel:
             offsets.append(float(np.ravel(part.y_)[0]))
             sigmoids = False
             continue
-        own = _of_coefficients(part) if hasattr(part, "coef_") else None
+        own = _of_coefficients(part) if _decides_by_products(part) else None
         if own is None or len(own.weight) != 1:
             raise InputError(
                 f"OneVsRestClassifier is over {type(part).__name__}; expected a linear classifier, which has coef_"
             )
         rows.append(own.weight[0])
         offsets.append(float(own.offset[0]))
-        sigmoids &= _has_sigmoids(part) or type(part).__name__ == "LogisticRegression"
+        sigmoids &= own.own
     dim = next((len(row) for row in rows if row is not None), 0)
     if not dim:
         raise InputError("OneVsRestClassifier has learned constants only; expected two or more classes in its rows")
     weight = np.stack([np.zeros(dim) if row is None else row for row in rows])
-    return LinearModel(weight, np.array(offsets), np.asarray(fitted.classes_), sigmoids and len(weight) > 1)
+    return LinearModel(weight, np.array(offsets), np.asarray(fitted.classes_), sigmoids and len(weight) > 1, own=sigmoids)
 
 
 def _of_counts(fitted: MultinomialNB) -> LinearModel:
-    return LinearModel(np.asarray(fitted.feature_log_prob_), np.asarray(fitted.class_log_prior_), np.asarray(fitted.classes_))
+    weight, prior = np.asarray(fitted.feature_log_prob_), np.asarray(fitted.class_log_prior_)
+    return LinearModel(weight, prior, np.asarray(fitted.classes_), own=True)
 
 
 def _of_complements(fitted: ComplementNB) -> LinearModel:
     alone = len(fitted.classes_) == 1
     offset = np.asarray(fitted.class_log_prior_) if alone else np.zeros(len(fitted.classes_))
-    return LinearModel(np.asarray(fitted.feature_log_prob_), offset, np.asarray(fitted.classes_))
+    return LinearModel(np.asarray(fitted.feature_log_prob_), offset, np.asarray(fitted.classes_), own=True)
 
 
 def _of_bernoulli(fitted: BernoulliNB) -> LinearModel:
     with np.errstate(divide="ignore", invalid="ignore"):  # refused below where it is infinite
         absent = np.log1p(-np.exp(fitted.feature_log_prob_))
         weight = fitted.feature_log_prob_ - absent
-    return LinearModel(weight, fitted.class_log_prior_ + absent.sum(axis=1), np.asarray(fitted.classes_), above=fitted.binarize)
+    offset = fitted.class_log_prior_ + absent.sum(axis=1)
+    return LinearModel(weight, offset, np.asarray(fitted.classes_), above=fitted.binarize, own=True)
 
 
 def _of_centroids(fitted: NearestCentroid) -> LinearModel:
