@@ -63,6 +63,7 @@ LAW: dict[str, set[str]] = {
     },
     "integrations/generation": {*ASKING, "integrations", "torch", "transformers"},
     "integrations/sklearn": {*ASKING, "heads", "torch", "sklearn", "scipy"},
+    "integrations/llama_cpp": {*ASKING, "llama_cpp"},
     "inspection": MEASURING,
     "capacity": MEASURING | {"scipy"},
     "tune": MEASURING,
@@ -76,13 +77,14 @@ FILES = {
     "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"}, "layers/gguf_file.py": {"gguf"},
 }  # fmt: skip
 """Files with a package of their own: a GPU's memory, GGUF files."""
-OPTIONAL = {"torch", "matplotlib", "transformers", "scipy", "gguf", *SEARCHING}
+OPTIONAL = {"torch", "matplotlib", "transformers", "scipy", "gguf", "llama_cpp", *SEARCHING}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {
     "heads": {"torch"},
     "integrations": {"torch", "transformers", "sklearn", "scipy"},
     "integrations/generation": {"torch", "transformers"},
     "integrations/sklearn": {"torch", "sklearn", "scipy"},
+    "integrations/llama_cpp": {"llama_cpp"},
 }
 """...but for these, which are nothing without them."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +77,19 @@ class GgufFile:
                 f"{self.name}: {name} is {tensor.kind} of shape {list(tensor.shape)}; expected [vocab, dim]"
             )
         return self._written_out(tensor, rows)
+
+    @property
+    def parts(self) -> tuple[GgufHeader, ...]:
+        """The headers of the files: one, or those of a split model in their order; facts about the model are in the first."""
+        return tuple(self._parts)
+
+    def rows(self, name: str, ids: Any) -> Array:
+        """Some rows of a matrix ``[len(ids), dim]`` as float32; no others are read."""
+        part, tensor = self._tensors[name]
+        rows = part.rows(tensor)[ids]
+        if tensor.kind in MAPPED:
+            return np.asarray(rows.view(MAPPED[tensor.kind]), np.float32)
+        return self._written_out(tensor._replace(shape=(len(rows), tensor.shape[-1])), rows)
 
     def _written_out(self, tensor: GgufTensor, rows: Array) -> Array:
         try:

@@ -75,6 +75,7 @@ class GgufHeader:
         if self.version not in VERSIONS:
             raise VersionError(f"{name} has GGUF version {self.version}; {VERSIONS[0]} and {VERSIONS[1]} are read")
         tensors, facts = self._scalar("Q"), self._scalar("Q")
+        self._spans: dict[str, tuple[int, int]] = {}
         self._facts = dict(self._read_facts(self._count(facts, 13, "facts")))
         self.tensors = self._read_tensors(self._count(tensors, 24, "tensors"))
 
@@ -90,6 +91,16 @@ class GgufHeader:
         self._at = found.start
         return [self._value(found.type) for _ in range(found.length)]
 
+    @property
+    def data(self) -> bytes | mmap.mmap:
+        """The whole file."""
+        return self._data
+
+    def raw(self, key: str) -> bytes:
+        """A fact as it is stored: key, type and value."""
+        start, stop = self._spans[key]
+        return self._data[start:stop]
+
     def rows(self, tensor: GgufTensor) -> Array:
         """The stored bytes, ``[..., bytes of a row] uint8``, mapped and read-only."""
         flat = np.frombuffer(self._data, np.uint8, tensor.stop - tensor.start, tensor.start)
@@ -98,12 +109,13 @@ class GgufHeader:
     def _read_facts(self, count: int) -> Iterator[tuple[str, Any]]:
         known: set[str] = set()
         for _ in range(count):
-            key = self._text()
+            start, key = self._at, self._text()
             if key in known:
                 raise self._broken(f"has {key!r} twice")
             known.add(key)
             kind = self._scalar("I")
             yield key, self._skipped_list(key) if kind == LIST else self._value(kind)
+            self._spans[key] = start, self._at
 
     def _skipped_list(self, key: str) -> _List:
         kind, count = self._scalar("I"), self._scalar("Q")

@@ -1,0 +1,150 @@
+"""llama.cpp on a body: rows of the embedding in, hidden vectors after the last norm out, several sequences at once.
+
+::
+
+    hidden[i] = norm(blocks(rows[i] at positions[i] of sequences[i], and what that sequence holds already))
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.errors import OptionError, StoreError, UnsupportedError
+from headlong.integrations.llama_cpp.body_file import ROWS
+from headlong.links import Link
+
+Singles = NDArray[np.float32]
+Ints = NDArray[np.int32]
+BLOCK = 256
+"""Numbers of a hidden vector that llama.cpp rounds with one scale, at most."""
+DEVIATIONS = 8.0
+"""How far its logits may be from ours, in standard deviations of that rounding."""
+
+
+class Body:
+    """A model and a context of llama.cpp. ``options`` are fields of ``llama_context_params``, as in ``n_ctx=4096``."""
+
+    def __init__(self, path: str | os.PathLike[str], options: dict[str, Any]) -> None:
+        self._context: Any = None
+        self._model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), llama_cpp.llama_model_default_params())
+        if not self._model:
+            raise StoreError(f"llama.cpp cannot load {os.fspath(path)}; pass verbose=True to read why")
+        params = llama_cpp.llama_context_default_params()
+        for name, value in options.items():
+            setattr(params, name, value)
+        params.embeddings, params.pooling_type = True, llama_cpp.LLAMA_POOLING_TYPE_NONE
+        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        if not self._context:
+            self.close()
+            raise OptionError(f"llama.cpp makes no context of {options}; pass verbose=True to read why")
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self.dim = int(llama_cpp.llama_model_n_embd(self._model))
+        self.positions = int(llama_cpp.llama_n_ctx_seq(self._context))
+        self.largest_batch = int(llama_cpp.llama_n_batch(self._context))
+        self._arrays = _Arrays(self.largest_batch, self.dim)
+
+    def close(self) -> None:
+        """Frees llama.cpp's memory; nothing can be decoded afterwards."""
+        if self._context:
+            llama_cpp.llama_free(self._context)
+        if self._model:
+            llama_cpp.llama_model_free(self._model)
+        self._context = self._model = None
+
+    def decode(self, rows: Singles, positions: Ints, sequences: Ints) -> Singles:
+        """The hidden vectors ``[n, dim]`` of ``n`` rows, at most a batch of them."""
+        arrays, count = self._arrays, len(rows)
+        arrays.rows[:count], arrays.positions[:count], arrays.sequences[:count] = rows, positions, sequences
+        arrays.batch.n_tokens = count
+        self._run(arrays.batch)
+        found = np.ctypeslib.as_array(llama_cpp.llama_get_embeddings(self._context), shape=(count, self.dim))
+        return found.copy()
+
+    def _run(self, batch: Any) -> None:
+        status = llama_cpp.llama_decode(self._context, batch)
+        if status == 1:
+            raise OptionError(f"the context of {self.positions} positions is full; pass a larger n_ctx, or shorter prompts")
+        if status:
+            raise UnsupportedError(f"llama_decode ended with {status}; pass verbose=True to read why")
+
+    def keep(self, sequence: int, count: int) -> bool:
+        """Forgets all but the first ``count`` positions of a sequence; False where its memory cannot, and is empty then."""
+        if llama_cpp.llama_memory_seq_rm(self._memory, sequence, count, -1):
+            return True
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        return False
+
+    def copy(self, source: int, target: int) -> None:
+        """The target sequence holds what the source does."""
+        llama_cpp.llama_memory_seq_rm(self._memory, target, -1, -1)
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def check(self, rows: Singles, head: Singles, link: Link) -> None:
+        """Whether a token as an id and as its row give one hidden vector, and our logits of 32 tokens are llama.cpp's.
+
+        ``rows``  of the first tokens as :meth:`decode` takes them; ``head`` of the same tokens, as llama.cpp has it in the body
+        """
+        token = len(rows) - 1
+        vector = self.decode(rows[token:], np.zeros(1, np.int32), np.zeros(1, np.int32))[0]
+        self.keep(0, 0)
+        arrays = self._arrays
+        batch = arrays.of_ids(token)
+        self._run(batch)
+        named = np.ctypeslib.as_array(llama_cpp.llama_get_embeddings(self._context), shape=(self.dim,)).copy()
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), shape=(len(rows),)).astype(np.float64)
+        self.keep(0, 0)
+        if not np.allclose(vector, named, rtol=1e-3, atol=1e-3 * float(np.abs(named).max())):
+            raise UnsupportedError(
+                "llama.cpp treats the rows of this model's embedding otherwise than this version of headlong expects: a token "
+                "given as its row has another hidden vector; use llama_cpp.Llama for it"
+            )
+        ours = np.asarray(link(head.astype(np.float64) @ named), np.float64)
+        if np.abs(ours - logits).max() > rounding(head, named) * link.steepest:
+            raise UnsupportedError(
+                f"llama.cpp's logits of the first {ROWS} tokens are not {link} of this model's head, as this version of "
+                "headlong expects; use llama_cpp.Llama for it"
+            )
+
+
+def rounding(head: Singles, hidden: Singles) -> float:
+    """How far products with a vector that is rounded to eight bits can reasonably be from the exact ones."""
+    runs = hidden.reshape(-1, BLOCK) if len(hidden) % BLOCK == 0 else hidden[None]
+    deviation = float(np.sqrt((np.abs(runs).max(axis=1).astype(np.float64) ** 2).mean())) / (254 * np.sqrt(3))
+    return DEVIATIONS * float(deviation) * float(np.linalg.norm(head.astype(np.float64), axis=1).max())
+
+
+class _Arrays:
+    """A ``llama_batch`` over arrays of ours, filled anew for each call."""
+
+    def __init__(self, most: int, dim: int) -> None:
+        self.rows = np.zeros((most, dim), np.float32)
+        self.positions, self.sequences = np.zeros(most, np.int32), np.zeros(most, np.int32)
+        self._ones, self._wanted = np.ones(most, np.int32), np.ones(most, np.int8)
+        self._token = np.zeros(1, np.int32)
+        number = ctypes.POINTER(ctypes.c_int32)
+        start, step = self.sequences.ctypes.data, self.sequences.itemsize
+        self._lists = (number * most)(*(ctypes.cast(start + step * i, number) for i in range(most)))
+        self.batch = llama_cpp.llama_batch(
+            0, None, _pointer(self.rows, ctypes.c_float), _pointer(self.positions, ctypes.c_int32),
+            _pointer(self._ones, ctypes.c_int32), self._lists, _pointer(self._wanted, ctypes.c_int8),
+        )  # fmt: skip
+
+    def of_ids(self, token: int) -> Any:
+        """One token, as an id, at position 0 of sequence 0."""
+        self._token[0] = token
+        self.positions[0] = self.sequences[0] = 0
+        number = ctypes.c_int32
+        return llama_cpp.llama_batch(
+            1, _pointer(self._token, number), None, _pointer(self.positions, number),
+            _pointer(self._ones, number), self._lists, _pointer(self._wanted, ctypes.c_int8),
+        )  # fmt: skip
+
+
+def _pointer(array: NDArray[Any], kind: Any) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(kind))

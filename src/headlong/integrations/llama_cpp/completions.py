@@ -1,0 +1,139 @@
+"""Texts while they are written, and the dictionaries in which ``llama_cpp.Llama`` answers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headlong.errors import OptionError, UnsupportedError
+from headlong.integrations.llama_cpp.decoding import Decoder, Progress, Token
+from headlong.integrations.llama_cpp.settings import Settings
+from headlong.integrations.llama_cpp.text import TextBuilder, Vocabulary
+
+ABSENT = {
+    "suffix": (None, "infilling"),
+    "typical_p": (1.0, "typical sampling"),
+    "tfs_z": (1.0, "tail-free sampling"),
+    "mirostat_mode": (0, "mirostat"),
+    "logits_processor": (None, "a processor that sees every logit (logit_bias, penalties and grammars are had)"),
+}
+"""Options of ``llama_cpp.Llama.create_completion`` that are not had: their defaults, and what they are."""
+UNUSED = ("mirostat_tau", "mirostat_eta", "penalize_nl")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """UnsupportedError for an option that is not had and not at its default; OptionError for one that nobody has."""
+    for name, value in options.items():
+        if name in ABSENT:
+            default, what = ABSENT[name]
+            if value is not None and value != default:
+                raise UnsupportedError(f"{name} is {value!r}; {what} is not had here: leave it out, or use llama_cpp.Llama")
+        elif name not in UNUSED:
+            raise OptionError(f"{name} is no option of a completion; it has those of llama_cpp.Llama.create_completion")
+
+
+class Text(NamedTuple):
+    """``log_probs`` and their ``errors`` are empty where none were asked for; ``finish_reason``: "stop" or "length"."""
+
+    text: str
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    errors: tuple[float, ...]
+    finish_reason: str
+
+
+class Writing:
+    """One text while it is written."""
+
+    def __init__(self, words: Vocabulary, progress: Progress, stops: Sequence[str], criteria: Any = None) -> None:
+        self._words, self._builder, self._criteria = words, TextBuilder(stops), criteria
+        self.progress, self.reason = progress, "length"
+        self.tokens: list[Token] = []
+
+    @property
+    def text(self) -> str:
+        return self._builder.text
+
+    def result(self, with_log_probs: bool) -> Text:
+        asked = self.tokens if with_log_probs else []
+        ids, log_probs = (token.id for token in self.tokens), (float(token.log_prob or 0.0) for token in asked)
+        return Text(self.text, tuple(ids), tuple(log_probs), tuple(token.error for token in asked), self.reason)
+
+    def take(self, token: Token) -> str:
+        """The text that can be shown now that this token has come."""
+        if self._words.ends(token.id):
+            return self._stop()
+        self.tokens.append(token)
+        if self._criteria is not None and self._criteria(self.progress.prompt + [one.id for one in self.tokens], None):
+            return self._stop()
+        shown = self._builder.add(self._words.piece(token.id))
+        if self._builder.stopped:
+            self._stop()
+        return shown + (self._builder.end() if self.progress.done else "")
+
+    def _stop(self) -> str:
+        self.reason, self.progress.done = "stop", True
+        return self._builder.end()
+
+
+class Piece(NamedTuple):
+    """A piece of the text ``number``, and the tokens that came since the piece before."""
+
+    number: int
+    text: str
+    tokens: tuple[Token, ...]
+
+
+def pieces(decoder: Decoder, texts: Sequence[Writing], settings: Settings, logprobs: int | None = None) -> Iterator[Piece]:
+    """The texts as they grow, all of them at once."""
+    by_number = {one.progress.number: one for one in texts}
+    given = dict.fromkeys(by_number, 0)
+    for step in decoder.run([one.progress for one in texts], settings, logprobs):
+        for progress, token in step:
+            one = by_number[progress.number]
+            shown = one.take(token)
+            if shown or progress.done:
+                yield Piece(progress.number, shown, tuple(one.tokens[given[progress.number] :]))
+                given[progress.number] = len(one.tokens)
+
+
+class Answers:
+    """The dictionaries of one completion: what all its chunks have in common, and the choices."""
+
+    def __init__(self, words: Vocabulary, model: str) -> None:
+        self._words = words
+        self._base = {"id": f"cmpl-{uuid.uuid4()}", "object": "text_completion", "created": int(time.time()), "model": model}
+
+    def chunk(self, text: str, reason: str | None, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+        return {**self._base, "choices": [{"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}]}
+
+    def chunks(self, found: Iterator[Piece], text: Writing, with_logprobs: bool) -> Iterator[dict[str, Any]]:
+        offset = 0
+        for piece in found:
+            if piece.text:
+                yield self.chunk(piece.text, None, self.logprobs(piece.tokens, offset) if with_logprobs else None)
+            offset += len(piece.text)
+        yield self.chunk("", text.reason, None)
+
+    def whole(self, text: Writing, before: str, with_logprobs: bool) -> dict[str, Any]:
+        prompt, tokens = len(text.progress.prompt), len(text.tokens)
+        usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        logprobs = self.logprobs(text.tokens, len(before)) if with_logprobs else None
+        return {**self.chunk(before + text.text, text.reason, logprobs), "usage": usage}
+
+    def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+        """As the OpenAI API lists them; ``offset`` is where the first token's text begins."""
+        found: dict[str, list[Any]] = {"tokens": [], "text_offset": [], "token_logprobs": [], "top_logprobs": []}
+        for token in tokens:
+            text = self._text(token.id)
+            found["tokens"].append(text)
+            found["text_offset"].append(offset)
+            found["token_logprobs"].append(token.log_prob)
+            found["top_logprobs"].append({self._text(one): value for one, value in token.ranked} | {text: token.log_prob})
+            offset += len(text)
+        return found
+
+    def _text(self, token: int) -> str:
+        return self._words.piece(token).decode(errors="ignore")

@@ -1,0 +1,87 @@
+"""The head of a GGUF model, read by an engine: all that this folder asks of headlong's core, in one place.
+
+::
+
+    x = link(hidden @ W.T)      the exponents: what llama.cpp calls logits
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import headlong
+from headlong.errors import StoreError
+
+Doubles = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Limits = dict[str, Any]
+"""``allowed=`` and ``exclude=`` of an engine's verbs."""
+
+
+def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: float) -> Any:
+    """The engine in ``path``, or one that is compiled and saved there without the layer; one of other weights is replaced."""
+    if path.exists():
+        try:
+            return headlong.load(path, layer, threads)
+        except StoreError:  # damaged, of another version or of another layer
+            path.unlink(missing_ok=True)
+    engine = headlong.compile(layer, eps=eps, delta=delta, threads=threads)
+    engine.save(path, layer=False)
+    return engine
+
+
+class Head:
+    """Answers about rows of hidden vectors ``[n, dim]``."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.vocab = int(engine.layer.vocab)
+        self._link = engine.layer.link
+
+    def likeliest(self, hidden: Any, **limits: Any) -> Ids:
+        """The best class of each row."""
+        return np.asarray(self.engine.topk(hidden, k=1, eps=math.inf, **limits).ids)[:, 0]
+
+    def best(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles]:
+        """The ``k`` best of each row and their exponents, likeliest first; fewer classes than ``k``: -1 and -inf."""
+        top = self.engine.topk(hidden, k=min(k, self.vocab), eps=math.inf, **limits)
+        return np.asarray(top.ids), self._exponents(top.logits)
+
+    def best_and_mass(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles, Doubles, Doubles]:
+        """Those, the log of the sum of exp(x) over all classes, and how far that can be off."""
+        top = self.engine.topk(hidden, k=min(k, self.vocab), **limits)
+        return np.asarray(top.ids), self._exponents(top.logits), np.asarray(top.lse), np.asarray(top.error)
+
+    def mass(self, hidden: Any, eps: float, **limits: Any) -> float:
+        """Of one row: the log of the sum of exp(x) over all classes, within ``eps``."""
+        return float(self.engine.lse(hidden, eps=eps, **limits).lse[0])
+
+    def of(self, hidden: Any, ids: Ids) -> Doubles:
+        """The exponents of given classes of one row: their rows alone are read."""
+        if not len(ids):
+            return np.empty(0)
+        found: Doubles = self._exponents(self.engine.log_prob(hidden, ids[None], eps=math.inf).logits)[0]
+        return found
+
+    def log_probs(self, hidden: Any, ids: Ids) -> tuple[Doubles, Doubles]:
+        """``[n, m]`` of given classes ``[n, m]``, and how far each row can be off."""
+        found = self.engine.log_prob(hidden, ids)
+        return np.asarray(found.log_probs, np.float64), np.asarray(found.error, np.float64)
+
+    def draw(self, hidden: Any, seed: int, first: int, **filters: Any) -> tuple[Ids, Doubles]:
+        """One class of each row after temperature, top_p and min_p, and its ``x / temperature`` + Gumbel noise.
+
+        Row ``i`` has the noise of ``(seed, first + i)``, whatever the other rows are.
+        """
+        drawn = self.engine.sample(hidden, seed=seed, row0=first, **filters)
+        return np.asarray(drawn.ids)[:, 0], np.asarray(drawn.score)[:, 0]
+
+    def _exponents(self, logits: Any) -> Doubles:
+        values = np.asarray(logits, np.float64)
+        gone = np.isneginf(values)
+        return np.where(gone, -np.inf, self._link(np.where(gone, 0.0, values)))

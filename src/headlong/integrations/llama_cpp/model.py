@@ -1,0 +1,282 @@
+"""A GGUF model whose body is run by llama.cpp and whose head is read by headlong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headlong import Layer
+from headlong.errors import AbsentError, MalformedFileError, OptionError, WrongLayerError
+from headlong.integrations.llama_cpp.body import Body
+from headlong.integrations.llama_cpp.body_file import ROWS, body_file, fingerprint
+from headlong.integrations.llama_cpp.completions import Answers, Piece, Writing, check_options, pieces
+from headlong.integrations.llama_cpp.decoding import Decoder, Embedding, Progress
+from headlong.integrations.llama_cpp.families import input_scale
+from headlong.integrations.llama_cpp.grammar import Grammar
+from headlong.integrations.llama_cpp.head import Doubles, Head, engine_of
+from headlong.integrations.llama_cpp.options import context_options
+from headlong.integrations.llama_cpp.settings import Settings
+from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several
+from headlong.layers.gguf_file import GgufFile
+from headlong.native import threads as threads_at_hand
+from headlong.number_checks import whole
+
+
+class Model:
+    """``Model("model.gguf")`` answers as ``llama_cpp.Llama("model.gguf")`` does, in less time.
+
+    ::
+
+        logits = link(hidden @ output.weight.T)    hidden: after the last norm, by llama.cpp; logits: of few tokens, exact
+
+    ``sequences``    how many texts :meth:`generate` writes at once; each has ``n_ctx`` positions
+    ``eps, delta``   the promise of the engine that reads the head: see :func:`headlong.compile`
+    ``cache``        the folder of the body and the engine, which are made once for each model; None: ``HEADLONG_CACHE``, or
+                     the user's cache folder
+    ``options``      ``n_ctx``, ``n_batch``, ... as in ``llama_cpp.Llama``; ``n_threads`` None: all processors
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        sequences: int = 1,
+        eps: float = 0.01,
+        delta: float = 1e-6,
+        cache: str | os.PathLike[str] | None = None,
+        n_threads: int | None = None,
+        seed: int | None = None,
+        last_n_tokens_size: int = 64,
+        verbose: bool = False,
+        chat_format: str | None = None,
+        chat_handler: Any = None,
+        tokenizer: Any = None,
+        **options: Any,
+    ) -> None:
+        self.model_path, self.verbose = os.fspath(model_path), verbose
+        self._seed, self._last_n = seed, last_n_tokens_size
+        self._sequences = whole(sequences, "sequences", 1, 256)
+        file, self._stamp = GgufFile(model_path), _stamp(self.model_path)
+        layer = Layer.load(model_path)
+        scale = input_scale(file, layer.dim)
+        threads = threads_at_hand(n_threads)
+        trained = file.parts[0].value(f"{file.parts[0].value('general.architecture')}.context_length")
+        fields = context_options(options, self._sequences, threads, int(trained or 512))
+        how = {"chat_format": chat_format, "chat_handler": chat_handler, "tokenizer": tokenizer}
+        self._words = Vocabulary(self.model_path, self.create_completion, verbose=verbose, **how)
+        if self._words.n_vocab() > layer.vocab:
+            raise MalformedFileError(f"{model_path} has {self._words.n_vocab()} tokens; its head has {layer.vocab} rows")
+        path = body_file(file, cache)
+        saved = path.with_name(f"{Path(self.model_path).stem}.{fingerprint(file)}.{eps:g}.{delta:g}.head.safetensors")
+        engine = engine_of(layer, saved, threads, eps, delta)
+        self._body = Body(path, fields)
+        embedding = Embedding(file, layer.vocab, layer.dim, scale)
+        first = np.arange(min(ROWS, layer.vocab))
+        self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), first), layer.link)
+        self._decoder = Decoder(self._body, embedding, Head(engine), self._sequences)
+        self._files = {"original, mapped": Path(self.model_path), "body, mapped": path, "codes, mapped": saved}
+        self.engine = engine
+
+    def generate(
+        self,
+        prompt: Any,
+        max_tokens: int | None = 128,
+        *,
+        stop: str | Sequence[str] = (),
+        grammar: Any = None,
+        logprobs: int | None = None,
+        **settings: Any,
+    ) -> Any:
+        """A :class:`Text` for a prompt; for a list of prompts a list of them, written at once.
+
+        ``prompt``    text, a list of chat messages, or a list of tokens
+        ``grammar``   GBNF, or a ``llama_cpp.LlamaGrammar``
+        ``logprobs``  0: the log-probability of each token in the model's own distribution, within the engine's ``eps``
+        ``settings``  temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, logit_bias, seed:
+                      as in ``llama_cpp.Llama``, defaults too
+        """
+        texts, chosen = self._texts(prompt, max_tokens, stop, grammar, settings)
+        for _ in pieces(self._decoder, texts, chosen, logprobs):
+            pass
+        found = [one.result(logprobs is not None) for one in texts]
+        return found if several(prompt) else found[0]
+
+    def stream(self, prompt: Any, max_tokens: int | None = 128, **options: Any) -> Iterator[Piece]:
+        """What :meth:`generate` would write, a piece at a time as it comes."""
+        named = {name: options.pop(name, default) for name, default in (("stop", ()), ("grammar", None))}
+        logprobs = options.pop("logprobs", None)
+        texts, chosen = self._texts(prompt, max_tokens, named["stop"], named["grammar"], options)
+        return pieces(self._decoder, texts, chosen, logprobs)
+
+    def log_probs(self, text: str | Sequence[int]) -> tuple[Doubles, Doubles]:
+        """Of each token of a text but the first, given those before it; and how far each can be off."""
+        self._check_unchanged()
+        tokens = self._words.prompt(text)
+        self._decoder.room(tokens)
+        return self._decoder.log_probs(tokens)
+
+    def _texts(
+        self, prompt: Any, most: int | None, stop: Any, grammar: Any, settings: Mapping[str, Any]
+    ) -> tuple[list[Writing], Settings]:
+        self._check_unchanged()
+        prompts = list(prompt) if several(prompt) else [prompt]
+        if not 1 <= len(prompts) <= self._sequences:
+            raise OptionError(f"got {len(prompts)} prompts; expected 1 to {self._sequences}: pass sequences= to Model for more")
+        stops = [stop] if isinstance(stop, str) else list(stop or ())
+        found = []
+        for number, one in enumerate(prompts):
+            tokens, more = self._words.chat_prompt(one) if is_chat(one) else (self._words.prompt(one), [])
+            found.append(self._writing(tokens, number, most, [*stops, *more], grammar))
+        return found, self._settings(settings)
+
+    def _writing(
+        self, tokens: list[int], number: int, most: int | None, stops: Sequence[str], grammar: Any, criteria: Any = None
+    ) -> Writing:
+        room = self._decoder.room(tokens)
+        most = room if most is None or most <= 0 else min(most, room)
+        rules = None if grammar is None else Grammar(self._words.pointer, grammar)
+        return Writing(self._words, Progress(tokens, number, most, rules), stops, criteria)
+
+    def _settings(self, given: Mapping[str, Any]) -> Settings:
+        known = {name: value for name, value in given.items() if value is not None}
+        unknown = sorted(set(known) - set(Settings.__dataclass_fields__))
+        if unknown:
+            raise OptionError(f"{unknown[0]} is no option here; they are {', '.join(Settings.__dataclass_fields__)}")
+        return Settings(**{"seed": self._seed, "last_n": self._last_n, **known})
+
+    def create_completion(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = 16,
+        stop: str | Sequence[str] | None = (),
+        stream: bool = False,
+        echo: bool = False,
+        logprobs: int | None = None,
+        grammar: Any = None,
+        stopping_criteria: Any = None,
+        model: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """As ``llama_cpp.Llama.create_completion``: a dictionary, or chunks of one."""
+        self._check_unchanged()
+        if echo and (logprobs is not None or stream or not isinstance(prompt, str)):
+            raise OptionError("echo=True goes with text, without stream= and logprobs=; log_probs(text) has those of a prompt")
+        settings = {name: value for name, value in options.items() if name in Settings.__dataclass_fields__}
+        check_options({name: value for name, value in options.items() if name not in settings})
+        stops = [stop] if isinstance(stop, str) else list(stop or ())
+        text = self._writing(self._words.prompt(prompt), 0, max_tokens, stops, grammar, stopping_criteria)
+        answers = Answers(self._words, model or self.model_path)
+        found = pieces(self._decoder, [text], self._settings(settings), logprobs)
+        if stream:
+            return answers.chunks(found, text, logprobs is not None)
+        for _ in found:
+            pass
+        return answers.whole(text, str(prompt) if echo else "", logprobs is not None)
+
+    __call__ = create_completion
+
+    def create_chat_completion(self, messages: Any, **options: Any) -> Any:
+        """As ``llama_cpp.Llama.create_chat_completion``, by the same template."""
+        return self._words.create_chat_completion(messages, **options)
+
+    def create_chat_completion_openai_v1(self, *arguments: Any, **options: Any) -> Any:
+        """As ``llama_cpp.Llama.create_chat_completion_openai_v1``: pydantic models, with the openai package."""
+        return self._words.create_chat_completion_openai_v1(*arguments, **options)
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """As ``llama_cpp.Llama.tokenize``."""
+        return list(self._words.tokenize(text, add_bos, special))
+
+    def detokenize(self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False) -> bytes:
+        """As ``llama_cpp.Llama.detokenize``."""
+        return bytes(self._words.detokenize(list(tokens), prev_tokens, special))
+
+    def tokenizer(self) -> Any:
+        """As ``llama_cpp.Llama.tokenizer``."""
+        return self._words.tokenizer()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The file's facts, as text."""
+        return dict(self._words.metadata)
+
+    @property
+    def chat_format(self) -> str | None:
+        """The name of the chat template in use."""
+        found: str | None = self._words.chat_format
+        return found
+
+    def n_ctx(self) -> int:
+        """Positions of each sequence."""
+        return self._body.positions
+
+    def n_embd(self) -> int:
+        """Numbers of a hidden vector."""
+        return self._body.dim
+
+    def n_vocab(self) -> int:
+        """Tokens."""
+        return int(self._words.n_vocab())
+
+    def token_bos(self) -> int:
+        """The token at the beginning of a text; -1: none."""
+        return int(self._words.token_bos())
+
+    def token_eos(self) -> int:
+        """The token at the end of a text; -1: none."""
+        return int(self._words.token_eos())
+
+    def token_nl(self) -> int:
+        """The token of a new line."""
+        return int(self._words.token_nl())
+
+    def set_seed(self, seed: int) -> None:
+        """The seed of completions that name none."""
+        self._seed = seed
+
+    def reset(self) -> None:
+        """Forgets what the sequences hold."""
+        self._decoder.forget()
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by part. What is mapped is in memory as far as it is read."""
+        found = {part: path.stat().st_size for part, path in self._files.items()}
+        layer = self.engine.layer
+        return found | {"head, written out": layer.weight.nbytes if "written out" in layer.name else 0} | self._decoder.memory()
+
+    def close(self) -> None:
+        """Frees llama.cpp's memory."""
+        self._body.close()
+        self._words.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and callable(getattr(Vocabulary, name, None)):
+            raise AbsentError(f"Model has no {name}; llama_cpp.Llama, which has, answers it from all logits")
+        raise AttributeError(f"'Model' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"Model({Path(self.model_path).name!r}, sequences={self._sequences}, n_ctx={self.n_ctx()}, head={self.engine!r})"
+
+    def _check_unchanged(self) -> None:
+        """Rows of the embedding and of the head are read from the file while it is used."""
+        if _stamp(self.model_path) != self._stamp:
+            raise WrongLayerError(f"{self.model_path} was changed after it was loaded; make a new Model of it")
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:  # gone, but still mapped
+        return None
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,193 @@
+"""The next token of one sequence, exactly, from candidates.
+
+::
+
+    drawn from  softmax(x / temperature)  over  {tokens that pass grammar, top_k, top_p, min_p}
+
+Tokens whose ``x`` was moved (penalties, biases) are few and scored exactly; the engine answers for all others, and the two
+are merged. The filters keep a prefix of the tokens in the order of ``x``, which a list of the best decides as soon as it is
+longer than what is kept. Where it is not, a token is drawn from all, and kept if it passes: it nearly always does, and then
+the rest of the list was never needed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headlong.errors import InputError
+from headlong.integrations.llama_cpp.grammar import Grammar
+from headlong.integrations.llama_cpp.head import Doubles, Head, Ids, Limits
+from headlong.integrations.llama_cpp.settings import Settings, edited, moved
+
+FIRST, GROWTH = 64, 8
+"""How long the first list is, and how much longer each next one."""
+DRAWS = 8
+"""Draws from all tokens before the list is made as long as it has to be."""
+SURE = 1e-9
+"""Width of a normaliser that settles whether a token on the border of the nucleus is in it."""
+
+
+class Listed(NamedTuple):
+    """The best tokens, likeliest first, the smaller id of two; no other token's exponent is above ``floor``.
+
+    ``low, high``: between them lies the log of the sum of exp(x) of all tokens.
+    """
+
+    ids: Ids
+    exponents: Doubles
+    floor: float = -math.inf
+    low: float = math.nan
+    high: float = math.nan
+
+
+class Kept(NamedTuple):
+    """The first ``sure`` tokens of a list pass, those from ``possible`` on do not; ``covered``: nor do those not in it."""
+
+    sure: int
+    possible: int
+    covered: bool
+
+
+class Row:
+    """One hidden vector ``[1, dim]``, and what has been moved or ruled out for it."""
+
+    def __init__(
+        self, head: Head, hidden: Any, settings: Settings, generated: list[int], grammar: Grammar | None = None
+    ) -> None:
+        self._head, self._hidden, self._settings, self._grammar = head, hidden, settings, grammar
+        self._ids = edited(settings, generated, head.vocab)
+        self._exponents = moved(settings, generated, self._ids, head.of(hidden, self._ids))
+        self._others = head.vocab - len(self._ids)
+        self._limits: Limits = {"exclude": self._ids} if len(self._ids) else {}
+
+    def pick(self, rng: np.random.Generator) -> int:
+        settings = self._settings
+        if settings.greedy:
+            return int(self._first(1).ids[0])
+        if settings.top_k > 0:
+            return draw_listed(top(self._first(settings.top_k), settings.top_k), settings, rng)
+        if self._grammar is not None:
+            self._rule_out(self._grammar)
+        if settings.top_p >= 1 and settings.min_p <= 0:
+            return self._draw(rng)
+        return self._draw_kept(rng)
+
+    def _first(self, count: int) -> Listed:
+        """At least ``count`` tokens that the grammar accepts, or all."""
+        length = count if self._grammar is None else max(count, FIRST)
+        while True:
+            found = self._best(length, mass=False)
+            if self._grammar is not None:
+                accepted = self._grammar.accepts(found.ids)
+                found = found._replace(ids=found.ids[accepted], exponents=found.exponents[accepted])
+            if len(found.ids) >= count or found.floor == -math.inf:
+                return self._some(found)
+            length *= GROWTH
+
+    def _rule_out(self, grammar: Grammar) -> None:
+        """Asks the grammar about every token; what it accepts is the whole distribution."""
+        allowed = np.flatnonzero(grammar.accepts(np.arange(self._head.vocab)))
+        here = np.isin(self._ids, allowed)
+        others = np.setdiff1d(allowed, self._ids, assume_unique=True)
+        self._ids, self._exponents = self._ids[here], self._exponents[here]
+        self._others, self._limits = len(others), {"allowed": others}
+
+    def _best(self, count: int, mass: bool) -> Listed:
+        """The moved tokens and the ``count`` best of the others."""
+        ids, exponents, floor, low, high = self._ids, self._exponents, -math.inf, -math.inf, -math.inf
+        if self._others:
+            if mass:
+                best, values, lse, error = self._head.best_and_mass(self._hidden, count, **self._limits)
+                low, high = float(lse[0] - error[0]), float(lse[0] + error[0])
+            else:
+                best, values = self._head.best(self._hidden, count, **self._limits)
+            there = best[0] >= 0
+            floor = float(values[0, -1]) if count < self._others else -math.inf
+            above = exponents > floor  # of the moved ones, too, a list has none below what it leaves out
+            ids, exponents = np.append(ids[above], best[0][there]), np.append(exponents[above], values[0][there])
+        order = np.lexsort((ids, -exponents))
+        order = order[exponents[order] > -np.inf]
+        return Listed(ids[order], exponents[order], floor, *self._with_moved(low, high))
+
+    def _with_moved(self, low: float, high: float) -> tuple[float, float]:
+        mine = float(np.logaddexp.reduce(self._exponents, initial=-math.inf))
+        return float(np.logaddexp(mine, low)), float(np.logaddexp(mine, high))
+
+    def _draw(self, rng: np.random.Generator) -> int:
+        """From all tokens."""
+        temperature = self._settings.temperature
+        ids, keys = self._ids, self._exponents / temperature + rng.gumbel(size=len(self._ids))
+        if self._others:
+            drawn, score = self._head.draw(self._hidden, int(rng.integers(1 << 63)), 0, temperature=temperature, **self._limits)
+            ids, keys = np.append(ids, drawn), np.append(keys, score)
+        return int(self._some(Listed(ids, keys)).ids[np.argmax(keys)])
+
+    def _draw_kept(self, rng: np.random.Generator) -> int:
+        """From the tokens that pass top_p and min_p."""
+        settings = self._settings
+        found = self._some(self._best(FIRST, settings.top_p < 1))
+        for _ in range(DRAWS):
+            if kept(found, settings).covered:
+                break
+            token = self._draw(rng)
+            while token not in found.ids and not kept(found, settings).covered:
+                found = self._longer(found)
+            found = self._settled(found, found.ids == token)
+            if (np.flatnonzero(found.ids == token) < kept(found, settings).sure).any():
+                return token
+        while not kept(found, settings).covered:
+            found = self._longer(found)
+        keys = found.exponents / settings.temperature + rng.gumbel(size=len(found.ids))
+        keys[kept(found, settings).possible :] = -np.inf
+        found = self._settled(found, np.arange(len(keys)) == np.argmax(keys))
+        return int(found.ids[np.argmax(keys[: kept(found, settings).sure])])
+
+    def _longer(self, found: Listed) -> Listed:
+        return self._best(len(found.ids) * GROWTH, self._settings.top_p < 1)
+
+    def _settled(self, found: Listed, at: Doubles) -> Listed:
+        """The list with a normaliser that says whether the token ``at`` some place passes."""
+        bounds, place = kept(found, self._settings), np.flatnonzero(at)
+        if not len(place) or not bounds.sure <= place[0] < bounds.possible:
+            return found
+        low = high = -math.inf
+        if self._others:
+            low = high = self._head.mass(self._hidden, SURE, **self._limits)  # what rounding leaves is no longer told apart
+        low, high = self._with_moved(low, high)
+        return found._replace(low=low, high=high)
+
+    def _some(self, found: Listed) -> Listed:
+        if not len(found.ids) or not np.isfinite(found.exponents).any():
+            raise InputError("no token is left to come next: the grammar and logit_bias rule out every one")
+        return found
+
+
+def kept(found: Listed, settings: Settings) -> Kept:
+    """What top_p and min_p keep of a list whose first token is the likeliest of all."""
+    exponents = found.exponents
+    least = exponents[0] + math.log(settings.min_p) if settings.min_p > 0 else -math.inf
+    sure = possible = int(np.count_nonzero(exponents >= least))
+    if settings.top_p < 1:
+        before = np.cumsum(np.exp(exponents - exponents[0])) - np.exp(exponents - exponents[0])
+        mass = settings.top_p * np.exp(np.array([found.low, found.high]) - exponents[0])
+        sure = min(sure, max(1, int(np.count_nonzero(before < mass[0]))))
+        possible = min(possible, max(1, int(np.count_nonzero(before < mass[1]))))
+    covered = possible < len(exponents) or found.floor == -math.inf or found.floor < least
+    return Kept(sure, possible, covered)
+
+
+def top(found: Listed, count: int) -> Listed:
+    """The best ``count`` alone: a distribution of their own."""
+    exponents = found.exponents[:count]
+    mass = float(np.logaddexp.reduce(exponents))
+    return Listed(found.ids[:count], exponents, -math.inf, mass, mass)
+
+
+def draw_listed(found: Listed, settings: Settings, rng: np.random.Generator) -> int:
+    """From a list that has every token that may pass, and its exact normaliser."""
+    count = kept(found, settings).sure
+    keys = found.exponents[:count] / settings.temperature + rng.gumbel(size=count)
+    return int(found.ids[np.argmax(keys)])

@@ -1,0 +1,116 @@
+"""Tokens to text and back: the vocabulary and the chat template of the original file, which llama.cpp reads without weights."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import ctypes
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import llama_cpp
+
+from headlong.errors import MalformedFileError
+
+LONGEST = 4096
+"""Bytes of one token's text at most."""
+
+
+class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
+    """``llama_cpp.Llama`` without weights, whose completions are made by somebody else: chat handlers ask it for them."""
+
+    def __init__(self, path: str, complete: Callable[..., Any], *, verbose: bool, **options: Any) -> None:
+        self._complete = complete
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(sys.stderr if verbose else said):
+                super().__init__(path, vocab_only=True, verbose=verbose, **options)
+        except (ValueError, RuntimeError, AssertionError) as error:
+            last = (said.getvalue().strip() or str(error)).splitlines()[-1]
+            raise MalformedFileError(f"llama.cpp cannot read the vocabulary of {path}: {last}") from error
+        self._pieces: dict[int, bytes] = {}
+        self._buffer = ctypes.create_string_buffer(LONGEST)
+        self.pointer = llama_cpp.llama_model_get_vocab(self.model)
+
+    def create_completion(self, *arguments: Any, **options: Any) -> Any:
+        """Not made here: this has no weights."""
+        return self._complete(*arguments, **options)
+
+    def chat_prompt(self, messages: Any) -> tuple[list[int], list[str]]:
+        """The tokens that the chat template makes of messages, and the words that end an answer."""
+        asked: dict[str, Any] = {}
+        complete, self._complete = self._complete, lambda **options: asked.update(options)
+        try:
+            self.create_chat_completion(messages, stream=True)  # what it would make of chunks is never taken
+        finally:
+            self._complete = complete
+        return [int(token) for token in asked["prompt"]], list(asked["stop"] or ())
+
+    def ends(self, token: int) -> bool:
+        """Whether a text ends with this token."""
+        return bool(llama_cpp.llama_vocab_is_eog(self.pointer, token))
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token; none of a special one."""
+        found = self._pieces.get(token)
+        if found is None:
+            count = llama_cpp.llama_token_to_piece(self.pointer, token, self._buffer, LONGEST, 0, False)
+            found = self._pieces[token] = self._buffer.raw[: max(count, 0)]
+        return found
+
+    def prompt(self, prompt: str | Sequence[int]) -> list[int]:
+        """The tokens of a text, with those that the model wants at its ends, as ``create_completion`` has them."""
+        if not isinstance(prompt, str):
+            return [int(token) for token in prompt]
+        first = [self.token_bos()] if llama_cpp.llama_vocab_get_add_bos(self.pointer) and self.token_bos() != -1 else []
+        last = [self.token_eos()] if llama_cpp.llama_vocab_get_add_eos(self.pointer) and self.token_eos() != -1 else []
+        middle = self.tokenize(prompt.encode(), add_bos=False, special=True) if prompt else []
+        return [*first, *middle, *last] or [self.token_bos()]
+
+
+class TextBuilder:
+    """Bytes of tokens as they come, text as it can be shown: whole characters, and nothing that may begin a stop word."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waiting = ""
+        self.text = ""
+        self.stopped = False
+
+    def add(self, piece: bytes) -> str:
+        """The text that is safe to show now."""
+        self._waiting += self._decoder.decode(piece)
+        found = [place for place in (self._waiting.find(stop) for stop in self._stops) if place >= 0]
+        if found:
+            self.stopped = True
+            return self._shown(min(found), rest="")
+        held = max((_overlap(self._waiting, stop) for stop in self._stops), default=0)
+        return self._shown(len(self._waiting) - held)
+
+    def end(self) -> str:
+        """What was held back; half a character is left out."""
+        return "" if self.stopped else self._shown(len(self._waiting))
+
+    def _shown(self, length: int, rest: str | None = None) -> str:
+        shown, self._waiting = self._waiting[:length], self._waiting[length:] if rest is None else rest
+        self.text += shown
+        return shown
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many of the last letters of ``text`` begin ``stop``."""
+    return next((length for length in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:length])), 0)
+
+
+def is_chat(prompt: Any) -> bool:
+    """Messages, each a mapping with a role and content."""
+    return isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def several(prompt: Any) -> bool:
+    """A list of prompts; one prompt is text, messages or tokens."""
+    is_list = isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0
+    return is_list and (isinstance(prompt[0], (str, Sequence)) and not isinstance(prompt[0], Mapping))

@@ -1,0 +1,165 @@
+"""The body of a model: written once, whole or not at all, and never one of another model."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import tiny_gguf
+from headlong.errors import HeadlongError, MissingTensorError, StoreError, UnsupportedError, WrongLayerError
+from headlong.layers.gguf_file import GgufFile
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
+
+from headlong.integrations.llama_cpp import Model
+from headlong.integrations.llama_cpp.body_file import ROWS, body_file, cache_folder
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_everything_but_the_vocabulary_is_the_original(tmp_path: Path) -> None:
+    path = tiny_gguf.write(tmp_path / "model.gguf", "qwen2", head="Q8_0")
+    cache = tmp_path / "cache"
+    body = body_file(GgufFile(path), cache)
+    old, new = gguf.GGUFReader(path), gguf.GGUFReader(body)
+    kept = {tensor.name: tensor for tensor in new.tensors}
+    assert set(kept) == {tensor.name for tensor in old.tensors}
+    for tensor in old.tensors:
+        rows = slice(0, ROWS) if tensor.name in ("token_embd.weight", "output.weight") else slice(None)
+        assert kept[tensor.name].tensor_type == tensor.tensor_type
+        np.testing.assert_array_equal(kept[tensor.name].data, tensor.data[rows])
+    for key, field in old.fields.items():
+        if not key.startswith(("GGUF.", "tokenizer.", "general.alignment")) and key != "qwen2.vocab_size":
+            assert new.fields[key].types == field.types and new.fields[key].contents() == field.contents()
+    assert new.fields["tokenizer.ggml.model"].contents() == "none" and new.fields["qwen2.vocab_size"].contents() == ROWS
+    before = body.stat()
+    assert body_file(GgufFile(path), cache) == body and body.stat() == before and files(cache) == [body.name]
+
+
+def test_a_damaged_body_is_written_anew_and_another_model_has_its_own(tmp_path: Path) -> None:
+    path, cache = tiny_gguf.write(tmp_path / "model.gguf"), tmp_path / "cache"
+    body = body_file(GgufFile(path), cache)
+    whole = body.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"GGUF", b""):
+        body.write_bytes(damaged)
+        assert body_file(GgufFile(path), cache).read_bytes() == whole
+    tiny_gguf.write(path, seed=1)  # the same name and the same size
+    other = body_file(GgufFile(path), cache)
+    assert other != body and other.read_bytes() != whole and body.read_bytes() == whole
+
+
+def test_a_model_that_changes_while_it_is_used_is_noticed(tmp_path: Path) -> None:
+    path = tiny_gguf.write(tmp_path / "model.gguf")
+    with Model(path, cache=tmp_path / "cache", n_ctx=64, n_threads=1) as model:
+        first = model.generate([5, 6, 7], 4, temperature=0)
+        assert model.generate([5, 6, 7], 4, temperature=0) == first
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 1
+        path.write_bytes(data)
+        os.utime(path, ns=(1, 1))
+        for call in (model.generate, model.create_completion, model.log_probs):
+            with pytest.raises(WrongLayerError, match="was changed after it was loaded"):
+                call([5, 6, 7])
+
+
+LIMITED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+from headlong.errors import StoreError
+from headlong.integrations.llama_cpp.body_file import body_file
+from headlong.layers.gguf_file import GgufFile
+try:
+    body_file(GgufFile(sys.argv[1]), sys.argv[2])
+except StoreError as error:
+    print(error)
+"""
+KILLED = """
+import os, sys
+from headlong.integrations.llama_cpp import body_file
+write = body_file._write
+def killed(out, facts, tensors):
+    write(out, facts, tensors[:2])
+    out.flush()
+    os.kill(os.getpid(), 9)
+body_file._write = killed
+from headlong.layers.gguf_file import GgufFile
+body_file.body_file(GgufFile(sys.argv[1]), sys.argv[2])
+"""
+
+
+def run(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="this system has no limit on the size of files")
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    path, cache = tiny_gguf.write(tmp_path / "model.gguf"), tmp_path / "cache"
+    done = run(LIMITED, path, cache)
+    assert "cannot be written" in done.stdout and done.returncode == 0, done.stderr
+    assert files(cache) == []
+
+
+def test_a_killed_writer_leaves_no_body(tmp_path: Path) -> None:
+    path, cache = tiny_gguf.write(tmp_path / "model.gguf"), tmp_path / "cache"
+    assert run(KILLED, path, cache).returncode == -9
+    left = list(cache.iterdir())
+    assert [one.suffix for one in left] == [".tmp"]
+    os.utime(left[0], (1, 1))  # long ago: nobody writes it any more
+    body = body_file(GgufFile(path), cache)
+    assert files(cache) == [body.name]
+
+
+def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:
+    path, cache = tiny_gguf.write(tmp_path / "model.gguf"), tmp_path / "cache"
+    whole = path.read_bytes()
+    for size in (0, 3, 100, len(whole) // 2, len(whole) - 100):
+        path.write_bytes(whole[:size])
+        with pytest.raises(HeadlongError):
+            Model(path, cache=cache)
+    path.write_bytes(b"PK\x03\x04" + whole)
+    with pytest.raises(HeadlongError, match="GGUF"):
+        Model(path, cache=cache)
+    with pytest.raises(StoreError, match="none.gguf"):
+        Model(tmp_path / "none.gguf", cache=cache)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("output.weight", np.ones((4, 32), np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    with pytest.raises(MissingTensorError, match="no tensor 'token_embd.weight'"):
+        body_file(GgufFile(path), cache)
+    assert not cache.exists() or files(cache) == []
+
+
+def test_other_tensors_with_a_row_for_each_token_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for name in ("token_embd.weight", "per_token.weight"):
+        writer.add_tensor(name, np.ones((40, 32), np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    with pytest.raises(UnsupportedError, match=r"has per_token.weight \[40, 32\], rows of tokens that are neither"):
+        body_file(GgufFile(path), tmp_path / "cache")
+
+
+def test_where_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_CACHE", str(tmp_path / "named"))
+    assert cache_folder() == tmp_path / "named"
+    path = tiny_gguf.write(tmp_path / "model.gguf")
+    assert body_file(GgufFile(path)).parent == tmp_path / "named"
+    monkeypatch.delenv("HEADLONG_CACHE")
+    assert cache_folder().parts[-2:] == ("headlong", "models")
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        body_file(GgufFile(path), tmp_path / "taken" / "x")
