@@ -1,6 +1,6 @@
 """From a layer to an engine on a device.
 
-full -> a pass over all rows        cascade -> int8 codes, then rows        svd -> SVD-softmax        auto -> full
+full -> a scan of all rows        cascade -> int8 codes, then rows        svd -> SVD-softmax        auto -> full
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def on_device(
         )
     name, reason = method, "asked for"
     if method == "auto":
-        name, reason = "full", "one pass over all rows proves ids and log-probabilities at once"
+        name, reason = "full", "one scan of all rows proves ids and log-probabilities at once"
     if name not in OPTIONS:
         raise OptionError(f"method is {method!r}; on a device choose from auto, {', '.join(OPTIONS)}")
     for option in options:

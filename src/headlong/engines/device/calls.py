@@ -24,7 +24,7 @@ WORD = 0xFFFFFFFF
 
 
 class Call(NamedTuple):
-    """``x [batch, dim]`` in the type that passes read and ``wide`` in float64; ``length [batch]`` float32, not below ``‖x‖``;
+    """``x [batch, dim]`` in the type that scans read and ``wide`` in float64; ``length [batch]`` float32, not below ``‖x‖``;
     ``mask [1 or batch, vocab]`` or None; ``heat [1]``, the temperature; ``numbers [batch, 5]``, what noise depends on."""
 
     x: Tensor

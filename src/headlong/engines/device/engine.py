@@ -4,7 +4,7 @@
 
     hl.compile(layer, device="cuda").topk(hidden, k)      -> TopK of CUDA tensors
 
-    a pass over rows or codes:  upper ends of all classes      the best C of them are looked at
+    a scan of rows or codes:  upper ends of all classes      the best C of them are looked at
     their first k, exactly:     a threshold                    those of the C that reach it, exactly, in order: the answer
     the C-th reaches it, or the normaliser is not within eps:  that query again, over rows; at last all in float64
 
@@ -26,7 +26,7 @@ from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_eps, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
-from headlong.engines.device.matrix import DeviceMatrix, Pass, queries_together
+from headlong.engines.device.matrix import DeviceMatrix, Scan, queries_together
 from headlong.engines.device.memory import Tensor
 from headlong.engines.sampling_filters import Filters
 from headlong.promise import Promise
@@ -135,9 +135,9 @@ class DeviceEngine(Bounded):
     def _best(self, call: Call, k: int, eps: float, *, sample: bool = False) -> Found:
         """The k best by their keys and (but for a ``sample``) the normaliser, each row as far down as it needs."""
         codes, rows = self.matrix.codes, self.matrix.rows
-        passes = [rows] if codes is None or (math.isfinite(eps) and not sample) else [codes, rows]  # codes settle no normaliser
-        found = self._passed(passes[0], call, k, sample)
-        for after in (*passes[1:], None):
+        scans = [rows] if codes is None or (math.isfinite(eps) and not sample) else [codes, rows]  # codes settle no normaliser
+        found = self._scanned(scans[0], call, k, sample)
+        for after in (*scans[1:], None):
             if self._capturing():
                 break
             still = (~found.sure | (found.error > eps)) & ~call.bad
@@ -145,12 +145,12 @@ class DeviceEngine(Bounded):
                 break
             open_rows = still.nonzero()[:, 0]
             part = call.of(open_rows)
-            again = self._whole(part, k, sample) if after is None else self._passed(after, part, k, sample)
+            again = self._whole(part, k, sample) if after is None else self._scanned(after, part, k, sample)
             found = found.replaced(open_rows, again)
         return found
 
-    def _passed(self, read: Pass, call: Call, k: int, sample: bool) -> Found:
-        """One pass over all classes, and the exact rows of what it leaves."""
+    def _scanned(self, read: Scan, call: Call, k: int, sample: bool) -> Found:
+        """One scan of all classes, and the exact rows of what it leaves."""
         matrix, torch, vocab, batch = self.matrix, self.matrix.torch, self.layer.vocab, call.batch
         high, sums = read(call, sample=sample)
         lse, error = (call.wide.new_zeros(batch),) * 2 if sample else matrix.normaliser(sums)

@@ -1,4 +1,4 @@
-"""A layer on a device, and what is read there: a pass over its rows or its codes, exact rows, Gumbels, the link.
+"""A layer on a device, and what is read there: a scan of its rows or its codes, exact rows, Gumbels, the link.
 
     matrix.rows(call)   ->  upper ends of all classes [batch, vocab], sums of exponentials    (matrix.codes(call): the same)
     matrix.exact(call, ids)  ->  float64 logits [batch, m]
@@ -30,7 +30,7 @@ EXP32 = 2.0**-15
 
 
 class Tiles(NamedTuple):
-    """What one program takes: ``classes`` of a pass for one query and (``wide``) for several, ``columns`` of a row at a time,
+    """What one program takes: ``classes`` of a scan for one query and (``wide``) for several, ``columns`` of a row at a time,
     exact ``rows``, ``noise`` numbers."""
 
     classes: int = 64
@@ -60,7 +60,7 @@ def unit(dim: int, columns: int, product: bool) -> float:
     return 1.01 * (columns * (2.0**-22 if product else 2.0**-24) + (-(-dim // columns) + 12) * 2.0**-24)
 
 
-class Pass:
+class Scan:
     """One matrix that is read for all classes: the rows as they are stored, or their codes."""
 
     def __init__(self, owner: DeviceMatrix, weight: Tensor, lengths: Tensor, scale: Any = None, error: Any = None) -> None:
@@ -121,10 +121,10 @@ class DeviceMatrix:
         self.link = self.tensor(_link_numbers(lowered))
         lengths = self._lengths()
         self.longest, self.largest = float(lengths.max()), 0.0 if self.bias is None else float(self.bias.abs().max())
-        self.rows = Pass(self, self.weight, lengths)
+        self.rows = Scan(self, self.weight, lengths)
         self.row_bytes = self.rows.bytes
         found = coded(self.torch, self.weight) if with_codes else None
-        self.codes = None if found is None else Pass(self, found.codes, lengths, found.scale, found.error)
+        self.codes = None if found is None else Scan(self, found.codes, lengths, found.scale, found.error)
 
     def tensor(self, array: Any) -> Tensor:
         return tensor_of(array, self.torch, self.device)
@@ -193,7 +193,7 @@ class DeviceMatrix:
         return self.torch.where(low.isfinite(), low - low.abs() * 2.0**-22 - 1e-37, low).float()
 
     def normaliser(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """``(lse, error) [batch]`` of a pass. With radii r the true sum is at most the one by upper ends; and it is at least
+        """``(lse, error) [batch]`` of a scan. With radii r the true sum is at most the one by upper ends; and it is at least
         ``Σ p exp(-r)`` of the one by estimates, which by Jensen is as near: ``-log Σ p exp(-r) <= Σ p r <= log Σ p exp(r)``."""
         torch = self.torch
         lse, top = (torch.logsumexp(sums[:, :, 0] + sums[:, :, end].log(), dim=1) for end in (1, 2))
