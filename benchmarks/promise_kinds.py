@@ -6,7 +6,6 @@
 What is asked are the vectors that are left of 16,000 when ``--calibration`` of them have taken their part.
 
     few bits over a rotation    top-10 ids but for 0.01, over the rotation that was drawn
-    a race                      top-10 ids but for 0.01, by coordinates (``adaptive``)
     two shards                  each with half of the rates: what the whole promises is their sum
     a nucleus                   a draw of the top 0.9 that is not the exact one of the same seed, but for the normaliser's rate
     an adapted plan             the default promise, after as many queries as a plan is made of
@@ -99,11 +98,6 @@ def few_bits(case: Case, kind: str) -> dict[str, Any]:
     return case.row(kind, "rotation", 0.01, wrong, share_read=read)
 
 
-def race(case: Case, kind: str) -> dict[str, Any]:
-    wrong, read = wrong_and_read(case.compiled("adaptive", **IDS), case)
-    return case.row(kind, BOTH, 0.01, wrong, share_read=read)
-
-
 def shards_ids(case: Case, kind: str) -> dict[str, Any]:
     return case.row(kind, BOTH, 0.01, wrong_ids(in_shards(case, IDS), case))
 
@@ -181,7 +175,6 @@ def screen(made: Callable[..., Any], **options: Any) -> Callable[[Case, str], di
 
 KINDS: dict[str, Callable[[Case, str], dict[str, Any]]] = {
     "few bits over a rotation, top-10 ids but for 0.01": few_bits,
-    "a race, top-10 ids but for 0.01": race,
     "two shards, top-10 ids but for 0.01": shards_ids,
     "two shards, within 0.05 but for 0.01": shards_log_probs,
     "a nucleus by a bet, but for 0.01": nucleus,

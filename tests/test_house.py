@@ -23,7 +23,7 @@ LEFTWARD = (
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
-ENGINES = {f"engines/{family}" for family in ("methods", "adaptive", "structured", "mixture", "device", "saved")}
+ENGINES = {f"engines/{family}" for family in ("methods", "structured", "mixture", "device", "saved")}
 PREVIEWS = {"previews", "previews/blocks"}
 READING = {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference", *ENGINES}
 ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"}
@@ -46,9 +46,8 @@ LAW: dict[str, set[str]] = {
     "engines": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
     "engines/methods": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference"},
-    "engines/adaptive": {*CORE, "number_checks", "native", "previews", "engines", "engines/reference", "engines/methods"},
     "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference"},
-    "engines/mixture": READING - {"engines/adaptive", "engines/device", "engines/saved", "costs"},
+    "engines/mixture": READING - {"engines/device", "engines/saved", "costs"},
     "engines/device": {*CORE, "number_checks", "engines"},
     "compile": READING,
     "loading": READING | {"compile"},
@@ -268,7 +267,7 @@ ROOM_HEADS = {"csrc/kernels/kernels.h", "csrc/executor/executor.h", "csrc/losses
 
 
 def test_no_file_is_named_after_its_folder() -> None:
-    """``adaptive/adaptive_race.py``: the folder says it already. :data:`ROOM_HEADS` say what a room is, or are all of it."""
+    """``blocks/blocks_search.py``: the folder says it already. :data:`ROOM_HEADS` say what a room is, or are all of it."""
     repeated = [
         file.relative_to(ROOT).as_posix()
         for folder, files in folders().items() if not folder.startswith("tests")

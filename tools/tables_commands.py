@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from tables_records import left
 
+import headlong.compile as _registers  # noqa: F401
 from headlong.cli.main import app
 from headlong.engines.method import METHODS, option_names
 from headlong.engines.structured.base import ENGINES

@@ -11,25 +11,6 @@ from headlong.report.measured_on import measured_where
 from headlong.report.records import field
 from headlong.report.tables import ReportTable, markdown
 
-ADAPTIVE_TIME = {
-    "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
-    "against_full": "of full's time", "entries": "entries", "bytes": "bytes", "memory": "memory",
-    "failures": "failures", "queries": "of",
-    "dense": "finished densely", "promise": "promise",
-}  # fmt: skip
-COVERAGE = {
-    "layer": "layer", "widths": "widths", "pairs": "pairs", "outside": "outside", "queries_with_any": "queries with any",
-    "queries": "of", "allowed_rate": "allowed rate",
-}  # fmt: skip
-LOWDIM = {
-    "dim": "D", "contestant": "contestant", "median_us": "median, µs", "against_torch_fp32": "times torch fp32's speed",
-    "entries": "entries", "failures": "failures", "queries": "of", "dense": "finished densely",
-}  # fmt: skip
-QUESTIONS = {
-    "contestant": "contestant", "question": "question", "wrong": "wrong", "queries": "of", "rate_below": "rate below, 95 %",
-    "proved": "proved", "entries": "entries",
-}  # fmt: skip
-
 VERIFIED = {
     "contestant": "engine", "rows": "hidden vectors", "violations": "violations", "worst_off": "worst error, nats",
     "mean_bytes": "bytes a query", "dense_rows": "finished densely",
@@ -177,14 +158,9 @@ def batch_instructions() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "adaptive-time-ptb": plain("adaptive-time-ptb", ADAPTIVE_TIME),
-    "adaptive-time-wikitext2": plain("adaptive-time-wikitext2", ADAPTIVE_TIME),
-    "adaptive-coverage": plain("adaptive-coverage", COVERAGE),
     "verified": plain("verify-wikitext2", VERIFIED),
     "bandwidth": plain("bandwidth", BANDWIDTH),
     "flat": plain("flat", FLAT),
-    "adaptive-lowdim": plain("adaptive-lowdim", LOWDIM),
-    "adaptive-questions": plain("adaptive-questions", QUESTIONS),
     "sampling-step": plain("sampling-step", STEP),
     "masks": plain("masks", MASKS),
     "cold-calls": plain("cold-calls", COLD),

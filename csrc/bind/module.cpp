@@ -12,7 +12,7 @@
 using namespace headlong;
 
 namespace headlong {
-void bind_adaptive(nb::module_& m);  // bind/adaptive.cpp
+void bind_adaptive(nb::module_& m);  // adaptive.cpp
 }
 
 NB_MODULE(_native, m) {

@@ -2,7 +2,6 @@
 // runs is said in Python: HEADLONG_ISA is read, and a level that is not here refused, in src/headlong/native/instruction_level.py.
 #include <cstring>
 
-#include "adaptive/search.h"
 #include "blocks/looks.h"
 #include "encode/task.h"
 #include "kernels/cpu.h"
@@ -16,24 +15,23 @@ struct Entry {
     bool usable;
     const Kernels* (*kernels)();
     const EncodeKernels* (*encoder)();
-    const ColumnKernels* (*columns)();
     const Looks* (*looks)();
 };
 
 const Entry* entries(int* count) {
     [[maybe_unused]] static const uint64_t here = features_here();
     static const Entry all[] = {
-        {"portable", true, portable_kernels, portable_encoder, portable_columns, portable_looks},
-        {"generic", true, generic_kernels, generic_encoder, generic_columns, generic_looks},
+        {"portable", true, portable_kernels, portable_encoder, portable_looks},
+        {"generic", true, generic_kernels, generic_encoder, generic_looks},
 #ifdef HEADLONG_X86
-        {"avx2", (avx2_features & ~here) == 0, avx2_kernels, avx2_encoder, avx2_columns, avx2_looks},
-        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels, avx2_encoder, avx2_columns, avx2_looks},
-        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels, avx512_encoder, avx512_columns, avx512_looks},
+        {"avx2", (avx2_features & ~here) == 0, avx2_kernels, avx2_encoder, avx2_looks},
+        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels, avx2_encoder, avx2_looks},
+        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels, avx512_encoder, avx512_looks},
 #endif
 #ifdef HEADLONG_ARM64
-        {"neon", true, neon_kernels, neon_encoder, neon_columns, neon_looks},
-        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_encoder, neon_columns, neon_looks},
-        {"i8mm", (i8mm_features & ~here) == 0, i8mm_kernels, neon_encoder, neon_columns, neon_looks},
+        {"neon", true, neon_kernels, neon_encoder, neon_looks},
+        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_encoder, neon_looks},
+        {"i8mm", (i8mm_features & ~here) == 0, i8mm_kernels, neon_encoder, neon_looks},
 #endif
     };
     *count = static_cast<int>(sizeof all / sizeof all[0]);
@@ -76,11 +74,6 @@ const Kernels* kernels_for(const char* isa) {
 const EncodeKernels* encoder_for(const char* isa) {
     const Entry* entry = entry_for(isa);
     return entry == nullptr ? nullptr : entry->encoder();
-}
-
-const ColumnKernels* columns_for(const char* isa) {
-    const Entry* entry = entry_for(isa);
-    return entry == nullptr ? nullptr : entry->columns();
 }
 
 const Looks* looks_for(const char* isa) {

@@ -17,7 +17,6 @@ from headlong import native
 from headlong.arrays import is_linear
 from headlong.costs import here
 from headlong.engines.adapting import Adapting
-from headlong.engines.adaptive.method import Adaptive
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
@@ -26,7 +25,7 @@ from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
 from headlong.engines.method import METHODS, Method, option_names
 from headlong.engines.method_choice import SHARED, bets, choose, first_look
-from headlong.engines.methods import cascade, full, svd
+from headlong.engines.methods import adaptive, cascade, full, svd
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
@@ -39,7 +38,7 @@ from headlong.previews.calibrated_radii import lacking
 from headlong.previews.expected_reads import held_out
 from headlong.promise import Promise
 
-BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, Adaptive)
+BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, adaptive.Adaptive)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
     screens.ScreensEngine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from headlong.layers.experts import ExpertsLayer
 from studies.papers.adaptive_softmax import variance as baharav2024_variance
+from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
+from studies.papers.adaptive_softmax.estimators import chances, horvitz_thompson, importance, uniform
 from studies.papers.adaptive_softmax.variance import ESTIMATORS, Subject, tenth
 from studies.papers.doubly_sparse.contents import contents, rank_correlation
 
@@ -67,3 +70,42 @@ def test_logits_are_never_held() -> None:
         pytest.skip("the peak of the resident set is read from Linux's /proc")
     chunked, naive = (costs.fresh_memory_rise(costs.layer_step, path, dim=16) for path in ("chunked", "naive"))
     assert chunked < naive / 3
+
+
+def test_every_estimator_is_unbiased_and_knows_its_variance(rng: np.random.Generator) -> None:
+    dim, m, draws = 60, 15, 4000
+    terms = rng.standard_normal(dim) * np.linspace(3, 0.2, dim)
+    weights = np.abs(terms) + 0.2
+    shares = weights / weights.sum()
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("replaced", "kept", "importance", "ht")}
+    for _ in range(draws):
+        found["replaced"].append(_one(uniform(terms[rng.integers(0, dim, m)][None], dim)))
+        found["kept"].append(_one(uniform(terms[rng.permutation(dim)[:m]][None], dim, corrected=True)))
+        chosen = rng.choice(dim, m, p=shares)
+        found["importance"].append(_one(importance(terms[chosen][None], shares[chosen])))
+        keys = np.log(shares) + rng.gumbel(size=dim)
+        order = np.argsort(-keys)
+        q = chances(np.log(shares[order[:m]]), float(keys[order[m]]))
+        found["ht"].append(_one(horvitz_thompson(terms[order[:m]][None], q)))
+    for name, pairs in found.items():
+        values, variances = np.array(pairs).T
+        error = values.std() / math.sqrt(draws)
+        assert abs(values.mean() - terms.sum()) < 4 * error, name
+        assert variances.mean() == pytest.approx(values.var(), rel=0.15), name
+
+
+def _one(pair: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+    return float(pair[0][0]), float(pair[1][0])
+
+
+def test_a_full_read_has_no_variance(rng: np.random.Generator) -> None:
+    terms = rng.standard_normal((3, 9))
+    assert (horvitz_thompson(terms, chances(np.zeros(9), -math.inf))[1] == 0).all()
+    assert (uniform(terms, 9, corrected=True)[1] == 0).all()
+
+
+def test_clopper_and_pearson() -> None:
+    assert clopper_pearson(0, 300) == pytest.approx(1 - 0.05 ** (1 / 300), rel=1e-9)
+    assert clopper_pearson(13, 800) == pytest.approx(0.0257, abs=2e-4)  # scipy.stats.beta.ppf(0.95, 14, 787)
+    assert clopper_pearson(5, 5) == 1.0
+    assert clopper_pearson(0, 200) > 0.01 > clopper_pearson(0, 300)  # 200 queries cannot certify 1 %

@@ -34,7 +34,7 @@ from oracle import Truth, check_draw, check_topk, check_within, truth
 from thinned import in_turn
 
 PREFIX = "cascade, calibrated"
-READERS = [*METHODS, PREFIX]
+READERS = [*(name for name in METHODS if name != "adaptive"), PREFIX]  # test_adaptive.py: it promises nothing
 """Every registered method, and the cascade once more: calibration vectors give it a prefix and a second level."""
 WANTED = hl.Promise(0.01, 0.0, 0.0, frozenset({"query"}))
 PROVING = [name for name in READERS if METHODS[name.split(",")[0]]().promise(WANTED, False).delta_ids == 0]

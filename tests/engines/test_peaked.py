@@ -105,7 +105,7 @@ def test_normalisers_that_nobody_asked_for_are_finite_and_within_their_error(spr
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("cascade", {}), "prefix": ("cascade", {"width": 8}), "few-bits": ("cascade", {"bits": 4}),
     "one-bit": ("cascade", {"bits": 1}),
-    "blocks": ("cascade", {"blocks": True}), "adaptive": ("adaptive", {}), "default": ("auto", {}),
+    "blocks": ("cascade", {"blocks": True}), "default": ("auto", {}),
 }  # fmt: skip
 
 

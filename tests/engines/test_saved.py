@@ -45,7 +45,7 @@ def test_the_names_are_all_methods() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", ["random", "softcap", "scaled", "one number", "duplicates"])
-@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize("method", ["full", "cascade", "svd"])
 def test_round_trip(tmp_path: Path, method: str, case: str, dtype: str) -> None:
     saved, hidden = engine(method, case, dtype)
     saved.save(tmp_path / "head.safetensors")

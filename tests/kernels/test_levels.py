@@ -40,7 +40,6 @@ ENGINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "few bits": (np.float32, "cascade", {"bits": 3.4}),
     "linked": (np.float32, "cascade", {"link": hl.SoftCap(20.0)}),
     "blocks": (np.float32, "cascade", {"width": 16, "blocks": True}),
-    "adaptive": (np.float32, "adaptive", {"delta_ids": 0.0}),
 }
 STRUCTURED = ("tree", "bands", "parts", "experts", "mixture")
 EVERY = (*ENGINES, *STRUCTURED)
@@ -132,7 +131,7 @@ def test_ids_proofs_and_samples_are_those_of_x86(name: str, level: str, monkeypa
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ["int8", "adaptive", "tree", "mixture"])
+@pytest.mark.parametrize("name", ["int8", "tree", "mixture"])
 def test_a_forced_level_is_what_runs(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     engine, hidden = either(name)

@@ -102,7 +102,7 @@ void scans(Check& check);    // codes: scan_u8, dot_codes
 void rows(Check& check);     // rows as they are stored
 void classes(Check& check);  // what follows a scan
 void lanes(Check& check);    // queries side by side
-void tables(Check& check);   // the level's other tables: the encoder, the columns of adaptive engines, the looks of blocks
+void tables(Check& check);   // the level's other tables: the encoder, the looks of blocks
 
 #ifdef HEADLONG_EVEX
 const Kernels* avxvnni_evex_kernels();

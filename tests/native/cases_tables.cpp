@@ -1,7 +1,6 @@
-// What a level has besides its kernels: the encoder, the columns of adaptive engines, the looks of blocks.
+// What a level has besides its kernels: the encoder, the looks of blocks.
 #include <cmath>
 
-#include "adaptive/search.h"
 #include "blocks/looks.h"
 #include "encode/task.h"
 #include "native/cases.h"
@@ -102,55 +101,6 @@ void coded(Check& check) {
     });
 }
 
-// ---- columns ----
-
-void summed(Check& check) {
-    Noise& noise = check.noise();
-    const Kind kind = some_kind(noise);
-    const int64_t dim = 1 + noise.below(40), m = 1 + noise.below(dim);
-    const Stored group = stored(noise, kind, dim * 64, true);
-    std::vector<int32_t> ids;
-    for (int64_t j = 0; j < m; ++j) ids.push_back(static_cast<int32_t>(noise.below(dim)));
-    const std::vector<float> c = noise.floats(m, -1, 1), d = noise.floats(m, 0, 1);
-    const unsigned blocks = static_cast<unsigned>(1 + noise.below(15));
-    check.same("moments", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        std::vector<float> est(64), var(64);
-        columns_for(k.isa)->moments(group.bytes.data(), kind, ids.data(), c.data(), d.data(), m, blocks, est.data(), var.data());
-        put(out, est), put(out, var);
-    });
-    const int64_t n = 64 * (1 + noise.below(20)), first = 64 * noise.below(3), stride = first + n, some = 1 + noise.below(kColumns);
-    const std::vector<float> columns = noise.floats(some * stride, -1, 1), x = noise.floats(some, -1, 1);
-    const bool squares = noise.below(2) == 0;
-    check.same("block", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        std::vector<float> est(n, 0.5f), square(n, 0.25f);
-        columns_for(k.isa)->block(columns.data(), stride, x.data(), some, first, n, est.data(), squares ? square.data() : nullptr);
-        put(out, est), put(out, square);
-    });
-}
-
-void widened(Check& check) {
-    Noise& noise = check.noise();
-    const int64_t n = 64 * (1 + noise.below(8)), first = 64 * noise.below(2), all = first + n;
-    WidthRule rule{noise.uniform(-1, 1), noise.uniform(0, 1), noise.uniform(0, 3), 0x1p-18, 0x1p-20, 0x1p-22};
-    if (noise.below(2) == 0) {
-        rule.drawn = static_cast<double>(1 + noise.below(9)), rule.population = 12;
-        rule.by_spread = noise.uniform(0, 2), rule.by_peak = noise.uniform(0, 1), rule.by_drawn = 0x1p-20;
-    }
-    const std::vector<float> base = noise.floats(all, -1, 1), size = noise.floats(all, 0, 2), peak = noise.floats(all, 0, 1);
-    std::vector<float> sum = noise.floats(all, -4, 4);
-    if (noise.below(4) == 0) sum[first + noise.below(n)] = 2e30f;
-    const std::vector<float> read = noise.floats(all, 0, 3), sampled = noise.floats(all, -4, 4), square = noise.floats(all, 0, 9);
-    const WidthArrays from{base.data(), size.data(), peak.data(), read.data(), sum.data(), sampled.data(), square.data()};
-    check.same("widths", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        const ColumnKernels& columns = *columns_for(k.isa);
-        std::vector<float> est(all), rad(all);
-        put(out, columns.widths(rule, from, first, n, est.data(), rad.data()));
-        put(out, est), put(out, rad);
-        put(out, columns.largest(est.data() + first, n));
-        put(out, columns.above(sampled.data(), sum.data()));
-    });
-}
-
 // ---- looks of sixteen neighbours and of one class ----
 
 std::vector<uint8_t> record_of(Noise& noise, int64_t bytes, int64_t floats) {
@@ -244,8 +194,6 @@ void tables(Check& check) {
         rotated(check);
         multiplied(check);
         coded(check);
-        summed(check);
-        widened(check);
         looked(check);
         listed(check);
     }

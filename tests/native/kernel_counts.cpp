@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <functional>
 
-#include "adaptive/search.h"
 #include "blocks/looks.h"
 #include "encode/task.h"
 #include "native/cases.h"
@@ -151,21 +150,6 @@ void encoder(const EncodeKernels& e, const Kernels& k, Noise& noise) {
             [&] { e.rotate(rows.data(), kDim, kDim, panel.data(), kColumnsHere, out.data(), kColumnsHere); });
 }
 
-void columns(const ColumnKernels& c, Noise& noise) {
-    std::vector<int32_t> ids;
-    for (int32_t j = 0; j < kDim; ++j) ids.push_back(j);
-    const std::vector<float> x = noise.floats(kDim, -1, 1), square = noise.floats(kDim, 0, 1);
-    std::vector<float> est(kClasses), var(kClasses);
-    for (const Kind kind : {Kind::f32, Kind::bf16}) {
-        const auto group = entries(noise, kind, kDim * 64);
-        counted((std::string(kKinds[static_cast<int>(kind)]) + " columns, means and variances").c_str(), "class and coordinate", 64 * kDim, static_cast<int64_t>(group.size()),
-                [&] { c.moments(group.data(), kind, ids.data(), x.data(), square.data(), kDim, 15, est.data(), var.data()); });
-    }
-    const std::vector<float> read = noise.floats(kColumns * kClasses, -1, 1);
-    counted("float32 columns, a block of 16", "class and coordinate", kColumns * kClasses, 4 * kColumns * kClasses,
-            [&] { c.block(read.data(), kClasses, x.data(), kColumns, 0, kClasses, est.data(), var.data()); });
-}
-
 void looks(const Looks& l, Noise& noise) {
     constexpr int64_t kCount = 64, kTails = 4;
     auto record = noise.bytes<uint8_t>((kCount + kTails) * kNeighbours, 0, 255);
@@ -195,7 +179,6 @@ int main(int count, char** arguments) {
     lanes(*kernels, noise);
     classes(*kernels, noise);
     encoder(*encoder_for(level), *kernels, noise);
-    columns(*columns_for(level), noise);
     looks(*looks_for(level), noise);
     return 0;
 }

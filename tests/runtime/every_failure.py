@@ -68,7 +68,7 @@ def main(family: str, threads: int) -> None:
 
     def compiled() -> Any:
         engine = hl.compile(layer, method, threads=threads, **options)
-        return engine.reading_densely(math.inf) if family in ("cascade", "calibrated", "adaptive") else engine
+        return engine.reading_densely(math.inf) if family in ("cascade", "calibrated") else engine
 
     rows = rng.standard_normal((70, 40))
     engine = compiled()

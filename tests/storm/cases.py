@@ -44,14 +44,13 @@ METHODS = {
     "cascade": ({}, {"width": 0}, {"width": 8}, {"bits": 1}, {"bits": 2}, {"bits": 4}, {"bits": 8}, {"bits": 2.5},
                 {"bits": 3}, {"bits": 3.5}, {"bits": 4, "rotation": 3}, {"blocks": True},
                 {"blocks": True, "width": 0}, {"blocks": True, "width": 8}),
-    "adaptive": ({},),
     "svd": ({},),
     "auto": ({},),
     "shards": ({}, {"bits": 4}),
     **dict.fromkeys(MAKERS, ({},)),
     **dict.fromkeys(("blocks", "experts", "mixture"), ({}, {"parts": "full"}, {"parts": "cascade"})),
 }  # fmt: skip
-OFTEN = {"cascade": 14, "adaptive": 3, "auto": 4}
+OFTEN = {"cascade": 14, "auto": 4}
 LARGE_TREE = 20_011
 """Classes beyond which a structured layer is not thrown: its distribution in float64 is walked, not multiplied."""
 MOST_NUMBERS, MOST_LOGITS = 13_000_000, 2_500_000
@@ -131,8 +130,6 @@ def _any(number: int, rng: np.random.Generator) -> Case:
             over, delta_ids = "rotation", 0.05
     if over == "likely":
         delta_ids = 0.0
-    if method == "adaptive":
-        delta, eps = max(delta, 1e-3), min(eps, 0.1)
     return Case(
         number, vocab, dim, batch, float(spread), one(SPECTRA), one([*DTYPES]), one(BIASES, [3, 2, 1]),
         one([*LINKS], [8, 1, 1, 1, 1]), method, options, calibration, float(eps), float(delta), delta_ids, over,

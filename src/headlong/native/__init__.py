@@ -4,7 +4,7 @@
     instruction_level   which level of the instruction set runs (``HEADLONG_ISA``)
     thread_count        on how many threads (``HEADLONG_THREADS``, ``OMP_NUM_THREADS``)
     speeds              what this machine reads in a second, and what products cost on it
-    executors           what answers questions: a plan's executor, blocks, experts, columns, trees
+    executors           what answers questions: a plan's executor, blocks, experts, trees, a search over coordinates
     rows                passes over the rows of a layer: norms, int8 codes, products
     planes              codes of rotated rows, plane after plane, in NumPy
     arguments           hidden vectors in float64, masks from lists of ids
@@ -15,8 +15,8 @@ from headlong.native.arguments import mark, widened
 from headlong.native.executors import (
     Executor,
     Teacher,
+    adaptive,
     blocks,
-    columns,
     descent,
     direct_call,
     executor,
@@ -53,10 +53,10 @@ __all__ = [
     "Halves",
     "Mask",
     "Teacher",
+    "adaptive",
     "bandwidth",
     "blocks",
     "code_product",
-    "columns",
     "descent",
     "direct_call",
     "encode_int8",

@@ -6,7 +6,7 @@ docstring names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -160,16 +160,11 @@ def experts(
     return loaded().Experts(gate, ids, starts, executors, searches, constant, scaled)
 
 
-def columns(
-    weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], arrays: Mapping[str, Array], level: str
+def adaptive(
+    weight: Array, kind: str, bias: Floats | None, columns: Array, column_weight: Array, link: tuple[float, float], level: str
 ) -> Any:
-    """The native reader of a layer laid out by coordinates; ``arrays`` as ``engines/adaptive/columns.py`` makes them."""
-    lost = float(arrays["lost"][0]) if "lost" in arrays else 0.0
-    race = (arrays.get("size"), arrays.get("peak"), arrays.get("squares"))
-    return loaded().Columns(
-        bits(weight), weight.dtype.name, bias, norms, link, bits(arrays["columns"]), arrays["column_weight"], arrays["base"],
-        *race, lost, level,
-    )  # fmt: skip
+    """The native search over coordinates; ``columns`` and ``column_weight`` as ``engines/methods/adaptive.py`` makes them."""
+    return loaded().Adaptive(weight, kind, bias, columns, column_weight, link, level)
 
 
 def descent(dim: int, parts: Sequence[tuple[Array, Floats | None, Array | None]], nodes: Sequence[Any], level: str) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.adaptive.published import PublishedSearch, Rules, answer
+from headlong.engines.methods.adaptive import Rules, Search, answer
 from studies.papers import Context, PaperTable, Row, Setting, register
 from studies.papers.verdicts import Expected
 
@@ -31,7 +31,7 @@ SCALE = {"a": math.sqrt(0.1), "b": 1.0}
 """Standard deviation of D W_ij h_j."""
 
 
-class Drawn(PublishedSearch):
+class Drawn(Search):
     """A search over rows that come into being as they are read: prefix sums of each class's summands."""
 
     def __init__(self, panel: str, dim: int, rng: np.random.Generator) -> None:
@@ -72,7 +72,7 @@ class Drawn(PublishedSearch):
 def trial(panel: str, dim: int, seed: int) -> tuple[float, bool]:
     """``(samples per class, success)`` of one layer and query."""
     search = Drawn(panel, dim, np.random.default_rng([PANELS.index(panel), dim, seed]))
-    rules = Rules(eps=0.3, delta=0.1, warm=1.0, exact=False, importance=False, bound=SCALE[panel] ** 2)
+    rules = Rules(eps=0.3, delta=0.1, warm=1.0, published=True, exact=False, bound=SCALE[panel] ** 2)
     found = answer(search, rules, 1, None, np.arange(CLASSES), 0.0)
     z = search.exact()
     true = z.max() - z.max() - math.log(np.exp(z - z.max()).sum())

@@ -1,15 +1,15 @@
-"""AdaptiveSoftmax (Baharav, Tiwari, Singh, Zhang; NeurIPS 2024): its tables, and the same questions put to our own race.
+"""AdaptiveSoftmax (Baharav, Tiwari, Singh, Zhang; NeurIPS 2024): its tables.
 
 ::
 
     gain     = 1 / mean over queries of (entries of W touched / entries of a full read)
     success  : the argmax is right and |p^ - p| / p <= 0.3
 
-``published`` has its multipliers fitted on 200 queries, as all published gains have; ``published, shared`` leaves half of
-the failures that delta allows there to the normaliser; ``theory`` has multipliers of 1. ``race`` is our engine with
-calibrated widths, learned from the very vectors that the others are fitted on, and counts what it reads the same way. At
-delta = 1 % all of them get 400 vectors instead of the paper's 200, which cannot show a rate of 1 %. A full read counts
-coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper and Pearson, 95 % each.
+``published`` has its multipliers fitted on 200 queries, as all published gains have; ``published, shared`` leaves half of the
+failures that delta allows there to the normaliser; ``theory`` has multipliers of 1; ``sound`` has constants that hold on both
+sides of p (docs/adaptive.md), fitted as ``published``. At delta = 1 % all of them get 400 vectors instead of the paper's 200,
+which cannot show a rate of 1 %. A full read counts coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper
+and Pearson, 95 % each.
 GPT-2, Llama-3, Mistral and Gemma are run from a local folder of weights (``--model``, ``checkpoint.py``) or wherever somebody
 has put their harvested heads; our own layers stand beside them under their own names. Figures of language models are interim
 logs of the authors', so a miss may be theirs or ours.
@@ -26,15 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import hidden64
+import headlong as hl
+from headlong import Layer
 from headlong.bench.measure import Progress
-from headlong.compile import compile as compile_engine
-from headlong.engines.adaptive.clopper_pearson import clopper_pearson
-from headlong.engines.adaptive.multipliers import failed
-from headlong.engines.adaptive.reader import PublishedReader, RaceReader
-from headlong.layers.matrix import Layer
 from headlong.store import open_file
 from studies.papers import Context, PaperTable, Row, Setting, register
+from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
 from studies.papers.verdicts import Expected
 
 Doubles = NDArray[np.float64]
@@ -46,7 +43,7 @@ TUNING, CERTIFYING, TESTED = 200, 400, 800
 HARVESTED, WINDOW = 8192, 1024
 """Hidden vectors of a language model's test text, and tokens of a window."""
 TEXTS = {"wikitext2": "wikitext-2", "ptb": "penn-treebank"}
-VARIANTS = ("published", "published, shared", "theory", "race")
+VARIANTS = ("published", "published, shared", "theory", "sound")
 SOURCE = "interim author logs and a public review, as quoted in notes; unverified against the paper"
 
 
@@ -61,18 +58,16 @@ def run(layer_file: str, hidden_file: str, split: str, context: Context) -> Iter
     order = np.random.default_rng(0).permutation(len(vectors))
     fitted = min(CERTIFYING, len(order) // 2)
     tested = min(TESTED, context.queries or TESTED, max(1, len(order) - fitted))
-    queries = hidden64(vectors[np.sort(order[fitted : fitted + tested])], layer.dim)
+    queries = vectors[np.sort(order[fitted : fitted + tested])].astype(np.float64)
     exact = _exponents(layer, queries)
     progress, done = context.stage("variants"), 0
     for delta in DELTAS:
         count = min(fitted, TUNING if delta > 0.01 else CERTIFYING)
-        tuning = hidden64(vectors[order[:count]], layer.dim)
+        tuning = vectors[order[:count]].astype(np.float64)
         for variant in VARIANTS:
             if setting(variant, delta) in context.done or not context.wants(setting(variant, delta)):
                 continue
-            found = measured(layer, variant, delta, tuning, queries, exact)
-            if found is not None:
-                yield Row(setting(variant, delta), found)
+            yield Row(setting(variant, delta), measured(layer, variant, delta, tuning, queries, exact))
             done += 1
             progress(done, len(DELTAS) * len(VARIANTS))
 
@@ -87,51 +82,37 @@ def _exponents(layer: Layer, queries: Doubles) -> Doubles:
     return np.asarray(layer.link(z if layer.bias is None else z + layer.bias))
 
 
-def measured(
-    layer: Layer, variant: str, delta: float, tuning: Doubles, queries: Doubles, exact: Doubles
-) -> dict[str, float] | None:
-    """Gain, successes and what they say of the failure rate; None where the vectors are too few to learn widths from."""
-    eps = math.log1p(EPS)
-    if variant == "race":
-        if len(tuning) < 2 * (math.ceil(2 / delta) - 1):
-            return None
-        engine = compile_engine(
-            layer, method="adaptive", eps=eps, delta=delta, delta_ids=delta, widths="calibrated", calibration=tuning
-        )
-        top = engine.topk(queries, 1)
-        values, ids, lse = top.log_probs + top.lse[:, None], top.ids, top.lse
-        reader = engine._executor  # noqa: SLF001 - counting entries is no verb of engines
-        assert isinstance(reader, RaceReader)
-        entries, expensive = reader.entries(queries, 1, eps, delta / 2)
-        touched, multipliers = float(entries.sum() + expensive.sum() * layer.vocab * layer.dim), (1.0, 1.0)
-        read = touched / (layer.vocab * weighing(layer, queries))
-    else:
-        vectors, share = None if variant == "theory" else tuning, 0.5 if variant == "published, shared" else 1.0
-        engine = compile_engine(
-            layer, method="adaptive", eps=eps, delta=delta, published=True, calibration=vectors, arm_share=share
-        )
-        search = engine._executor  # noqa: SLF001
-        assert isinstance(search, PublishedReader)
-        values, ids, lse, pulls, whole, *_ = search.search(queries, 1, None, 2)
-        read = float(np.mean(pulls / np.maximum(whole, 1)))
-        multipliers = (search.rules.arm, search.rules.sum)
-    wrong = int(failed(values, ids, lse, exact, EPS).sum())
+def measured(layer: Layer, variant: str, delta: float, tuning: Doubles, queries: Doubles, exact: Doubles) -> dict[str, float]:
+    """Gain, successes and what they say of the failure rate. Each entry that is read counts four bytes."""
+    vectors, share = None if variant == "theory" else tuning, 0.5 if variant == "published, shared" else 1.0
+    engine = hl.compile(
+        layer, method="adaptive", eps=math.log1p(EPS), delta=delta, published=variant != "sound", calibration=vectors,
+        arm_share=share,
+    )  # fmt: skip
+    top = engine.topk(queries, 1)
+    touched = top.cost.bytes / 4 / np.maximum(layer.vocab * weighing(layer, queries), 1)
+    best = exact.argmax(axis=1)
+    true = exact.max(axis=1) - np.logaddexp.reduce(exact, axis=1)
+    wrong = int(((top.ids[:, 0] != best) | (np.abs(np.expm1(top.log_probs[:, 0] - true)) > EPS)).sum())
+    assert engine.plan.arrays is not None
+    multipliers = engine.plan.arrays["multipliers"]
     return {
-        "gain": round(1 / read, 4),
+        "gain": round(1 / float(touched.mean()), 4),
         "success": round(100 * (1 - wrong / len(queries)), 3),
         "failures": wrong,
         "queries": len(queries),
         "rate_above": round(1 - clopper_pearson(len(queries) - wrong, len(queries)), 5),
         "rate_below": round(clopper_pearson(wrong, len(queries)), 5),
         "vectors": len(tuning),
-        "arm": round(multipliers[0], 8),
-        "sum": round(multipliers[1], 8),
+        "arm": round(float(multipliers[0]), 8),
+        "sum": round(float(multipliers[1]), 8),
     }
 
 
-def weighing(layer: Layer, queries: Doubles) -> int:
-    """Coordinates of all queries that can be drawn: those where neither the query nor the column is 0."""
-    return int(((queries != 0) & (np.abs(np.asarray(layer.weight, np.float64)).sum(axis=0) > 0)).sum())
+def weighing(layer: Layer, queries: Doubles) -> NDArray[np.int64]:
+    """Coordinates of each query that can be drawn: those where neither the query nor the column is 0."""
+    heavy = np.abs(np.asarray(layer.weight, np.float64)).sum(axis=0) > 0
+    return np.asarray(((queries != 0) & heavy).sum(axis=1))
 
 
 def _language(queries: int, *cells: tuple[float, float, float]) -> dict[Setting, dict[str, Expected]]:

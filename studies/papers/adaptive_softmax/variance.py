@@ -25,11 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.engines.adaptive.variance import chances, horvitz_thompson, importance, uniform
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.store import open_file
 from studies.papers import Context, PaperTable, Row, Setting, register
+from studies.papers.adaptive_softmax.estimators import Doubles, chances, horvitz_thompson, importance, uniform
 
 LAYER, HIDDEN = "heads/wikitext2-gpt512.safetensors", "heads/wikitext2-gpt512.hidden.safetensors"
 QUERIES, DRAWS, SHARE = 20, 200, 10

@@ -43,7 +43,6 @@ KINDS: dict[str, Callable[[hl.Layer], Any]] = {
     "calibrated": lambda layer: cascade(layer, calibration=VECTORS[:, : layer.dim]),
     "few bits": lambda layer: cascade(layer, bits=4),
     "blocks": lambda layer: cascade(layer, blocks=True, eps=np.inf),
-    "adaptive": lambda layer: hl.compile(layer, "adaptive", threads=1),
     "adapting": lambda layer: cascade(layer, adapt=True),
     "shards": shards,
     "changed": changed,

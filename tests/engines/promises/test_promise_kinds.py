@@ -66,8 +66,6 @@ KINDS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "prefix, log-probabilities": ("cascade", {**LOG_PROBS, "width": 16}, {"calibration", "query"}),
     "blocks": ("cascade", {**IDS, "blocks": True}, {"calibration", "query"}),
     "few bits over a rotation": ("cascade", {**IDS, "bits": 4, "over": "rotation"}, {"rotation"}),
-    "a race": ("adaptive", {**IDS, "widths": "calibrated"}, {"calibration", "query"}),
-    "a race, both": ("adaptive", {**BOTH, "widths": "calibrated"}, {"calibration", "query"}),
 }
 
 

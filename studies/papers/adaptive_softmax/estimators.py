@@ -13,8 +13,7 @@ One function each, vectorised over rows ``terms [rows, m]`` (the summands that w
 
 ``p`` is a summand's share of the weights, ``q`` the chance that it is among the first m of the shared order, given the
 (m + 1)-th key: ``q = 1 - exp(-exp(log p - kappa))`` (priority sampling by Gumbel keys). Only the last variance falls to 0
-as m goes to D with unequal weights (Baharav et al., 2024, the variance figure). :func:`serfling` is the allowance that
-none of them has: what an empirical variance may be off by itself (Bardenet and Maillard, 2015, theorem 4.3).
+as m goes to D with unequal weights (Baharav et al., 2024, the variance figure).
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headlong.native import Doubles
-
-KAPPA = 7 / 3 + 3 / math.sqrt(2)
+Doubles = NDArray[np.float64]
 
 
 def uniform(terms: Doubles, dim: int, corrected: bool = False) -> tuple[Doubles, Doubles]:
@@ -55,19 +53,3 @@ def horvitz_thompson(terms: Doubles, q: Doubles) -> tuple[Doubles, Doubles]:
     """``sum(t / q)`` of the first m summands of the shared order, and its unbiased variance estimate."""
     scaled = terms / q
     return scaled.sum(axis=1), np.asarray((scaled * scaled) @ (1 - q))
-
-
-def serfling(spread: Doubles, span: Doubles, m: int, population: int, rate: float) -> Doubles:
-    """How far the mean of ``m`` of ``population`` numbers may be off: two sides, wrong with probability ``rate``.
-
-    s sqrt(2 rho ln(10 / rate) / m) + kappa R ln(10 / rate) / m,      kappa = 7/3 + 3/sqrt(2)
-
-    with ``spread`` s the sample's standard deviation (ddof 0), ``span`` R the length of an interval that holds all
-    numbers, ``rho = 1 - (m - 1) / N`` up to half of them and ``(1 - m / N) (1 + 1 / m)`` beyond. Each side takes half the
-    rate, and the theorem's side fails five times as often as its logarithm says.
-    """
-    if m >= population:
-        return np.zeros_like(spread)
-    rho = 1 - (m - 1) / population if 2 * m <= population else (1 - m / population) * (1 + 1 / m)
-    odds = math.log(10 / rate)
-    return np.asarray(spread * math.sqrt(2 * rho * odds / m) + KAPPA * span * odds / m)

@@ -1,0 +1,475 @@
+"""AdaptiveSoftmax (Baharav, Tiwari, Singh, Zhang, NeurIPS 2024): a few coordinates of every class, more of those that matter.
+
+::
+
+    1  warm-up     all classes together to variance 1 / (17 L), at most ``warm`` of the coordinates      L = ln(6 V / delta')
+    2  best arms   goes on from there, in rounds of half the variance; a class stays while
+                   estimate + ci >= the k-th largest of (estimate - ci),   ci = sqrt(2 var ln(6 V ln(D) / delta'))
+    3  their logits, exactly
+    4  normaliser  every class to the variance that its weight asks for; logsumexp of the estimates
+
+    delta' = delta / 2,   eps' = eps / (1 + eps):  |Z^ / Z - 1| <= eps' is |p^ / p - 1| <= eps
+
+Coordinates are read in one order per query, ``descending ln(share) + Gumbel``, and a class's estimate is that of its prefix, by
+Horvitz and Thompson. One state of samples for a query: no stage starts anew. ``published=True`` has the authors' constants,
+which are not sound: the best class alone has a lower end in 2, so that ranks 2..k are whatever was left, and 4 aims at eps.
+
+Nothing is promised either way: variances are estimated from the same few draws. ``arm`` and ``sum`` are the published
+multipliers on all of them, fitted on calibration vectors until the failure rate is met; 1 is the theory. ``cost.bytes`` counts
+every entry once, four bytes each, as the authors count. Entries are saved, not time: the cascade is the faster engine
+(docs/adaptive.md).
+The native search is ``csrc/adaptive.cpp``; this file has the same in NumPy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong import native
+from headlong.arrays import Array, bits
+from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
+from headlong.engines.method import EngineParts, Method, register
+from headlong.engines.reference.executor import Executor as Reference
+from headlong.engines.reference.gumbel import gumbels
+from headlong.engines.reference.query import Matrix
+from headlong.engines.sampling_filters import Filters
+from headlong.errors import NonFiniteError, OptionError
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Mask
+from headlong.number_checks import flag, real
+from headlong.plan import Dense, Plan, padded
+from headlong.promise import Promise
+
+Ids = NDArray[np.int64]
+Answer = tuple[NDArray[Any], ...]
+Order = tuple[Ids, Doubles, Doubles]
+FIRST_SAMPLES, GROWTH = 16, 1.5
+DRAW = 0
+"""The draw number of the noise that orders coordinates; the row number is the query's content."""
+GROUP = 64
+"""Classes that the native search reads together."""
+PIECE = 1 << 21
+"""Weights that are widened at once."""
+TUNED_ON = 400
+"""The most queries that multipliers are fitted on. The paper has 200, which cannot show a failure rate of 1 %."""
+MOST = 1e34
+"""Of a bound on a squared logit."""
+NOTHING = 1e-20
+"""A multiplier with which every variance is small enough."""
+LOWEST, STEP = -6.0, 0.01
+"""Of log10 of a multiplier: where it starts, and how closely it is found."""
+
+
+class Rules(NamedTuple):
+    """``eps`` relative; ``warm`` the share of the coordinates that the warm-up may read; ``exact``: score the winners.
+
+    ``arm``, ``sum``  the multipliers;  ``published``: the authors' constants;  ``bound``  a pull's variance, where it is known
+    """
+
+    eps: float = 0.3
+    delta: float = 0.1
+    warm: float = 0.1
+    arm: float = 1.0
+    sum: float = 1.0
+    published: bool = False
+    exact: bool = True
+    bound: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """``ids`` by estimate, their ``values``, ``lse``; ``pulls`` of all classes, and of ``full`` read; all ``estimates``."""
+
+    ids: Ids
+    values: Doubles
+    lse: float
+    pulls: int
+    full: int
+    estimates: Doubles
+
+
+def order_of(x: Doubles, weights: Doubles, seed: int, row: int) -> Order:
+    """``(coordinates, their log shares, their keys)`` by descending key; coordinates of no weight are left out."""
+    heavy = weights * np.abs(x)
+    live = np.flatnonzero(heavy > 0)
+    if not len(live):
+        return live, np.empty(0), np.empty(0)
+    shares = np.log(heavy[live]) - math.log(heavy[live].sum())
+    keys = shares + gumbels(seed, row, DRAW, live)
+    order = np.argsort(-keys, kind="stable")
+    return live[order], shares[order], keys[order]
+
+
+def chances(shares: Doubles, kappa: float) -> Doubles:
+    """How likely coordinates are among the first of the order, given the next key (-inf: the prefix is everything)."""
+    if kappa == -math.inf:
+        return np.ones_like(shares)
+    return np.asarray(-np.expm1(-np.exp(np.minimum(shares - kappa, 700.0))))
+
+
+class Search:
+    """The state of one query: of every class the length of its prefix, its estimate and its variance.
+
+    ``columns [dim, vocab]``; ``x [dim]`` holds the temperature already; ``base [vocab]`` joins every estimate.
+    """
+
+    def __init__(self, columns: NDArray[Any], base: Doubles, x: Doubles, order: Order) -> None:
+        self.columns, self.base, self.x = columns, base, x
+        self.ids, self.shares, self.keys = order
+        self.size = len(self.ids)
+        """Coordinates that can be drawn."""
+        self.bound = 0.0
+        self.pulls, self.estimate = np.zeros(len(base), np.int64), base.copy()
+        self.variance = np.full(len(base), np.inf if self.size else 0.0)
+
+    def pull(self, arms: Ids, m: int) -> None:
+        """The first ``m`` coordinates of ``arms``."""
+        part = self.ids[:m]
+        terms = self.columns[np.ix_(part, arms)].astype(np.float64) * self.x[part, None]
+        q = chances(self.shares[:m], self.keys[m] if m < self.size else -math.inf)
+        self.estimate[arms] = self.base[arms] + (terms / q[:, None]).sum(axis=0)
+        self.variance[arms] = (terms * terms).T @ ((1 - q) / q**2)
+        self.pulls[arms] = m
+
+    def together(self, arms: Ids, target: float, multiplier: float, most: int) -> None:
+        """All of ``arms`` to the same prefix, until each one's variance is at most ``target``."""
+        m = int(self.pulls[arms].max(initial=0))
+        while m < most and multiplier * float(self.variance[arms].max()) > target:
+            m = following(m, most)
+            self.pull(arms, m)
+
+    def each(self, arms: Ids, targets: Doubles, multiplier: float) -> None:
+        """Each of ``arms`` to its own target."""
+        while (short := (multiplier * self.variance[arms] > targets) & (self.pulls[arms] < self.size)).any():
+            m = int(self.pulls[arms[short]].min())
+            self.pull(arms[short & (self.pulls[arms] == m)], following(m, self.size))
+
+
+def following(m: int, most: int) -> int:
+    """The next prefix: 16, then half as much again."""
+    return min(most, max(FIRST_SAMPLES, math.ceil(GROWTH * m)))
+
+
+def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
+    """The four stages. ``exact [vocab]``: the logits the winners are scored from; ``width``: the first variance tried."""
+    stage = rules.delta / (2 if rules.exact else 3)
+    search.bound = rules.bound
+    log_classes = math.log(6 * len(live) / stage)
+    most = min(search.size, max(1, int(rules.warm * search.size)))
+    search.together(live, 1 / (17 * log_classes), rules.sum, most)
+    best = best_arms(search, rules, k, live, width, stage)
+    if rules.exact:
+        assert exact is not None
+        search.estimate[best], search.variance[best], search.pulls[best] = exact[best], 0.0, search.size
+    else:
+        search.together(best, (rules.eps / 4) ** 2 / (32 * math.log(2 / stage)), rules.sum, search.size)
+    refine(search, rules, live, log_classes, stage)
+    best = best[np.argsort(-search.estimate[best], kind="stable")]
+    peak = float(search.estimate[live].max())
+    lse = peak + math.log(float(np.exp(search.estimate[live] - peak).sum()))
+    pulls = int(search.pulls[live].sum())
+    return Outcome(best, search.estimate[best], lse, pulls, len(live) * search.size, search.estimate)
+
+
+def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, stage: float) -> Ids:
+    """Round-based elimination (Hillel et al., 2013); ``k`` of the last survivors."""
+    logs = math.log(6 * len(live) * max(math.log(max(search.size, 2)), 1.0) / stage)
+    target = (rules.bound or width) / 4
+    while len(live) > k:
+        search.together(live, target, rules.arm, search.size)
+        estimate, half = search.estimate[live], np.sqrt(2 * rules.arm * search.variance[live] * logs)
+        best = int(np.argmax(estimate))
+        floor = estimate[best] - half[best] if rules.published else np.partition(estimate - half, -k)[-k]
+        keep = estimate + half >= floor
+        if keep.sum() <= k or search.pulls[live].min() >= search.size:
+            # the authors take the k of the round before; what was kept is all that can be among them
+            live = live if rules.published or keep.sum() < k else live[keep]
+            break
+        if keep.all() and not search.variance[live].any():  # ties, of rows that are 0 so far
+            break
+        live = live[keep]
+        target /= 2
+    return live[np.argsort(-search.estimate[live], kind="stable")[:k]]
+
+
+def refine(search: Search, rules: Rules, live: Ids, log_classes: float, stage: float) -> None:
+    """Every class to ``min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i))``, weights from lower ends as they are now."""
+    eps = normaliser_eps(rules)
+    low = search.estimate[live] - np.sqrt(2 * log_classes * rules.sum * search.variance[live])
+    low = low - low.max()
+    alpha, gamma = np.exp(low), np.exp(low / 2)
+    second = 16 * math.sqrt(2) * log_classes / eps * gamma.sum() ** 2 / alpha.sum()
+    first = 16 * math.log(12 / stage) / eps**2
+    with np.errstate(divide="ignore", over="ignore"):  # next to no mass: no limit on its variance
+        targets = np.minimum(gamma.sum() / (second * gamma), alpha.sum() / (first * alpha))
+    search.each(live, targets, rules.sum)
+
+
+def normaliser_eps(rules: Rules) -> float:
+    """What Z may be off by, relatively, for p to be off by ``eps`` at most: 1 / (1 - eps') = 1 + eps."""
+    return rules.eps if rules.published else rules.eps / (1 + rules.eps)
+
+
+def arrays_of(layer: Layer) -> dict[str, NDArray[Any]]:
+    """``columns [groups, dim, 64]`` float32, so that a group of classes is one run of memory; ``column_weight [dim]``;
+    ``spread``: the variance of one draw is at most ``spread |x|_1^2``."""
+    columns = np.zeros((padded(layer.vocab) // GROUP, layer.dim, GROUP), np.float32)
+    heavy = np.zeros(layer.dim)
+    for part, rows in pieces(layer):
+        ids = np.arange(part.start, part.stop)
+        columns[ids // GROUP, :, ids % GROUP] = rows
+        heavy += np.abs(rows).sum(axis=0)
+    shares = np.divide(heavy.sum(), heavy, out=np.zeros_like(heavy), where=heavy > 0)
+    widest = max(float((rows**2 @ shares).max()) for _, rows in pieces(layer))
+    return {"columns": columns, "column_weight": heavy, "spread": np.array([widest / layer.dim**2])}
+
+
+def pieces(layer: Layer) -> Iterator[tuple[slice, Doubles]]:
+    """The rows as float64, some at a time."""
+    step = max(1, PIECE // layer.dim)
+    for start in range(0, layer.vocab, step):
+        part = slice(start, min(start + step, layer.vocab))
+        yield part, layer.weight[part].astype(np.float64)
+
+
+def check_arrays(arrays: Mapping[str, NDArray[Any]], layer: Layer) -> None:
+    """ValueError unless all arrays are there, finite and of their size: a file may hold anything. Columns stay unread."""
+    sizes = {"columns": padded(layer.vocab) * layer.dim, "column_weight": layer.dim, "spread": 1, "multipliers": 2}
+    for name, size in sizes.items():
+        array = arrays.get(name)
+        if array is None or array.size != size:
+            raise ValueError(f"the array {name} is {'missing' if array is None else array.shape}; the method needs it")
+        if name != "columns" and not np.isfinite(array.astype(np.float64)).all():
+            raise ValueError(f"the array {name} holds NaN or infinity")
+    if not (arrays["multipliers"] > 0).all():
+        raise ValueError(f"the multipliers are {arrays['multipliers'].tolist()}; expected numbers above 0")
+
+
+@register
+@dataclass(frozen=True)
+class Adaptive(Method):
+    """``published``  the authors' constants
+    ``warm``       the share of the coordinates that the warm-up may read
+    ``arm``, ``sum``  the multipliers on variances; None: fitted on calibration vectors, 1 without
+    ``arm_share``  the share of the allowed failures that the argmax's multiplier may use up; the paper's is 1
+    """
+
+    published: bool = False
+    warm: float = 0.1
+    arm: float | None = None
+    sum: float | None = None
+    arm_share: float = 1.0
+    aim: tuple[float, ...] | None = None
+    """``(eps, delta)`` as asked for."""
+
+    name: ClassVar[str] = "adaptive"
+    filled_in: ClassVar[frozenset[str]] = frozenset({"aim"})
+
+    def __post_init__(self) -> None:
+        flag(self.published, "published")
+        for name in ("warm", "arm_share"):
+            real(getattr(self, name), name, 1e-9, 1.0)
+        for name in ("arm", "sum"):
+            if getattr(self, name) is not None:
+                real(getattr(self, name), name, 1e-12, 1e6)
+        if self.aim is not None:  # from a file it comes as a list
+            object.__setattr__(self, "aim", tuple(real(value, "aim", 1e-300, 1e300) for value in self.aim))
+
+    def aimed(self, wanted: Promise) -> Adaptive:
+        """Remembers what was asked for, since none of it is promised."""
+        eps, delta = wanted[:2]
+        if not (0 < delta < 1 and math.isfinite(eps)):
+            raise OptionError(f"method='adaptive' takes 0 < delta < 1 and a finite eps; got delta={delta:g}, eps={eps:g}")
+        return replace(self, aim=(float(eps), float(delta)))
+
+    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
+        return Promise(math.inf, 1.0, 1.0)
+
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+        if layer.link.lowered()[0] != "affine":
+            raise OptionError(f"method='adaptive' knows temperatures only; the link is {layer.link}: use method='cascade'")
+        if not all(np.abs(rows).max() < 1e18 for _, rows in pieces(layer)):
+            raise OptionError("method='adaptive' squares the weights in float32, and these are too large: use method='cascade'")
+        arrays, given = arrays_of(layer), (self.arm, self.sum)
+        found = tuple(1.0 if value is None else value for value in given)
+        if calibration is not None and None in given:
+            reader = Reader(parts_for(layer, arrays | {"multipliers": np.ones(2)}), self.rules())
+            found = fit_multipliers(reader, calibration, given, self.arm_share)
+        kept = arrays | {"multipliers": np.array(found)}
+        return Plan(None, None, None, None, (), None, Dense(math.inf), kept)
+
+    def reader(self, engine: EngineParts) -> Reader:
+        return Reader(engine, self.rules())
+
+    def rules(self) -> Rules:
+        eps, delta = (math.log(1.3), 0.1) if self.aim is None else (self.aim[0], self.aim[1])
+        return Rules(math.expm1(eps), delta, self.warm, published=self.published)
+
+
+class Reader:
+    """The verbs of an executor: the search's top-k, its normaliser, samples of its distribution."""
+
+    def __init__(self, parts: EngineParts, rules: Rules) -> None:
+        assert parts.plan.arrays is not None
+        self.rows, self.seed, self.arrays, self.layer = parts.rows, parts.seed, dict(parts.plan.arrays), parts.layer
+        check_arrays(self.arrays, self.layer)
+        arm, total = (float(value) for value in self.arrays["multipliers"])
+        self.rules = rules._replace(arm=arm, sum=total)
+        self.isa = parts.rows.isa
+        _, self.slope, self.shift, *_ = self.layer.link.lowered()
+        self._native = None if self.isa == native.REFERENCE else native.adaptive(
+            bits(self.layer.weight), self.layer.weight.dtype.name, self.layer.bias, self.arrays["columns"],
+            self.arrays["column_weight"], (self.slope, self.shift), self.isa,
+        )  # fmt: skip
+
+    def search(
+        self, hidden: Doubles, k: int, mask: Mask, threads: int, rules: Rules | None = None, estimates: bool = False
+    ) -> Answer:
+        """``values, ids [batch, k], lse, pulls, full, rows [batch], estimates [batch or 0, vocab]``."""
+        rules = self.rules if rules is None else rules
+        hidden = np.ascontiguousarray(hidden)
+        with np.errstate(over="ignore"):
+            widths = float(self.arrays["spread"][0]) * np.abs(hidden).sum(axis=1) ** 2 * self.slope**2
+            large = bool((widths * float(hidden.shape[1]) ** 2 > MOST).any())
+        if large:
+            raise NonFiniteError("hidden vectors are too long for sums in float32; scale them, or use method='cascade'")
+        if self._native is None:
+            return self._slow(hidden, k, mask, rules, widths, estimates)
+        given = (normaliser_eps(rules), rules.delta, rules.warm, rules.arm, rules.sum, rules.published, widths)
+        found: Answer = self._native.search(hidden, keys_of(hidden), mask, self.seed, given, k, threads, estimates)
+        return found
+
+    def topk(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
+        values, ids, lse, pulls, _, rows, _ = self.search(hidden, k, mask, threads)
+        batch, flags = len(hidden), np.zeros(len(hidden), bool)
+        logits = np.where(ids < 0, -np.inf, (values - self.shift) / self.slope)
+        log_probs = np.where(ids < 0, -np.inf, values - np.where(lse == -np.inf, 0.0, lse)[:, None])
+        return logits, ids, log_probs, lse, np.full(batch, np.inf), flags, rows, 4.0 * pulls, flags
+
+    def lse(
+        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> Answer:
+        _, _, lse, pulls, _, rows, _ = self.search(hidden, 1, mask, threads)
+        return lse, np.full(len(hidden), np.inf), rows, 4.0 * pulls, np.zeros(len(hidden), bool)
+
+    def logits(self, hidden: Doubles, ids: Ids, threads: int) -> Doubles:
+        return self.rows.logits(hidden, ids, threads)
+
+    def sample(
+        self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
+        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
+    ) -> Answer:  # fmt: skip
+        """Draws from the estimated distribution; the paper has no sampling."""
+        found = self.search(hidden, min(max(top_k, 1), self.layer.vocab), mask, threads, estimates=True)
+        batch, vocab = len(hidden), self.layer.vocab
+        ids = np.broadcast_to(np.arange(vocab), (batch, vocab))
+        if mask is not None:
+            ids = np.where(np.broadcast_to(mask, (batch, vocab)) != 0, ids, -1)
+        exponents = np.where(ids < 0, -np.inf, found[6].astype(np.float64))
+        filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
+        won, logits, score = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)
+        return won, logits, score, np.zeros(won.shape, bool), found[5], 4.0 * found[3], np.zeros(batch, bool)
+
+    def _slow(self, hidden: Doubles, k: int, mask: Mask, rules: Rules, widths: Doubles, estimates: bool) -> Answer:
+        layer, batch = self.layer, len(hidden)
+        bias = np.zeros(layer.vocab) if layer.bias is None else layer.bias.astype(np.float64)
+        everything, matrix = np.arange(layer.vocab)[None], by_coordinate(self.arrays["columns"], layer.vocab)
+        values, ids, lse = np.full((batch, k), -np.inf), np.full((batch, k), -1), np.empty(batch)
+        pulls, full, rows = (np.zeros(batch, np.int64) for _ in range(3))
+        kept = np.empty((batch if estimates else 0, layer.vocab))
+        for b, key in enumerate(keys_of(hidden)):
+            x = hidden[b] * self.slope
+            order = order_of(x, self.arrays["column_weight"], self.seed, int(key))
+            search = Search(matrix, bias * self.slope + self.shift, x, order)
+            live = np.arange(layer.vocab) if mask is None else np.flatnonzero(mask[b % len(mask)])
+            if not len(live):
+                lse[b] = -np.inf
+                continue
+            exact = self.slope * self.rows.logits(hidden[b : b + 1], everything, 1)[0] + self.shift
+            found = answer(search, rules, k, exact, live, float(widths[b]))
+            count = len(found.ids)
+            values[b, :count], ids[b, :count], lse[b] = found.values, found.ids, found.lse
+            pulls[b], full[b], rows[b] = found.pulls, found.full, count
+            if estimates:
+                kept[b] = found.estimates
+        return values, ids, lse, pulls, full, rows, kept
+
+
+def by_coordinate(columns: Array, vocab: int) -> NDArray[Any]:
+    """``[dim, vocab]``"""
+    return np.ascontiguousarray(columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)[:, :vocab])
+
+
+def keys_of(hidden: Doubles) -> NDArray[np.uint64]:
+    """A number for each query's content, which names its noise: the same query has the same answer."""
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(hidden)]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float | None) -> NDArray[np.bool_]:
+    """Rows whose argmax is wrong or, with ``eps``, whose probability is off by more than that, relatively: the paper's rule."""
+    wrong = ids[:, 0] != exact.argmax(axis=1)
+    if eps is None:
+        return np.asarray(wrong)
+    true = exact.max(axis=1) - lse_of(exact)
+    with np.errstate(over="ignore"):
+        return np.asarray(wrong | (np.abs(np.expm1(values[:, 0] - lse - true)) > eps))
+
+
+def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
+    """An engine's parts before there is an engine."""
+    plan = Plan(None, None, None, None, (), None, Dense(), arrays)
+    norms, level = native.row_norms(layer.weight), native.isa()
+    rows: native.Executor = (
+        Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
+        if level == native.REFERENCE
+        else native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
+    )
+    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0, 1.0), 0, rows)
+
+
+def fit_multipliers(
+    reader: Reader, calibration: Doubles, given: tuple[float | None, float | None], share: float = 1.0
+) -> tuple[float, float]:
+    """``(arm, sum)`` on the first 400 calibration vectors: for the argmax first, then for the whole search given that.
+
+    The argmax's multiplier is fitted on a race of its own: a warm-up that any variance satisfies ends where a race starts.
+    ``share`` of the failures that are allowed is what the argmax may use up; the paper's 1 often leaves none for the rest.
+    """
+    hidden, rules, layer = np.ascontiguousarray(calibration[:TUNED_ON]), reader.rules, reader.layer
+    every = np.ascontiguousarray(np.broadcast_to(np.arange(layer.vocab), (len(hidden), layer.vocab)))
+    exact = reader.slope * reader.logits(hidden, every, native.threads(None)) + reader.shift
+    allowed = math.floor(rules.delta * len(hidden))
+
+    def failures(arm: float, total: float | None, eps: float | None) -> int:
+        how = rules._replace(arm=arm, sum=NOTHING, warm=1.0) if total is None else rules._replace(arm=arm, sum=total)
+        values, ids, lse, *_ = reader.search(hidden, 1, None, native.threads(None), how)
+        return int(failed(values, ids, lse, exact, eps).sum())
+
+    arm = fitted(lambda f: failures(f, None, None), math.floor(share * allowed)) if given[0] is None else given[0]
+    total = fitted(lambda f: failures(arm, f, rules.eps), allowed) if given[1] is None else given[1]
+    return arm, total
+
+
+def fitted(failures: Callable[[float], int], allowed: int) -> float:
+    """The smallest multiplier from 10^-6 to 1 with at most ``allowed`` failures; 1 where even that has more."""
+    low, high = LOWEST, 0.0
+    if failures(10.0**low) <= allowed:
+        return float(10.0**low)
+    if failures(1.0) > allowed:
+        return 1.0
+    while high - low > STEP:
+        middle = (low + high) / 2
+        if failures(10.0**middle) <= allowed:
+            high = middle
+        else:
+            low = middle
+    return float(10.0**high)
