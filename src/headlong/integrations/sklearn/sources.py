@@ -58,8 +58,8 @@ def linear(fitted: Any) -> LinearModel:
     if not _decides_by_products(fitted):
         raise InputError(
             f"{type(fitted).__name__} is none of the classifiers that take the largest of one product for each class; expected "
-            "one of scikit-learn's linear models or discriminants, LinearSVC, OneVsRestClassifier over one of them, MultinomialNB, "
-            "ComplementNB, BernoulliNB or NearestCentroid"
+            "one of scikit-learn's linear models or discriminants, LinearSVC, OneVsRestClassifier over one of them, "
+            "MultinomialNB, ComplementNB, BernoulliNB or NearestCentroid"
         )
     if not hasattr(fitted, "coef_") or not hasattr(fitted, "classes_"):
         raise InputError(f"{type(fitted).__name__} is not fitted; call its fit first")
