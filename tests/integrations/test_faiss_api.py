@@ -7,6 +7,8 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from headlong.errors import (
     OptionError,
     ShapeError,
 )
-from headlong.integrations import faiss_api
+from headlong.integrations import faiss_api, faiss_selectors
 from headlong.integrations.ann_benchmarks import Headlong
 from headlong.integrations.faiss_api import IndexFlat, IndexFlatIP, IndexFlatL2, IndexIDMap
 
@@ -231,6 +233,157 @@ def test_ids_of_your_own_are_those_of_faiss() -> None:
     np.testing.assert_array_equal(ours.reconstruct(int(ids[60])), ROWS[60])
     with pytest.raises(IdError, match="no row has id 5"):
         ours.reconstruct(5)
+
+
+def test_a_flat_index_without_a_metric_is_l2_as_in_faiss() -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    theirs, ours = faiss.IndexFlat(24), IndexFlat(24)
+    for index in (theirs, ours):
+        index.add(ROWS)
+    assert theirs.metric_type == ours.metric_type == faiss_api.METRIC_L2
+    check(theirs.search(QUERIES, 5), ours.search(QUERIES, 5))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_bare_selector_is_a_type_error_as_in_faiss(named: bool) -> None:
+    """It was ignored, or IDSelectorNot turned around."""
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    theirs, ours = both(0)
+    if named:
+        theirs, ours = faiss.IndexIDMap(faiss.IndexFlatIP(24)), IndexIDMap(IndexFlatIP(24))
+        for index in (theirs, ours):
+            index.add_with_ids(ROWS, np.arange(3000) * 3)
+    for of in (faiss_api, faiss):
+        bare = of.IDSelectorNot(of.IDSelectorRange(10, 20))
+        with pytest.raises(TypeError):
+            theirs.search(QUERIES, 3, params=bare)
+        with pytest.raises(TypeError, match=r"params is a IDSelectorNot; expected SearchParameters: pass SearchP"):
+            ours.search(QUERIES, 3, params=bare)
+    for odd in (object(), {"sel": None}):
+        with pytest.raises(TypeError, match="expected SearchParameters"):
+            ours.search(QUERIES, 3, params=odd)
+    with pytest.raises(TypeError, match="a selector is a list; expected an IDSelector"):
+        ours.search(QUERIES, 3, params=faiss_api.SearchParameters(sel=[1, 2]))  # type: ignore[arg-type]
+
+
+def test_many_far_neighbours_take_little_memory() -> None:
+    """1,024 queries, k 300, 768 coordinates took 3.5 GB at once."""
+    rows = np.random.default_rng(0).standard_normal((2000, 768), np.float32)
+    index = IndexFlatL2(768)
+    index.add(rows)
+    queries = np.random.default_rng(1).standard_normal((256, 768), np.float32)
+    index.search(queries[:1], 1)
+    tracemalloc.start()
+    ids = index.search(queries, 300)[1]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 80e6, most
+    exact = np.square(queries[7].astype(np.float64) - rows).sum(1)
+    np.testing.assert_array_equal(ids[7], np.argsort(exact, kind="stable")[:300])
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "l2", "cosine", "log_prob"])
+@pytest.mark.parametrize("some", [False, True])
+def test_a_range_that_holds_nearly_everything(metric: str, some: bool) -> None:
+    index = IndexFlat(24, metric)
+    index.add(ROWS)
+    params = faiss_api.SearchParameters(faiss_api.IDSelectorRange(100, 2900)) if some else None
+    places = np.arange(100, 2900) if some else np.arange(3000)
+    every, ids = index.search(QUERIES, len(places), params=params)
+    for share in (0.02, 0.97):
+        thresh = float(every[0, int(share * len(places))])
+        lims, values, found = index.range_search(QUERIES, thresh, params=params)
+        for row in range(len(QUERIES)):
+            inside = every[row] < thresh if metric == "l2" else every[row] > thresh
+            if metric == "log_prob":  # the normaliser of another call may be 0.01 off
+                near = found[int(lims[row]) : int(lims[row + 1])]
+                assert {*ids[row][every[row] > thresh + 0.02]} <= {*near} <= {*ids[row][every[row] > thresh - 0.02]}
+                assert (np.diff(near) > 0).all()
+                continue
+            here = slice(int(lims[row]), int(lims[row + 1]))
+            order = np.argsort(ids[row][inside])
+            np.testing.assert_array_equal(found[here], ids[row][inside][order])
+            np.testing.assert_allclose(values[here], every[row][inside][order], rtol=1e-6)
+
+
+def test_selectors_of_faiss_are_asked_in_its_own_code() -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    ids = np.random.default_rng(0).permutation(400_000).astype(np.int64)
+    chosen = faiss.IDSelectorBatch(ids[:1000])
+    began = time.perf_counter()
+    found = faiss_selectors.members(chosen, ids)
+    assert time.perf_counter() - began < 0.2  # one call of Python for each takes longer
+    assert found[:1000].all() and found.sum() == 1000
+
+
+def test_verbs_of_ids_of_your_own_are_those_of_faiss() -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    ids = np.arange(3000) * 7 + 5
+    for name in ("IndexIDMap", "IndexIDMap2"):
+        theirs, ours = getattr(faiss, name)(faiss.IndexFlatL2(24)), getattr(faiss_api, name)(IndexFlatL2(24))
+        others = getattr(faiss, name)(faiss.IndexFlatL2(24)), getattr(faiss_api, name)(IndexFlatL2(24))
+        for index, other in zip((theirs, ours), others, strict=True):
+            index.add_with_ids(ROWS[:2000], ids[:2000])
+            other.add_with_ids(ROWS[2000:], ids[:1000])
+            index.merge_from(other, 100_000)
+            assert (index.ntotal, other.ntotal, index.is_trained, index.metric_type) == (3000, 0, True, 1)
+        check(theirs.search(QUERIES, 4), ours.search(QUERIES, 4))
+        np.testing.assert_array_equal(theirs.assign(QUERIES, 2), ours.assign(QUERIES, 2))
+        check(theirs.range_search(QUERIES, 20.0)[1:], ours.range_search(QUERIES, 20.0)[1:])
+        if name == "IndexIDMap2":  # FAISS's other one does not find rows by their ids
+            np.testing.assert_array_equal(theirs.reconstruct(100_005), ours.reconstruct(100_005))
+            for expected, found in zip(
+                theirs.search_and_reconstruct(QUERIES, 3), ours.search_and_reconstruct(QUERIES, 3), strict=True
+            ):
+                np.testing.assert_allclose(found, expected, rtol=1e-4)
+        with pytest.raises(AbsentError, match="FAISS's get_xb is not here"):
+            _ = ours.get_xb
+
+
+def test_the_factory_and_the_normaliser() -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
+    for words in ("Flat", "IDMap,Flat", "IDMap2,Flat"):
+        for metric in (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT):
+            theirs, ours = (of.index_factory(24, words, metric) for of in (faiss, faiss_api))
+            for index in (theirs, ours):
+                index.add(ROWS) if words == "Flat" else index.add_with_ids(ROWS, np.arange(3000) * 2)
+            check(theirs.search(QUERIES, 3), ours.search(QUERIES, 3))
+    with pytest.raises(AbsentError, match=r"index_factory\(d, 'IVF100,PQ8'\) is not here; it makes Flat, IDMap,Flat"):
+        faiss_api.index_factory(24, "IVF100,PQ8")
+    one, other = ROWS.copy(), ROWS.copy()
+    one[5] = other[5] = 0
+    faiss.normalize_L2(one)
+    faiss_api.normalize_L2(other)
+    np.testing.assert_allclose(other, one, rtol=1e-6)
+    with pytest.raises(DtypeError, match="expected a float32 array"):
+        faiss_api.normalize_L2(ROWS.astype(np.float64))
+
+
+def test_faults_are_what_callers_of_faiss_catch() -> None:
+    theirs, ours = both(0)
+    for kind, ask in (
+        (AssertionError, lambda index: index.search(QUERIES[:, :5], 3)),
+        (AssertionError, lambda index: index.search(QUERIES, 0)),
+        (RuntimeError, lambda index: index.reconstruct(99_999)),
+        (RuntimeError, lambda index: index.add_with_ids(QUERIES, np.arange(17))),
+    ):
+        for index in (theirs, ours):
+            with pytest.raises(kind):
+                ask(index)
+        with pytest.raises(InputError):
+            ask(ours)
+
+
+def test_tensors_come_in_as_arrays_do() -> None:
+    torch = pytest.importorskip("torch")
+    index = IndexFlatIP(24)
+    index.add(torch.from_numpy(ROWS).requires_grad_())
+    for queries in (torch.from_numpy(QUERIES).bfloat16(), torch.from_numpy(QUERIES).half().requires_grad_(), QUERIES.tolist()):
+        narrow = np.asarray(queries.detach().float() if isinstance(queries, torch.Tensor) else queries, np.float32)
+        np.testing.assert_array_equal(index.search(queries, 3)[1], index.search(narrow, 3)[1])
+    for queries in (torch.zeros(2, 24, device="meta"), torch.zeros(2, 24).to(torch.float8_e4m3fn), np.full((2, 24), "x")):
+        with pytest.raises(DtypeError, match="x is on meta|has no NumPy view|expected real numbers"):
+            index.search(queries, 3)
 
 
 def test_l2_is_told_apart_where_a_float32_bias_cannot() -> None:

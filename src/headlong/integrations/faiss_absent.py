@@ -4,13 +4,16 @@
 
     index.get_xb()      AbsentError: FAISS's get_xb is not here; reconstruct_n() gives the rows
     index.serch(x, 5)   AttributeError, as everywhere
+
+FAISS raises AssertionError for what its Python half refuses and RuntimeError for the rest; what is refused here is both.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from headlong.errors import AbsentError
+from headlong.errors import AbsentError, InputError, OptionError
+from headlong.number_checks import whole
 
 ROWS = "rows are float32 and have no other code; reconstruct_n() gives them"
 SOME = "search(x, k, params=SearchParameters(sel=IDSelectorBatch(ids))) looks at some rows alone"
@@ -40,3 +43,21 @@ class Absent:
         if advice is None:
             return object.__getattribute__(self, name)  # which raises what a name that nobody knows raises
         raise AbsentError(f"FAISS's {name} is not here; {advice}")
+
+
+_ALSO: dict[str, type[InputError]] = {}
+
+
+def as_faiss(kind: type[InputError], said: str) -> InputError:
+    """The error ``kind(said)``, which callers of FAISS catch, too."""
+    if kind.__name__ not in _ALSO:
+        _ALSO[kind.__name__] = type(kind.__name__, (kind, AssertionError, RuntimeError), {"__module__": kind.__module__})
+    return _ALSO[kind.__name__](said)
+
+
+def count(value: Any, name: str) -> int:
+    """A whole number from 1."""
+    try:
+        return whole(value, name, 1, 2**31 - 1)
+    except OptionError as error:
+        raise as_faiss(OptionError, str(error)) from None

@@ -4,7 +4,8 @@
 
     from headlong.integrations.faiss_api import IndexFlatIP, IndexFlatL2, IndexIDMap, SearchParameters, IDSelectorRange
 
-Indexes are in ``faiss_index.py``, selectors in ``faiss_selectors.py``.
+Flat indexes are in ``faiss_index.py``, ids of your own in ``faiss_ids.py``, selectors in ``faiss_selectors.py``. What is not
+here is refused by name (``faiss_absent.py``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from headlong.errors import IdError, InputError, MalformedFileError, ShapeError
+from headlong.errors import AbsentError, DtypeError, MalformedFileError
+from headlong.integrations.faiss_ids import IndexIDMap as IndexIDMap
+from headlong.integrations.faiss_ids import IndexIDMap2 as IndexIDMap2
 from headlong.integrations.faiss_index import METRIC_INNER_PRODUCT as METRIC_INNER_PRODUCT
 from headlong.integrations.faiss_index import METRIC_L2 as METRIC_L2
-from headlong.integrations.faiss_index import Floats, Ids
 from headlong.integrations.faiss_index import IndexFlat as IndexFlat
 from headlong.integrations.faiss_index import IndexFlatIP as IndexFlatIP
 from headlong.integrations.faiss_index import IndexFlatL2 as IndexFlatL2
@@ -31,83 +33,9 @@ from headlong.integrations.faiss_selectors import IDSelectorNot as IDSelectorNot
 from headlong.integrations.faiss_selectors import IDSelectorOr as IDSelectorOr
 from headlong.integrations.faiss_selectors import IDSelectorRange as IDSelectorRange
 from headlong.integrations.faiss_selectors import SearchParameters as SearchParameters
-from headlong.integrations.faiss_selectors import id_list, members
 from headlong.store import open_file, write_file
 
 FORMAT = "headlong index"
-
-
-class IndexIDMap:
-    """Ids of your own over a flat index."""
-
-    def __init__(self, index: IndexFlat) -> None:
-        if index.ntotal:
-            raise InputError(f"the index has {index.ntotal} rows; expected an empty one: their ids are not known")
-        self.index, self.id_map = index, np.empty(0, np.int64)
-
-    @classmethod
-    def over(cls, index: IndexFlat, ids: Ids) -> IndexIDMap:
-        """``index`` and the ids of the rows that are in it."""
-        if len(ids) != index.ntotal:
-            raise MalformedFileError(f"{len(ids)} ids for {index.ntotal} rows; expected one for each: write the index again")
-        found = cls.__new__(cls)
-        found.index, found.id_map = index, np.array(ids, np.int64)
-        return found
-
-    @property
-    def ntotal(self) -> int:
-        return self.index.ntotal
-
-    @property
-    def d(self) -> int:
-        return self.index.d
-
-    def train(self, x: Any) -> None:
-        self.index.train(x)
-
-    def add_with_ids(self, x: Any, ids: Any) -> None:
-        """Rows ``[n, dim]`` and an id for each."""
-        keys = id_list(ids)
-        if len(keys) != len(x):
-            raise ShapeError(f"{len(keys)} ids for {len(x)} rows; expected one for each")
-        self.index.add(x)
-        self.id_map = np.concatenate([self.id_map, keys])
-
-    def add(self, x: Any) -> None:
-        raise InputError("add(x) would leave rows without ids; expected add_with_ids(x, ids)")
-
-    def search(self, x: Any, k: int, *, params: Any = None) -> tuple[Floats, Ids]:
-        """As the index's, with your ids; ``params.sel`` selects by them, too."""
-        distances, places = self.index.search(x, k, params=self._inner(params))
-        return distances, self._named(places)
-
-    def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
-        lims, distances, places = self.index.range_search(x, thresh, params=self._inner(params))
-        return lims, distances, self._named(places)
-
-    def reconstruct(self, key: int) -> Floats:
-        (places,) = np.nonzero(self.id_map == key)
-        if not len(places):
-            raise IdError(f"no row has id {key}")
-        return self.index.reconstruct(int(places[0]))
-
-    def remove_ids(self, x: Any) -> int:
-        """By ids or a selector; how many there were."""
-        sel = x if hasattr(x, "is_member") else IDSelectorBatch(x)
-        gone = members(sel, self.id_map)
-        self.id_map = self.id_map[~gone]
-        return self.index.remove_ids(np.flatnonzero(gone))
-
-    def reset(self) -> None:
-        self.index.reset()
-        self.id_map = np.empty(0, np.int64)
-
-    def _inner(self, params: Any) -> Any:
-        sel = getattr(params, "sel", None)
-        return None if sel is None else SearchParameters(IDSelectorBatch(np.flatnonzero(members(sel, self.id_map))))
-
-    def _named(self, places: Ids) -> Ids:
-        return np.where(places < 0, -1, np.append(self.id_map, -1)[places])
 
 
 def write_index(index: IndexFlat | IndexIDMap, path: str | os.PathLike[str]) -> None:
@@ -132,3 +60,30 @@ def read_index(path: str | os.PathLike[str], **options: Any) -> IndexFlat | Inde
 def clone_index(index: IndexFlat) -> IndexFlat:
     """An index of its own over the same rows."""
     return copy.deepcopy(index)
+
+
+FACTORY = {"Flat": IndexFlat, "IDMap,Flat": IndexIDMap, "IDMap2,Flat": IndexIDMap2}
+
+
+def index_factory(d: int, description: str, metric: int = METRIC_L2, **options: Any) -> IndexFlat | IndexIDMap:
+    """``"Flat"``, ``"IDMap,Flat"`` or ``"IDMap2,Flat"``; ``options`` go to :func:`headlong.compile`."""
+    if description not in FACTORY:
+        raise AbsentError(
+            f"index_factory(d, {description!r}) is not here; it makes {', '.join(FACTORY)}: every answer is exact"
+        )
+    flat = (
+        (IndexFlatIP if metric == METRIC_INNER_PRODUCT else IndexFlatL2)(d, **options)
+        if metric in (0, 1)
+        else IndexFlat(d, metric)
+    )
+    return flat if description == "Flat" else FACTORY[description](flat)
+
+
+def normalize_L2(x: Any) -> None:  # noqa: N802  # FAISS's name
+    """Divide each row of ``x [n, dim]`` float32 by its length, in place; rows of zeros stay."""
+    if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim != 2:
+        raise DtypeError(
+            f"x is a {getattr(x, 'dtype', type(x).__name__)}; expected a float32 array [n, dim] to change in place"
+        )
+    length = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
+    x /= np.where(length > 0, length, 1.0).astype(np.float32)

@@ -24,31 +24,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
-from headlong.integrations.faiss_absent import Absent
-from headlong.integrations.faiss_rows import LazyEngine
-from headlong.integrations.faiss_selectors import IDSelector, IDSelectorBatch, id_list, members
-from headlong.number_checks import whole
+from headlong.errors import InputError, OptionError, ShapeError
+from headlong.integrations.faiss_absent import as_faiss, count
+from headlong.integrations.faiss_distances import distances, distances_at, pieces, products
+from headlong.integrations.faiss_rows import Floats, Ids, LazyEngine
+from headlong.integrations.faiss_selectors import IDSelectorBatch, is_selector, members, selector_of
+from headlong.integrations.faiss_stored import Rows
 
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
 METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1
 METRICS = ("inner_product", "l2", "cosine", "log_prob")
 NUMBERS = {METRIC_INNER_PRODUCT: "inner_product", METRIC_L2: "l2"}
 ROWS, SPARE = 1024, 8
 """Queries answered at once; rows fetched beyond k, so that a bias in float32 cannot hide one of the k."""
+SOME, BEST = 64, 256
+"""Queries of a range search that are answered at once, and rows that are tried before all of them."""
 
 
-class IndexFlat(Absent):
-    """``dim`` coordinates; ``options`` go to :func:`headlong.compile`. ``metric`` by name, or by FAISS's number."""
+class IndexFlat(Rows):
+    """``dim`` coordinates; ``options`` go to :func:`headlong.compile`. ``metric`` by name, or by FAISS's number: as there, l2
+    where none is given."""
 
-    def __init__(self, dim: int, metric: str | int = "inner_product", **options: Any) -> None:
+    def __init__(self, dim: int, metric: str | int = METRIC_L2, **options: Any) -> None:
         name = NUMBERS.get(metric, metric) if isinstance(metric, int) else metric
         if name not in METRICS:
-            raise OptionError(f"metric is {metric!r}; choose from {', '.join(METRICS)}")
-        self.d, self.metric, self.options = whole(dim, "dim", 1, 2**31 - 1), name, options
+            raise as_faiss(OptionError, f"metric is {metric!r}; choose from {', '.join(METRICS)}")
+        self.d, self.metric, self.options = count(dim, "dim"), name, options
         self.is_trained, self.verbose = True, False
-        self._parts: list[Floats] = []
+        self._parts = []
         self._queries: Floats | None = None
         self._reader = LazyEngine(name, options)
 
@@ -70,11 +72,6 @@ class IndexFlat(Absent):
         return METRIC_L2 if self.metric == "l2" else METRIC_INNER_PRODUCT
 
     @property
-    def ntotal(self) -> int:
-        """Rows added so far."""
-        return sum(map(len, self._parts))
-
-    @property
     def engine(self) -> Any:
         """The engine over everything added so far; compiled when it is first asked for."""
         return self._reader.engine(self._rows(), self._queries)
@@ -83,7 +80,7 @@ class IndexFlat(Absent):
         """Remember queries like the ones to come: they decide how little of a row has to be read."""
         queries = self._checked(x, "x")
         if not len(queries):
-            raise ShapeError(f"x has shape {list(queries.shape)}; expected at least one query to learn from")
+            raise as_faiss(ShapeError, f"x has shape {list(queries.shape)}; expected at least one query to learn from")
         self._queries = queries.copy()
         self._reader.forget()
 
@@ -96,11 +93,13 @@ class IndexFlat(Absent):
 
     def add_with_ids(self, x: Any, ids: Any) -> None:
         """As in FAISS, a flat index numbers its own rows."""
-        raise InputError("a flat index numbers its rows 0, 1, ...; expected add(x), or IndexIDMap(index).add_with_ids(x, ids)")
+        raise as_faiss(
+            InputError, "a flat index numbers its rows 0, 1, ...; expected add(x), or IndexIDMap(index).add_with_ids(x, ids)"
+        )
 
     def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
         """``(D, I) [n, k]``: the k best of each query, best first, equal ones by id; ``params.sel`` says among which rows."""
-        queries, k = self._checked(x, "x"), whole(k, "k", 1, 2**31 - 1)
+        queries, k = self._checked(x, "x"), count(k, "k")
         distances, ids = _out(D, (len(queries), k), np.float32, "D"), _out(I, (len(queries), k), np.int64, "I")
         distances[:], ids[:] = self._worst, -1
         allowed = self._allowed(params)
@@ -116,8 +115,9 @@ class IndexFlat(Absent):
         Query i has ``D[lims[i]:lims[i + 1]]``, in the order of ids.
         """
         queries, allowed = self._checked(x, "x"), self._allowed(params)
-        most = self.ntotal if allowed is None else len(allowed)
-        found = [self._nearer(queries[row : row + 1], float(thresh), most, allowed) for row in range(len(queries))]
+        found: list[tuple[Floats, Ids]] = []
+        for start in range(0, len(queries), SOME):
+            found += self._nearer(queries[start : start + SOME], float(thresh), allowed)
         lims = np.concatenate([[0], np.cumsum([len(ids) for _, ids in found])]).astype(np.uint64)
         empty: tuple[Floats, Ids] = (np.empty(0, np.float32), np.empty(0, np.int64))
         distances, ids = (np.concatenate([part[place] for part in (*found, empty)]) for place in (0, 1))
@@ -129,8 +129,7 @@ class IndexFlat(Absent):
 
     def remove_ids(self, x: Any) -> int:
         """Take rows out, by ids or by a selector; the rows behind them move up. How many there were."""
-        sel = x if isinstance(x, IDSelector) or hasattr(x, "is_member") else IDSelectorBatch(x)
-        gone = members(sel, np.arange(self.ntotal))
+        gone = members(x if is_selector(x) else IDSelectorBatch(x), np.arange(self.ntotal))
         if gone.any():
             kept = self._rows()[~gone]
             self._parts = [kept] if len(kept) else []
@@ -140,30 +139,13 @@ class IndexFlat(Absent):
     def merge_from(self, otherIndex: IndexFlat, add_id: int = 0) -> None:  # noqa: N803  # FAISS's name
         """Move the other's rows behind these; the other is empty then."""
         if otherIndex is self or not isinstance(otherIndex, IndexFlat) or add_id:
-            raise InputError("expected another flat index and add_id 0: ids go on from ntotal")
+            raise as_faiss(InputError, "expected another flat index and add_id 0: ids go on from ntotal")
         if (otherIndex.d, otherIndex.metric) != (self.d, self.metric):
             other = f"d={otherIndex.d}, metric={otherIndex.metric!r}"
-            raise ShapeError(f"the other has {other}; expected d={self.d}, metric={self.metric!r}")
+            raise as_faiss(ShapeError, f"the other has {other}; expected d={self.d}, metric={self.metric!r}")
         self._parts = [*self._parts, *otherIndex._parts]
         self._reader.forget()
         otherIndex.reset()
-
-    def reconstruct(self, key: int, x: Any = None) -> Floats:
-        """Row ``key`` as it is stored."""
-        return _into(x, self.reconstruct_batch([key])[0])
-
-    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
-        """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
-        stop = self.ntotal if ni == -1 else n0 + ni
-        return _into(x, self.reconstruct_batch(np.arange(n0, stop)))
-
-    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
-        """The rows ``key [n]``."""
-        keys = id_list(key)
-        if keys.size and not 0 <= keys.min() <= keys.max() < self.ntotal:
-            raise IdError(f"key holds {keys.min()}..{keys.max()}; expected 0 to {self.ntotal - 1}")
-        rows = np.asarray(self._rows()[keys], np.float32) if keys.size else np.empty((0, self.d), np.float32)
-        return _into(x, rows)
 
     def search_and_reconstruct(
         self,
@@ -191,13 +173,8 @@ class IndexFlat(Absent):
     def _worst(self) -> float:
         return math.inf if self.metric == "l2" else -math.inf
 
-    def _rows(self) -> Floats:
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        return self._parts[0] if self._parts else np.empty((0, self.d), np.float32)
-
     def _allowed(self, params: Any) -> Ids | None:
-        sel = params if params is None or isinstance(params, IDSelector) else getattr(params, "sel", None)
+        sel = selector_of(params)
         return None if sel is None else np.flatnonzero(members(sel, np.arange(self.ntotal)))
 
     def _some(self, queries: Floats, k: int, allowed: Ids | None) -> tuple[Floats, Ids]:
@@ -221,40 +198,46 @@ class IndexFlat(Absent):
         while True:
             top, places = self._top(queries, min(k + spare, most), allowed)
             lost = self._reader.heaviest * 2.0**-23
-            exact = np.square(wide[:, None] - rows[places].astype(np.float64)).sum(-1)
+            exact = distances_at(wide, rows, places)
             order = np.lexsort((places, exact), axis=1)[:, :k]
             best, ids = (np.take_along_axis(part, order, axis=1) for part in (exact, places))
             # what was not fetched has a logit below the last one, and its distance that much and the bias's rounding above
             beyond = np.square(wide).sum(1) - 2 * (np.asarray(top.logits)[:, -1] + lost)
             if places.shape[1] == most or (best[:, -1] * (1 + 1e-12) < beyond).all():
-                return best.astype(np.float32), ids
+                return best.astype(np.float32), np.asarray(ids, np.int64)
             spare *= 8
 
-    def _nearer(self, query: Floats, thresh: float, most: int, allowed: Ids | None) -> tuple[Floats, Ids]:
-        """More and more rows until one is too far; in the order of ids, as FAISS's."""
-        k = min(64, most)
-        while most:
-            (distances,), (ids,) = self._some(query, k, allowed)
-            near = distances < thresh if self.metric == "l2" else distances > thresh
-            if k == most or not near[-1]:
-                order = np.argsort(ids[near])
-                return distances[near][order], ids[near][order]
-            k = min(4 * k, most)
-        return np.empty(0, np.float32), np.empty(0, np.int64)
+    def _nearer(self, queries: Floats, thresh: float, allowed: Ids | None) -> list[tuple[Floats, Ids]]:
+        """Of each query, in the order of ids, as FAISS's: from its best rows, or where all of those are near from every row."""
+        most = self.ntotal if allowed is None else len(allowed)
+        if not most:
+            return [(np.empty(0, np.float32), np.empty(0, np.int64))] * len(queries)
+        best, ids = self._some(queries, min(BEST, most), allowed)
+        near = self._is_near(best, thresh)
+        order = np.argsort(ids, axis=1)
+        best, ids, inside = (np.take_along_axis(part, order, axis=1) for part in (best, ids, near))
+        found = [(best[row, inside[row]], ids[row, inside[row]]) for row in range(len(queries))]
+        open_rows = np.flatnonzero(near[:, -1]) if most > BEST else np.empty(0, np.int64)
+        places = np.arange(self.ntotal) if allowed is None else allowed
+        for part in pieces(len(open_rows), most):
+            at = open_rows[part]
+            every = self._every(queries[at], best[at, 0], ids[at, 0], places)
+            for row, values in zip(at, every, strict=True):
+                (all_near,) = np.nonzero(self._is_near(values, thresh))
+                found[row] = values[all_near], places[all_near]
+        return found
 
-    def _checked(self, x: Any, name: str) -> Floats:
-        if np.iscomplexobj(x):
-            raise DtypeError(f"{name} is {np.asarray(x).dtype}; expected real numbers")
+    def _every(self, queries: Floats, best: Floats, ids: Ids, places: Ids) -> Floats:
+        """``[n, len(places)]``; ``best [n]`` and ``ids [n]`` say what a softmax takes off."""
+        rows, wide = self._rows()[places], queries.astype(np.float64)
+        exact = distances(wide, rows) if self.metric == "l2" else products(wide, rows)
+        if self.metric == "log_prob":
+            exact += (best - exact[np.arange(len(exact)), np.searchsorted(places, ids)])[:, None]
         with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(x, np.float32)
-        if rows.ndim != 2 or rows.shape[1] != self.d:
-            raise ShapeError(f"{name} has shape {list(rows.shape)}; expected [n, {self.d}]")
-        finite = np.isfinite(rows).all(1)
-        if not finite.all():
-            raise NonFiniteError(f"row {int(np.argmin(finite))} of {name} holds NaN or infinity; drop or repair it")
-        if self.metric == "cosine":
-            rows = rows / np.maximum(np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True), 1e-30).astype(np.float32)
-        return rows
+            return exact.astype(np.float32)
+
+    def _is_near(self, values: Floats, thresh: float) -> NDArray[np.bool_]:
+        return values < thresh if self.metric == "l2" else values > thresh
 
     def __getstate__(self) -> dict[str, Any]:
         """An engine is made again from the rows rather than stored."""
@@ -267,11 +250,14 @@ class IndexFlat(Absent):
 class IndexFlatIP(IndexFlat):
     """The largest inner products, or ``metric="log_prob"``, ``"cosine"``."""
 
+    def __init__(self, dim: int, metric: str | int = "inner_product", **options: Any) -> None:
+        super().__init__(dim, metric, **options)
+
     @classmethod
     def over(cls, layer: headlong.Layer, metric: str = "inner_product", **options: Any) -> IndexFlatIP:
         """Over the rows of a layer that is there already (mapped from a file, say): nothing is copied."""
         if layer.bias is not None:
-            raise InputError("the layer has a bias; expected rows alone: an inner product has no bias")
+            raise as_faiss(InputError, "the layer has a bias; expected rows alone: an inner product has no bias")
         index = cls(layer.dim, metric, **options)
         index._parts = [layer.weight]
         return index
@@ -289,12 +275,7 @@ def _out(given: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
     if given is None:
         return np.empty(shape, dtype)
     if given.shape != shape or given.dtype != dtype:
-        raise ShapeError(f"{name} is {given.dtype} of shape {list(given.shape)}; expected {np.dtype(dtype)} {list(shape)}")
+        raise as_faiss(
+            ShapeError, f"{name} is {given.dtype} of shape {list(given.shape)}; expected {np.dtype(dtype)} {list(shape)}"
+        )
     return given
-
-
-def _into(given: Any, rows: Floats) -> Floats:
-    if given is None:
-        return rows
-    given[:] = rows
-    return np.asarray(given)

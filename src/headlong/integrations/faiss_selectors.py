@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.errors import DtypeError, OptionError
+from headlong.arrays import as_numpy
+from headlong.errors import DtypeError
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -108,18 +110,42 @@ class SearchParameters:
         self.sel = sel
 
 
+def selector_of(params: Any) -> Any:
+    """``params.sel`` of our parameters or of FAISS's; None: all rows."""
+    if params is not None and not isinstance(params, (SearchParameters, *_of_faiss("SearchParameters"))):
+        advice = ": pass SearchParameters(sel=selector)" if is_selector(params) else ""
+        raise DtypeError(f"params is a {type(params).__name__}; expected SearchParameters{advice}")
+    return getattr(params, "sel", None)
+
+
+def is_selector(sel: Any) -> bool:
+    """Whether it is one of ours or of FAISS's, by its type."""
+    return isinstance(sel, (IDSelector, *_of_faiss("IDSelector")))
+
+
+def _of_faiss(name: str) -> tuple[Any, ...]:
+    """FAISS's class of that name, where somebody has imported FAISS."""
+    faiss = sys.modules.get("faiss")
+    return () if faiss is None else (getattr(faiss, name),)
+
+
 def members(sel: Any, ids: Ids) -> Mask:
     """Which ``ids`` a selector of ours or of FAISS's has."""
     if isinstance(sel, IDSelector):
         return sel.member(ids)
-    if not hasattr(sel, "is_member"):
-        raise OptionError(f"a selector is a {type(sel).__name__}; expected an IDSelector")
-    return np.fromiter((bool(sel.is_member(int(key))) for key in ids), bool, len(ids))
+    if not is_selector(sel):
+        raise DtypeError(f"a selector is a {type(sel).__name__}; expected an IDSelector")
+    # FAISS's objects answer one id a call in Python; its own index asks them in C++ which rows to remove
+    faiss = sys.modules["faiss"]
+    index = faiss.IndexIDMap(faiss.IndexFlatL2(1))
+    index.add_with_ids(np.zeros((len(ids), 1), np.float32), ids)
+    index.remove_ids(sel)
+    return ~np.isin(ids, faiss.vector_to_array(index.id_map))
 
 
 def id_list(ids: Any) -> Ids:
     """Integer ids in a row."""
-    array = np.asarray(ids)
+    array = as_numpy(ids, "ids")
     if array.size and array.dtype.kind not in "iu":
         raise DtypeError(f"ids are {array.dtype}; expected integers")
     return array.astype(np.int64).reshape(-1)

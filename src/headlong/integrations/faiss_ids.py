@@ -1,0 +1,136 @@
+"""Ids of your own over a flat index, as ``faiss.IndexIDMap`` and ``faiss.IndexIDMap2``.
+
+::
+
+    index = IndexIDMap(IndexFlatIP(dim))
+    index.add_with_ids(rows, ids)
+    D, I = index.search(queries, k)          # I holds your ids
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from headlong.errors import IdError, InputError, MalformedFileError, ShapeError
+from headlong.integrations.faiss_absent import Absent, as_faiss
+from headlong.integrations.faiss_index import IndexFlat
+from headlong.integrations.faiss_rows import Floats, Ids
+from headlong.integrations.faiss_selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
+from headlong.integrations.faiss_stored import gathered
+
+
+class IndexIDMap(Absent):
+    """Ids of your own over a flat index."""
+
+    def __init__(self, index: IndexFlat) -> None:
+        if index.ntotal:
+            raise as_faiss(InputError, f"the index has {index.ntotal} rows; expected an empty one: their ids are not known")
+        self.index, self.id_map = index, np.empty(0, np.int64)
+
+    @classmethod
+    def over(cls, index: IndexFlat, ids: Ids) -> Self:
+        """``index`` and the ids of the rows that are in it."""
+        if len(ids) != index.ntotal:
+            raise MalformedFileError(f"{len(ids)} ids for {index.ntotal} rows; expected one for each: write the index again")
+        found = cls.__new__(cls)
+        found.index, found.id_map = index, np.array(ids, np.int64)
+        return found
+
+    @property
+    def ntotal(self) -> int:
+        return self.index.ntotal
+
+    @property
+    def d(self) -> int:
+        return self.index.d
+
+    @property
+    def metric_type(self) -> int:
+        return self.index.metric_type
+
+    @property
+    def is_trained(self) -> bool:
+        return True
+
+    def train(self, x: Any) -> None:
+        self.index.train(x)
+
+    def add_with_ids(self, x: Any, ids: Any) -> None:
+        """Rows ``[n, dim]`` and an id for each."""
+        keys = id_list(ids)
+        if len(keys) != len(x):
+            raise as_faiss(ShapeError, f"{len(keys)} ids for {len(x)} rows; expected one for each")
+        self.index.add(x)
+        self.id_map = np.concatenate([self.id_map, keys])
+
+    def add(self, x: Any) -> None:
+        raise as_faiss(InputError, "add(x) would leave rows without ids; expected add_with_ids(x, ids)")
+
+    def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+        """As the index's, with your ids; ``params.sel`` selects by them, too."""
+        distances, places = self.index.search(x, k, params=self._inner(params), D=D, I=I)
+        places[:] = self._named(places)
+        return distances, places
+
+    def assign(self, x: Any, k: int = 1, labels: Any = None) -> Ids:
+        """The ids alone."""
+        return self.search(x, k, I=labels)[1]
+
+    def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
+        lims, distances, places = self.index.range_search(x, thresh, params=self._inner(params))
+        return lims, distances, self._named(places)
+
+    def reconstruct(self, key: int) -> Floats:
+        """The first row with that id."""
+        (row,) = self.reconstruct_batch([key])
+        return np.asarray(row)
+
+    def reconstruct_batch(self, key: Any) -> Floats:
+        """A row for each of the ids ``key [n]``."""
+        keys, order = id_list(key), np.argsort(self.id_map, kind="stable")
+        places = np.searchsorted(self.id_map, keys, sorter=order)
+        found = order[np.minimum(places, len(order) - 1)] if len(order) else np.zeros(len(keys), np.int64)
+        missing = self.id_map[found] != keys if len(order) else np.ones(len(keys), bool)
+        if missing.any():
+            raise as_faiss(IdError, f"no row has id {int(keys[missing][0])}")
+        return self.index.reconstruct_batch(found)
+
+    def reconstruct_n(self, n0: int = 0, ni: int = -1) -> Floats:
+        """The rows with the ids ``n0 ... n0 + ni - 1``; ni -1: as many as there are rows."""
+        return self.reconstruct_batch(np.arange(n0, n0 + (self.ntotal if ni == -1 else ni)))
+
+    def search_and_reconstruct(self, x: Any, k: int, *, params: Any = None) -> tuple[Floats, Ids, Floats]:
+        """:meth:`search` and the rows ``[n, k, dim]`` themselves, NaN where there is none."""
+        distances, places, rows = self.index.search_and_reconstruct(x, k, params=self._inner(params))
+        return distances, self._named(places), rows
+
+    def remove_ids(self, x: Any) -> int:
+        """By ids or a selector; how many there were."""
+        gone = members(x if is_selector(x) else IDSelectorBatch(x), self.id_map)
+        self.id_map = self.id_map[~gone]
+        return self.index.remove_ids(np.flatnonzero(gone))
+
+    def merge_from(self, otherIndex: IndexIDMap, add_id: int = 0) -> None:  # noqa: N803  # FAISS's name
+        """Move the other's rows behind these, their ids raised by ``add_id``; the other is empty then."""
+        if otherIndex is self or not isinstance(otherIndex, IndexIDMap):
+            raise as_faiss(InputError, f"a {type(otherIndex).__name__} was given; expected another IndexIDMap")
+        moved = otherIndex.id_map + int(add_id)
+        self.index.merge_from(otherIndex.index)
+        self.id_map, otherIndex.id_map = np.concatenate([self.id_map, moved]), np.empty(0, np.int64)
+
+    def reset(self) -> None:
+        self.index.reset()
+        self.id_map = np.empty(0, np.int64)
+
+    def _inner(self, params: Any) -> Any:
+        sel = selector_of(params)
+        return None if sel is None else SearchParameters(IDSelectorBatch(np.flatnonzero(members(sel, self.id_map))))
+
+    def _named(self, places: Ids) -> Ids:
+        return gathered(self.id_map, places)
+
+
+class IndexIDMap2(IndexIDMap):
+    """The same: rows are found by their ids in both."""

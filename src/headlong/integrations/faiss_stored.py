@@ -1,0 +1,76 @@
+"""The rows of an index as they were added, and what comes in: arrays and tensors of any kind that ``arrays`` reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headlong.arrays import as_numpy
+from headlong.dtypes import HIDDEN
+from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
+from headlong.integrations.faiss_absent import Absent, as_faiss
+from headlong.integrations.faiss_rows import Floats, Ids
+from headlong.integrations.faiss_selectors import id_list
+
+
+class Rows(Absent):
+    """``d`` coordinates a row, in ``_parts`` that are joined when they are asked for."""
+
+    d: int
+    metric: str
+    _parts: list[Floats]
+
+    @property
+    def ntotal(self) -> int:
+        """Rows added so far."""
+        return sum(map(len, self._parts))
+
+    def reconstruct(self, key: int, x: Any = None) -> Floats:
+        """Row ``key`` as it is stored."""
+        return _into(x, self.reconstruct_batch([key])[0])
+
+    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
+        """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
+        stop = self.ntotal if ni == -1 else n0 + ni
+        return _into(x, self.reconstruct_batch(np.arange(n0, stop)))
+
+    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
+        """The rows ``key [n]``."""
+        keys = id_list(key)
+        if keys.size and not 0 <= keys.min() <= keys.max() < self.ntotal:
+            raise as_faiss(IdError, f"key holds {keys.min()}..{keys.max()}; expected 0 to {self.ntotal - 1}")
+        rows = np.asarray(self._rows()[keys], np.float32) if keys.size else np.empty((0, self.d), np.float32)
+        return _into(x, rows)
+
+    def _rows(self) -> Floats:
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0] if self._parts else np.empty((0, self.d), np.float32)
+
+    def _checked(self, x: Any, name: str) -> Floats:
+        given = as_numpy(x, name)
+        if given.dtype.kind not in "fiub" and given.dtype not in HIDDEN:
+            raise as_faiss(DtypeError, f"{name} is {given.dtype}; expected real numbers")
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(given, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.d:
+            raise as_faiss(ShapeError, f"{name} has shape {list(rows.shape)}; expected [n, {self.d}]")
+        finite = np.isfinite(rows).all(1)
+        if not finite.all():
+            raise as_faiss(NonFiniteError, f"row {int(np.argmin(finite))} of {name} holds NaN or infinity; drop or repair it")
+        if self.metric == "cosine":
+            rows = rows / np.maximum(np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True), 1e-30).astype(np.float32)
+        return rows
+
+
+def gathered(ids: Ids, places: Ids) -> Ids:
+    """``ids[places]``, -1 where there is no place."""
+    return np.where(places < 0, -1, np.append(ids, -1)[places])
+
+
+def _into(given: Any, rows: Floats) -> Floats:
+    if given is None:
+        return rows
+    given[:] = rows
+    return np.asarray(given)
