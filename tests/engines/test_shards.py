@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import headlong as hl
 from headlong.engines.shards import here
-from headlong.errors import InputError, OptionError, PeerError
+from headlong.errors import InputError, OptionError, PeerError, UnsupportedError
 from headlong.integrations import distributed
 from headlong.integrations.parallel_loss import ShardedHead
 from oracle import check_topk, check_within, truth
@@ -185,6 +185,18 @@ def _loss(rank: int) -> Any:
     torch.testing.assert_close(head.weight.grad, w.grad[part], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(head.bias.grad, b.grad[part], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(head.log_prob(rows.detach()), logits.detach().log_softmax(-1), rtol=1e-10, atol=1e-12)
+    counts = torch.rand(37, dtype=torch.float64) + 0.5
+    for smoothing, counted in ((0.3, None), (0.0, counts), (0.2, counts)):
+        shared = {"label_smoothing": smoothing}
+        mine = torch.autograd.grad(head(rows, target, class_weight=counted, **shared).loss, [rows, head.weight, head.bias])
+        dense = torch.nn.functional.cross_entropy(
+            torch.nn.functional.linear(dense_rows, w, b), target, weight=counted, **shared
+        )
+        of_rows, of_weight, of_bias = torch.autograd.grad(dense, [dense_rows, w, b])
+        for found, expected in zip(mine, (of_rows, of_weight[part], of_bias[part]), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    with pytest.raises(UnsupportedError, match="asked for with create_graph=True; they are not differentiated again"):
+        torch.autograd.grad(head(rows, target).loss, rows, create_graph=True)
     engine = distributed.compile(head.float().to_layer())
     return engine.topk(rows.detach(), 1).ids[:, 0].tolist() == logits.argmax(1).tolist()
 

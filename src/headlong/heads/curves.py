@@ -199,7 +199,9 @@ class Monotone(Curve):
             at[0] += a[0]
             at[-1] += a[-1]
             total = (at * values).sum() + (b[0] - step * a[0] + b[-1]) * slope
-            return tuple(grad.double() for grad in torch.autograd.grad(total, tuple(self.parameters())))
+            asked = [one for one in self.parameters() if one.requires_grad]
+            found = iter(torch.autograd.grad(total, asked) if asked else ())
+            return tuple((next(found) if one.requires_grad else torch.zeros_like(one)).double() for one in self.parameters())
 
     def to_link(self) -> Link:
         """Chords of 16,384 cells. What chords and tails leave out is the table's ``error``."""

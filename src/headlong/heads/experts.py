@@ -185,7 +185,8 @@ class ExpertsHead(Head):
         out = scaled.new_full((len(hidden), self.vocab), -math.inf)
         for rows, (weight, ids) in zip(route.rows, self.parts(), strict=True):
             if len(rows):
-                out[rows[:, None], ids] = functional.linear(scaled[rows], weight).log_softmax(-1)
+                logits = functional.linear(scaled[rows], weight)  # autocast's type, where it is on
+                out[rows[:, None], ids] = logits.to(out.dtype).log_softmax(-1)
         return out
 
     def predict(self, hidden: Tensor) -> Tensor:

@@ -215,7 +215,8 @@ class IndexFlat(Rows):
         best, ids = self._some(queries, min(BEST, most), allowed)
         near = self._is_near(best, thresh)
         order = np.argsort(ids, axis=1)
-        best, ids, inside = (np.take_along_axis(part, order, axis=1) for part in (best, ids, near))
+        best, ids = np.take_along_axis(best, order, axis=1), np.take_along_axis(ids, order, axis=1)
+        inside = np.take_along_axis(near, order, axis=1)
         found = [(best[row, inside[row]], ids[row, inside[row]]) for row in range(len(queries))]
         open_rows = np.flatnonzero(near[:, -1]) if most > BEST else np.empty(0, np.int64)
         places = np.arange(self.ntotal) if allowed is None else allowed

@@ -4,9 +4,11 @@
 
     loss = log(sum over ranks of sum_i exp(z_i)) - z_target            mean over rows
     d loss / d z_i = p_i - [i = target], kept by the rank of i          d loss / d hidden: summed over ranks
+    mean_c log p_c = (sum over ranks of sum_i z_i) / vocab - lse        what label smoothing adds
 
 Three all-reduces of ``[N]`` numbers forward (largest logit, sum, target's logit), one of ``[N, dim]`` backward, as in
-Megatron-LM (Shoeybi et al., 2019, section 3). Hidden vectors and targets are the same in every process.
+Megatron-LM (Shoeybi et al., 2019, section 3); a fourth for label smoothing. Hidden vectors and targets are the same in every
+process. Gradients cannot be differentiated again here: each process has its own part of them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from headlong.errors import UnsupportedError
 from headlong.heads.base import Head, HeadOutput
 from headlong.integrations.distributed import share
 from headlong.layers.matrix import Layer
@@ -33,8 +36,27 @@ class ShardedHead(Head):
         self.bias = nn.Parameter(torch.zeros(self.mine)) if bias else None
 
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
-        output: Tensor = _TargetLogProb.apply(self.logits(hidden), target - self.start, self.group)  # type: ignore[no-untyped-call]
+        logits = self.logits(hidden)
+        output = self._of_target(logits, target) - _lse(logits, self.group)
         return HeadOutput(-output.mean(), lambda: output)
+
+    def weighted(self, hidden: Tensor, target: Tensor, smoothing: float, weight: Tensor | None) -> HeadOutput:
+        logits = self.logits(hidden)
+        lse = _lse(logits, self.group)
+        output = self._of_target(logits, target) - lse
+        shares = logits.new_ones(self.vocab) if weight is None else weight.to(logits)
+        mine = shares[self.start : self.start + self.mine]
+        spread = (_total(logits @ mine, self.group) - lse * shares.sum()) / self.vocab
+        chosen = shares[target]
+        losses = -(1 - smoothing) * chosen * output - smoothing * spread
+        return HeadOutput(losses.sum() / chosen.sum(), lambda: output)
+
+    def _of_target(self, logits: Tensor, target: Tensor) -> Tensor:
+        """``z_target [N]``, from the rank that has it."""
+        place = target - self.start
+        mine = (place >= 0) & (place < self.mine)
+        found = logits.gather(1, place.clamp(0, self.mine - 1)[:, None])[:, 0]
+        return _total(torch.where(mine, found, torch.zeros_like(found)), self.group)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[N, mine]``: this rank's, with the gradient of ``hidden`` summed over ranks."""
@@ -69,31 +91,59 @@ class _SumGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        _refuse_a_second_time()
         gradient = gradient.contiguous()
         dist.all_reduce(gradient, group=ctx.group)
         return gradient, None
 
 
-class _TargetLogProb(torch.autograd.Function):
-    """``log p[target]`` of logits ``[N, mine]`` and the rest of them elsewhere; ``target`` counts from this rank's first."""
+class _Total(torch.autograd.Function):
+    """The sum over the group of what each rank has, of which each keeps its own gradient."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+        total = part.detach().clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _LogSumExp(torch.autograd.Function):
+    """``lse [N]`` of logits ``[N, mine]`` and the rest of them elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, group: Any) -> Tensor:
         most = logits.amax(1)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
         exponents = (logits - most[:, None]).exp()
         total = exponents.sum(1)
         dist.all_reduce(total, group=group)
-        mine = (target >= 0) & (target < logits.shape[1])
-        place = target.clamp(0, logits.shape[1] - 1)[:, None]
-        chosen = torch.where(mine, logits.gather(1, place)[:, 0], torch.zeros_like(most))
-        dist.all_reduce(chosen, group=group)
-        ctx.save_for_backward(exponents / total[:, None], place, mine)
-        return chosen - most - total.log()
+        ctx.save_for_backward(exponents.div_(total[:, None]))
+        return most + total.log()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        probability, place, mine = ctx.saved_tensors
-        change = -probability * gradient[:, None]
-        change.scatter_add_(1, place, torch.where(mine, gradient, torch.zeros_like(gradient))[:, None])
-        return change, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        _refuse_a_second_time()
+        (probability,) = ctx.saved_tensors
+        return probability * gradient[:, None], None
+
+
+def _total(part: Tensor, group: Any) -> Tensor:
+    total: Tensor = _Total.apply(part, group)  # type: ignore[no-untyped-call]  # torch's is untyped
+    return total
+
+
+def _lse(logits: Tensor, group: Any) -> Tensor:
+    lse: Tensor = _LogSumExp.apply(logits, group)  # type: ignore[no-untyped-call]
+    return lse
+
+
+def _refuse_a_second_time() -> None:
+    if torch.is_grad_enabled():  # create_graph=True
+        raise UnsupportedError(
+            "gradients of a ShardedHead were asked for with create_graph=True; they are not differentiated again: each process "
+            "has its own part of them. Use a head that one process holds"
+        )

@@ -1,0 +1,135 @@
+"""Gradients of every head's losses, and gradients of those gradients, against log-probabilities in plain PyTorch.
+
+::
+
+    penalised = loss + 10 sum(g^2)        g = d loss / d (hidden, parameters), with create_graph=True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headlong.heads import HEADS, Head, build_head
+
+ROWS, DIM, VOCAB = 7, 6, 23
+OPTIONS: dict[str, dict[str, Any]] = {
+    "bands": {"cutoffs": [5, 11], "widths": [6, 6]}, "experts": {"experts": 3}, "mos": {"components": 3},
+    "moc": {"components": 3}, "monotone": {"units": 4}, "plif": {"knots": 40},
+}  # fmt: skip
+WHOLE = sorted({*HEADS} - {"experts"})
+"""Those whose loss is that of their log-probabilities alone; experts add what teaches the gate."""
+CASES: dict[str, dict[str, Any]] = {
+    "mean": {},
+    "smoothed": {"label_smoothing": 0.2},
+    "weighted": {"class_weight": torch.linspace(0.5, 2.0, VOCAB, dtype=torch.float64)},
+    "both": {"label_smoothing": 0.1, "class_weight": torch.linspace(2.0, 0.5, VOCAB, dtype=torch.float64)},
+    "ignored": {"ignore_index": 3},
+}
+
+
+def built(kind: str) -> tuple[Head, Tensor, Tensor]:
+    torch.manual_seed(5)
+    head = build_head(kind, DIM, VOCAB, **OPTIONS.get(kind, {})).double()
+    with torch.no_grad():
+        for part in head.parameters():
+            part.add_(0.3 * torch.randn_like(part))
+    target = torch.randint(VOCAB, (ROWS,))
+    target[2] = 3
+    return head, torch.randn(ROWS, DIM, dtype=torch.float64, requires_grad=True), target
+
+
+def plain(head: Head, hidden: Tensor, target: Tensor, case: dict[str, Any]) -> Tensor:
+    """The loss from ``head.log_prob``, as ``heads/base.py`` defines it."""
+    options = {name: value for name, value in case.items() if name != "class_weight"}
+    # of log-probabilities, cross_entropy's own log_softmax is the identity
+    return functional.cross_entropy(head.log_prob(hidden), target, weight=case.get("class_weight"), **options)
+
+
+def parts(head: Head, hidden: Tensor) -> list[Tensor]:
+    return [hidden, *(part for part in head.parameters() if part.requires_grad)]
+
+
+def derivatives(loss: Tensor, asked: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    first = torch.autograd.grad(loss, asked, create_graph=True, allow_unused=True)
+    g = [torch.zeros_like(part) if one is None else one for one, part in zip(first, asked, strict=True)]
+    penalised = loss + 10 * sum((one**2).sum() for one in g)
+    second = torch.autograd.grad(penalised, asked, allow_unused=True)
+    return [one.detach() for one in g], [torch.zeros_like(p) if s is None else s for s, p in zip(second, asked, strict=True)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", WHOLE)
+def test_first_and_second_derivatives_are_those_of_the_formula(kind: str, case: str) -> None:
+    head, hidden, target = built(kind)
+    asked = parts(head, hidden)
+    found = derivatives(head(hidden, target, **CASES[case]).loss, asked)
+    expected = derivatives(plain(head, hidden, target, CASES[case]), asked)
+    for order, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(
+                one, other, rtol=1e-6, atol=1e-8, msg=lambda said, order=order: f"order {order + 1}: {said}"
+            )
+
+
+@pytest.mark.parametrize("kind", sorted(HEADS))
+def test_so_are_those_of_the_losses_row_by_row(kind: str) -> None:
+    head, hidden, target = built(kind)
+    asked, share = parts(head, hidden), torch.linspace(-1, 2, ROWS, dtype=torch.float64)
+    found = derivatives((share * head(hidden, target).output).sum(), asked)
+    chosen = head.log_prob(hidden).gather(1, target[:, None])[:, 0]
+    for ours, theirs in zip(found, derivatives((share * chosen).sum(), asked), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_in_float32_too_where_native_code_computes_the_first_gradients(kind: str) -> None:
+    head, hidden, target = built(kind)
+    head, hidden = head.float(), hidden.detach().float().requires_grad_()
+    asked = parts(head, hidden)
+    found = derivatives(head(hidden, target).loss, asked)
+    expected = derivatives(plain(head, hidden, target, {}), asked)
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", sorted(HEADS))
+def test_gradgradcheck(kind: str) -> None:
+    head, hidden, target = built(kind)
+    if kind == "plif":  # its second derivative jumps at every knot: the formula above is the test
+        pytest.skip("piecewise linear")
+    names = [name for name, part in head.named_parameters() if part.requires_grad]
+
+    def loss(x: Tensor, *values: Tensor) -> Any:
+        return torch.func.functional_call(head, dict(zip(names, values, strict=True)), (x, target)).loss
+
+    assert torch.autograd.gradgradcheck(loss, tuple(parts(head, hidden)), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["monotone", "plif", "temperature"])
+def test_frozen_curves(kind: str) -> None:
+    head, hidden, target = built(kind)
+    head = head.float()
+    for part in head.curve.parameters():  # type: ignore[union-attr]
+        part.requires_grad_(False)
+    hidden = hidden.detach().float().requires_grad_()
+    head(hidden, target).loss.backward()  # type: ignore[no-untyped-call]
+    assert hidden.grad is not None and all(part.grad is None for part in head.curve.parameters())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", sorted(HEADS))
+def test_under_autocast_every_verb_answers(kind: str) -> None:
+    head, hidden, target = built(kind)
+    head, hidden = head.float(), hidden.detach().float()
+    expected = head.log_prob(hidden)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(head.log_prob(hidden).float(), expected, rtol=0.1, atol=0.2)
+        x = hidden.clone().requires_grad_()
+        (g,) = torch.autograd.grad(head(x, target).loss, x, create_graph=True)
+        (g**2).sum().backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None and bool(x.grad.isfinite().all())
