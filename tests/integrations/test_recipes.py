@@ -57,6 +57,7 @@ def test_a_recommender_leaves_out_what_was_seen(capsys: pytest.CaptureFixture[st
     assert "proved" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:NearestCentroid computes its probabilities")  # the example takes the labels alone
 def test_texts_get_their_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert example("label_texts").main(labels=300, each=3, asked=64) > 0.9
     assert "300 labels" in capsys.readouterr().out

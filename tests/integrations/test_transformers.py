@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import math
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -221,9 +223,49 @@ def test_the_module_answers_as_the_layer_did(model: Any) -> None:
 def test_plain_generate_is_what_it_was(model: Any, options: dict[str, Any]) -> None:
     torch.manual_seed(4)
     expected = model.generate(PROMPTS, **{"do_sample": False, **SHORT, **options})
-    accelerate(model, method="cascade")
+    head = accelerate(model, method="cascade", generate=False)
     torch.manual_seed(4)
     assert torch.equal(model.generate(PROMPTS, **{"do_sample": False, **SHORT, **options}), expected)
+    assert set(head.paths) == {"dense: a plain call of the model"}
+
+
+def test_accelerate_sets_generate_and_restore_takes_it_back(model: Any) -> None:
+    own = type(model).generate
+    expected = model.generate(PROMPTS, do_sample=False, **SHORT)
+    head = accelerate(model, method="cascade")
+    assert inspect.signature(model.generate).parameters.keys() == inspect.signature(own).parameters.keys() - {"self"}
+    assert torch.equal(model.generate(PROMPTS, do_sample=False, **SHORT), expected)
+    assert head.paths and not any("dense" in path for path in head.paths)
+    drawn = model.generate(PROMPTS, do_sample=True, **SHORT)
+    assert drawn.shape == expected.shape and not any("dense" in path for path in head.paths)
+    calls: list[int] = []
+
+    def asked_for(model: Any, input_ids: Any, *_: Any, **__: Any) -> Any:
+        calls.append(1)
+        return input_ids
+
+    assert torch.equal(model.generate(PROMPTS, custom_generate=asked_for, **SHORT), PROMPTS) and calls == [1]
+    made = copy.deepcopy(model)  # whose output layer is plain
+    assert made.generate.model is made and torch.equal(made.generate(PROMPTS, do_sample=False, **SHORT), expected)
+    restore(model)
+    assert model.generate.__func__ is own and "generate" not in vars(model)
+    assert torch.equal(model.generate(PROMPTS, do_sample=False, **SHORT), expected)
+
+
+def test_a_pipeline_is_faster_without_another_line(plain: Any) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    inner = Tokenizer(WordLevel({f"w{number}": number for number in range(VOCAB)}, unk_token="w3"))
+    inner.pre_tokenizer = Whitespace()
+    words = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="w2", pad_token="w0")
+    ask = transformers.pipeline("text-generation", model=plain, tokenizer=words)
+    options = {"max_new_tokens": 5, "do_sample": False}
+    expected = ask("w5 w9 w11", **options)
+    head = accelerate(plain, method="cascade")
+    assert ask("w5 w9 w11", **options) == expected
+    assert sum(head.paths.values()) == 5 and not any("dense" in path for path in head.paths)
 
 
 def test_links_are_found_by_running_the_model() -> None:

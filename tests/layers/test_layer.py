@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import headlong as hl
 from headlong.errors import (
     DtypeError,
     HeadlongError,
+    InputError,
     MalformedFileError,
     MissingTensorError,
     NonFiniteError,
@@ -332,3 +334,50 @@ def test_the_trained_layer(trained: Layer) -> None:
     assert repr(trained) == "Layer(vocab=33278, dim=512, float16, bias, identity, from weight)"
     assert trained.bias is not None
     assert np.isfinite(trained.weight).all()
+
+
+def trained(weight: Any) -> None:
+    rate = torch.optim.SGD([weight], 0.1)
+    weight.sum().backward()
+    rate.step()
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "a step of SGD": trained,
+    "one number, in place": lambda weight: weight.detach()[3, 4].add_(1.0),
+    "all numbers, through .data": lambda weight: weight.data.numpy().__imul__(1.5),
+    "loaded again": lambda weight: weight.detach().copy_(weight.detach().flip(0)),
+}
+
+
+@pytest.mark.parametrize("method", ["full", "cascade"])
+@pytest.mark.parametrize("write", WRITES)
+def test_weights_that_changed_after_compile_are_not_answered_from(write: str, method: str) -> None:
+    """A step of SGD made ids wrong that were called proved."""
+    weight = torch.nn.Parameter(torch.randn(300, 16, generator=torch.Generator().manual_seed(0)))
+    engine = hl.compile(Layer(weight), method, threads=1)
+    hidden = torch.randn(3, 16)
+    ask: list[Callable[[], Any]] = [
+        lambda: engine.topk(hidden, 3), lambda: engine.lse(hidden), lambda: engine.log_prob(hidden, [[1], [2], [3]]),
+        lambda: engine.sample(hidden, seed=1), lambda: engine.topk(hidden, 3, exclude=[5]),
+        lambda: engine.at_temperature(2.0).topk(hidden, 3),
+    ]  # fmt: skip
+    for one in ask:
+        one()
+    warmer = engine.at_temperature(2.0)
+    WRITES[write](weight)
+    for one in [*ask, lambda: warmer.topk(hidden, 3)]:
+        with pytest.raises(InputError, match="have changed since this engine was compiled; compile again, or let the layer"):
+            one()
+    assert hl.compile(Layer(weight), method, threads=1).topk(hidden, 1).ids.shape == (3, 1)
+
+
+def test_a_numpy_array_that_was_written_over_is_noticed_and_a_copy_is_not_touched() -> None:
+    weight = np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32)
+    borrowed, own = hl.compile(Layer(weight), "full"), hl.compile(Layer(weight, copy=True), "full")
+    hidden = np.ones((1, 16), np.float32)
+    before = own.topk(hidden, 3).ids
+    weight += 1e-3
+    with pytest.raises(InputError, match="have changed since this engine was compiled"):
+        borrowed.topk(hidden, 3)
+    np.testing.assert_array_equal(own.topk(hidden, 3).ids, before)

@@ -40,6 +40,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
+from headlong.layers.written_to import WrittenTo
 from headlong.links import Affine, lowering_error
 from headlong.native import Doubles
 from headlong.number_checks import real
@@ -66,8 +67,10 @@ class Engine(Changeable, Common):
         seed: int = 0,
         reason: str = "asked for",
         stamp: str | None = None,
+        watch: WrittenTo | None = None,
     ) -> None:
         self._stamp = None if layer.unchanging else stamp or layer.stamp()
+        self._watch = watch or layer.watch()
         self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
         self.seed, self.reason = seed, reason
         self._threads = threads
@@ -112,6 +115,7 @@ class Engine(Changeable, Common):
         ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: other classes are left
                                   out as if they did not exist. -1 pads rows and is ignored.
         """
+        self.check_weights()
         if self._direct is not None and allowed is None and exclude is None:
             found = self._direct.topk(hidden, k, eps)
             if found is not None:
@@ -135,6 +139,7 @@ class Engine(Changeable, Common):
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
+        self.check_weights()
         if self._direct is not None:
             found = self._direct.log_prob(hidden, ids, eps)
             if found is not None:
@@ -154,6 +159,7 @@ class Engine(Changeable, Common):
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
+        self.check_weights()
         if self._direct is not None and allowed is None and exclude is None:
             found = self._direct.lse(hidden, eps)
             if found is not None:
@@ -193,7 +199,7 @@ class Engine(Changeable, Common):
         promise = self.promise._replace(delta=0.0) if self.promise.over <= {"query"} else self.promise
         return Engine(
             layer, self.method, self.plan._replace(draws=None), self.norms, promise,
-            threads=self._threads, seed=self.seed, stamp=self._stamp,
+            threads=self._threads, seed=self.seed, stamp=self._stamp, watch=self._watch,
         )  # fmt: skip
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
@@ -239,7 +245,7 @@ class Engine(Changeable, Common):
 
     def _by(self, plan: Plan, threads: int | None, reason: str) -> Engine:
         parts = self.layer, self.method, plan, self.norms, self.promise
-        return Engine(*parts, threads=threads, seed=self.seed, reason=reason, stamp=self._stamp)
+        return Engine(*parts, threads=threads, seed=self.seed, reason=reason, stamp=self._stamp, watch=self._watch)
 
     def __repr__(self) -> str:
         layer, dense = self.layer, self.plan.dense

@@ -26,7 +26,8 @@ from headlong.engines.arguments import checked_filters
 from headlong.engines.direct_call import Direct
 from headlong.engines.promise_failures import Check, Progress, check, normalised
 from headlong.engines.sampling_filters import Filters
-from headlong.errors import UnsupportedError
+from headlong.errors import InputError, UnsupportedError
+from headlong.layers.written_to import WrittenTo
 from headlong.native import Doubles
 from headlong.promise import Promise
 
@@ -126,6 +127,17 @@ class Common(ABC):
     """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
     _direct: Direct | None = None
     """One native call for each plain question, where a kind has that."""
+    _watch: WrittenTo | None = None
+    """What sees writes to borrowed arrays, where a kind has some."""
+
+    def check_weights(self) -> None:
+        """InputError where a look at the layer's borrowed arrays shows that they were written to since the plan was made."""
+        if self._watch is not None and self._watch.found():
+            engine: Any = self
+            raise InputError(
+                f"the weights of {engine.layer!r} have changed since this engine was compiled; compile again, or let the layer "
+                "take a copy: Layer(..., copy=True)"
+            )
 
     @property
     @abstractmethod
@@ -160,6 +172,7 @@ class Common(ABC):
                 f"class0 is {class0}; the classes of {type(self).__name__} start at 0: only an engine over one matrix can be a "
                 "shard of a larger layer"
             )
+        self.check_weights()
         if self._direct is not None and allowed is None and exclude is None:
             found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0)
             if found is not None:

@@ -32,6 +32,7 @@ class WatchedVerbs(ABC):
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """:meth:`Engine.topk` of the engine of now."""
+        self._now.check_weights()
         direct = self._direct  # which others may replace meanwhile
         if direct is not None and allowed is None and exclude is None:
             found = direct.topk(hidden, k, eps)
@@ -41,6 +42,7 @@ class WatchedVerbs(ABC):
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
         """:meth:`Engine.log_prob` of the engine of now."""
+        self._now.check_weights()
         direct = self._direct
         if direct is not None:
             found = direct.log_prob(hidden, ids, eps)
@@ -50,6 +52,7 @@ class WatchedVerbs(ABC):
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """:meth:`Engine.lse` of the engine of now."""
+        self._now.check_weights()
         direct = self._direct
         if direct is not None and allowed is None and exclude is None:
             found = direct.lse(hidden, eps)
@@ -73,6 +76,7 @@ class WatchedVerbs(ABC):
         exclude: Any = None,
     ) -> Sample:
         """:meth:`Engine.sample` of the engine of now."""
+        self._now.check_weights()
         direct = self._direct
         if direct is not None and allowed is None and exclude is None:
             found = direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0)

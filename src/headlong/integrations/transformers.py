@@ -4,10 +4,10 @@
 
     from headlong.integrations.transformers import accelerate, generate, restore
 
-    head = accelerate(model, text=pages, tokenizer=tokenizer)     # one submodule is swapped, nothing is patched
-    generate(model, **inputs, max_new_tokens=20)                  # decodes from candidates: generation/decoding.py
-    model.generate(**inputs)                                      # the model as it was: the dense product
-    restore(model)                                                # the submodule that was there before
+    head = accelerate(model, text=pages, tokenizer=tokenizer)     # one submodule is swapped
+    model.generate(**inputs, max_new_tokens=20)                   # decodes from candidates: generation/decoding.py
+    model(**inputs).logits                                        # the dense product, as before
+    restore(model)                                                # the submodule and the generate that were there before
 
 The module keeps ``weight`` and ``bias`` (the same parameters, so tying, saving and resizing work) and is an ``nn.Linear``
 to whoever asks. What the model does to the scores afterwards (soft-cap, scale, bias) is found by running the model over a
@@ -24,11 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import GenerationMixin
 
 import headlong
 from headlong.compile import ADAPTED
 from headlong.errors import DtypeError, InputError, OptionError
-from headlong.integrations.generation.decoding import ACCELERATED, generate, headlong_generate, hooked
+from headlong.integrations.generation.decoding import ACCELERATED, Generate, generate, headlong_generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
 from headlong.integrations.generation.inspect_model import AfterLayer, calibration_of, one_step, post_head, put, vectors_of_text
 
@@ -46,6 +47,7 @@ def accelerate(
     text: Any = None,
     tokenizer: Any = None,
     link: headlong.Affine | headlong.SoftCap | None = None,
+    generate: bool = True,
     **options: Any,
 ) -> FastHead:
     """Replace ``model.get_output_embeddings()`` by a :class:`FastHead` over the same parameters, and return it.
@@ -55,6 +57,8 @@ def accelerate(
     ``eps, delta``   as :func:`headlong.compile`; so are ``options`` (``method=``, ``threads=``, ...). Without vectors or text
                      the engine adapts to what it is asked (``adapt=True``), unless a ``seed`` or another method is named
     ``link``         what the model does to the scores afterwards; None: found by running the model
+    ``generate``     set ``model.generate`` to decode from candidates, so that pipelines, servers and trainers do, too; False:
+                     it stays as it is, and :func:`generate` asks
     The head's ``repr`` ends in what a decode step should gain on this machine. InputError where the model has no plain
     output layer, is not on the CPU or is accelerated already.
     """
@@ -82,6 +86,8 @@ def accelerate(
             module.training = training
     put(model, linear, head)
     ACCELERATED[model] = head
+    if generate and isinstance(model, GenerationMixin):
+        model.generate = Generate(model)
     return head
 
 
@@ -91,12 +97,19 @@ def restore(model: Any) -> nn.Module:
     if not isinstance(head, FastHead):
         if ACCELERATED.pop(model, None) is not None and any(isinstance(part, FastHead) for part in model.modules()):
             raise InputError(f"a {type(head).__name__} was put around the output layer; remove it first, then restore(model)")
+        _unset_generate(model)
         return head
     _check_hooks(head)
     before = head.plain()
     put(model, head, before)
     ACCELERATED.pop(model, None)
+    _unset_generate(model)
     return before
+
+
+def _unset_generate(model: Any) -> None:
+    if isinstance(vars(model).get("generate"), Generate):
+        del model.generate
 
 
 def _bias(linear: nn.Linear, seen: AfterLayer) -> Tensor | None:

@@ -25,6 +25,7 @@ from headlong.cached_attribute import once
 from headlong.errors import OptionError
 from headlong.layers.checkpoint import Checkpoint, open_checkpoint
 from headlong.layers.gguf_file import GgufFile
+from headlong.layers.written_to import WrittenTo
 from headlong.links import IDENTITY, Link, link_from_dict
 from headlong.store import check_version, checksum, json_object, write_file
 
@@ -39,8 +40,9 @@ class Layer:
 
     float32, float16 and bfloat16 weights are kept without a copy (rows that are not contiguous are copied): the layer borrows
     the caller's array. An engine's plan is computed from the weights at compile time, but its answers also read rows from the
-    array itself. After a write to the array, for instance by a training step, answers mix old and new weights and the promise
-    is void: compile again. ``save`` and pickling notice the change and refuse; the other methods do not check for it.
+    array itself. After a write to the array, for instance by a training step, answers would mix old and new weights. Every call
+    of an engine looks: a tensor's writes are counted, of other arrays some words are compared; ``save`` and pickling read all.
+    What was written to is refused: compile again. A write to a few rows of a NumPy array alone is noticed by ``save`` only.
     ``copy=True`` makes a private copy. A layer that is loaded from a file is mapped read-only.
 
     A weight in a GPU's memory stays there for engines on that GPU, and is copied once to the CPU's, where plans are made and
@@ -52,10 +54,12 @@ class Layer:
             if bias is not None:
                 raise OptionError("a Linear and a bias were given; expected one of them: a Linear has its own bias")
             weight, bias = weight.weight, weight.bias
+        self._given = weight, bias
         self._resident = resident(weight)
         self._weight = stored_matrix(to_host(weight))
         self._bias = None if bias is None else stored_bias(to_host(bias), self.vocab)
         if copy:
+            self._given = None, None
             self._weight = closed_copy(self._weight)
             self._bias = None if self._bias is None else closed_copy(self._bias)
         if link is not None and not isinstance(link, Link):
@@ -148,6 +152,12 @@ class Layer:
     def unchanging(self) -> bool:
         """Whether nobody can write to the weights and the bias."""
         return unchanging(self._weight) and (self._bias is None or unchanging(self._bias))
+
+    def watch(self) -> WrittenTo | None:
+        """What tells at every call whether borrowed arrays were written to since; None where nobody can write to them."""
+        if self.unchanging:
+            return None
+        return WrittenTo(self._given, (self._weight,) if self._bias is None else (self._weight, self._bias))
 
     def stamp(self) -> str | None:
         """A checksum of a borrowed layer's numbers: if it changes, they were written to. None for a layer

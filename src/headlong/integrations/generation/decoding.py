@@ -2,7 +2,8 @@
 
 ::
 
-    generate(model, **inputs, max_new_tokens=20)                              every option of model.generate
+    model.generate(**inputs, max_new_tokens=20)                               set by accelerate(model): pipelines call it, too
+    generate(model, **inputs, max_new_tokens=20)                              the same, with a seed of its own
     model.generate(**inputs, custom_generate=headlong_generate)               the same, where the call is another's
 
 What a step picks is in ``picking.py``; transformers' own loops do the rest, so caches, padding and stopping are theirs.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,7 +58,30 @@ def generate(
     }  # fmt: skip
     decode = functools.partial(headlong_generate, **given)
     with _stop_strings(model, tokenizer, options) as known:
-        return model.generate(*inputs, custom_generate=decode, streamer=streamer, assistant_model=assistant_model, **known)
+        call = stock_generate(model)
+        return call(*inputs, custom_generate=decode, streamer=streamer, assistant_model=assistant_model, **known)
+
+
+class Generate:
+    """What :func:`accelerate` sets as ``model.generate``: the model's own, decoding from candidates."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(stock_generate(self.model))
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if options.get("custom_generate") is None and self.model in ACCELERATED:
+            return generate(self.model, *inputs, **{name: it for name, it in options.items() if name != "custom_generate"})
+        return stock_generate(self.model)(*inputs, **options)  # as asked for, or a copy of the model, whose head is plain
+
+
+def stock_generate(model: Any) -> Any:
+    """``model.generate`` as its class has it."""
+    found = vars(model).get("generate") if isinstance(model, nn.Module) else None
+    return types.MethodType(type(model).generate, model) if isinstance(found, Generate) else model.generate
 
 
 def headlong_generate(

@@ -48,7 +48,7 @@ class Gain(NamedTuple):
         if self.rest != self.rest:
             return layer
         step = f"{self.step:.1f}x as fast" if self.step >= FASTER else "no faster"
-        return f"{layer}, a greedy step {step} with generate(model, ...); model.generate(...) is as it was"
+        return f"{layer}, a greedy step {step} from candidates"
 
 
 class FastHead(nn.Linear):
