@@ -101,7 +101,7 @@ SECTIONS = (
     ),
     *(
         Section("FAISS", f"integrations.{file}", (), "headlong.integrations.faiss_api")
-        for file in ("faiss_index", "faiss_api", "faiss_selectors")
+        for file in ("faiss_index", "faiss_ids", "faiss_api", "faiss_selectors")
     ),
     Section(
         "Many machines",

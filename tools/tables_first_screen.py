@@ -75,7 +75,7 @@ def _decoders() -> list[tuple[str, str, str]]:
     vocab = " or ".join([", ".join(sizes[:-1]), sizes[-1]])
     gain = f"output layer and sampler {_span(parts)}, the whole step {_span(steps)} stock transformers"
     return [(f"a language model decodes on a CPU, {vocab} tokens, 1 to 8 sequences",
-             "`accelerate(model, text=...)`, then `generate(model, ...)` ([page](PAGES/transformers.md))", gain)]  # fmt: skip
+             "`accelerate(model, text=...)`, then `model.generate(...)` ([page](PAGES/transformers.md))", gain)]  # fmt: skip
 
 
 def _trained() -> list[tuple[str, str, str]]:

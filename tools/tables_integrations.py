@@ -67,7 +67,7 @@ def decode_steps() -> str:
                 shares = [_share(row, timed(name), key) for key in ("stock_ms", "headlong_ms")]
                 about = label, row["what"][13:], str(row["threads"]), f"{row['entropy']:.1f}"
                 rows.append((*about, *speeds, f"{row['times']:.2f}×", *shares))
-    ways = ("stock", "accelerate(), then model.generate()", "accelerate(), then generate(model)")
+    ways = ("stock", "accelerate(generate=False)", "accelerate()")
     titles = ("model's shape", "decoding", "threads", "entropy, nats", *(f"{way}, tokens/s" for way in ways), "times faster",
               "output layer and sampler, of a stock step", "of ours")  # fmt: skip
     return markdown(ReportTable("", titles, tuple(rows)))
