@@ -66,6 +66,9 @@ void bind_blocks(nb::module_& m);
 void bind_block_draws(nb::module_& m);
 void bind_direct_call(nb::module_& m);
 
+// Adds rotated codes.
+void bind_codes(nb::module_& m);
+
 // Adds what turns ids into class masks.
 void bind_marks(nb::module_& m);
 

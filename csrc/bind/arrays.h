@@ -17,6 +17,7 @@ struct Executor;
 // The names of the capsules in which one bound class hands what it holds to another.
 constexpr const char* kExecutorCapsule = "headlong.Executor";
 constexpr const char* kBlocksCapsule = "headlong.Blocks";
+constexpr const char* kCodesCapsule = "headlong.Codes";
 
 // A NumPy array that owns `values`, seen as a type of the same size.
 template <typename Seen, typename T>

@@ -6,6 +6,7 @@
 #include "encode/task.h"
 #include "kernels/cpu.h"
 #include "kernels/kernels.h"
+#include "scan/scan.h"
 
 namespace headlong {
 namespace {
@@ -16,22 +17,23 @@ struct Entry {
     const Kernels* (*kernels)();
     const EncodeKernels* (*encoder)();
     const Looks* (*looks)();
+    const ScanKernels* (*scan)();
 };
 
 const Entry* entries(int* count) {
     [[maybe_unused]] static const uint64_t here = features_here();
     static const Entry all[] = {
-        {"portable", true, portable_kernels, portable_encoder, portable_looks},
-        {"generic", true, generic_kernels, generic_encoder, generic_looks},
+        {"portable", true, portable_kernels, portable_encoder, portable_looks, portable_scan},
+        {"generic", true, generic_kernels, generic_encoder, generic_looks, portable_scan},
 #ifdef HEADLONG_X86
-        {"avx2", (avx2_features & ~here) == 0, avx2_kernels, avx2_encoder, avx2_looks},
-        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels, avx2_encoder, avx2_looks},
-        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels, avx512_encoder, avx512_looks},
+        {"avx2", (avx2_features & ~here) == 0, avx2_kernels, avx2_encoder, avx2_looks, avx2_scan},
+        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels, avx2_encoder, avx2_looks, avxvnni_scan},
+        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels, avx512_encoder, avx512_looks, avx512_scan},
 #endif
 #ifdef HEADLONG_ARM64
-        {"neon", true, neon_kernels, neon_encoder, neon_looks},
-        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_encoder, neon_looks},
-        {"i8mm", (i8mm_features & ~here) == 0, i8mm_kernels, neon_encoder, neon_looks},
+        {"neon", true, neon_kernels, neon_encoder, neon_looks, neon_scan},
+        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_encoder, neon_looks, dotprod_scan},
+        {"i8mm", (i8mm_features & ~here) == 0, i8mm_kernels, neon_encoder, neon_looks, dotprod_scan},
 #endif
     };
     *count = static_cast<int>(sizeof all / sizeof all[0]);
@@ -79,6 +81,11 @@ const EncodeKernels* encoder_for(const char* isa) {
 const Looks* looks_for(const char* isa) {
     const Entry* entry = entry_for(isa);
     return entry == nullptr ? nullptr : entry->looks();
+}
+
+const ScanKernels* scan_for(const char* isa) {
+    const Entry* entry = entry_for(isa);
+    return entry == nullptr ? nullptr : entry->scan();
 }
 
 }  // namespace headlong

@@ -1,0 +1,116 @@
+// The Python face of rotated codes: what the scan takes for granted is checked here, once.
+#include "bind/arguments.h"
+
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+
+#include "bind/without_gil.h"
+#include "codes/codes.h"
+#include "runtime/pool.h"
+
+namespace headlong {
+namespace {
+
+// start, stop, bits, planes; and the bounds that CodeSegment names
+using SegmentRecord = std::tuple<int64_t, int64_t, int, int, double, double, double, double>;
+
+class BoundCodes {
+  public:
+    // executor: the capsule of the layer's own rows; tiles [tiles, bytes]; rotation [dim, columns]
+    BoundCodes(nb::capsule executor, Bytes tiles, Doubles mean, Doubles centre, Floats rotation, const std::vector<SegmentRecord>& segments, double lost,
+               double most_base, const std::string& isa)
+        : kept_{nb::cast(executor), nb::cast(tiles), nb::cast(mean), nb::cast(centre), nb::cast(rotation)} {
+        Codes& c = codes_;
+        c.rows = static_cast<const Executor*>(executor.data(kExecutorCapsule));
+        c.scan = scan_for(isa.c_str());
+        check(c.rows != nullptr && c.scan != nullptr, "this CPU does not have that instruction set");
+        const int64_t dim = c.rows->dim;
+        check(static_cast<int64_t>(mean.size()) == dim && static_cast<int64_t>(centre.size()) == dim, "mean and centre must be [dim]");
+        check(!segments.empty() && segments.size() <= kMostSegments, "1 to 16 segments");
+        int bits[kMostSegments];
+        int64_t coordinates[kMostSegments], at = 0;
+        for (size_t s = 0; s < segments.size(); ++s) {
+            const auto& [start, stop, width, planes, code_norm, most, x_error, row_error] = segments[s];
+            check(start == at && stop - start >= 2 && stop <= dim, "segments follow one another");
+            check((width >= 1 && width <= 6) || width == 8, "codes have 1 to 6 or 8 bits");
+            check(planes == 1 || planes == 2, "a query has one or two planes");
+            for (double bound : {code_norm, most, x_error, row_error}) check(bound >= 0 && std::isfinite(bound), "a bound is finite");
+            bits[s] = width, coordinates[s] = stop - start, at = stop;
+            c.segments.push_back({stop - start, c.width, planes, code_norm, most, x_error, row_error});
+            c.width += (stop - start + 31) / 32 * 32;
+        }
+        check(at == dim, "segments hold every coordinate");
+        check(lost >= 0 && std::isfinite(lost) && most_base >= 0 && std::isfinite(most_base), "a bound is finite");
+        c.lost = lost, c.most_base = most_base;
+        c.layout.set(c.layout.segments = static_cast<int>(segments.size()), bits, coordinates);
+        c.count = (c.rows->vocab + kTile - 1) / kTile;
+        check(tiles.ndim() == 2 && static_cast<int64_t>(tiles.shape(0)) == c.count && static_cast<int64_t>(tiles.shape(1)) == c.layout.bytes,
+              "tiles must be [tiles, bytes]");
+        check(rotation.ndim() == 2 && static_cast<int64_t>(rotation.shape(0)) == dim && static_cast<int64_t>(rotation.shape(1)) == c.width,
+              "rotation must be [dim, columns]");
+        c.tiles = tiles.data(), c.mean = mean.data(), c.centre = centre.data(), c.rotation = rotation.data();
+    }
+
+    nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
+        check(k >= 0 && k <= codes_.rows->vocab, "k must be in 0..vocab");
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == codes_.rows->dim, "hidden must be [batch, dim]");
+        check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
+        const auto batch = static_cast<int64_t>(hidden.shape(0));
+        Question question;
+        question.k = k, question.eps = eps, question.delta = delta, question.seed = seed, question.threads = thread_count(threads);
+        if (mask) {
+            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == codes_.rows->vocab &&
+                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch),
+                  "mask must be [1 or batch, vocab]");
+            question.mask = mask->data(), question.mask_per_row = mask->shape(0) > 1;
+        }
+        std::vector<Answer> answers;
+        unlocked([&] { answers = ask(codes_, hidden.data(), batch, question); });
+        return topk_arrays(*codes_.rows, answers, k);
+    }
+
+    // The estimates of all classes [batch, tiles * 64] and their radii, at kappa standard deviations or, at 0, for certain: for tests.
+    nb::tuple estimates(Doubles hidden, double kappa, uint64_t seed) const {
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == codes_.rows->dim, "hidden must be [batch, dim]");
+        const auto batch = static_cast<int64_t>(hidden.shape(0));
+        const size_t padded = codes_.count * kTile;
+        std::vector<float> est(batch * padded), radius(batch * padded);
+        const PreparedCodes all = prepare_codes(codes_, hidden.data(), batch, seed, 1);
+        for (const CodeGroup& group : all.groups)
+            for (int64_t t = 0; t < codes_.count; ++t) {
+                float some[kLanes * kTile], upper[kTile];
+                const uint8_t* tile = codes_.tiles + t * codes_.layout.bytes;
+                codes_.scan->estimate(tile, codes_.layout, group.passes.data(), static_cast<int>(group.passes.size()), group.lanes, some);
+                for (int q = 0; q < group.n; ++q) {
+                    const int64_t to = (group.first + q) * static_cast<int64_t>(padded) + t * kTile;
+                    codes_.scan->reach(some + q * kTile, tile, codes_.layout, radius_of(codes_, all.queries[group.first + q], kappa), -1e38f, upper);
+                    for (int i = 0; i < kTile; ++i) {
+                        est[to + i] = some[q * kTile + i] + static_cast<float>(all.queries[group.first + q].add);
+                        radius[to + i] = upper[i] - some[q * kTile + i];
+                    }
+                }
+            }
+        return nb::make_tuple(owned(std::move(est), {static_cast<size_t>(batch), padded}), owned(std::move(radius), {static_cast<size_t>(batch), padded}));
+    }
+
+    nb::capsule capsule() const { return nb::capsule(&codes_, kCodesCapsule); }
+
+  private:
+    std::vector<nb::object> kept_;
+    Codes codes_;
+};
+
+}  // namespace
+
+void bind_codes(nb::module_& m) {
+    nb::class_<BoundCodes>(m, "Codes")
+        .def(nb::init<nb::capsule, Bytes, Doubles, Doubles, Floats, const std::vector<SegmentRecord>&, double, double, const std::string&>(), nb::arg("executor"),
+             nb::arg("tiles"), nb::arg("mean"), nb::arg("centre"), nb::arg("rotation"), nb::arg("segments"), nb::arg("lost"), nb::arg("most_base"), nb::arg("isa"))
+        .def("topk", &BoundCodes::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
+        .def("estimates", &BoundCodes::estimates, nb::arg("hidden"), nb::arg("kappa"), nb::arg("seed"))
+        .def_prop_ro("capsule", &BoundCodes::capsule);
+}
+
+}  // namespace headlong

@@ -1,0 +1,75 @@
+// The k best classes from what reached a threshold during the scan: the best estimates are scored exactly, their worst is the threshold
+// from then on, and what can still reach it is scored, best first, until nothing can.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "codes/pass.h"
+#include "executor/verbs.h"
+
+namespace headlong {
+namespace {
+
+// Below a logit, in float32 and without what joins every estimate.
+float floor_of(double z, double add) {
+    if (z == -kInf) return std::numeric_limits<float>::lowest();
+    return std::nextafterf(static_cast<float>(z - add), -std::numeric_limits<float>::infinity());
+}
+
+// The classes of one query that reach a threshold that is known.
+std::vector<CodeHit> scan_again(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const ScanRadius& radius, float threshold,
+                                int threads) {
+    std::vector<std::vector<CodeHit>> each(threads);
+    scan_tiles(codes, {all.alone(codes, q)}, 1, threads, [&](int thread, const CodeGroup&, int64_t tile, const float* est) {
+        alignas(64) float upper[kTile];
+        uint64_t found = codes.scan->reach(est, codes.tiles + tile * codes.layout.bytes, codes.layout, radius, threshold, upper);
+        if (found != 0) found &= allowed_in(question, q, codes.rows->vocab, tile);
+        for (; found != 0; found &= found - 1) {
+            const int i = __builtin_ctzll(found);
+            each[thread].push_back({static_cast<int32_t>(tile * kTile + i), est[i], upper[i]});
+        }
+    });
+    return joined(each);
+}
+
+}  // namespace
+
+bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,
+                   int threads, Answer& answer) {
+    const Executor& e = *codes.rows;
+    const CodeQuery& query = all.queries[q];
+    const auto by_est = [](const CodeHit& a, const CodeHit& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); };
+    const auto score_some = [&](size_t from, size_t to) {
+        std::vector<Scored> rows(to - from);
+        for (size_t i = from; i < to; ++i) rows[i - from] = {hits[i].id, 0};
+        score(e, query.hidden, rows, threads);
+        join_best(answer.best, rows, question.k);
+        answer.rows += static_cast<int64_t>(rows.size());
+    };
+    for (int turn = 0; turn < 2; ++turn) {
+        const size_t first = std::min<size_t>(question.k, hits.size());
+        if (first == 0) return true;
+        std::nth_element(hits.begin(), hits.begin() + (first - 1), hits.end(), by_est);
+        answer.best.clear();
+        score_some(0, first);
+        const bool full = static_cast<int64_t>(answer.best.size()) == question.k;
+        const float reach = full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest();
+        if (reach < threshold && turn == 0) {  // the threshold of the scan was too high: it went by estimates
+            hits = scan_again(codes, all, q, question, radius_of(codes, query, kappa), reach, threads);
+            answer.bytes += static_cast<double>(codes.count * codes.layout.bytes);
+            threshold = reach;
+            continue;
+        }
+        const auto open = std::partition(hits.begin() + first, hits.end(), [&](const CodeHit& hit) { return hit.upper >= reach; });
+        const size_t stop = open - hits.begin();
+        if (static_cast<int64_t>(stop) > std::max(most_scored(codes), 2 * question.k)) return false;
+        std::sort(hits.begin() + first, open, [](const CodeHit& a, const CodeHit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); });
+        score_from_the_top(
+            first, stop, [&] { return at_once(question.k); }, [&](size_t i) { return hits[i].upper; },
+            [&] { return full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest(); }, score_some);
+        return true;
+    }
+    return true;
+}
+
+}  // namespace headlong

@@ -1,0 +1,122 @@
+// The normaliser of one query: exact where classes were scored, intervals elsewhere.
+//
+//     sum of terms = sum over heads, exact + sum b + (sum u) E[X],      X = (term - b) / u in [-1, 1] of a class drawn in proportion to u
+//
+// b is the mass at the estimate and u how far a term can be off it. Intervals may be close enough as they are; else rows are drawn until a
+// bet against every other value is won (normaliser/betting.h).
+#include <algorithm>
+#include <cmath>
+
+#include "codes/pass.h"
+#include "executor/verbs.h"
+#include "normaliser/betting.h"
+#include "normaliser/draw_points.h"
+
+namespace headlong {
+namespace {
+
+constexpr double kSumError = 0x1p-17;  // of sums of masses in float32, relatively
+
+// What a class of a tile is drawn as.
+struct Drawn {
+    int32_t id, times;
+    double mass, gap;
+};
+
+// The classes on whose gaps some points fall, which ascend.
+std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, float beta,
+                              const std::vector<double>& before, const std::vector<double>& points) {
+    const CodeGroup alone = all.alone(codes, q);
+    std::vector<Drawn> found;
+    alignas(64) float est[kTile], mass[kTile], gap[kTile];
+    int64_t tile = -1, next = 0;
+    int place = 0;
+    double sum = 0;
+    for (double point : points) {
+        while (next < codes.count && before[next + 1] <= point) ++next;
+        const int64_t in = std::min(next, codes.count - 1);
+        if (in != tile) {
+            tile = in, place = 0, sum = before[tile];
+            const uint8_t* at = codes.tiles + tile * codes.layout.bytes;
+            codes.scan->estimate(at, codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, est);
+            float sums[2];
+            codes.scan->masses(est, at, codes.layout, masses.radius, beta, masses.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, gap, sums);
+        }
+        int last = -1;
+        for (int i = place; i < kTile; ++i) {
+            if (!(gap[i] > 0)) continue;
+            last = i;
+            if (point < sum + gap[i]) break;
+            int more = i + 1;
+            while (more < kTile && !(gap[more] > 0)) ++more;
+            if (more == kTile) break;  // roundings led beyond the tile
+            sum += gap[i], place = more;
+        }
+        if (last < 0) continue;
+        const int32_t id = static_cast<int32_t>(tile * kTile + last);
+        if (!found.empty() && found.back().id == id) ++found.back().times;
+        else found.push_back({id, 1, mass[last], gap[last]});
+    }
+    return found;
+}
+
+}  // namespace
+
+bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
+                         Answer& answer) {
+    const Executor& e = *codes.rows;
+    const CodeQuery& query = all.queries[q];
+    if (static_cast<int64_t>(masses.heads.size()) > most_scored(codes)) return false;
+    const double scale = e.link_a * question.beta, shift = query.add + masses.edge, fixed = dot_error(e, query.hidden) * question.beta + kSumError;
+    const double aim = question.eps - fixed;
+    if (!(aim > 0)) return false;
+    const auto term = [&](double z) { return std::exp((z - shift) * scale); };
+    std::vector<Scored> rows;
+    for (int32_t id : masses.heads) rows.push_back({id, 0});
+    score(e, query.hidden, rows, threads);
+    answer.rows += static_cast<int64_t>(rows.size());
+    double exact = 0;
+    for (const Scored& row : rows) exact += term(row.z);
+    std::vector<double> before(codes.count + 1);
+    double mass = 0;
+    for (int64_t t = 0; t < codes.count; ++t) {
+        mass += masses.sums[2 * t];
+        before[t + 1] = before[t] + masses.sums[2 * t + 1];
+    }
+    const double gaps = before[codes.count], known = exact + mass;
+    const auto finish = [&](double sum, double error) {
+        answer.lse = std::log(sum) + shift * scale + e.link_b * question.beta;
+        answer.error = error + fixed + 0x1p-50 * (std::fabs(shift * scale) + 64);
+    };
+    if (!(known > 0) || !std::isfinite(known) || !std::isfinite(gaps)) return false;
+    const double high = std::log1p(gaps / known), low = gaps < mass ? -std::log1p(-gaps / known) : std::log(known / std::max(exact, 1e-300));
+    if (std::max(high, low) <= aim) {
+        finish(known, std::max(high, low));
+        return true;
+    }
+    if (!(delta > 0)) return false;
+    // A guess of the mean of X^2, which only decides how many rows are drawn at first: errors that use a part of their radii.
+    const double wide = std::log1p(gaps / mass), used = wide / kappa_of(2.0 * static_cast<double>(e.vocab), delta);
+    const double square = (std::exp(2 * used * used) - 2 * std::exp(used * used / 2) + 1) / (std::expm1(wide) * std::expm1(wide));
+    Bet bet{known, gaps, aim, 2 / delta};
+    double draws = 0.95 * draws_for(bet.odds, aim * known / gaps, std::min(0.1, std::max(2e-4, square)));
+    const uint64_t key = key_of(query.hidden, e.dim, question.seed);
+    for (uint32_t round = 0; round < 16; ++round) {
+        if (!(answer.rows + static_cast<double>(bet.drawn.size()) + draws < static_cast<double>(most_scored(codes)))) return false;
+        const std::vector<double> points = sorted_points(*e.kernels, key, round, static_cast<int64_t>(std::max(0.0, draws)) + 16, gaps);
+        const std::vector<Drawn> drawn = find_drawn(codes, all, q, question, masses, static_cast<float>(scale), before, points);
+        rows.resize(drawn.size());
+        for (size_t i = 0; i < drawn.size(); ++i) rows[i] = {drawn[i].id, 0};
+        score(e, query.hidden, rows, threads);
+        answer.rows += static_cast<int64_t>(rows.size());
+        for (size_t i = 0; i < drawn.size(); ++i) bet.add((term(rows[i].z) - drawn[i].mass) / drawn[i].gap, drawn[i].times);
+        if (bet.won()) {
+            finish(bet.middle(), aim);
+            return true;
+        }
+        draws = std::max(1.1 * bet.wanted() - bet.count(), 16 + 0.2 * bet.count());
+    }
+    return false;
+}
+
+}  // namespace headlong

@@ -1,0 +1,70 @@
+// The scan of all tiles by some threads, each tile once for every group of queries.
+#pragma once
+
+#include <algorithm>
+
+#include "codes/codes.h"
+#include "runtime/shared_work.h"
+
+namespace headlong {
+
+// visit(thread, group, tile, est) for tiles 0, step, 2 step, ...; est [lanes][64]
+template <typename Visit>
+void scan_tiles(const Codes& codes, const std::vector<CodeGroup>& groups, int64_t step, int threads, const Visit& visit) {
+    constexpr int64_t kMostRun = 16;
+    const int64_t count = (codes.count + step - 1) / step;
+    Turns<int64_t> next;
+    run_parallel(count * codes.layout.bytes * static_cast<int64_t>(groups.size()) < (1 << 15) ? 1 : threads, [&](int thread) {
+        alignas(64) float est[kLanes * kTile];
+        while (true) {
+            const int64_t many = std::max<int64_t>(1, std::min<int64_t>(kMostRun, (count - std::min(count, next.load())) / (2 * threads)));
+            const int64_t first = next.fetch_add(many), stop = std::min(count, first + many);
+            if (first >= count) return;
+            for (int64_t t = first; t < stop; ++t) {
+                const int64_t tile = t * step;
+                for (const CodeGroup& group : groups) {
+                    codes.scan->estimate(codes.tiles + tile * codes.layout.bytes, codes.layout, group.passes.data(), static_cast<int>(group.passes.size()),
+                                         group.lanes, est);
+                    visit(thread, group, tile, est);
+                }
+            }
+        }
+    });
+}
+
+// Which classes of a tile a mask allows.
+inline uint64_t allowed_in(const Question& question, int64_t q, int64_t vocab, int64_t tile) {
+    if (question.mask == nullptr) return ~uint64_t{0};
+    const uint8_t* mask = question.mask + (question.mask_per_row ? q * vocab : 0) + tile * kTile;
+    const int64_t n = std::min(kTile, vocab - tile * kTile);
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < n; ++i) bits |= static_cast<uint64_t>(mask[i] != 0) << i;
+    return bits;
+}
+
+// The ids of one query, as the scan leaves them: classes whose upper end reached the threshold of that moment.
+struct CodeHit {
+    int32_t id;
+    float est, upper;
+};
+
+// The classes behind a scan that may hold much of the mass, and the sums of the others' masses and gaps, tile by tile.
+struct CodeMasses {
+    float edge = 0;
+    ScanRadius radius;
+    std::vector<float> sums;     // [tiles][2]
+    std::vector<int32_t> heads;  // rising
+};
+
+// codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
+bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,
+                   int threads, Answer& answer);
+// codes/normaliser.cpp: the normaliser; false where a full scan is better
+bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
+                         Answer& answer);
+
+// How many of the classes may be scored one by one before a full scan is better: rows that are fetched in no order take about four
+// times as long as rows that are read in one go.
+inline int64_t most_scored(const Codes& codes) { return std::max<int64_t>(256, codes.rows->vocab / 4); }
+
+}  // namespace headlong

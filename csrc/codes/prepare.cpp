@@ -1,0 +1,165 @@
+// A query in the codes' coordinates: rotated, and in whole steps that are drawn at random so that their mean is exact.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "codes/codes.h"
+#include "executor/verbs.h"
+#include "normaliser/draw_points.h"
+#include "runtime/shared_work.h"
+
+namespace headlong {
+namespace {
+
+constexpr double kUp = 1 + 0x1p-18;  // covers the roundings of a radius in float32
+constexpr double kShortest = 1e-12, kLongest = 1e12;  // lengths whose squares float32 holds
+
+// int8 numbers whose mean is x / step, from noise that belongs to this query, this plane and this coordinate. Returns the step.
+float round_at_random(const float* x, int64_t n, uint64_t key, int8_t* to, int32_t* sum) {
+    float top = 0;
+    for (int64_t j = 0; j < n; ++j) top = std::max(top, std::fabs(x[j]));
+    const float step = top / 127.f;
+    *sum = 0;
+    if (!(step > 0x1p-120f)) {
+        std::memset(to, 0, n);
+        return 0;
+    }
+    for (int64_t j = 0; j < n; j += 4) {
+        uint64_t noise = mix(key + static_cast<uint64_t>(j));
+        for (int64_t i = j; i < std::min(n, j + 4); ++i, noise >>= 16) {
+            const float scaled = x[i] / step, low = std::floor(scaled);
+            const float up = (static_cast<float>(noise & 0xFFFF) + 0.5f) * 0x1p-16f < scaled - low ? 1.f : 0.f;
+            to[i] = static_cast<int8_t>(std::min(127.f, std::max(-127.f, low + up)));
+            *sum += to[i];
+        }
+    }
+    return step;
+}
+
+void code_query(const Codes& codes, const float* x, double length, uint64_t key, CodeQuery& query, int8_t* to, int32_t* sums, float* steps) {
+    query.constant = codes.lost * length;
+    double estimated = codes.most_base;
+    query.segments.resize(codes.segments.size());
+    std::vector<float> rest;
+    for (size_t s = 0; s < codes.segments.size(); ++s) {
+        const CodeSegment& segment = codes.segments[s];
+        const int64_t n = codes.layout.segment[s].groups * 32;
+        const float* own = x + segment.column;
+        rest.assign(own, own + n);
+        for (int plane = 0; plane < segment.planes; ++plane, to += n, ++sums, ++steps) {
+            *steps = round_at_random(rest.data(), n, mix(key ^ (static_cast<uint64_t>(s) << 8 | plane)), to, sums);
+            for (int64_t j = 0; j < n; ++j) rest[j] = std::fma(-*steps, static_cast<float>(to[j]), rest[j]);
+        }
+        double square = 0, left = 0;
+        for (int64_t j = 0; j < n; ++j) square += static_cast<double>(own[j]) * own[j], left += static_cast<double>(rest[j]) * rest[j];
+        const double off = segment.x_error * length;
+        const double norm = std::sqrt(square) + off, step = steps[-1];
+        query.segments[s] = {norm, step, std::sqrt(left) + off + 0x1p-22 * norm};
+        query.constant += norm * segment.row_error + off * segment.most;
+        estimated += (norm + query.segments[s].loss) * segment.most;
+        query.usable &= norm * segment.most < kLongest && norm < kLongest && (norm == 0 || norm > kShortest);
+    }
+    query.constant += 0x1p-21 * (2 * codes.layout.segments + 4) * estimated;
+    query.usable &= query.constant < kLongest;
+}
+
+int lanes_for(int64_t n) { return n > 8 ? 12 : n > 4 ? 8 : n > 2 ? 4 : static_cast<int>(n); }
+
+CodeGroup group_of(const Codes& codes, const PreparedCodes& all, int64_t first, int n, int lanes) {
+    CodeGroup group;
+    group.first = first, group.n = n, group.lanes = lanes;
+    group.x.assign(all.columns * lanes, 0);
+    group.sums.assign(all.passes * lanes, 0);
+    group.steps.assign(all.passes * lanes, 0.f);
+    int64_t at = 0, pass = 0;
+    for (int s = 0; s < codes.layout.segments; ++s)
+        for (int plane = 0; plane < codes.segments[s].planes; ++plane, ++pass) {
+            const int64_t columns = codes.layout.segment[s].groups * 32;
+            int8_t* to = &group.x[at * lanes];
+            for (int q = 0; q < n; ++q) {
+                const int8_t* from = &all.x[(first + q) * all.columns + at];
+                for (int64_t quad = 0; quad < columns / 4; ++quad) std::memcpy(to + (quad * lanes + q) * 4, from + quad * 4, 4);
+                group.sums[pass * lanes + q] = all.sums[(first + q) * all.passes + pass];
+                group.steps[pass * lanes + q] = all.steps[(first + q) * all.passes + pass];
+            }
+            group.passes.push_back({s, to, &group.sums[pass * lanes], &group.steps[pass * lanes]});
+            at += columns;
+        }
+    return group;
+}
+
+}  // namespace
+
+CodeGroup PreparedCodes::alone(const Codes& codes, int64_t query) const { return group_of(codes, *this, query, 1, 1); }
+
+PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n, uint64_t seed, int threads) {
+    const int64_t dim = codes.rows->dim, width = codes.width;
+    Scratch<float> d(n * dim), x(n * width);
+    PreparedCodes all;
+    all.queries.resize(n);
+    for (const CodeSegment& segment : codes.segments) {
+        all.passes += segment.planes;
+        all.columns += segment.planes * codes.layout.segment[&segment - codes.segments.data()].groups * 32;
+    }
+    all.x.resize(n * all.columns);
+    all.sums.resize(n * all.passes);
+    all.steps.resize(n * all.passes);
+    std::vector<double> lengths(n);
+    for (int64_t q = 0; q < n; ++q) {
+        double square = 0, add = 0;
+        for (int64_t j = 0; j < dim; ++j) {
+            const double one = hidden[q * dim + j] - codes.mean[j];
+            d[q * dim + j] = static_cast<float>(one);
+            square += one * one;
+            add += codes.centre[j] * hidden[q * dim + j];
+        }
+        lengths[q] = std::sqrt(square);
+        all.queries[q].hidden = hidden + q * dim;
+        all.queries[q].add = add;
+        all.queries[q].usable = lengths[q] < kLongest && std::isfinite(add);
+    }
+    // Pieces of some queries or of some columns, whichever there are more of.
+    const int64_t by = n >= 8 ? 8 : n, parts = n >= 8 ? 1 : std::max<int64_t>(1, std::min<int64_t>(threads, width / 64));
+    Turns<int64_t> next;
+    const int64_t pieces = (n + by - 1) / by * parts;
+    run_parallel(dim * width * n < (1 << 16) ? 1 : threads, [&](int) {
+        for (int64_t piece = next++; piece < pieces; piece = next++) {
+            const int64_t q = piece / parts * by, some = std::min(by, n - q), part = piece % parts, columns = width / 32;
+            codes.scan->rotate(codes.rotation, dim, width, columns * part / parts * 32, columns * (part + 1) / parts * 32, &d[q * dim], some, &x[q * width]);
+        }
+    });
+    next.store(0);
+    run_parallel(n < 8 ? 1 : threads, [&](int) {
+        for (int64_t q = next++; q < n; q = next++)
+            code_query(codes, &x[q * width], lengths[q], key_of(hidden + q * dim, dim, seed), all.queries[q], &all.x[q * all.columns],
+                       &all.sums[q * all.passes], &all.steps[q * all.passes]);
+    });
+    for (int64_t q = 0; q < n; q += kLanes) {
+        const int some = static_cast<int>(std::min<int64_t>(kLanes, n - q));
+        all.groups.push_back(group_of(codes, all, q, some, lanes_for(some)));
+    }
+    return all;
+}
+
+double kappa_of(double events, double delta) { return delta > 0 ? std::sqrt(2 * std::log(std::max(1.0, events) / delta)) : 0; }
+
+ScanRadius radius_of(const Codes& codes, const CodeQuery& query, double kappa) {
+    ScanRadius radius;
+    radius.squared = kappa > 0;
+    radius.constant = static_cast<float>(query.constant * kUp);
+    for (size_t s = 0; s < codes.segments.size(); ++s) {
+        const CodeSegment& segment = codes.segments[s];
+        const CodeQuery::Segment& own = query.segments[s];
+        if (kappa > 0) {
+            const double step = 0.5 * own.step * segment.code_norm * kappa, norm = kappa * own.norm;
+            radius.error[s] = static_cast<float>(norm * norm / static_cast<double>(segment.coordinates - 1) * kUp);
+            radius.scale[s] = static_cast<float>(step * step * kUp);
+        } else {
+            radius.error[s] = static_cast<float>(own.norm * kUp);
+            radius.scale[s] = static_cast<float>(own.loss * segment.code_norm * kUp);
+        }
+    }
+    return radius;
+}
+
+}  // namespace headlong

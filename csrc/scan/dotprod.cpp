@@ -1,0 +1,28 @@
+// The scan on AArch64 with dot products of bytes.
+#include <arm_neon.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/kernels.h"
+#include "scan/scan.h"
+
+namespace headlong {
+namespace {
+
+#include "scan/neon_shared.inl"
+
+typedef int32x4_t Sum;
+template <int Bits> inline void dots(Sum& sum, Q codes, int8x16_t x) { sum = vdotq_s32(sum, signed_codes<Bits>(codes), x); }
+inline I total(Sum sum) { return (I)sum; }
+
+#include "scan/estimate.inl"
+
+}  // namespace
+
+const ScanKernels* dotprod_scan() {
+    static const ScanKernels all = {estimate, reach, masses, rotate};
+    return &all;
+}
+
+}  // namespace headlong

@@ -1,0 +1,111 @@
+// Estimates of a tile for some queries side by side: codes are unpacked once for all of them, integer sums stay in registers. Included behind
+// scan/common.inl by a translation unit that defines the vector of its codes:
+//
+//   Q                       a register of LANES classes, four bytes each
+//   load_codes(p), right<n>(q), left<n>(q), masked(q, m), merged(a, m, b) = (a & m) | b
+//   dots<Bits>(sum, q, x)   sum += <four codes, four signed bytes at x> in each lane; of 8 bits, of the codes less 128 where kSigned
+//   AT_ONCE(lanes)          registers of classes for so many queries
+
+// `from`: the lowest bit of a field of `Bits` bits in each byte; `to`: where it is wanted.
+template <int From, int To, int Bits>
+inline Q field(Q word, Q mask) {
+    if constexpr (From > To) word = right<From - To>(word);
+    if constexpr (From < To) word = left<To - From>(word);
+    return masked(word, mask);
+}
+template <int From, int To>
+inline Q field_onto(Q word, Q mask, Q other) {
+    if constexpr (From > To) word = right<From - To>(word);
+    if constexpr (From < To) word = left<To - From>(word);
+    return merged(word, mask, other);
+}
+
+// Quad G of a group of 32 coordinates; `group` is where the group's codes of these classes begin.
+template <int Bits, int G>
+inline Q quad(const uint8_t* group) {
+    constexpr int64_t kWord = kTile * 4;
+    if constexpr (Bits == 8) return load_codes(group + G * kWord);
+    constexpr bool kFour = (Bits & 4) != 0, kTwo = (Bits & 2) != 0, kOne = (Bits & 1) != 0;
+    Q all{};
+    if constexpr (kOne) all = field<G, 0, 1>(load_codes(group + ((kFour ? 4 : 0) + (kTwo ? 2 : 0)) * kWord), bytes_of(1));
+    if constexpr (kTwo) {
+        const Q word = load_codes(group + ((kFour ? 4 : 0) + G / 4) * kWord);
+        if constexpr (kOne) all = field_onto<2 * (G % 4), 1>(word, bytes_of(3 << 1), all);
+        else all = field<2 * (G % 4), 0, 2>(word, bytes_of(3));
+    }
+    if constexpr (kFour) {
+        constexpr int kTo = (kOne ? 1 : 0) + (kTwo ? 2 : 0);
+        const Q word = load_codes(group + G / 2 * kWord);
+        if constexpr (kTo > 0) all = field_onto<4 * (G % 2), kTo>(word, bytes_of(15 << kTo), all);
+        else all = field<4 * (G % 2), 0, 4>(word, bytes_of(15));
+    }
+    return all;
+}
+
+template <int Bits, int Lanes, int Vectors, int G>
+inline void add_quad(const uint8_t* group, const int8_t* x, Sum (&sums)[Lanes][Vectors]) {
+    Q codes[Vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) codes[v] = quad<Bits, G>(group + v * LANES * 4);
+#pragma GCC unroll 12
+    for (int q = 0; q < Lanes; ++q) {
+        const auto four = broadcast(x + (G * Lanes + q) * 4);
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) dots<Bits>(sums[q][v], codes[v], four);
+    }
+}
+
+template <int Bits, int Lanes, int Vectors>
+inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, float* est) {
+    Sum sums[Lanes][Vectors] = {};
+    const int8_t* x = pass.x;
+    for (int64_t g = 0; g < groups; ++g, codes += Bits * kTile * 4, x += 32 * Lanes) {
+        if (Lanes == 1) ahead(codes, Bits * Vectors * LANES * 4);
+        add_quad<Bits, Lanes, Vectors, 0>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 1>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 2>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 3>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 4>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 5>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 6>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 7>(codes, x, sums);
+    }
+    for (int q = 0; q < Lanes; ++q) {
+        const int32_t off = Bits == 8 && kSigned ? -pass.sum[q] : ((1 << Bits) - 1) * pass.sum[q];
+        const F step = splat(pass.step[q]);
+        for (int v = 0; v < Vectors; ++v) {
+            const F dot = __builtin_convertvector(total(sums[q][v]) * 2 - off, F);
+            float* to = est + q * kTile + v * LANES;
+            store(to, fused(dot, load_bytes(scales + v * LANES * 4) * step, load(to)));
+        }
+    }
+}
+
+template <int Lanes>
+void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, float* est) {
+    constexpr int kVectors = AT_ONCE(Lanes), kStep = kVectors * LANES;
+    for (int q = 0; q < Lanes; ++q) std::memcpy(est + q * kTile, tile + layout.bases, kTile * 4);
+    for (int p = 0; p < count; ++p) {
+        const TileSegment& segment = layout.segment[passes[p].segment];
+        const uint8_t* scales = tile + layout.scales + passes[p].segment * kTile * 4;
+        for (int64_t first = 0; first < kTile; first += kStep) {
+            const uint8_t* codes = tile + segment.at + first * 4;
+#define HEADLONG_BITS(b) case b: add_segment<b, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, est + first); break;
+            switch (segment.bits) {
+                HEADLONG_BITS(1) HEADLONG_BITS(2) HEADLONG_BITS(3) HEADLONG_BITS(4) HEADLONG_BITS(5) HEADLONG_BITS(6)
+                default: add_segment<8, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, est + first);
+            }
+#undef HEADLONG_BITS
+        }
+    }
+}
+
+void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, float* est) {
+    switch (lanes) {
+        case 1: return estimate_lanes<1>(tile, layout, passes, count, est);
+        case 2: return estimate_lanes<2>(tile, layout, passes, count, est);
+        case 4: return estimate_lanes<4>(tile, layout, passes, count, est);
+        case 8: return estimate_lanes<8>(tile, layout, passes, count, est);
+        default: return estimate_lanes<12>(tile, layout, passes, count, est);
+    }
+}

@@ -1,0 +1,35 @@
+// The scan on AArch64 as every processor has it.
+#include <arm_neon.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/kernels.h"
+#include "scan/scan.h"
+
+namespace headlong {
+namespace {
+
+#include "scan/neon_shared.inl"
+
+// Of four classes, the sums of two bytes each: of the first two classes, and of the others.
+struct Sum {
+    int32x4_t near, far;
+};
+template <int Bits> inline void dots(Sum& sum, Q codes, int8x16_t x) {
+    const int8x16_t own = signed_codes<Bits>(codes);
+    sum.near = vpadalq_s16(sum.near, vmull_s8(vget_low_s8(own), vget_low_s8(x)));
+    sum.far = vpadalq_s16(sum.far, vmull_high_s8(own, x));
+}
+inline I total(const Sum& sum) { return (I)vpaddq_s32(sum.near, sum.far); }
+
+#include "scan/estimate.inl"
+
+}  // namespace
+
+const ScanKernels* neon_scan() {
+    static const ScanKernels all = {estimate, reach, masses, rotate};
+    return &all;
+}
+
+}  // namespace headlong

@@ -1,0 +1,188 @@
+"""Rotated codes of a matrix: a basis with one random rotation a segment, few-bit codes of every row, and how far off each is.
+
+    x = (hidden - mean) @ rotation,      v_i = (row_i - centre) @ back,      <x, v_i> = <hidden - mean, row_i - centre>
+    q_ij = 2 u_ij - (2^b - 1) odd,  the nearest to v_ij in steps of the row's own size;      scale_is = |v_is|^2 / <v_is, q_is>
+
+so that the error ``e = scale q - v`` is orthogonal to ``v`` (RaBitQ: Gao and Long 2024). With a rotation from the uniform law in each
+segment, drawn after everything that depends on data, ``<x_s, e>`` is ``|x_s| |e|`` times a coordinate of a uniform point of a sphere
+in ``n_s - 1`` dimensions, whatever ``x`` and the row are. The codes of a row depend on that row alone: the argument needs it.
+``csrc/codes/codes.h`` states the two radii that follow.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.encode.segments import Segment
+from headlong.layers.matrix import Layer
+from headlong.native import Doubles, Floats
+from headlong.previews.whitening import Directions
+
+TILE, GROUP = 64, 32
+"""Classes of a tile and coordinates of a group of codes: ``csrc/scan/scan.h`` has the layout."""
+STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
+"""The best step of uniform levels for a Gaussian of variance one (Max, 1960)."""
+ROUNDED_UP = 1 + 2.0**-7
+"""A bfloat16 that is no less than the number it stands for."""
+PIECE = 1 << 21
+"""Numbers of float64 that encoding holds at once."""
+PRODUCTS = 8 + 3
+"""Roundings of a coordinate of a query: of 8 products in float32, of the vector itself, and at the end."""
+LARGEST = 1e12
+"""Beyond, squares of lengths leave float32: such layers have no codes."""
+
+
+class Codes(NamedTuple):
+    """What an executor reads; ``csrc/codes/codes.h`` says what each number bounds.
+
+    ``tiles``     ``[ceil(vocab / 64), bytes]`` uint8: codes, scales, error norms and bases of 64 classes
+    ``mean``, ``centre``  ``[dim]`` float64
+    ``rotation``  ``[dim, columns]`` float32: every segment's columns, made up to a multiple of 32 by zeros
+    ``segments``  ``(start, stop, bits, planes)`` of the rotated coordinates
+    ``bounds``    ``[segments, 4]`` float64: the largest |q|, the largest |scale q|, what rounding does to x and to rows
+    ``lost``, ``most_base``  what products in float64 lose, and the largest |base|
+    """
+
+    tiles: NDArray[np.uint8]
+    mean: Doubles
+    centre: Doubles
+    rotation: Floats
+    segments: tuple[Segment, ...]
+    bounds: Doubles
+    lost: float
+    most_base: float
+
+
+def rotation_of(size: int, chance: np.random.Generator) -> Doubles:
+    """A rotation from the uniform law: the orthogonal factor of a Gaussian matrix, its signs fixed by the triangular one."""
+    orthogonal, triangle = np.linalg.qr(chance.standard_normal((size, size)))
+    return np.asarray(orthogonal * np.where(np.diag(triangle) < 0, -1.0, 1.0))
+
+
+def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], seed: int = 0) -> Codes | None:
+    """The codes of ``layer`` in ``basis``, rotated by ``seed`` in every segment; None where its numbers leave float32's range."""
+    chance = np.random.default_rng(seed)
+    turned = basis.rotation.copy()
+    for start, stop, *_ in segments:
+        turned[:, start:stop] = basis.rotation[:, start:stop] @ rotation_of(stop - start, chance)
+    turned = turned.astype(np.float32).astype(np.float64)
+    back = np.linalg.inv(turned).T
+    unit = np.finfo(np.float64).eps
+    size = float(np.linalg.norm(turned) * np.linalg.norm(back))
+    lost = float(np.linalg.norm(np.eye(layer.dim) - back @ turned.T)) + 8 * (layer.dim + 8) * unit * size
+    tiles, norms, most, longest, most_base = _encoded(layer, basis, back, segments)
+    bounds = np.zeros((len(segments), 4))
+    for s, (start, stop, *_) in enumerate(segments):
+        bounds[s] = (
+            norms[s],
+            most[s] * (1 + 1e-5),
+            PRODUCTS * 2.0**-24 * float(np.linalg.norm(turned[:, start:stop])),
+            2.0**-23 * longest * float(np.linalg.norm(back[:, start:stop])),
+        )
+    if not (np.isfinite(bounds).all() and longest < LARGEST and most_base < LARGEST and bounds.max() < LARGEST):
+        return None
+    columns = [np.pad(turned[:, a:b].astype(np.float32), ((0, 0), (0, -(b - a) % GROUP))) for a, b, *_ in segments]
+    mean, centre = np.ascontiguousarray(basis.mean, np.float64), np.ascontiguousarray(basis.centre, np.float64)
+    rotation = np.ascontiguousarray(np.concatenate(columns, axis=1))
+    return Codes(tiles, mean, centre, rotation, segments, bounds, lost * longest, most_base)
+
+
+def _encoded(
+    layer: Layer, basis: Directions, back: Doubles, segments: tuple[Segment, ...]
+) -> tuple[NDArray[np.uint8], Doubles, Doubles, float, float]:
+    """The tiles; the largest |q| and |scale q| of each segment; the longest row less the centre; the largest base."""
+    vocab, dim = layer.vocab, layer.dim
+    widths = [-(-(stop - start) // GROUP) * bits * TILE * 4 for start, stop, bits, _ in segments]
+    scales = sum(widths)
+    errors = scales + len(segments) * TILE * 4
+    bases = errors + len(segments) * TILE * 2
+    count = -(-vocab // TILE)
+    tiles = np.zeros((count, bases + TILE * 4), np.uint8)
+    norms, most, longest, most_base = np.zeros(len(segments)), np.zeros(len(segments)), 0.0, 0.0
+    step = max(1, PIECE // (TILE * dim)) * TILE
+    for start in range(0, vocab, step):
+        stop = min(start + step, vocab)
+        at = slice(start // TILE, -(-stop // TILE))
+        rows = np.asarray(layer.weight[start:stop], np.float32).astype(np.float64) - basis.centre
+        base = rows @ basis.mean
+        if layer.bias is not None:
+            base += layer.bias[start:stop]
+        longest = max(longest, float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max(initial=0.0))) * (1 + 1e-6))
+        turned = (rows @ back).astype(np.float32)
+        most_base = max(most_base, float(np.abs(base).max(initial=0.0)))
+        _put(tiles[at], bases, base.astype(np.float32)[None], -np.inf)
+        place = 0
+        all_scales, all_errors = np.zeros((len(segments), len(rows)), np.float32), np.zeros((len(segments), len(rows)), np.float32)
+        for s, (first, last, bits, _) in enumerate(segments):
+            u, scale, error, length = quantised(turned[:, first:last], bits)
+            tiles[at, place : place + widths[s]] = packed(u, bits).reshape(-1, widths[s])
+            place += widths[s]
+            all_scales[s], all_errors[s] = scale, error
+            norms[s] = max(norms[s], float(length.max(initial=0.0)))
+            most[s] = max(most[s], float((np.abs(scale) * length).max(initial=0.0)))
+        _put(tiles[at], scales, all_scales, 0.0)
+        _put(tiles[at], errors, rounded_up(all_errors), 0)
+    return tiles, norms, most, longest, most_base
+
+
+def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, Floats]:
+    """Codes ``u [n, m]``, scales, error norms and lengths ``|q|`` ``[n]`` of rows ``v [n, m]``, each by itself.
+
+    ``e = scale q - v`` with ``scale = |v|^2 / <v, q>``. A row whose codes do not point its way (zeros) has scale 0 and error ``|v|``.
+    """
+    high = 2**bits - 1
+    square = np.einsum("ij,ij->i", v, v)
+    unit = np.sqrt(square / v.shape[1]) * (STEP[bits] / 2)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inverse = np.where(unit > 0, 1 / unit, 0.0).astype(np.float32)
+        least = 1.0 if bits == 8 else 0.0  # so that 8-bit codes less 128 have a negative
+        u = np.clip(np.floor((v * inverse[:, None] + (high + 1)) * np.float32(0.5)), least, high)
+    q = 2 * u - np.float32(high)
+    along, length = np.einsum("ij,ij->i", v, q), np.sqrt(np.einsum("ij,ij->i", q, q))
+    good = (along > 0) & np.isfinite(inverse)
+    scale = np.where(good, square / np.where(good, along, 1), 0).astype(np.float32)
+    q *= scale[:, None]
+    q -= v
+    error = np.sqrt(np.einsum("ij,ij->i", q, q))
+    # what float32 may have lost of the orthogonality and of the norm itself
+    return u.astype(np.uint8), scale, error * np.float32(1 + 1e-4) + np.float32(2.0**-22) * np.sqrt(square), length
+
+
+def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """``[n, m] -> [tiles, groups, bits, 64, 4]``: fields of four, two and one bits of eight quads, as ``csrc/scan/scan.h`` says."""
+    count, groups = -(-len(u) // TILE), -(-u.shape[1] // GROUP)
+    wide = np.zeros((count * TILE, groups * GROUP), np.uint8)
+    wide[: len(u), : u.shape[1]] = u
+    quads = wide.reshape(count, TILE, groups, 8, 4).transpose(0, 2, 3, 1, 4)  # [tiles, groups, quad, 64, 4]
+    if bits == 8:
+        return np.ascontiguousarray(quads)
+    words, left = [], bits
+    for field in (4, 2, 1):
+        if not bits & field:
+            continue
+        left -= field
+        part = quads >> np.uint8(left) & np.uint8(2**field - 1)
+        each = 8 // field
+        grouped = part.reshape(count, groups, 8 // each, each, TILE, 4)
+        shifts = (np.arange(each, dtype=np.uint8) * np.uint8(field)).reshape(each, 1, 1)
+        words.append(np.bitwise_or.reduce(grouped << shifts, axis=3))
+    return np.ascontiguousarray(np.concatenate(words, axis=2))
+
+
+def rounded_up(values: Floats) -> NDArray[np.uint16]:
+    """The upper halves of float32 numbers that are no less: bfloat16, rounded up."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16)
+
+
+def _put(tiles: NDArray[np.uint8], at: int, values: NDArray[Any], pad: float) -> None:
+    """Numbers ``[k, classes]`` into the tiles, from byte ``at`` on: k runs of 64 in each."""
+    wide = np.full((len(values), len(tiles) * TILE), pad, values.dtype)
+    wide[:, : values.shape[1]] = values
+    runs = np.ascontiguousarray(wide.reshape(len(values), len(tiles), TILE).transpose(1, 0, 2))
+    size = math.prod(runs.shape[1:]) * runs.itemsize
+    tiles[:, at : at + size] = runs.view(np.uint8).reshape(len(tiles), size)
