@@ -8,6 +8,7 @@
 #include "codes/pass.h"
 #include "executor/largest.h"
 #include "executor/verbs.h"
+#include "normaliser/draw_points.h"
 
 namespace headlong {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kNarrow = 0.5f;        // of radii that may fail: how far below its estimate a class is expected to be at worst
 constexpr int64_t kHeads = 128;        // classes of a query that are scored exactly for its normaliser, about
+constexpr double kMostPoints = 1024;   // that fall during a scan: who needs more draws them later
 constexpr int64_t kPilotTiles = 16;    // at the least, and one of so many at the most: where the edge of the heads is learned
 
 // What one thread knows of the ids of one query: hits, and the k largest lower ends, the least in front.
@@ -22,6 +24,7 @@ struct Found {
     std::vector<CodeHit> hits;
     std::vector<float> lower;
     std::vector<int32_t> heads;
+    std::vector<CodeDraw> draws;
 };
 
 // All that is asked of a batch and learned during its scan.
@@ -75,7 +78,22 @@ struct Scan {
         CodeMasses& own = masses[q];
         uint64_t heads = codes.scan->masses(est, codes.tiles + tile * codes.layout.bytes, codes.layout, own.radius, beta, own.edge,
                                             allowed_in(question, q, codes.rows->vocab, tile), mass, gap, &own.sums[2 * tile]);
+        if (own.rate > 0) drop_points(own, tile, mass, gap, found[q * threads + thread].draws);
         for (; heads != 0; heads &= heads - 1) found[q * threads + thread].heads.push_back(static_cast<int32_t>(tile * kTile + __builtin_ctzll(heads)));
+    }
+
+    // Points on the gaps of a tile, at distances that are exponential: a Poisson process, so that given their number they are independent.
+    static void drop_points(const CodeMasses& own, int64_t tile, const float* mass, const float* gap, std::vector<CodeDraw>& draws) {
+        const double total = own.rate * own.sums[2 * tile + 1];
+        uint64_t noise = mix(own.key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
+        double at = 0, sum = 0;
+        int i = 0;
+        while ((at -= std::log((static_cast<double>(noise >> 11) + 0.5) * 0x1p-53)) < total) {
+            while (i < kTile - 1 && !(at < sum + own.rate * gap[i])) sum += own.rate * gap[i++];
+            noise = mix(noise + 0x9E3779B97F4A7C15u);
+            if (gap[i] > 0) draws.push_back({noise, static_cast<int32_t>(tile * kTile + i), mass[i], gap[i]});
+            noise = mix(noise ^ 0xD1B54A32D192ED03u);
+        }
     }
 
     // The edge of each query's heads: an estimate that about kHeads classes reach, by some of the tiles.
@@ -90,11 +108,28 @@ struct Scan {
                 for (int i = 0; i < kTile; ++i) to[i] = allowed >> i & 1 ? est[q * kTile + i] : kNone;
             }
         });
+        const std::vector<float> unsorted = question.delta > 0 ? seen : std::vector<float>();
         const int64_t rank = std::max<int64_t>(2, kHeads / step);
         for (int64_t q = 0; q < n; ++q) {
             float* own = &seen[q * tiles * kTile];
             std::nth_element(own, own + std::min(rank, tiles * kTile - 1), own + tiles * kTile, std::greater<float>());
-            masses[q].edge = std::max(own[std::min(rank, tiles * kTile - 1)], -1e30f);
+            CodeMasses& query = masses[q];
+            query.edge = std::max(own[std::min(rank, tiles * kTile - 1)], -1e30f);
+            if (!(question.delta > 0)) continue;
+            // From the same tiles, how many points a bet is going to take.
+            double known = 0, mass = 0, gaps = 0;
+            for (int64_t t = 0; t < tiles; ++t) {
+                alignas(64) float masses_of[kTile], gaps_of[kTile];
+                float sums_of[2];
+                codes.scan->masses(&unsorted[(q * tiles + t) * kTile], codes.tiles + t * step * codes.layout.bytes, codes.layout, query.radius, beta, query.edge,
+                                   ~uint64_t{0}, masses_of, gaps_of, sums_of);
+                mass += sums_of[0], gaps += sums_of[1];
+            }
+            for (int64_t i = 0; i < rank; ++i) known += std::exp(std::min(80.0, static_cast<double>(own[i] - query.edge) * beta));
+            if (!(gaps > 0) || !std::isfinite(gaps)) continue;
+            const double times = static_cast<double>(step), points = points_for((known + mass) * times, mass * times, gaps * times, question.eps, question.delta / 4, codes.rows->vocab);
+            query.rate = std::min(1.3 * points + 48, kMostPoints) / (gaps * times);
+            query.key = key_of(all.queries[q].hidden, codes.rows->dim, question.seed);
         }
     }
 
@@ -177,6 +212,8 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
             for (int t = 0; t < question.threads; ++t) {
                 const std::vector<int32_t>& own = scan.found[q * question.threads + t].heads;
                 masses.heads.insert(masses.heads.end(), own.begin(), own.end());
+                const std::vector<CodeDraw>& points = scan.found[q * question.threads + t].draws;
+                masses.draws.insert(masses.draws.end(), points.begin(), points.end());
             }
             std::sort(masses.heads.begin(), masses.heads.end());
             done = normaliser_of_codes(codes, all, q, question, masses, delta / 4, inside, answer);

@@ -9,8 +9,8 @@
 
 #include "codes/pass.h"
 #include "executor/verbs.h"
-#include "normaliser/betting.h"
 #include "normaliser/draw_points.h"
+#include "runtime/prefetch.h"
 
 namespace headlong {
 namespace {
@@ -67,14 +67,21 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     const Executor& e = *codes.rows;
     const CodeQuery& query = all.queries[q];
     if (static_cast<int64_t>(masses.heads.size()) > most_scored(codes)) return false;
-    const double scale = e.link_a * question.beta, shift = query.add + masses.edge, fixed = dot_error(e, query.hidden) * question.beta + kSumError;
+    const double scale = e.link_a * question.beta, shift = query.add + masses.edge;
+    // Rows in float32 where what that loses is little of eps.
+    Weighed near;
+    const double fixed = dot_error(e, query.hidden) * question.beta + kSumError + allow_float32(e, query.hidden, question, near);
     const double aim = question.eps - fixed;
     if (!(aim > 0)) return false;
     const auto term = [&](double z) { return std::exp((z - shift) * scale); };
     std::vector<Scored> rows;
+    const auto score_rows = [&] {
+        for (const Scored& row : rows) prefetch_row(e.weight, static_cast<int64_t>(e.row_bytes()), row.id);
+        score_near(e, query.hidden, near, rows, threads);
+        answer.rows += static_cast<int64_t>(rows.size());
+    };
     for (int32_t id : masses.heads) rows.push_back({id, 0});
-    score(e, query.hidden, rows, threads);
-    answer.rows += static_cast<int64_t>(rows.size());
+    score_rows();
     double exact = 0;
     for (const Scored& row : rows) exact += term(row.z);
     std::vector<double> before(codes.count + 1);
@@ -95,20 +102,24 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
         return true;
     }
     if (!(delta > 0)) return false;
-    // A guess of the mean of X^2, which only decides how many rows are drawn at first: errors that use a part of their radii.
-    const double wide = std::log1p(gaps / mass), used = wide / kappa_of(2.0 * static_cast<double>(e.vocab), delta);
-    const double square = (std::exp(2 * used * used) - 2 * std::exp(used * used / 2) + 1) / (std::expm1(wide) * std::expm1(wide));
     Bet bet{known, gaps, aim, 2 / delta};
-    double draws = 0.95 * draws_for(bet.odds, aim * known / gaps, std::min(0.1, std::max(2e-4, square)));
-    const uint64_t key = key_of(query.hidden, e.dim, question.seed);
+    double draws = points_for(known, mass, gaps, aim, delta, e.vocab);
+    std::vector<CodeDraw> fallen = masses.draws;  // points of the scan, in an order that knows nothing of what they fell on
+    std::sort(fallen.begin(), fallen.end(), [](const CodeDraw& a, const CodeDraw& b) { return a.turn < b.turn; });
+    size_t taken = 0;
     for (uint32_t round = 0; round < 16; ++round) {
-        if (!(answer.rows + static_cast<double>(bet.drawn.size()) + draws < static_cast<double>(most_scored(codes)))) return false;
-        const std::vector<double> points = sorted_points(*e.kernels, key, round, static_cast<int64_t>(std::max(0.0, draws)) + 16, gaps);
-        const std::vector<Drawn> drawn = find_drawn(codes, all, q, question, masses, static_cast<float>(scale), before, points);
+        if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(most_scored(codes)))) return false;
+        const auto wanted = static_cast<size_t>(std::max(0.0, draws)) + 16;
+        std::vector<Drawn> drawn;
+        if (fallen.size() - taken >= std::min<size_t>(wanted, 32)) {
+            const size_t stop = std::min(fallen.size(), taken + wanted);
+            for (; taken < stop; ++taken) drawn.push_back({fallen[taken].id, 1, fallen[taken].mass, fallen[taken].gap});
+        } else {
+            drawn = find_drawn(codes, all, q, question, masses, static_cast<float>(scale), before, sorted_points(*e.kernels, masses.key, round, static_cast<int64_t>(wanted), gaps));
+        }
         rows.resize(drawn.size());
         for (size_t i = 0; i < drawn.size(); ++i) rows[i] = {drawn[i].id, 0};
-        score(e, query.hidden, rows, threads);
-        answer.rows += static_cast<int64_t>(rows.size());
+        score_rows();
         for (size_t i = 0; i < drawn.size(); ++i) bet.add((term(rows[i].z) - drawn[i].mass) / drawn[i].gap, drawn[i].times);
         if (bet.won()) {
             finish(bet.middle(), aim);

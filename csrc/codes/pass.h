@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "codes/codes.h"
+#include "normaliser/betting.h"
 #include "runtime/shared_work.h"
 
 namespace headlong {
@@ -48,13 +50,32 @@ struct CodeHit {
     float est, upper;
 };
 
-// The classes behind a scan that may hold much of the mass, and the sums of the others' masses and gaps, tile by tile.
+// A class that a point fell on, in proportion to its gap, and the order in which points are taken.
+struct CodeDraw {
+    uint64_t turn;
+    int32_t id;
+    float mass, gap;
+};
+
+// The classes behind a scan that may hold much of the mass; the sums of the others' masses and gaps, tile by tile; and points that fell on
+// the gaps during the scan, `rate` of them for a gap of one on average.
 struct CodeMasses {
     float edge = 0;
+    double rate = 0;
+    uint64_t key = 0;  // of the points' noise: the query's own
     ScanRadius radius;
     std::vector<float> sums;     // [tiles][2]
     std::vector<int32_t> heads;  // rising
+    std::vector<CodeDraw> draws;
 };
+
+// How many points a bet within `aim` is expected to take where `known` is the sum and `gaps` how far off it may be.
+inline double points_for(double known, double mass, double gaps, double aim, double delta, int64_t vocab) {
+    // A guess of the mean of X^2 by errors that use a part of their radii.
+    const double wide = std::log1p(gaps / mass), used = wide / kappa_of(2.0 * static_cast<double>(vocab), delta), most = std::expm1(wide);
+    const double square = (std::exp(2 * used * used) - 2 * std::exp(used * used / 2) + 1) / (most * most);
+    return 0.95 * draws_for(2 / delta, aim * known / gaps, std::min(0.1, std::max(2e-4, square)));
+}
 
 // codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
 bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,

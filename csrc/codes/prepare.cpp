@@ -63,7 +63,7 @@ void code_query(const Codes& codes, const float* x, double length, uint64_t key,
     query.usable &= query.constant < kLongest;
 }
 
-int lanes_for(int64_t n) { return n > 8 ? 12 : n > 4 ? 8 : n > 2 ? 4 : static_cast<int>(n); }
+int lanes_for(int64_t n) { return n > 4 ? 8 : n > 2 ? 4 : static_cast<int>(n); }
 
 CodeGroup group_of(const Codes& codes, const PreparedCodes& all, int64_t first, int n, int lanes) {
     CodeGroup group;

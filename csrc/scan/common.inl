@@ -14,9 +14,10 @@ inline F fused(F a, F b, F c) {
     return out;
 #endif
 }
+// A root, or up to 2^-9 more, relatively: radii may be wider than they have to be.
 inline F root(F a) {
-#ifdef ROOT
-    return ROOT(a);
+#ifdef INVERSE_ROOT  // of 11 bits at the least: a root itself takes as long as an exponential
+    return a * (F)INVERSE_ROOT(vmax(a, splat(1e-37f))) * (1 + 0x1p-10f) + 1e-37f;
 #else
     F out;
     for (int i = 0; i < LANES; ++i) out[i] = std::sqrt(a[i]);

@@ -47,7 +47,7 @@ inline void add_quad(const uint8_t* group, const int8_t* x, Sum (&sums)[Lanes][V
     Q codes[Vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) codes[v] = quad<Bits, G>(group + v * LANES * 4);
-#pragma GCC unroll 12
+#pragma GCC unroll 8
     for (int q = 0; q < Lanes; ++q) {
         const auto four = broadcast(x + (G * Lanes + q) * 4);
 #pragma GCC unroll 4
@@ -57,24 +57,25 @@ inline void add_quad(const uint8_t* group, const int8_t* x, Sum (&sums)[Lanes][V
 
 template <int Bits, int Lanes, int Vectors>
 inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, float* est) {
-    Sum sums[Lanes][Vectors] = {};
+    Sum sums[Lanes][Vectors] = {}, others[Lanes][Vectors] = {};  // of one query, two sums in turns: each waits for its last
+    auto& odd = Lanes == 1 ? others : sums;
     const int8_t* x = pass.x;
     for (int64_t g = 0; g < groups; ++g, codes += Bits * kTile * 4, x += 32 * Lanes) {
         if (Lanes == 1) ahead(codes, Bits * Vectors * LANES * 4);
         add_quad<Bits, Lanes, Vectors, 0>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 1>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 1>(codes, x, odd);
         add_quad<Bits, Lanes, Vectors, 2>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 3>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 3>(codes, x, odd);
         add_quad<Bits, Lanes, Vectors, 4>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 5>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 5>(codes, x, odd);
         add_quad<Bits, Lanes, Vectors, 6>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 7>(codes, x, sums);
+        add_quad<Bits, Lanes, Vectors, 7>(codes, x, odd);
     }
     for (int q = 0; q < Lanes; ++q) {
         const int32_t off = Bits == 8 && kSigned ? -pass.sum[q] : ((1 << Bits) - 1) * pass.sum[q];
         const F step = splat(pass.step[q]);
         for (int v = 0; v < Vectors; ++v) {
-            const F dot = __builtin_convertvector(total(sums[q][v]) * 2 - off, F);
+            const F dot = __builtin_convertvector((Lanes == 1 ? total(sums[q][v]) + total(others[q][v]) : total(sums[q][v])) * 2 - off, F);
             float* to = est + q * kTile + v * LANES;
             store(to, fused(dot, load_bytes(scales + v * LANES * 4) * step, load(to)));
         }
@@ -105,7 +106,6 @@ void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* pas
         case 1: return estimate_lanes<1>(tile, layout, passes, count, est);
         case 2: return estimate_lanes<2>(tile, layout, passes, count, est);
         case 4: return estimate_lanes<4>(tile, layout, passes, count, est);
-        case 8: return estimate_lanes<8>(tile, layout, passes, count, est);
-        default: return estimate_lanes<12>(tile, layout, passes, count, est);
+        default: return estimate_lanes<8>(tile, layout, passes, count, est);
     }
 }

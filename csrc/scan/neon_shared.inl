@@ -1,7 +1,6 @@
 // What the scans on AArch64 share: four classes a register, codes as signed bytes (those of at most 6 bits are below 64).
 #define LANES 4
 #define FUSED(a, b, c) (F) vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b))
-#define ROOT(a) (F) vsqrtq_f32((float32x4_t)(a))
 #include "kernels/common/vectors.inl"
 #include "scan/common.inl"
 

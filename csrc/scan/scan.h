@@ -14,7 +14,7 @@ namespace headlong {
 constexpr int64_t kTile = 64;        // classes of a tile
 constexpr int kMostSegments = 16;
 constexpr int kMostPasses = 2 * kMostSegments;
-constexpr int kLanes = 12;           // queries that are read side by side, at most
+constexpr int kLanes = 8;           // queries that are read side by side, at most
 
 struct TileSegment {
     int bits;
@@ -58,7 +58,7 @@ struct ScanRadius {
 };
 
 struct ScanKernels {
-    // The estimates [lanes][64] of a tile; lanes is 1, 2, 4, 8 or 12.
+    // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8.
     void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, float* est);
     // Which classes of a tile have an upper end, estimate + radius, of `least` or more, one bit each. upper: those ends, where any bit is set.
     uint64_t (*reach)(const float* est, const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, float least, float* upper);
