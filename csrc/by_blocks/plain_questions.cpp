@@ -85,6 +85,11 @@ bool Reader::by_draws(int64_t count, const Question& question) const {
 }
 
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
+    if (by_codes(count, question)) {
+        Question asked = question;
+        asked.delta = codes_delta;
+        return ask(*codes, rows, count, asked);
+    }
     const bool dense_only = densely(rows, count, question.eps);
     if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
     const bool ids_alone = std::isinf(question.eps), searched = ids_alone ? !unlike(rows, count) : !dense_only && question.eps >= least;
@@ -115,6 +120,7 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
 
 // A search that reaches far enough finds the normaliser with the best class.
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question question) const {
+    if (by_codes(count, question)) return topk(rows, count, question);
     const bool dense_only = densely(rows, count, question.eps);
     if (least <= question.eps && !std::isinf(question.eps) && !dense_only && search_for(count, 1) != nullptr) {
         question.k = 1;

@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "blocks/search.h"
+#include "codes/codes.h"
 #include "executor/executor.h"
 
 namespace headlong {
+
+constexpr int64_t kFewQueries = 16;  // plan.py has the same
 
 struct Reader {
     const Executor* executor = nullptr;
@@ -26,6 +29,9 @@ struct Reader {
     double edge = 0;                            // the largest `least` with which they find nuclei, too
     int64_t first = 1;                          // classes that a min-p filter asks for first
     bool samples = false;                       // whether they find plain samples
+    const Codes* codes = nullptr;               // what answers where it was timed to be faster, but for a rate of codes_delta
+    bool takes[2][3] = {};                      // ids and normalisers of one query, of up to kFewQueries and of more
+    double codes_delta = 0;
     std::pair<double, double> seen{0, kInf};    // the lengths of the vectors that radii were learned from
 
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;
@@ -37,6 +43,10 @@ struct Reader {
     bool draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const;
 
   private:
+    bool by_codes(int64_t count, const Question& question) const {
+        const int size = count == 1 ? 0 : count <= kFewQueries ? 1 : 2;
+        return codes != nullptr && takes[std::isfinite(question.eps)][size] && (std::isinf(question.eps) || executor->link.form == LinkForm::affine);
+    }
     using Choice = std::pair<int64_t, const Blocks*>;
 
     bool by_draws(int64_t count, const Question& question) const;

@@ -157,10 +157,14 @@ void scan_fully(const Codes& codes, const double* hidden, const std::vector<int6
         if (question.mask != nullptr && question.mask_per_row) mask.insert(mask.end(), question.mask + left[i] * vocab, question.mask + (left[i] + 1) * vocab);
     }
     if (!mask.empty()) asked.mask = mask.data();
-    std::vector<Answer> found = ask(*codes.rows, some.data(), static_cast<int64_t>(left.size()), asked, true);
+    std::vector<Answer> found(left.size());
+    std::vector<int64_t> each(left.size());
+    std::iota(each.begin(), each.end(), 0);
+    finish(*codes.rows, some.data(), each, asked, found);  // in float64, row by row in one order: the same in any batch
     for (size_t i = 0; i < left.size(); ++i) {
         found[i].rows += answers[left[i]].rows;
         found[i].bytes += answers[left[i]].bytes;
+        found[i].dense = true;
         answers[left[i]] = std::move(found[i]);
     }
 }

@@ -20,12 +20,13 @@ from headlong.engines.adapting import Adapting
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
+from headlong.engines.contest import with_codes
 from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
 from headlong.engines.method import METHODS, Method, option_names
 from headlong.engines.method_choice import SHARED, bets, choose, first_look
-from headlong.engines.methods import adaptive, cascade, full, svd
+from headlong.engines.methods import adaptive, cascade, full, rotated, svd
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
@@ -38,7 +39,7 @@ from headlong.previews.calibrated_radii import lacking
 from headlong.previews.expected_reads import held_out
 from headlong.promise import Promise
 
-BUILT_IN = (full.Full, cascade.Cascade, svd.Svd, adaptive.Adaptive)
+BUILT_IN = (full.Full, cascade.Cascade, rotated.Rotated, svd.Svd, adaptive.Adaptive)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
     screens.ScreensEngine,
@@ -162,6 +163,8 @@ def _read(
     if method == "auto" and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)
+    if method == "auto" and (wanted.delta == 0 or wanted.delta_ids > 0):
+        engine = with_codes(engine, vectors, seed)
     return engine
 
 

@@ -215,6 +215,46 @@ class Blocks(NamedTuple):
     trial: float = math.inf
 
 
+class Segment(NamedTuple):
+    """Coordinates ``start`` to ``stop - 1`` in ``bits`` each, multiplied with ``planes`` int8 planes of the query."""
+
+    start: int
+    stop: int
+    bits: int
+    planes: int = 1
+
+
+class Codes(NamedTuple):
+    """Rotated codes of all classes; ``csrc/codes/codes.h`` says what each number bounds, ``encode/codes.py`` makes them.
+
+    ``tiles``     ``[ceil(vocab / 64), bytes]`` uint8: codes, scales, error norms and bases of 64 classes
+    ``mean``, ``centre``  ``[dim]`` float64
+    ``rotation``  ``[dim, columns]`` float32: every segment's columns, made up to a multiple of 32 by zeros
+    ``segments``  the rotated coordinates
+    ``bounds``    ``[segments, 4]`` float64: the largest |q|, the largest |scale q|, what rounding does to x and to rows
+    ``lost``, ``most_base``  what products in float64 lose, and the largest |base|
+    ``takes``     whether ids and normalisers of batches of 1, of up to 16 and of more are found by them, as timed
+    """
+
+    tiles: NDArray[np.uint8]
+    mean: NDArray[np.float64]
+    centre: NDArray[np.float64]
+    rotation: Floats
+    segments: tuple[Segment, ...]
+    bounds: NDArray[np.float64]
+    lost: float
+    most_base: float
+    takes: tuple[tuple[bool, bool, bool], tuple[bool, bool, bool]] = ((True,) * 3, (True,) * 3)
+
+    def take(self, batch: int, eps: float) -> bool:
+        """Whether a batch is answered by them where a normaliser within ``eps`` is wanted, or none (inf)."""
+        return self.takes[math.isfinite(eps)][0 if batch == 1 else 1 if batch <= FEW_QUERIES else 2]
+
+
+FEW_QUERIES = 16
+"""Queries of what counts as a small batch; ``csrc/by_blocks/plain_questions.h`` has the same."""
+
+
 class Plan(NamedTuple):
     """How to read one matrix: ``mean``, ``rotation``, ``base``, ``centre``, levels coarse to fine, then exact rows.
 
@@ -227,6 +267,7 @@ class Plan(NamedTuple):
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
     ``draws``     what queries taught about the normaliser's sample; None: it is bet on
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
+    ``codes``     rotated codes, which answer what was timed to be faster by them; None: there are none
     ``seen``      the lengths of hidden vectors that learned radii are for: a call with others is read densely; None: all
     """
 
@@ -241,6 +282,7 @@ class Plan(NamedTuple):
     blocks: Blocks | None = None
     draws: Draws | None = None
     seen: tuple[float, float] | None = None
+    codes: Codes | None = None
 
 
 def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:

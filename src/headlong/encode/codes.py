@@ -3,23 +3,24 @@
     x = (hidden - mean) @ rotation,      v_i = (row_i - centre) @ back,      <x, v_i> = <hidden - mean, row_i - centre>
     q_ij = 2 u_ij - (2^b - 1) odd,  the nearest to v_ij in steps of the row's own size;      scale_is = |v_is|^2 / <v_is, q_is>
 
-so that the error ``e = scale q - v`` is orthogonal to ``v`` (RaBitQ: Gao and Long 2024). With a rotation from the uniform law in each
-segment, drawn after everything that depends on data, ``<x_s, e>`` is ``|x_s| |e|`` times a coordinate of a uniform point of a sphere
-in ``n_s - 1`` dimensions, whatever ``x`` and the row are. The codes of a row depend on that row alone: the argument needs it.
+so that the error ``e = scale q - v`` is orthogonal to ``v`` (RaBitQ: Gao and Long 2024). With a rotation from the uniform
+law in each segment, drawn after everything that depends on data, ``<x_s, e>`` is ``|x_s| |e|`` times a coordinate of a
+uniform point of a sphere in ``n_s - 1`` dimensions, whatever ``x`` and the row are. The codes of a row depend on that row
+alone: the argument needs it.
 ``csrc/codes/codes.h`` states the two radii that follow.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.encode.segments import Segment
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
+from headlong.plan import Codes, Segment
 from headlong.previews.whitening import Directions
 
 TILE, GROUP = 64, 32
@@ -36,27 +37,6 @@ LARGEST = 1e12
 """Beyond, squares of lengths leave float32: such layers have no codes."""
 
 
-class Codes(NamedTuple):
-    """What an executor reads; ``csrc/codes/codes.h`` says what each number bounds.
-
-    ``tiles``     ``[ceil(vocab / 64), bytes]`` uint8: codes, scales, error norms and bases of 64 classes
-    ``mean``, ``centre``  ``[dim]`` float64
-    ``rotation``  ``[dim, columns]`` float32: every segment's columns, made up to a multiple of 32 by zeros
-    ``segments``  ``(start, stop, bits, planes)`` of the rotated coordinates
-    ``bounds``    ``[segments, 4]`` float64: the largest |q|, the largest |scale q|, what rounding does to x and to rows
-    ``lost``, ``most_base``  what products in float64 lose, and the largest |base|
-    """
-
-    tiles: NDArray[np.uint8]
-    mean: Doubles
-    centre: Doubles
-    rotation: Floats
-    segments: tuple[Segment, ...]
-    bounds: Doubles
-    lost: float
-    most_base: float
-
-
 def rotation_of(size: int, chance: np.random.Generator) -> Doubles:
     """A rotation from the uniform law: the orthogonal factor of a Gaussian matrix, its signs fixed by the triangular one."""
     orthogonal, triangle = np.linalg.qr(chance.standard_normal((size, size)))
@@ -64,13 +44,15 @@ def rotation_of(size: int, chance: np.random.Generator) -> Doubles:
 
 
 def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], seed: int = 0) -> Codes | None:
-    """The codes of ``layer`` in ``basis``, rotated by ``seed`` in every segment; None where its numbers leave float32's range."""
+    """The codes of ``layer`` in ``basis``, rotated by ``seed`` in every segment; None where its numbers leave float32's
+    range.
+    """
     chance = np.random.default_rng(seed)
     turned = basis.rotation.copy()
     for start, stop, *_ in segments:
         turned[:, start:stop] = basis.rotation[:, start:stop] @ rotation_of(stop - start, chance)
     turned = turned.astype(np.float32).astype(np.float64)
-    back = np.linalg.inv(turned).T
+    back = np.asarray(np.linalg.inv(turned).T, np.float64)
     unit = np.finfo(np.float64).eps
     size = float(np.linalg.norm(turned) * np.linalg.norm(back))
     lost = float(np.linalg.norm(np.eye(layer.dim) - back @ turned.T)) + 8 * (layer.dim + 8) * unit * size
@@ -116,7 +98,10 @@ def _encoded(
         most_base = max(most_base, float(np.abs(base).max(initial=0.0)))
         _put(tiles[at], bases, base.astype(np.float32)[None], -np.inf)
         place = 0
-        all_scales, all_errors = np.zeros((len(segments), len(rows)), np.float32), np.zeros((len(segments), len(rows)), np.float32)
+        all_scales, all_errors = (
+            np.zeros((len(segments), len(rows)), np.float32),
+            np.zeros((len(segments), len(rows)), np.float32),
+        )
         for s, (first, last, bits, _) in enumerate(segments):
             u, scale, error, length = quantised(turned[:, first:last], bits)
             tiles[at, place : place + widths[s]] = packed(u, bits).reshape(-1, widths[s])
@@ -132,7 +117,8 @@ def _encoded(
 def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, Floats]:
     """Codes ``u [n, m]``, scales, error norms and lengths ``|q|`` ``[n]`` of rows ``v [n, m]``, each by itself.
 
-    ``e = scale q - v`` with ``scale = |v|^2 / <v, q>``. A row whose codes do not point its way (zeros) has scale 0 and error ``|v|``.
+    ``e = scale q - v`` with ``scale = |v|^2 / <v, q>``. A row whose codes do not point its way (zeros) has scale 0 and error
+    ``|v|``.
     """
     high = 2**bits - 1
     square = np.einsum("ij,ij->i", v, v)
@@ -153,7 +139,9 @@ def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, 
 
 
 def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """``[n, m] -> [tiles, groups, bits, 64, 4]``: fields of four, two and one bits of eight quads, as ``csrc/scan/scan.h`` says."""
+    """``[n, m] -> [tiles, groups, bits, 64, 4]``: fields of four, two and one bits of eight quads, as ``csrc/scan/scan.h``
+    says.
+    """
     count, groups = -(-len(u) // TILE), -(-u.shape[1] // GROUP)
     wide = np.zeros((count * TILE, groups * GROUP), np.uint8)
     wide[: len(u), : u.shape[1]] = u

@@ -1,19 +1,19 @@
 """Lists of segments for a layer: which coordinates get how many bits.
 
-    gain of the next bit of a block of coordinates  =  sum_j energy_j * error(bits) - error(bits + 1)        per bit of all codes
+    gain of the next bit of a block of coordinates  =  sum_j energy_j * error(bits) - error(bits + 1)        per bit of all
+    codes
 
-``energy_j`` is the mean square of a coordinate over hidden vectors times that of its column of the rows: what an error there costs.
-Blocks of 32 coordinates take the bits whose gain is largest until the budget is spent; runs of blocks with equal bits become
-segments.
+``energy_j`` is the mean square of a coordinate over hidden vectors times that of its column of the rows: what an error there
+costs. Blocks of 32 coordinates take the bits whose gain is largest until the budget is spent; runs of blocks with equal bits
+become segments.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from headlong.native import Doubles
+from headlong.plan import Segment
 
 BLOCK = 32
 """Coordinates that share their bits: the scan reads whole groups of as many."""
@@ -21,15 +21,6 @@ MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349,
 """Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
 STEPS = (1, 2, 3, 4, 5, 6, 8)
 MOST_SEGMENTS = 4
-
-
-class Segment(NamedTuple):
-    """Coordinates ``start`` to ``stop - 1`` in ``bits`` each, multiplied with ``planes`` int8 planes of the query."""
-
-    start: int
-    stop: int
-    bits: int
-    planes: int = 1
 
 
 def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
@@ -52,7 +43,9 @@ def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
             break
         steps[best] += 1
         spent += float(cost[best])
-    return merged([Segment(a, b, STEPS[s]) for a, b, s in zip(starts, stops, np.maximum.accumulate(steps[::-1])[::-1], strict=True)])
+    return merged(
+        [Segment(a, b, STEPS[s]) for a, b, s in zip(starts, stops, np.maximum.accumulate(steps[::-1])[::-1], strict=True)]
+    )
 
 
 def merged(runs: list[Segment]) -> tuple[Segment, ...]:

@@ -28,6 +28,7 @@ from headlong.arrays import Array, answer_as, ids64
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k, unlike
 from headlong.engines.by_blocks import BlockReader
+from headlong.engines.by_codes import CodesReader
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
@@ -82,9 +83,12 @@ class Engine(Changeable, Common):
             if level == native.REFERENCE
             else native.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
+        rows: native.Executor = self._executor
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         if plan.blocks is not None:
             self._executor = BlockReader(layer, plan, self._executor)
+        if plan.codes is not None:
+            self._executor = CodesReader(layer, plan, rows, self._executor, min(promise.delta, MOST_DELTA))
         self._path = f"{method.name}/{self._executor.isa}"
         self._direct = direct(self._executor, layer.link, plan, promise, self._chance, threads, self._path)
 
@@ -239,6 +243,13 @@ class Engine(Changeable, Common):
             plan = plan._replace(blocks=plan.blocks._replace(batch=few, together=0))
         return self._by(plan, self._threads, self.reason if reason is None else reason)
 
+    def with_plan(self, plan: Plan, reason: str) -> Engine:
+        """The same layer by another plan; ids by codes may fail as normalisers may."""
+        found = self._by(plan, self._threads, reason)
+        if plan.codes is not None:
+            found.promise = self.promise._replace(delta_ids=self.promise.delta)
+        return found
+
     def _alone(self) -> Engine:
         """The same engine for a thread that takes no others to help."""
         return self._by(self.plan, 1, self.reason)
@@ -268,7 +279,7 @@ class Engine(Changeable, Common):
 
     def _proved(self, proved: Array, dense: Array) -> NDArray[np.bool_]:
         """Radii that hold with a probability prove nothing; a dense pass does."""
-        return proved if self.promise.delta_ids == 0 else np.asarray(proved & dense)
+        return proved if self.promise.delta_ids == 0 or self.plan.codes is not None else np.asarray(proved & dense)
 
     def _dense(self, asked: Asked, eps: float = math.inf) -> bool:
         dense = self.plan.dense

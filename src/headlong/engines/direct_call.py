@@ -16,6 +16,7 @@ from headlong.arrays import answer_like, as_numpy
 from headlong.dtypes import BFLOAT16
 from headlong.engines.arguments import RANGES
 from headlong.engines.by_blocks import EDGE, FIRST_ASKED, BlockReader
+from headlong.engines.by_codes import CodesReader
 from headlong.links import Link
 from headlong.plan import Plan
 from headlong.promise import Promise
@@ -47,6 +48,9 @@ def direct(
 
     ``chance``  how often a sampled normaliser may be off, and the sample's seed
     """
+    codes = executor if isinstance(executor, CodesReader) else None
+    if codes is not None:
+        executor = codes.beneath
     blocks = executor if isinstance(executor, BlockReader) else None
     beneath: Any = executor if blocks is None else blocks.beneath
     if not native.is_native(beneath) or (blocks is not None and not blocks.native):
@@ -54,11 +58,16 @@ def direct(
     numbers: dict[str, Any] = {"dense": plan.dense.batch, "normalised": plan.dense.normalised}
     if plan.seen is not None:
         numbers["seen"] = plan.seen
+    if codes is not None:
+        assert plan.codes is not None
+        takes = [list(map(bool, row)) for row in plan.codes.takes]
+        numbers |= {"codes": codes.codes.capsule, "takes": takes, "delta": codes.delta}
     searches: tuple[Any, ...] = ()
     if blocks is not None:
         searches = tuple((k, search.capsule) for k, search in blocks.searches)
         numbers |= _of_blocks(blocks) | {"sure": blocks.sure, "least": blocks.least, "samples": blocks.samples}
-    return _bound(beneath, searches, executor, numbers, (promise.eps, *chance, promise.delta_ids == 0), link, threads, path)
+    kept = (promise.eps, *chance, promise.delta_ids == 0 or codes is not None)
+    return _bound(beneath, searches, (executor, codes), numbers, kept, link, threads, path)
 
 
 def direct_search(

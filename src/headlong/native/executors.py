@@ -87,6 +87,14 @@ def executor(
     return native
 
 
+def code_reader(executor: Any, plan: Any, level: str) -> Any:
+    """The native reader of a ``headlong.plan.Codes``; ``executor`` reads the layer's own rows."""
+    segments = [(*segment, *map(float, bounds)) for segment, bounds in zip(plan.segments, plan.bounds, strict=True)]
+    return loaded().Codes(
+        executor.capsule, plan.tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level
+    )
+
+
 def is_native(executor: Any) -> bool:
     """Whether this is a native executor, rather than one made of others."""
     native = module()

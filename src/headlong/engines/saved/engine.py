@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array
 from headlong.engines.saved import changes as saved_changes
+from headlong.engines.saved import codes as saved_codes
 from headlong.engines.saved.blocks import read_blocks, read_draws, record_of, tensors_of
 from headlong.engines.saved.changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
@@ -61,6 +62,8 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     tensors |= {f"plan.arrays.{name}": array for name, array in (plan.arrays or {}).items()}
     if plan.blocks is not None:
         tensors |= tensors_of(plan.blocks)
+    if plan.codes is not None:
+        tensors |= saved_codes.tensors_of(plan.codes)
     if engine.changes is not None:
         tensors |= saved_changes.tensors_of(engine.changes)
     if with_layer:
@@ -75,6 +78,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
             {"layout": level.layout, "terms": level.terms, "adds": level.adds, "planes": level.planes} for level in plan.levels
         ],
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
+        "codes": None if plan.codes is None else saved_codes.record_of(plan.codes),
         "changes": None if engine.changes is None else engine.changes.vocab,
         "draws": plan.draws,
         "budget": plan.budget,
@@ -195,6 +199,7 @@ class _Record:
             self._blocks(layer),
             draws=read_draws(self.data.get("draws"), len(entries)),
             seen=self._seen(),
+            codes=saved_codes.read_codes(self.data.get("codes"), self._tensor, layer.vocab, layer.dim),
         )
 
     def _dense(self) -> Dense:

@@ -1,0 +1,230 @@
+"""Rotated codes in NumPy: the readable statement of ``csrc/codes``.
+
+::
+
+    x = (hidden - mean) @ rotation,     x^ = step * (floor(x / step) or one more, at random so that its mean is x)
+    estimate_i = base_i + sum_s scale_is <q_is, x^_s>
+    sigma_i^2 = sum_s |x_s|^2 error_is^2 / (n_s - 1) + step_s^2 (scale_is |q_s|)^2 / 4
+    likely radius = kappa sigma_i,     proved radius = sum_s |x_s| error_is + |x_s - x^_s| scale_is |q_s|
+
+Ids: the best estimates are scored exactly; so is every class whose estimate and radius reach the worst of the best k. The union
+goes over the k true best alone: ``kappa = sqrt(2 log(k / delta))``. Normalisers: intervals of all classes at once,
+``kappa = sqrt(2 log(2 V / delta))``, where they are close enough; else all rows are read, where native code bets on some of
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.layers.matrix import Layer
+from headlong.links import Affine
+from headlong.native import Doubles, Executor, Mask
+from headlong.plan import Codes
+
+TILE, GROUP = 64, 32
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+Answer = tuple[NDArray[Any], ...]
+
+
+class CodesInNumPy:
+    """``rows`` scores rows exactly, and reads all of them where codes leave too many open."""
+
+    def __init__(self, layer: Layer, codes: Codes, rows: Executor) -> None:
+        self.layer, self.codes, self.rows = layer, codes, rows
+        self.q, self.scale, self.error, self.base = decoded(codes, layer.vocab)
+
+    def estimates(self, hidden: Doubles, kappa: float, seed: int) -> tuple[Doubles, Doubles]:
+        """Estimates ``[batch, vocab]`` of the logits, and how far off they are: at kappa deviations, or for certain at 0."""
+        codes = self.codes
+        moved = hidden - codes.mean
+        length = np.linalg.norm(moved, axis=1)
+        x = moved.astype(np.float32).astype(np.float64) @ codes.rotation
+        estimate = np.tile(self.base, (len(hidden), 1))
+        squares, linear = np.zeros_like(estimate), np.zeros_like(estimate)
+        constant, size, column = codes.lost * length, np.full(len(hidden), codes.most_base), 0
+        for s, (start, stop, _, planes) in enumerate(codes.segments):
+            code_norm, most, x_error, row_error = codes.bounds[s]
+            own = x[:, column : column + stop - start]
+            column += -(-(stop - start) // GROUP) * GROUP
+            rest, step = own.copy(), np.zeros(len(hidden))
+            for plane in range(planes):
+                step = np.abs(rest).max(axis=1) / 127
+                rounded = np.stack(
+                    [_rounded(r, one, _key(h, seed), s << 8 | plane) for r, one, h in zip(rest, step, hidden, strict=True)]
+                )
+                rest -= rounded * step[:, None]
+                estimate += (rounded * step[:, None]) @ self.q[s].T * self.scale[s]
+            norm = np.linalg.norm(own, axis=1) + x_error * length
+            loss = np.linalg.norm(rest, axis=1) + x_error * length
+            squares += np.outer(norm**2 / (stop - start - 1), self.error[s] ** 2)
+            squares += np.outer((step * code_norm / 2) ** 2, self.scale[s] ** 2)
+            linear += np.outer(norm, self.error[s]) + np.outer(loss * code_norm, np.abs(self.scale[s]))
+            constant += norm * row_error + x_error * length * most
+            size += (norm + loss) * most
+        radius = kappa * np.sqrt(squares) if kappa > 0 else linear
+        return estimate + (hidden @ codes.centre)[:, None], radius + (constant + 2.0**-17 * size)[:, None]
+
+    def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int) -> Answer:
+        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+        vocab, link = self.layer.vocab, self.layer.link
+        sums = math.isfinite(eps)
+        allowed = np.ones((1, vocab), bool) if mask is None else np.asarray(mask, bool)
+        estimate, radius = self.estimates(hidden, kappa_of(k, delta / 2 if sums else delta), seed)
+        wide = self.estimates(hidden, kappa_of(2 * vocab, delta / 4), seed)[1] if sums else radius
+        parts = []
+        for row in range(len(hidden)):
+            own = allowed[row % len(allowed)]
+            found = None
+            if 4 * k <= vocab and (not sums or isinstance(link, Affine)):
+                found = self._one(hidden[row : row + 1], k, eps, own, estimate[row], (radius[row], wide[row]), threads)
+            if found is None:
+                one = None if mask is None else np.ascontiguousarray(mask[row % len(mask)][None])
+                found = self.rows.topk(hidden[row : row + 1], max(k, 1), eps, one, True, threads)
+                found = (*(part[:, :k] for part in found[:3]), *found[3:])
+            else:
+                found = (*found[:5], np.full(1, delta == 0), *found[6:])
+            parts.append(found)
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    def _one(
+        self, hidden: Doubles, k: int, eps: float, allowed: NDArray[np.bool_], estimate: Doubles,
+        radii: tuple[Doubles, Doubles],
+        threads: int,
+    ) -> Answer | None:  # fmt: skip
+        """The answer for one query; None where a full scan is better."""
+        order = np.flatnonzero(allowed)
+        order = order[np.argsort(-estimate[order], kind="stable")]
+        heads = order[: max(k, 128 if math.isfinite(eps) else k)]
+        exact = self.rows.logits(hidden, heads[None], threads)[0]
+        if k and len(heads) >= k:
+            rest = order[len(heads) :]
+            more = rest[estimate[rest] + radii[0][rest] >= np.partition(exact, len(exact) - k)[len(exact) - k]]
+            if len(heads) + len(more) > max(256, self.layer.vocab // 4):
+                return None
+            heads = np.concatenate([heads, more])
+            exact = np.concatenate([exact, self.rows.logits(hidden, more[None], threads)[0]])
+        best = np.lexsort((heads, -exact))[:k]
+        ids, logits = np.full((1, k), -1, np.int64), np.full((1, k), -np.inf)
+        ids[0, : len(best)], logits[0, : len(best)] = heads[best], exact[best]
+        lse, error = _normaliser(self.layer.link, exact, np.setdiff1d(order, heads), estimate, radii[1], eps, k)
+        if lse is None:
+            return None
+        with np.errstate(invalid="ignore"):
+            log_probs = np.where(ids < 0, -np.inf, np.asarray(self.layer.link(np.where(ids < 0, 0.0, logits))) - lse)
+        rows, row_bytes = len(heads), self.layer.dim * self.layer.weight.itemsize
+        read = float(self.codes.tiles.nbytes + self.codes.rotation.nbytes + rows * row_bytes)
+        return (
+            logits,
+            ids,
+            log_probs,
+            np.array([lse]),
+            np.array([error]),
+            np.zeros(1, bool),
+            np.array([rows]),
+            np.array([read]),
+            np.zeros(1, bool),
+        )
+
+
+def _normaliser(
+    link: Any, exact: Doubles, rest: NDArray[np.intp], estimate: Doubles, radius: Doubles, eps: float, k: int
+) -> tuple[float | None, float]:
+    """The normaliser within ``eps`` and its error, from exact logits and intervals; None where they are too wide."""
+    if math.isinf(eps):
+        found = np.sort(np.asarray(link(exact)))[::-1][:k]
+        return (float(found[0] + np.log(np.exp(found - found[0]).sum())) if len(found) else -math.inf), math.inf
+    if not len(exact):
+        return -math.inf, 0.0
+    middle, reach = np.asarray(link(estimate[rest])), radius[rest] * link.steepest
+    shift = max(float(np.asarray(link(exact)).max()), float(middle.max(initial=-np.inf)))
+    known = float(np.exp(np.asarray(link(exact)) - shift).sum())
+    low, high = known + np.exp(middle - reach - shift).sum(), known + np.exp(middle + reach - shift).sum()
+    half = 0.5 * math.log(high / low) + 1e-9 if math.isfinite(high) else math.inf
+    return (None if half > eps else shift + 0.5 * math.log(high * low)), half
+
+
+def kappa_of(events: float, delta: float) -> float:
+    """How many deviations none of ``events`` exceeds but for ``delta``; 0: what holds for certain is asked for."""
+    return math.sqrt(2 * math.log(max(1.0, events) / delta)) if delta > 0 else 0.0
+
+
+def decoded(codes: Codes, vocab: int) -> tuple[list[Doubles], list[Doubles], list[Doubles], Doubles]:
+    """Odd integers ``[vocab, n_s]``, scales and error norms ``[vocab]`` of each segment, and the bases ``[vocab]``."""
+    q, place = [], 0
+    count = len(codes.tiles)
+    for start, stop, bits, _ in codes.segments:
+        groups = -(-(stop - start) // GROUP)
+        size = groups * bits * TILE * 4
+        words = codes.tiles[:, place : place + size].reshape(count, groups, bits, TILE, 4)
+        place += size
+        u = unpacked(words, bits).reshape(count * TILE, groups * GROUP)[:vocab, : stop - start]
+        q.append(2.0 * u - (2**bits - 1))
+    lines = len(codes.segments)
+    scale = _runs(codes.tiles, place, lines, np.float32)[:, :vocab]
+    place += lines * TILE * 4
+    error = _runs(codes.tiles, place, lines, np.uint16)[:, :vocab]
+    place += lines * TILE * 2
+    wide = (error.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    base = _runs(codes.tiles, place, 1, np.float32)[0, :vocab]
+    return q, list(scale.astype(np.float64)), list(wide.astype(np.float64)), base.astype(np.float64)
+
+
+def unpacked(words: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """The inverse of :func:`headlong.encode.codes.packed`: ``[tiles, groups, bits, 64, 4] -> [tiles, 64, groups, 8, 4]``."""
+    if bits == 8:
+        return np.ascontiguousarray(words.transpose(0, 3, 1, 2, 4))
+    quads = np.zeros((*words.shape[:2], 8, *words.shape[3:]), np.uint8)
+    place, left = 0, bits
+    for field in (4, 2, 1):
+        if not bits & field:
+            continue
+        left -= field
+        for g in range(8):
+            part = words[:, :, place + g * field // 8] >> np.uint8(g * field % 8) & np.uint8(2**field - 1)
+            quads[:, :, g] |= part << np.uint8(left)
+        place += field
+    return np.ascontiguousarray(quads.transpose(0, 3, 1, 2, 4))
+
+
+def _runs(tiles: NDArray[np.uint8], at: int, lines: int, kind: Any) -> NDArray[Any]:
+    """Numbers of every class, ``[lines, classes]``, which begin at byte ``at`` of each tile."""
+    size = lines * TILE * np.dtype(kind).itemsize
+    runs = np.ascontiguousarray(tiles[:, at : at + size]).view(kind).reshape(len(tiles), lines, TILE)
+    return np.ascontiguousarray(runs.transpose(1, 0, 2)).reshape(lines, -1)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64."""
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return x ^ x >> np.uint64(31)
+
+
+def _key(hidden: Doubles, seed: int) -> NDArray[np.uint64]:
+    """What a query draws its noise from: its content and the seed."""
+    with np.errstate(over="ignore"):
+        part = np.array([(seed + i) % 2**64 for i in range(4)], np.uint64)
+        words = np.ascontiguousarray(hidden).view(np.uint64)
+        for j, word in enumerate(words):
+            part[j % 4] = _mix(part[j % 4] ^ word) + GOLDEN
+        found: NDArray[np.uint64] = _mix(_mix(_mix(part[:1]) ^ part[1:2]) ^ part[2:3]) ^ part[3:4]
+        return found
+
+
+def _rounded(x: Doubles, step: float, key: NDArray[np.uint64], plane: int) -> Doubles:
+    """Whole numbers within 127 whose mean is ``x / step``."""
+    if not step > 2.0**-120:
+        return np.zeros_like(x)
+    with np.errstate(over="ignore"):
+        quads = np.arange(0, len(x), 4, dtype=np.uint64)
+        noise = _mix(_mix(key ^ np.uint64(plane)) + quads)
+        chance = (noise[:, None] >> (np.arange(4, dtype=np.uint64) * np.uint64(16)) & np.uint64(0xFFFF)).reshape(-1)[: len(x)]
+    scaled = x / step
+    low = np.floor(scaled)
+    found: Doubles = np.clip(low + ((chance + 0.5) / 65536 < scaled - low), -127, 127)
+    return found

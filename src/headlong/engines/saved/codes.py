@@ -1,0 +1,65 @@
+"""Rotated codes in a file: tensors and a record, and what of them is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headlong.arrays import Array
+from headlong.encode.segments import STEPS
+from headlong.plan import CLASS_BLOCK, Codes, Segment
+
+NAMES = ("tiles", "mean", "centre", "rotation", "bounds")
+MOST_SEGMENTS, GROUP = 16, 32
+"""As ``csrc/scan/scan.h`` has them."""
+
+
+def tensors_of(codes: Codes) -> dict[str, Array]:
+    return {f"plan.codes.{name}": getattr(codes, name) for name in NAMES}
+
+
+def record_of(codes: Codes) -> dict[str, Any]:
+    return {"segments": codes.segments, "lost": codes.lost, "most_base": codes.most_base, "takes": codes.takes}
+
+
+def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) -> Codes | None:
+    """What the two made; ValueError where the record does not fit the layer or the tensors. ``tensor(name, dtype, shape)``
+    reads one.
+    """
+    if record is None:
+        return None
+    segments = tuple(Segment(*(_count(number) for number in one)) for one in record["segments"])
+    if not 1 <= len(segments) <= MOST_SEGMENTS or [*(one.start for one in segments), dim] != [
+        0,
+        *(one.stop for one in segments),
+    ]:
+        raise ValueError(f"codes have the segments {segments} of {dim} coordinates")
+    if any(one.stop - one.start < 2 or one.bits not in STEPS or one.planes not in (1, 2) for one in segments):
+        raise ValueError(f"codes have the segments {segments}")
+    groups = [-(-(one.stop - one.start) // GROUP) for one in segments]
+    size = CLASS_BLOCK * (sum(4 * n * one.bits for n, one in zip(groups, segments, strict=True)) + 6 * len(segments) + 4)
+    takes = tuple(tuple(map(bool, row)) for row in record["takes"])
+    if [len(row) for row in takes] != [3, 3]:
+        raise ValueError(f"codes are taken for {takes}")
+    bounds = tensor("plan.codes.bounds", np.float64, (len(segments), 4))
+    mean, centre = (tensor(f"plan.codes.{name}", np.float64, (dim,)) for name in ("mean", "centre"))
+    rotation = tensor("plan.codes.rotation", np.float32, (dim, GROUP * sum(groups)))
+    for name, array in (("bounds", bounds), ("mean", mean), ("centre", centre), ("rotation", rotation)):
+        if not np.isfinite(array).all() or (name == "bounds" and array.min() < 0):
+            raise ValueError(f"the {name} of the codes hold numbers that are none")
+    tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // CLASS_BLOCK), size))
+    return Codes(tiles, mean, centre, rotation, segments, bounds, _length(record["lost"]), _length(record["most_base"]), takes)  # type: ignore[arg-type]
+
+
+def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value < 2**31:
+        return value
+    raise ValueError(f"{value!r} is not a whole number from 0")
+
+
+def _length(value: Any) -> float:
+    if type(value) in (int, float) and 0 <= value < np.inf:
+        return float(value)
+    raise ValueError(f"{value!r} is not a length")

@@ -1,0 +1,260 @@
+"""Rotated codes: what is read, how far off it can be, and that answers are the layer's own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import native
+from headlong.encode.codes import codes_of, packed, quantised, rotation_of, rounded_up
+from headlong.encode.segments import STEPS, by_water_filling
+from headlong.engines.methods.rotated import basis_for
+from headlong.engines.promise_failures import limits
+from headlong.engines.reference.codes import CodesInNumPy, kappa_of, unpacked
+from headlong.plan import Dense, Plan, Segment
+
+LEVELS = [level for level in native.levels() if level != native.REFERENCE]
+SEGMENTS = (
+    (Segment(0, 19, 8, 2), Segment(19, 51, 3), Segment(51, 100, 1)),
+    (Segment(0, 64, 5), Segment(64, 100, 2)),
+    (Segment(0, 100, 6),),
+)
+
+
+def gaussian(vocab: int, dim: int, seed: int, steep: float = 1.0) -> tuple[hl.Layer, np.ndarray]:
+    """A layer whose columns fall off, with a bias, and hidden vectors."""
+    rng = np.random.default_rng(seed)
+    weight = (rng.standard_normal((vocab, dim)) * np.geomspace(1, 1 / steep, dim)).astype(np.float32)
+    return hl.Layer(weight, rng.standard_normal(vocab).astype(np.float32)), rng.standard_normal((40, dim))
+
+
+def awkward() -> list[tuple[str, hl.Layer, np.ndarray]]:
+    """Layers made to break a bound: nothing of a query, of a row or of their likeness may be assumed."""
+    rng = np.random.default_rng(3)
+    hidden = rng.standard_normal((24, 64))
+    sparse = np.where(rng.random((700, 64)) < 0.03, rng.standard_normal((700, 64)), 0).astype(np.float32)
+    copies = np.repeat(rng.standard_normal((70, 64)), 10, axis=0).astype(np.float32)
+    spiky = rng.standard_normal((700, 64)).astype(np.float32)
+    spiky[:, 5] *= 300
+    plane = (rng.standard_normal((700, 2)) @ rng.standard_normal((2, 64))).astype(np.float32)
+    long = rng.standard_normal((700, 64)).astype(np.float32)
+    long[::50] *= 1000
+    own = rng.standard_normal((700, 64)).astype(np.float32)
+    return [
+        ("sparse rows", hl.Layer(sparse), hidden),
+        ("equal rows", hl.Layer(copies), hidden),
+        ("one large coordinate", hl.Layer(spiky), hidden * np.where(np.arange(64) == 5, 50, 1)),
+        ("rows in a plane", hl.Layer(plane), hidden),
+        ("some long rows", hl.Layer(long), hidden),
+        ("hidden vectors that are rows", hl.Layer(own), own[:24] * 3.0),
+        ("a spike of a query", hl.Layer(own), np.eye(64)[:24] * 40.0),
+    ]
+
+
+def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int = 0):
+    """The native reader at ``level``, the twin in NumPy, and the codes."""
+    codes = codes_of(layer, basis_for(layer, None), segments, seed)
+    assert codes is not None
+    norms = native.row_norms(layer.weight, 1)
+    plan = Plan(None, None, None, None, (), dense=Dense(batch=0))
+    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
+    return native.code_reader(rows, codes, level), CodesInNumPy(layer, codes, rows), rows
+
+
+def truth(layer: hl.Layer, hidden: np.ndarray) -> np.ndarray:
+    logits = hidden @ layer.weight.astype(np.float64).T
+    return logits if layer.bias is None else logits + layer.bias
+
+
+def lse_of(logits: np.ndarray) -> np.ndarray:
+    top = logits.max(axis=1)
+    return top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+
+
+@pytest.mark.parametrize("bits", STEPS)
+def test_codes_unpack_to_what_was_packed(bits: int) -> None:
+    u = np.random.default_rng(bits).integers(0, 2**bits, (130, 70)).astype(np.uint8)
+    again = unpacked(packed(u, bits), bits).reshape(192, -1)
+    np.testing.assert_array_equal(again[:130, :70], u)
+    assert not again[130:].any() and not again[:, 70:].any()
+
+
+@pytest.mark.parametrize("segments", SEGMENTS)
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 8, 13])
+def test_every_level_has_the_estimates_of_the_plain_loops_to_the_bit(segments: tuple[Segment, ...], batch: int) -> None:
+    layer, hidden = gaussian(203, 100, 0)
+    plain = reader(layer, segments, "portable")[0].estimates(hidden[:batch], 3.0, 7)[0]
+    for level in LEVELS:
+        est, radius = reader(layer, segments, level)[0].estimates(hidden[:batch], 3.0, 7)
+        np.testing.assert_array_equal(est, plain, err_msg=level)
+        one = np.concatenate([reader(layer, segments, level)[0].estimates(hidden[i : i + 1], 3.0, 7)[0] for i in range(batch)])
+        np.testing.assert_array_equal(est, one, err_msg=f"{level}: a batch is not a loop")
+        assert (radius[:, :203] > 0).all()
+
+
+@pytest.mark.parametrize("segments", SEGMENTS)
+@pytest.mark.parametrize("kappa", [0.0, 4.0])
+def test_the_statement_in_numpy_has_the_same_estimates_and_radii(segments: tuple[Segment, ...], kappa: float) -> None:
+    layer, hidden = gaussian(203, 100, 1)
+    native_reader, twin, _ = reader(layer, segments, native.levels()[-1])
+    est, radius = (part[:, :203] for part in native_reader.estimates(hidden, kappa, 11))
+    own, wide = twin.estimates(hidden, kappa, 11)
+    size = np.linalg.norm(hidden, axis=1)[:, None] * np.linalg.norm(layer.weight, axis=1).max()
+    assert (np.abs(est - own) <= 2e-5 * size).all()
+    np.testing.assert_allclose(radius, wide, rtol=4e-3, atol=1e-4 * float(size.max()))
+
+
+@pytest.mark.parametrize(("name", "layer", "hidden"), awkward(), ids=[name for name, _, _ in awkward()])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_no_radius_is_broken_on_layers_made_to_break_it(name: str, layer: hl.Layer, hidden: np.ndarray, bits: int) -> None:
+    exact = truth(layer, hidden)
+    for seed in range(6):
+        native_reader, _, _ = reader(layer, (Segment(0, 64, bits),), native.levels()[-1], seed)
+        for kappa in (0.0, kappa_of(2.0 * exact.size, 1e-6)):
+            est, radius = (part[:, : layer.vocab].astype(np.float64) for part in native_reader.estimates(hidden, kappa, seed))
+            assert (np.abs(est - exact) <= radius + 2e-6 * np.abs(exact)).all(), (name, seed, kappa)
+
+
+def test_errors_are_as_large_as_sigma_says() -> None:
+    layer, hidden = gaussian(2000, 96, 4, steep=3.0)
+    exact, shares = truth(layer, hidden), []
+    for seed in range(12):
+        native_reader, _, _ = reader(layer, (Segment(0, 32, 4), Segment(32, 96, 2)), native.levels()[-1], seed)
+        est, sigma = (part[:, : layer.vocab] for part in native_reader.estimates(hidden, 1.0, seed))
+        shares.append((est - exact) / sigma)
+    assert 0.8 < np.std(shares) < 1.05
+    assert abs(np.mean(shares)) < 0.05
+
+
+def test_a_planted_error_norm_is_noticed() -> None:
+    layer, hidden = gaussian(600, 64, 5)
+    codes = codes_of(layer, basis_for(layer, None), (Segment(0, 64, 2),), 0)
+    assert codes is not None
+    tiles = codes.tiles.copy()
+    errors = 2 * 2 * 64 * 4 + 64 * 4
+    tiles[:, errors : errors + 128] //= 4
+    _, _, rows = reader(layer, (Segment(0, 64, 2),), native.levels()[-1])
+    est, radius = native.code_reader(rows, codes._replace(tiles=tiles), native.levels()[-1]).estimates(hidden, 5.0, 0)
+    assert (np.abs(est[:, :600] - truth(layer, hidden)) > radius[:, :600]).any()
+
+
+def test_codes_of_a_row_depend_on_that_row_alone() -> None:
+    rng = np.random.default_rng(6)
+    v = rng.standard_normal((8, 40)).astype(np.float32)
+    other = v.copy()
+    other[1:] *= rng.uniform(0.01, 100, (7, 1)).astype(np.float32)
+    for bits in STEPS:
+        for mine, theirs in zip(quantised(v, bits), quantised(other, bits), strict=True):
+            np.testing.assert_array_equal(mine[0], theirs[0])
+
+
+def test_scaled_codes_are_off_at_a_right_angle() -> None:
+    v = np.random.default_rng(7).standard_normal((50, 48)).astype(np.float32)
+    for bits in STEPS:
+        u, scale, error, length = quantised(v, bits)
+        q = 2.0 * u - (2**bits - 1)
+        e = scale[:, None] * q - v
+        assert np.abs((e * v).sum(axis=1)).max() < 1e-4 * np.abs(v).max() ** 2 * 48
+        assert (np.linalg.norm(e, axis=1) <= error).all()
+        np.testing.assert_allclose(length, np.linalg.norm(q, axis=1), rtol=1e-5)
+    u, scale, error, _ = quantised(np.zeros((1, 16), np.float32), 3)
+    assert scale[0] == 0 and error[0] >= 0
+
+
+def test_rotations_are_orthogonal_and_norms_are_rounded_up() -> None:
+    turn = rotation_of(33, np.random.default_rng(0))
+    np.testing.assert_allclose(turn @ turn.T, np.eye(33), atol=1e-12)
+    values = np.random.default_rng(1).lognormal(0, 10, 1000).astype(np.float32)
+    wide = (rounded_up(values).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    assert (wide >= values).all() and (wide <= values * (1 + 2.0**-7)).all()
+
+
+def test_water_filling_spends_its_budget_where_the_energy_is() -> None:
+    energy = np.geomspace(1e4, 1, 576)
+    for bits in (1.5, 2.6, 4.5, 7.0):
+        found = by_water_filling(energy, bits)
+        assert [one.start for one in found] == [0, *(one.stop for one in found[:-1])] and found[-1].stop == 576
+        assert all(a.bits >= b.bits for a, b in itertools.pairwise(found))
+        assert 0.8 * bits <= sum((one.stop - one.start) * one.bits for one in found) / 576 <= bits + 0.6
+        assert all(one.stop - one.start >= 16 for one in found)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("bits", [2.0, 4.5, 8.0])
+@pytest.mark.parametrize("steep", [1.0, 30.0])
+def test_ids_and_log_probabilities_are_the_layers_own(delta: float, bits: float, steep: float) -> None:
+    layer, hidden = gaussian(3001, 80, 8, steep)
+    engine = hl.compile(layer, "codes", bits=bits, delta=delta)
+    exact = truth(layer, hidden)
+    order, lse = np.argsort(-exact, axis=1, kind="stable"), lse_of(exact)
+    for k in (1, 10, 300):
+        top = engine.topk(hidden, k)
+        np.testing.assert_array_equal(top.ids, order[:, :k])
+        assert (np.abs(top.lse - lse) <= np.minimum(top.error, 0.01) + 1e-9).all()
+        assert (top.proved >= (delta == 0)).all()
+    assert (np.abs(engine.lse(hidden).lse - lse) <= 0.01).all()
+    ids = engine.topk(hidden, 5, eps=math.inf)
+    assert (np.isinf(ids.error) != ids.cost.dense).all()
+
+
+def test_a_batch_is_a_loop_bit_for_bit_on_any_number_of_threads() -> None:
+    layer, hidden = gaussian(4000, 72, 9, 5.0)
+    one, two = (hl.compile(layer, "codes", bits=3.0, delta=1e-6, threads=threads) for threads in (1, 2))
+    rng = np.random.default_rng(0)
+    alone = [one.topk(hidden[i : i + 1], 7) for i in range(40)]
+    for engine in (one, two):
+        for size in (2, 5, 11, 40):
+            rows = rng.permutation(40)[:size]
+            top = engine.topk(hidden[rows], 7)
+            for place, row in enumerate(rows):
+                for name in ("ids", "logits", "log_probs", "lse", "error", "proved"):
+                    np.testing.assert_array_equal(getattr(top, name)[place], getattr(alone[row], name)[0], err_msg=name)
+
+
+def test_masks_restrict_the_distribution() -> None:
+    layer, hidden = gaussian(2500, 64, 10)
+    engine = hl.compile(layer, "codes", delta=1e-6)
+    rng = np.random.default_rng(1)
+    keep = rng.random((len(hidden), 2500)) < 0.5
+    exact = np.where(keep, truth(layer, hidden), -np.inf)
+    ids = np.full((len(hidden), keep.sum(axis=1).max()), -1)
+    for row, own in enumerate(keep):
+        ids[row, : own.sum()] = np.flatnonzero(own)
+    top = engine.topk(hidden, 9, allowed=ids)
+    np.testing.assert_array_equal(top.ids, np.argsort(-exact, axis=1, kind="stable")[:, :9])
+    assert (np.abs(top.lse - lse_of(exact)) <= 0.01).all()
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.01])
+def test_ids_fail_no_more_often_than_promised(delta: float) -> None:
+    """Over rotations; near ties all around, so that whatever can be lost is lost as often as it may be."""
+    rng = np.random.default_rng(11)
+    weight, failed, asked = rng.standard_normal((3000, 32)).astype(np.float32), 0, 0
+    hidden = rng.standard_normal((8, 32))
+    layer = hl.Layer(weight)
+    best = np.argsort(-truth(layer, hidden), axis=1, kind="stable")[:, :10]
+    for seed in range(80):
+        native_reader, _, _ = reader(layer, (Segment(0, 32, 1),), native.levels()[-1], seed)
+        ids = native_reader.topk(hidden, 10, math.inf, None, 1, delta, seed)[1]
+        failed += int((ids != best).any(axis=1).sum())
+        asked += len(hidden)
+    assert limits(failed, asked)[0] <= delta
+
+
+def test_numbers_beyond_float32_are_refused_in_words() -> None:
+    weight = np.random.default_rng(0).standard_normal((100, 32)).astype(np.float32) * np.float32(1e30)
+    with pytest.raises(hl.errors.OptionError, match="full"):
+        hl.compile(hl.Layer(weight), "codes")
+
+
+def test_hidden_vectors_of_any_length_are_answered() -> None:
+    layer, hidden = gaussian(500, 40, 12)
+    engine = hl.compile(layer, "codes", delta=1e-6)
+    for size in (0.0, 1e-30, 1e-8, 1e8, 1e25):
+        exact = truth(layer, (hidden * size).astype(np.float64))
+        ids = engine.topk(hidden * size, 5, eps=math.inf).ids
+        np.testing.assert_array_equal(np.take_along_axis(exact, ids, 1), -np.sort(-exact, axis=1)[:, :5])
