@@ -77,7 +77,7 @@ def test_svd_promises_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, cascade, full, svd"),
+        ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, cascade, codes, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
         ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has width, bits, rotation, blocks"),

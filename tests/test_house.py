@@ -24,7 +24,7 @@ CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "structured", "mixture", "device", "saved")}
-PREVIEWS = {"previews", "previews/blocks"}
+PREVIEWS = {"previews", "previews/blocks", "encode"}
 READING = {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference", *ENGINES}
 ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
@@ -42,6 +42,7 @@ LAW: dict[str, set[str]] = {
     "costs": {"errors", "plan", "native", "numpy", DOOR},
     "previews": CORE | {"native", "costs"},
     "previews/blocks": CORE | {"native", "costs", "previews"},
+    "encode": CORE | {"native", "previews", "previews/blocks"},
     "engines/reference": {*CORE, "native"},
     "engines": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "bind/without_gil.h"
-#include "codes/codes.h"
+#include "codes/rotated.h"
 #include "runtime/pool.h"
 
 namespace headlong {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "blocks/search.h"
-#include "codes/codes.h"
+#include "codes/rotated.h"
 #include "executor/executor.h"
 
 namespace headlong {

@@ -201,7 +201,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
     const auto resolve = [&](int64_t q) {
         Answer& answer = answers[q];
-        answer.bytes = codes.bytes();
+        answer.bytes = codes.bytes() / static_cast<double>(n);  // of what all queries read, its share
         bool done = all.queries[q].usable;
         if (done && ids) {
             std::vector<CodeHit> hits;

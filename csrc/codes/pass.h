@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codes/codes.h"
+#include "codes/rotated.h"
 #include "normaliser/betting.h"
 #include "runtime/shared_work.h"
 

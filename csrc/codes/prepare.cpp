@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "codes/codes.h"
+#include "codes/rotated.h"
 #include "executor/verbs.h"
 #include "normaliser/draw_points.h"
 #include "runtime/shared_work.h"

@@ -6,7 +6,7 @@
 #include "encode/task.h"
 #include "kernels/cpu.h"
 #include "kernels/kernels.h"
-#include "scan/scan.h"
+#include "scan/tiles.h"
 
 namespace headlong {
 namespace {

@@ -114,13 +114,23 @@ uint64_t masses(const float* est, const uint8_t* tile, const TileLayout& layout,
                           : masses_of<false>(est, tile, layout, radius, beta, edge, keep, mass, gap, sums);
 }
 
-typedef double D __attribute__((vector_size(LANES * 8)));
+typedef double D __attribute__((vector_size(LANES * 4)));  // half as many as of floats
+typedef float HalfF __attribute__((vector_size(LANES * 2)));
 constexpr int64_t kProducts = 8;  // that are summed in float32 before they join a sum in float64
+
+struct Halves {
+    HalfF low, high;
+};
+inline Halves halves(F v) {
+    Halves out;
+    std::memcpy(&out, &v, sizeof v);
+    return out;
+}
 
 // Some columns of some queries.
 template <int Queries, int Vectors>
 void rotate_columns(const float* rotation, int64_t dim, int64_t width, const float* d, float* x, int64_t column) {
-    D total[Queries][Vectors] = {};
+    D low[Queries][Vectors] = {}, high[Queries][Vectors] = {};
     for (int64_t start = 0; start < dim; start += kProducts) {
         const int64_t stop = start + kProducts < dim ? start + kProducts : dim;
         F part[Queries][Vectors] = {};
@@ -136,10 +146,17 @@ void rotate_columns(const float* rotation, int64_t dim, int64_t width, const flo
             }
         }
         for (int q = 0; q < Queries; ++q)
-            for (int v = 0; v < Vectors; ++v) total[q][v] += __builtin_convertvector(part[q][v], D);
+            for (int v = 0; v < Vectors; ++v) {
+                const Halves both = halves(part[q][v]);
+                low[q][v] += __builtin_convertvector(both.low, D);
+                high[q][v] += __builtin_convertvector(both.high, D);
+            }
     }
     for (int q = 0; q < Queries; ++q)
-        for (int v = 0; v < Vectors; ++v) store(x + q * width + column + v * LANES, __builtin_convertvector(total[q][v], F));
+        for (int v = 0; v < Vectors; ++v) {
+            const Halves both = {__builtin_convertvector(low[q][v], HalfF), __builtin_convertvector(high[q][v], HalfF)};
+            std::memcpy(x + q * width + column + v * LANES, &both, sizeof both);
+        }
 }
 
 void rotate(const float* rotation, int64_t dim, int64_t width, int64_t first, int64_t stop, const float* d, int64_t n, float* x) {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/kernels.h"
-#include "scan/scan.h"
+#include "scan/tiles.h"
 
 namespace headlong {
 namespace {

@@ -215,6 +215,10 @@ class Blocks(NamedTuple):
     trial: float = math.inf
 
 
+CODE_BITS = (1, 2, 3, 4, 5, 6, 8)
+"""Bits that a rotated code may have."""
+
+
 class Segment(NamedTuple):
     """Coordinates ``start`` to ``stop - 1`` in ``bits`` each, multiplied with ``planes`` int8 planes of the query."""
 
@@ -225,7 +229,7 @@ class Segment(NamedTuple):
 
 
 class Codes(NamedTuple):
-    """Rotated codes of all classes; ``csrc/codes/codes.h`` says what each number bounds, ``encode/codes.py`` makes them.
+    """Rotated codes of all classes; ``csrc/codes/rotated.h`` says what each number bounds, ``encode/tiles.py`` makes them.
 
     ``tiles``     ``[ceil(vocab / 64), bytes]`` uint8: codes, scales, error norms and bases of 64 classes
     ``mean``, ``centre``  ``[dim]`` float64

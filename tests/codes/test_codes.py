@@ -10,12 +10,12 @@ import pytest
 
 import headlong as hl
 from headlong import native
-from headlong.encode.codes import codes_of, packed, quantised, rotation_of, rounded_up
-from headlong.encode.segments import STEPS, by_water_filling
-from headlong.engines.methods.rotated import basis_for
+from headlong.encode.basis import basis_for
+from headlong.encode.segments import by_water_filling
+from headlong.encode.tiles import codes_of, packed, quantised, rotation_of, rounded_up
 from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import CodesInNumPy, kappa_of, unpacked
-from headlong.plan import Dense, Plan, Segment
+from headlong.plan import CODE_BITS, Dense, Plan, Segment
 
 LEVELS = [level for level in native.levels() if level != native.REFERENCE]
 SEGMENTS = (
@@ -75,7 +75,7 @@ def lse_of(logits: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
 
 
-@pytest.mark.parametrize("bits", STEPS)
+@pytest.mark.parametrize("bits", CODE_BITS)
 def test_codes_unpack_to_what_was_packed(bits: int) -> None:
     u = np.random.default_rng(bits).integers(0, 2**bits, (130, 70)).astype(np.uint8)
     again = unpacked(packed(u, bits), bits).reshape(192, -1)
@@ -147,14 +147,14 @@ def test_codes_of_a_row_depend_on_that_row_alone() -> None:
     v = rng.standard_normal((8, 40)).astype(np.float32)
     other = v.copy()
     other[1:] *= rng.uniform(0.01, 100, (7, 1)).astype(np.float32)
-    for bits in STEPS:
+    for bits in CODE_BITS:
         for mine, theirs in zip(quantised(v, bits), quantised(other, bits), strict=True):
             np.testing.assert_array_equal(mine[0], theirs[0])
 
 
 def test_scaled_codes_are_off_at_a_right_angle() -> None:
     v = np.random.default_rng(7).standard_normal((50, 48)).astype(np.float32)
-    for bits in STEPS:
+    for bits in CODE_BITS:
         u, scale, error, length = quantised(v, bits)
         q = 2.0 * u - (2**bits - 1)
         e = scale[:, None] * q - v
@@ -245,10 +245,14 @@ def test_ids_fail_no_more_often_than_promised(delta: float) -> None:
     assert limits(failed, asked)[0] <= delta
 
 
-def test_numbers_beyond_float32_are_refused_in_words() -> None:
-    weight = np.random.default_rng(0).standard_normal((100, 32)).astype(np.float32) * np.float32(1e30)
-    with pytest.raises(hl.errors.OptionError, match="full"):
-        hl.compile(hl.Layer(weight), "codes")
+def test_layers_beyond_float32_are_scanned_in_full_and_say_so() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1e30, 1e-30):
+        weight = rng.standard_normal((100, 32)).astype(np.float32) * np.float32(size)
+        hidden = rng.standard_normal((3, 32))
+        top = hl.compile(hl.Layer(weight), "codes").topk(hidden, 4)
+        np.testing.assert_array_equal(top.ids, np.argsort(-(hidden @ weight.astype(np.float64).T), axis=1)[:, :4])
+        assert top.cost.dense.all() and top.proved.all()
 
 
 def test_hidden_vectors_of_any_length_are_answered() -> None:

@@ -31,7 +31,7 @@ from headlong.plan import Draws
 from headlong.store import open_file, write_file
 from plans import decaying
 
-METHOD_NAMES = ("full", "cascade", "svd", "adaptive")
+METHOD_NAMES = ("full", "cascade", "codes", "svd", "adaptive")
 
 
 def engine(method: str, case: str = "random", dtype: str = "float32", **options: Any) -> tuple[Engine, np.ndarray]:

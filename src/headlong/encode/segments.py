@@ -13,13 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from headlong.native import Doubles
-from headlong.plan import Segment
+from headlong.plan import CODE_BITS, Segment
 
 BLOCK = 32
 """Coordinates that share their bits: the scan reads whole groups of as many."""
 MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349, 6: 0.00104, 8: 0.0000929}
 """Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
-STEPS = (1, 2, 3, 4, 5, 6, 8)
 MOST_SEGMENTS = 4
 
 
@@ -31,12 +30,12 @@ def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
     stops = [*starts[1:], len(energy)]
     weight = np.array([energy[a:b].sum() for a, b in zip(starts, stops, strict=True)])
     size = np.array([b - a for a, b in zip(starts, stops, strict=True)])
-    steps = np.zeros(len(starts), int)  # into STEPS; every coordinate has a bit
+    steps = np.zeros(len(starts), int)  # into CODE_BITS; every coordinate has a bit
     spent, budget = float(size.sum()), bits * len(energy)
-    rates = np.array([MEAN_SQUARE[b] for b in STEPS])
+    rates = np.array([MEAN_SQUARE[b] for b in CODE_BITS])
     while True:
-        more = np.minimum(steps + 1, len(STEPS) - 1)
-        cost = (np.take(STEPS, more) - np.take(STEPS, steps)) * size
+        more = np.minimum(steps + 1, len(CODE_BITS) - 1)
+        cost = (np.take(CODE_BITS, more) - np.take(CODE_BITS, steps)) * size
         gain = np.where(cost > 0, weight * (rates[steps] - rates[more]) / np.maximum(cost, 1), -1.0)
         best = int(np.argmax(gain))
         if gain[best] <= 0 or spent + cost[best] > budget + 1e-9:
@@ -44,7 +43,7 @@ def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
         steps[best] += 1
         spent += float(cost[best])
     return merged(
-        [Segment(a, b, STEPS[s]) for a, b, s in zip(starts, stops, np.maximum.accumulate(steps[::-1])[::-1], strict=True)]
+        [Segment(a, b, CODE_BITS[s]) for a, b, s in zip(starts, stops, np.maximum.accumulate(steps[::-1])[::-1], strict=True)]
     )
 
 

@@ -6,7 +6,7 @@ these batches;
 ``Codes.takes`` says where it is faster than the plan at hand. Nothing is predicted: what is timed is what a caller would
 wait for on this machine.
 
-``HEADLONG_PLAN=first`` takes the first list for everything, without a clock: for tests that have to be the same every time.
+``HEADLONG_PLAN=first`` keeps the plan at hand, without a clock: for tests that have to be the same every time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headlong.encode.codes import codes_of
+from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling
+from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
-from headlong.engines.methods.rotated import LEAST_DIM, basis_for, energy
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Codes, Plan
@@ -49,10 +49,10 @@ class Contest(NamedTuple):
         best = self.seconds.argmin(axis=0)
         said = []
         for kind, what in enumerate(("ids", "normaliser")):
-            each = (
-                f"{self.names[best[kind, b]]} {self.seconds[best[kind, b], kind, b] / batch * 1e6:.0f} us"
-                for b, batch in enumerate(BATCHES)
-            )
+            each = []
+            for b, batch in enumerate(BATCHES):
+                first = best[kind, b]
+                each.append(f"{self.names[first]} {self.seconds[first, kind, b] / batch * 1e6:.0f} us")
             said.append(f"{what}: " + ", ".join(each))
         return f"timed at {', '.join(map(str, BATCHES))}: " + "; ".join(said)
 
@@ -60,7 +60,12 @@ class Contest(NamedTuple):
 def with_codes(engine: Engine, calibration: Doubles | None, seed: int) -> Engine:
     """The engine, and rotated codes where they are faster than what it has."""
     layer = engine.layer
-    if layer.vocab < LEAST_VOCAB or layer.vocab * layer.dim < LEAST_NUMBERS or layer.dim < LEAST_DIM:
+    if (
+        os.environ.get(VARIABLE) == "first"
+        or layer.vocab < LEAST_VOCAB
+        or layer.vocab * layer.dim < LEAST_NUMBERS
+        or layer.dim < LEAST_DIM
+    ):
         return engine
     basis = basis_for(layer, calibration)
     weights = energy(layer, basis, calibration)
@@ -71,8 +76,6 @@ def with_codes(engine: Engine, calibration: Doubles | None, seed: int) -> Engine
         codes = None if any(segments == one.segments for one in made) else codes_of(layer, basis, segments, seed)
         if codes is not None:
             made.append(codes)
-        if made and os.environ.get(VARIABLE) == "first":
-            return engine.with_plan(engine.plan._replace(codes=made[0]), "the first list of segments")
     if not made:
         return engine
     plans = [engine.plan, *(engine.plan._replace(codes=codes) for codes in made)]

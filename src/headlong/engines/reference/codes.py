@@ -143,7 +143,8 @@ def _normaliser(
     middle, reach = np.asarray(link(estimate[rest])), radius[rest] * link.steepest
     shift = max(float(np.asarray(link(exact)).max()), float(middle.max(initial=-np.inf)))
     known = float(np.exp(np.asarray(link(exact)) - shift).sum())
-    low, high = known + np.exp(middle - reach - shift).sum(), known + np.exp(middle + reach - shift).sum()
+    with np.errstate(over="ignore"):
+        low, high = known + np.exp(middle - reach - shift).sum(), known + np.exp(middle + reach - shift).sum()
     half = 0.5 * math.log(high / low) + 1e-9 if math.isfinite(high) else math.inf
     return (None if half > eps else shift + 0.5 * math.log(high * low)), half
 
@@ -175,7 +176,7 @@ def decoded(codes: Codes, vocab: int) -> tuple[list[Doubles], list[Doubles], lis
 
 
 def unpacked(words: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """The inverse of :func:`headlong.encode.codes.packed`: ``[tiles, groups, bits, 64, 4] -> [tiles, 64, groups, 8, 4]``."""
+    """The inverse of :func:`headlong.encode.tiles.packed`: ``[tiles, groups, bits, 64, 4] -> [tiles, 64, groups, 8, 4]``."""
     if bits == 8:
         return np.ascontiguousarray(words.transpose(0, 3, 1, 2, 4))
     quads = np.zeros((*words.shape[:2], 8, *words.shape[3:]), np.uint8)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.encode.segments import STEPS
-from headlong.plan import CLASS_BLOCK, Codes, Segment
+from headlong.plan import CLASS_BLOCK, CODE_BITS, Codes, Segment
 
 NAMES = ("tiles", "mean", "centre", "rotation", "bounds")
 MOST_SEGMENTS, GROUP = 16, 32
-"""As ``csrc/scan/scan.h`` has them."""
+"""As ``csrc/scan/tiles.h`` has them."""
 
 
 def tensors_of(codes: Codes) -> dict[str, Array]:
@@ -36,7 +35,7 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
         *(one.stop for one in segments),
     ]:
         raise ValueError(f"codes have the segments {segments} of {dim} coordinates")
-    if any(one.stop - one.start < 2 or one.bits not in STEPS or one.planes not in (1, 2) for one in segments):
+    if any(one.stop - one.start < 2 or one.bits not in CODE_BITS or one.planes not in (1, 2) for one in segments):
         raise ValueError(f"codes have the segments {segments}")
     groups = [-(-(one.stop - one.start) // GROUP) for one in segments]
     size = CLASS_BLOCK * (sum(4 * n * one.bits for n, one in zip(groups, segments, strict=True)) + 6 * len(segments) + 4)

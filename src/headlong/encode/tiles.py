@@ -7,7 +7,7 @@ so that the error ``e = scale q - v`` is orthogonal to ``v`` (RaBitQ: Gao and Lo
 law in each segment, drawn after everything that depends on data, ``<x_s, e>`` is ``|x_s| |e|`` times a coordinate of a
 uniform point of a sphere in ``n_s - 1`` dimensions, whatever ``x`` and the row are. The codes of a row depend on that row
 alone: the argument needs it.
-``csrc/codes/codes.h`` states the two radii that follow.
+``csrc/codes/rotated.h`` states the two radii that follow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headlong.plan import Codes, Segment
 from headlong.previews.whitening import Directions
 
 TILE, GROUP = 64, 32
-"""Classes of a tile and coordinates of a group of codes: ``csrc/scan/scan.h`` has the layout."""
+"""Classes of a tile and coordinates of a group of codes: ``csrc/scan/tiles.h`` has the layout."""
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
 """The best step of uniform levels for a Gaussian of variance one (Max, 1960)."""
 ROUNDED_UP = 1 + 2.0**-7
@@ -33,8 +33,15 @@ PIECE = 1 << 21
 """Numbers of float64 that encoding holds at once."""
 PRODUCTS = 8 + 3
 """Roundings of a coordinate of a query: of 8 products in float32, of the vector itself, and at the end."""
-LARGEST = 1e12
+SMALLEST, LARGEST = 1e-12, 1e12
 """Beyond, squares of lengths leave float32: such layers have no codes."""
+
+
+def fit(layer: Layer) -> bool:
+    """Whether squares of the layer's numbers are within float32, and whether it has coordinates to rotate."""
+    largest = float(np.abs(layer.weight).max(initial=0))
+    bias = 0.0 if layer.bias is None else float(np.abs(layer.bias).max(initial=0))
+    return layer.dim > 1 and SMALLEST < largest < LARGEST and bias < LARGEST
 
 
 def rotation_of(size: int, chance: np.random.Generator) -> Doubles:
@@ -47,6 +54,8 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     """The codes of ``layer`` in ``basis``, rotated by ``seed`` in every segment; None where its numbers leave float32's
     range.
     """
+    if not fit(layer):
+        return None
     chance = np.random.default_rng(seed)
     turned = basis.rotation.copy()
     for start, stop, *_ in segments:
@@ -139,7 +148,7 @@ def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, 
 
 
 def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """``[n, m] -> [tiles, groups, bits, 64, 4]``: fields of four, two and one bits of eight quads, as ``csrc/scan/scan.h``
+    """``[n, m] -> [tiles, groups, bits, 64, 4]``: fields of four, two and one bits of eight quads, as ``csrc/scan/tiles.h``
     says.
     """
     count, groups = -(-len(u) // TILE), -(-u.shape[1] // GROUP)
