@@ -8,12 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import multiprocessing, nn
 
 import headlong
-from headlong.errors import InputError, OptionError
+from headlong.errors import DtypeError, InputError, OptionError
+from headlong.heads import BandsHead, DenseHead, DifferentiatedHead
 from headlong.torch import AdaptiveLogSoftmaxWithLoss, OutputLayer
 
 DIM, VOCAB = 24, 900
@@ -196,8 +198,73 @@ def test_adaptive_softmax_is_made_as_torchs_is() -> None:
         kind(DIM, VOCAB, [50, 300], div_value=3.0, head_bias=True)
         for kind in (AdaptiveLogSoftmaxWithLoss, nn.AdaptiveLogSoftmaxWithLoss)
     )
-    assert sum(part.numel() for part in ours.parameters() if part.requires_grad and part.dim() == 2) == sum(
-        part.numel() for part in theirs.parameters() if part.dim() == 2
-    )
+    assert isinstance(ours, nn.AdaptiveLogSoftmaxWithLoss)
+    assert {name: part.shape for name, part in ours.state_dict().items()} == {
+        name: part.shape for name, part in theirs.state_dict().items()
+    }
+    ours.load_state_dict(theirs.state_dict())
+    x = hidden(9)
+    assert torch.equal(ours.log_prob(x), theirs.log_prob(x))
+    for name in ("in_features", "n_classes", "cutoffs", "div_value", "head_bias", "shortlist_size", "n_clusters", "head_size"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    one = ours(x[0], torch.tensor(7))
+    assert one.output.shape == () and torch.equal(one.loss, theirs(x[0], torch.tensor(7)).loss)
     with pytest.raises(OptionError, match="lower it"):
         AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300], div_value=100.0)
+
+
+@pytest.mark.parametrize("kind", [AdaptiveLogSoftmaxWithLoss, nn.AdaptiveLogSoftmaxWithLoss])
+def test_adaptive_softmax_refuses_what_torchs_refuses(kind: Any) -> None:
+    """As torch's own tests ask of it."""
+    for cutoffs in ([5, 15, 15], [15, 5, 10], [5, 10, 25], [5, 10, 20], [-5, 10], [5.5, 10]):
+        with pytest.raises(ValueError, match="cutoffs should be a sequence of unique"):
+            kind(16, 20, cutoffs, div_value=2.0)
+    with pytest.raises(ValueError, match="length larger than 0"):
+        kind(16, 20, [])
+    layer = kind(16, 20, [5, 10, 15], div_value=2.0)
+    assert (layer.head.weight.shape, layer.tail[1][1].weight.shape) == ((8, 16), (5, 4))
+    for x, target, said in (
+        (torch.randn(3, 16), torch.tensor([0, 5]), "same size in the batch dimension"),
+        (torch.randn(2, 2, 16), torch.tensor([0, 5]), "1D target tensor expects 2D input"),
+        (torch.randn(2, 16), torch.tensor(1), "0D target tensor expects 1D input"),
+        (torch.randn(2, 16), torch.zeros(2, 2).long(), "0D or 1D target tensor expected"),
+        (torch.randn(2, 16), torch.tensor([0, 20]), "Target values should be in"),
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            layer(x, target)
+
+
+def test_adaptive_softmax_takes_other_integers_and_autocast() -> None:
+    ours, x = AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300]), hidden(9)
+    target = torch.arange(9) * 40
+    expected = ours(x, target).loss
+    assert torch.equal(ours(x, target.int()).loss, expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(ours(x, target).loss, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_layers_of_16_bits_are_asked(dtype: torch.dtype) -> None:
+    adaptive = AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300], dtype=dtype)
+    x = hidden(9).to(dtype)
+    wide = nn.AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300])
+    wide.load_state_dict({name: part.float() for name, part in adaptive.state_dict().items()})
+    assert torch.equal(adaptive.topk(x, 2).ids, wide.log_prob(x.float()).topk(2).indices)
+    for head in (BandsHead(DIM, VOCAB), DifferentiatedHead(DIM, VOCAB, columns="project")):
+        head = head.to(dtype)
+        ids = headlong.compile(head.to_layer()).topk(x.float(), 1).ids[:, 0]
+        assert torch.equal(ids, head.float().predict(x.float()))
+
+
+def test_arrays_are_asked_and_never_a_foreign_traceback() -> None:
+    layer, x = OutputLayer(DIM, VOCAB), hidden(3)
+    for one in (layer, AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300])):
+        found = one.topk(x.numpy(), 2)
+        assert isinstance(found.ids, np.ndarray) and (found.ids == one.topk(x, 2).ids.numpy()).all()
+    head = DenseHead(DIM, VOCAB)
+    with pytest.raises(DtypeError, match=r"hidden is a ndarray; expected a torch tensor: pass torch.as_tensor\(hidden\)"):
+        head(x.numpy())
+    with pytest.raises(DtypeError, match="target is a list; expected a torch tensor"):
+        head(x, [1, 2, 3])
+    with pytest.raises(DtypeError, match="the tied weight is a ndarray; expected the embedding's own nn.Parameter"):
+        DenseHead(DIM, VOCAB, np.zeros((VOCAB, DIM), np.float32))

@@ -34,7 +34,7 @@ class BandsHead(Head):
 
     ``counts``   how often each class occurs; None: ids are in that order already
     ``cutoffs``  where the short list and every band but the last end, rising, as in PyTorch; None: V/16 and V/4
-    ``widths``   of each band, not below ``narrowest`` or dim; None: dim/4, dim/16, ...
+    ``widths``   of each band, not below 8 or dim; None: dim/4, dim/16, ...
     """
 
     order: Tensor
@@ -52,15 +52,14 @@ class BandsHead(Head):
         cutoffs: Sequence[int] | None = None,
         widths: Sequence[int] | None = None,
         bias: bool = True,
-        narrowest: int = NARROWEST,
     ) -> None:
         super().__init__(dim, vocab)
         self.refuse_tied(weight)
         self.cutoffs = checked_cutoffs(cutoffs, vocab)
         edges = [*self.cutoffs, vocab]
         self.short, self.sizes = edges[0], [stop - start for start, stop in pairwise(edges)]
-        self.widths = checked_widths(widths, dim, len(self.sizes), narrowest)
-        self.has_bias = self.has_head_bias = bias
+        self.widths = checked_widths(widths, dim, len(self.sizes))
+        self.has_bias = bias
         self._place(frequency_order(counts, vocab), edges)
         self.head_weight = _uniform(self.short + len(self.sizes), dim)
         self.head_bias = nn.Parameter(torch.zeros(len(self.head_weight)), requires_grad=bias)
@@ -80,7 +79,7 @@ class BandsHead(Head):
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         band, within = self.band[target], self.within[target]
         entry = torch.where(band < 0, within, self.short + band)
-        total = linear_log_prob(hidden, self.head_weight, self.head_bias if self.has_head_bias else None, entry)
+        total = linear_log_prob(hidden, self.head_weight, self.head_bias if self.has_bias else None, entry)
         for number, (weight, bias, projection) in enumerate(zip(self.weights, self.biases, self.projections, strict=True)):
             group = torch.where(band == number, 0, -1)
             starts = torch.tensor([0, len(weight)])
@@ -101,17 +100,17 @@ class BandsHead(Head):
         return torch.cat(parts, dim=1)[:, self.place]
 
     def to_layer(self) -> BandsLayer:
-        def kept(tensor: Tensor) -> Tensor:
+        def kept(tensor: Tensor) -> Any:
             return tensor.detach().cpu().clone()
 
-        def matrix(weight: Tensor, bias: Tensor, has_bias: bool = self.has_bias) -> Layer:
-            return Layer(kept(weight), kept(bias) if has_bias else None)
+        def matrix(weight: Tensor, bias: Tensor) -> Layer:
+            return Layer(kept(weight), kept(bias) if self.has_bias else None)
 
         bands = [
-            Band(matrix(weight, bias), kept(projection).numpy())
+            Band(matrix(weight, bias), kept(projection))
             for weight, bias, projection in zip(self.weights, self.biases, self.projections, strict=True)
         ]
-        return BandsLayer(matrix(self.head_weight, self.head_bias, self.has_head_bias), bands, self.order.cpu().numpy())
+        return BandsLayer(matrix(self.head_weight, self.head_bias), bands, self.order.cpu().numpy())
 
     def extra_repr(self) -> str:
         bands = " + ".join(f"{size} x {width}" for size, width in zip(self.sizes, self.widths, strict=True))
@@ -138,9 +137,9 @@ def checked_cutoffs(cutoffs: Sequence[int] | None, vocab: int) -> list[int]:
     return found
 
 
-def checked_widths(widths: Sequence[int] | None, dim: int, bands: int, narrowest: int = NARROWEST) -> list[int]:
+def checked_widths(widths: Sequence[int] | None, dim: int, bands: int) -> list[int]:
     """One width for each band, wide enough to distinguish its classes."""
-    least = min(narrowest, dim)
+    least = min(NARROWEST, dim)
     if widths is None:
         return [max(least, dim // 4 ** (number + 1)) for number in range(bands)]
     found = [int(width) for width in widths]

@@ -72,6 +72,9 @@ class Head(nn.Module, ABC):
         class_weight: Tensor | None = None,
     ) -> HeadOutput | Tensor:
         """``ignore_index`` None: no target is passed over, and a compiled graph is in one piece where it can be."""
+        for name, value in (("hidden", hidden), ("target", target)):
+            if not isinstance(value, Tensor) and (name == "hidden" or value is not None):
+                raise DtypeError(f"{name} is a {type(value).__name__}; expected a torch tensor: pass torch.as_tensor({name})")
         kind = next((part.dtype for part in self.parameters()), hidden.dtype)
         if hidden.dtype == torch.float64 and kind != torch.float64:  # answered in float64, gradients in the parameters' type
             parts = [*self.named_parameters(), *self.named_buffers()]
@@ -142,6 +145,13 @@ class Head(nn.Module, ABC):
         ids = target if counted is None else counted
         if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= self.vocab):
             raise IdError(f"target holds {int(ids.min())}..{int(ids.max())}; class ids run from 0 to {self.vocab - 1}")
+
+    def check_tied(self, weight: Any, shape: tuple[int, int], advice: str = "") -> None:
+        """DtypeError or ShapeError for a tied weight that is none."""
+        if weight is not None and not isinstance(weight, Tensor):
+            raise DtypeError(f"the tied weight is a {type(weight).__name__}; expected the embedding's own nn.Parameter")
+        if weight is not None and tuple(weight.shape) != shape:
+            raise ShapeError(f"the tied weight has shape {list(weight.shape)}; expected {list(shape)}{advice}")
 
     def refuse_tied(self, weight: Tensor | None) -> None:
         """OptionError for a weight that this head cannot share with an embedding."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headlong.errors import MissingPackageError, OptionError, ShapeError
+from headlong.errors import MissingPackageError, OptionError
 from headlong.heads.autocast import AutocastCrossEntropy
 from headlong.heads.base import Head, HeadOutput
 from headlong.layers.matrix import Layer
@@ -37,8 +37,7 @@ class DenseHead(Head):
         super().__init__(dim, vocab)
         if not hasattr(functional, "linear_cross_entropy"):
             raise MissingPackageError(f"torch {torch.__version__} has no linear_cross_entropy; install torch 2.13 or later")
-        if weight is not None and weight.shape != (vocab, dim):
-            raise ShapeError(f"the tied weight has shape {list(weight.shape)}; expected [{vocab}, {dim}]")
+        self.check_tied(weight, (vocab, dim))
         if chunk is not None and (type(chunk) is not int or chunk < 0):
             raise OptionError(f"chunk={chunk!r}; expected a number of rows, 0 (all at once) or None")
         if type(bias) is not bool:

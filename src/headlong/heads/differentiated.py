@@ -95,7 +95,7 @@ class DifferentiatedHead(Head):
         blocks = []
         for number, (weight, start, offset) in enumerate(zip(self.weights, self._starts(), offsets, strict=True)):
             layer = Layer(weight.detach().cpu().clone(), offset)
-            projection = self.projections[number].detach().cpu().clone().numpy() if self.projections else None
+            projection: Any = self.projections[number].detach().cpu().clone() if self.projections else None
             blocks.append(Block(layer, start, projection))
         return BlocksLayer(blocks, self.dim, self.order.cpu().numpy())
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from headlong.errors import OptionError, ShapeError
+from headlong.errors import OptionError
 from headlong.heads.base import Head, HeadOutput
 from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
 from headlong.heads.curve_names import build_curve
@@ -41,8 +41,7 @@ class _Components(Head):
             raise OptionError(f"components={components}, latent={latent}, dropout={dropout}; expected 1 or more and [0, 1)")
         if chunk is not None and chunk < 0:
             raise OptionError(f"chunk={chunk}; expected a number of rows, 0 (all at once) or None")
-        if weight is not None and weight.shape != (vocab, latent):
-            raise ShapeError(f"the tied weight has shape {list(weight.shape)}; expected [{vocab}, {latent}]: set latent")
+        self.check_tied(weight, (vocab, latent), ": set latent")
         self.components, self.latent, self.chunk = components, latent, chunk
         self.weight = nn.Parameter(torch.empty(vocab, latent).uniform_(-0.1, 0.1)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None

@@ -122,6 +122,6 @@ def _whole(parameter: Tensor) -> Tensor:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _asked(layer: OutputLayer, verb: str, hidden: Tensor, *given: Any, **options: Any) -> Any:
+def _asked(layer: OutputLayer, verb: str, hidden: Any, *given: Any, **options: Any) -> Any:
     """One break in a compiled graph: what is read depends on the numbers."""
-    return getattr(layer.engine, verb)(hidden.detach(), *given, **options)
+    return getattr(layer.engine, verb)(hidden.detach() if isinstance(hidden, Tensor) else hidden, *given, **options)
