@@ -21,6 +21,11 @@ check:
 test *ARGS:
     OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}
 
+# GGUF models on llama.cpp: builds llama-cpp-python (five minutes), then the tests that need it
+llama *ARGS:
+    {{python}} -m pip install -c constraints.txt llama-cpp-python
+    OMP_NUM_THREADS=1 {{python}} -m pytest tests/integrations/llama_cpp {{ARGS}}
+
 # The exhaustive matrix: every instruction set of this machine, as CI runs it
 test-all *ARGS:
     HEADLONG_TEST_ALL=1 OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}

@@ -77,6 +77,19 @@ def test_the_page_for_transformers_runs_as_it_is_written(tmp_path: Path, monkeyp
     assert type(names["model"].lm_head).__name__ == "Linear" and names["head"].paths
 
 
+def test_the_page_for_gguf_models_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
+    import tiny_gguf
+
+    tiny_gguf.write(tmp_path / "model.gguf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADLONG_CACHE", str(tmp_path / "cache"))
+    names: dict[str, Any] = {}
+    (block,) = _blocks("llama-cpp.md")
+    exec(compile(block, "llama-cpp.md", "exec"), names)  # noqa: S102
+    assert names["out"]["choices"][0]["message"]["role"] == "assistant"
+
+
 def test_the_page_for_many_machines_runs_as_it_is_written(tmp_path: Path) -> None:
     layer = headlong.Layer(np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32))
     layer.save(tmp_path / "model.safetensors")
@@ -207,7 +220,7 @@ SETTINGS: dict[str, Any] = {
     "training.md": _step,
 }
 """What the examples of a page take for granted."""
-ALONE = {"checkpoints.md", "data.md", "sklearn.md", "search.md", "transformers.md", "distributed.md"}
+ALONE = {"checkpoints.md", "data.md", "sklearn.md", "search.md", "transformers.md", "distributed.md", "llama-cpp.md"}
 """Pages with a test of their own, here or with the recipes."""
 
 

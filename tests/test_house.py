@@ -53,7 +53,7 @@ LAW: dict[str, set[str]] = {
     "compile": READING,
     "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},
-    "bench": {*ASKING, "costs", "bench/rivals"},
+    "bench": {*ASKING, "costs", "bench/rivals", "integrations/llama_cpp", "llama_cpp"},
     "bench/rivals": {*CORE, "bench", "torch", *SEARCHING},
     "report": {"errors", "numpy", "matplotlib"},
     "torch": {"integrations"},
@@ -69,7 +69,7 @@ LAW: dict[str, set[str]] = {
     "tune": MEASURING,
     "demo": {*MEASURING, "inspection"},
     "cli": {*COMMANDING, "cli/commands", "loading", "tune", "typer", "rich"},
-    "cli/commands": {*COMMANDING, "cli", "loading", "tune", "typer"},
+    "cli/commands": {"integrations/llama_cpp", *COMMANDING, "cli", "loading", "tune", "typer"},
     "__init__": {*LEFTWARD, "compile", "loading", "tune", "engines"},
     "__main__": {"cli"},
 }

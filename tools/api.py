@@ -83,6 +83,8 @@ SECTIONS = (
     ),
     Section("PyTorch modules", "integrations.torch_output_layer", ("OutputLayer",), "headlong.torch"),
     Section("PyTorch modules", "integrations.torch_adaptive_softmax", ("AdaptiveLogSoftmaxWithLoss",), "headlong.torch"),
+    Section("GGUF models", "integrations.llama_cpp.model", ("Model",), "headlong.integrations.llama_cpp"),
+    Section("GGUF models", "integrations.llama_cpp.completions", ("Text", "Piece"), "headlong.integrations.llama_cpp"),
     Section("Transformers", "integrations.transformers", ("accelerate", "restore"), "headlong.integrations.transformers"),
     Section("Transformers", "integrations.generation.fast_head", ("FastHead",), "headlong.integrations.transformers"),
     Section(

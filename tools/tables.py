@@ -26,6 +26,7 @@ import tables_first_screen as first_screen  # noqa: E402
 import tables_heads as heads  # noqa: E402
 import tables_heads_said as heads_said  # noqa: E402
 import tables_integrations as integrations  # noqa: E402
+import tables_llama_cpp as llama_cpp  # noqa: E402
 import tables_measured as measured  # noqa: E402
 import tables_processors as processors  # noqa: E402
 import tables_studies as studies  # noqa: E402
@@ -33,7 +34,7 @@ import tables_training as training  # noqa: E402
 
 SUBJECTS = (
     bench, block_goals, blocks, commands, curves, exact_search, experts, first_screen, heads, heads_said, integrations,
-    measured, processors, studies, training,
+    llama_cpp, measured, processors, studies, training,
 )  # fmt: skip
 HOMES = ("docs", "studies/pages")
 PAGES = [

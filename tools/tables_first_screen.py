@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tables_records import RESULTS, left, record
+from tables_records import RESULTS, left, missing, record
 
 from headlong.bench.measure import read_run
 from headlong.report import readme
+from headlong.report.decoding import medians
 from headlong.report.page import PICTURE
 from headlong.report.plots import standalone
 from headlong.report.summaries import Summary, baselines, summaries
@@ -68,13 +69,19 @@ def choice() -> str:
 
 
 def _decoders() -> list[tuple[str, str, str]]:
+    whole = missing("gguf-smollm2")
+    if not whole:
+        ratios = [medians(entry)[2] for entry in record("gguf-smollm2")["runs"]]
+        whole = f"a step of SmolLM2-135M {times(min(ratios))} to {times(max(ratios))} stock llama.cpp, greedy and samplers"
+    take = '`Model("model.gguf")` in the place of `llama_cpp.Llama` ([page](PAGES/llama-cpp.md))'
+    gguf = ("a GGUF model decodes on a CPU, 1 to 4 sequences", take, whole)
     runs = generations()
     parts = [row["times"] for one in runs for row in one["rows"] if row["what"].startswith("head + ")]
     steps = [row["times"] for one in runs for row in one["rows"] if row["what"] == readme.STEP]
     sizes = [f"{one['facts']['vocab']:,}" for one in runs]
     vocab = " or ".join([", ".join(sizes[:-1]), sizes[-1]])
     gain = f"output layer and sampler {_span(parts)}, the whole step {_span(steps)} stock transformers"
-    return [(f"a language model decodes on a CPU, {vocab} tokens, 1 to 8 sequences",
+    return [gguf, (f"a Hugging Face model decodes on a CPU, {vocab} tokens, 1 to 8 sequences",
              "`accelerate(model, text=...)`, then `model.generate(...)` ([page](PAGES/transformers.md))", gain)]  # fmt: skip
 
 

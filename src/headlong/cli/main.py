@@ -5,6 +5,7 @@ from __future__ import annotations
 from headlong.cli.app import app as app
 from headlong.cli.commands.bench import bench
 from headlong.cli.commands.capacity import capacity
+from headlong.cli.commands.chat import chat
 from headlong.cli.commands.compile import compile as compile_
 from headlong.cli.commands.demo import demo
 from headlong.cli.commands.harvest import harvest
@@ -14,5 +15,5 @@ from headlong.cli.commands.shortlist import shortlist
 from headlong.cli.commands.topk import topk
 from headlong.cli.commands.tune import tune
 
-for command in (demo, inspect, capacity, compile_, tune, shortlist, topk, bench, report, harvest):
+for command in (demo, inspect, capacity, compile_, tune, shortlist, topk, chat, bench, report, harvest):
     app.command()(command)

@@ -78,3 +78,31 @@ def test_unknown_families_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="is a olmo2 model; bodies are run of falcon-h1, .*use llama_cpp.Llama"):
         Model(path, cache=tmp_path)
     assert not list(tmp_path.glob("*.body.gguf"))
+
+
+NARROW = {"head_dim": tiny_gguf.PER_HEAD}
+WHAT_TRANSFORMERS_DOES_NOT_READ: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": NARROW,
+    "phi3": {"pad_token_id": 0},
+    "gemma2": NARROW | {"query_pre_attn_scalar": tiny_gguf.PER_HEAD},
+    "gemma3": NARROW | {"query_pre_attn_scalar": tiny_gguf.PER_HEAD},
+}
+"""Facts of the file that its GGUF reader leaves at its own models' sizes. The other families it does not read."""
+
+
+@pytest.mark.parametrize("family", sorted(WHAT_TRANSFORMERS_DOES_NOT_READ))
+def test_log_probabilities_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    path = tiny_gguf.write(tmp_path / "model.gguf", family)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        str(tmp_path), gguf_file="model.gguf", dtype=torch.float32, **WHAT_TRANSFORMERS_DOES_NOT_READ[family]
+    )
+    with torch.no_grad():
+        expected = log_softmax(theirs(torch.tensor([TEXT])).logits[0].double().numpy())[np.arange(len(TEXT) - 1), TEXT[1:]]
+    with Model(path, cache=tmp_path / "cache", n_ctx=64, n_threads=1, eps=1e-6, type_k=0, type_v=0) as model:  # float32 caches
+        found, _ = model.log_probs(TEXT)
+    # ggml looks Gemma's GELU up in a table of float16
+    assert np.abs(found - expected).max() < (2e-3 if family.startswith("gemma") else 2e-5)

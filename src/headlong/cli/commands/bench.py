@@ -49,12 +49,18 @@ def bench(
     synthetic: Annotated[
         str | None, typer.Option(help="VOCAB,DIM,POWER: a layer whose logit energy falls as j^-POWER; calibrates too.")
     ] = None,
+    gguf: Annotated[
+        str | None, typer.Option(help="A GGUF model: decoded by llama.cpp alone and with the head read here, in turns.")
+    ] = None,
     out: RunFile = None,
     html: HtmlFile = None,
     as_json: Json = False,
 ) -> None:
     """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
     count = settled(threads)
+    if gguf is not None:
+        decoders(gguf, layer, count, rounds, out, as_json)
+        return
     from headlong import inspection
     from headlong.bench import run as contest
     from headlong.bench import synthetic as spectra
@@ -96,6 +102,29 @@ def bench(
         typer.echo(f"wrote {out}", err=True)
     if html is not None:
         write_text(html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
+
+
+def decoders(path: str, layer: str | None, threads: int, rounds: int, out: Path | None, as_json: bool) -> None:
+    """``--gguf``: the same text by both, one sequence and four."""
+    if layer is not None:
+        raise OptionError(f"bench takes a layer or --gguf; got {layer!r} and {path!r}: pass one of them")
+    from headlong.bench import gguf
+    from headlong.bench.measure import as_run, write_run
+    from headlong.cli import inputs
+    from headlong.cli.terminal import bars, say_json, show
+    from headlong.report.decoding import decoding
+
+    if out is not None:
+        inputs.target(out, path)
+    with bars() as stage:
+        record = gguf.run(path, rounds=rounds, threads=threads, progress=stage("turns"))
+    if as_json:
+        say_json(as_run(record))
+    else:
+        show(decoding(record))
+    if out is not None:
+        write_run(out, record)
+        typer.echo(f"wrote {out}", err=True)
 
 
 def shown(record: dict[str, Any]) -> None:

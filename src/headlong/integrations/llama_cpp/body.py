@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from typing import Any
 
 import llama_cpp
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from headlong.errors import OptionError, StoreError, UnsupportedError
 from headlong.integrations.llama_cpp.body_file import ROWS
+from headlong.integrations.llama_cpp.log import listening
+from headlong.integrations.llama_cpp.team import SOFT, dismissal
 from headlong.links import Link
 
 Singles = NDArray[np.float32]
@@ -30,11 +33,21 @@ DEVIATIONS = 8.0
 class Body:
     """A model and a context of llama.cpp. ``options`` are fields of ``llama_context_params``, as in ``n_ctx=4096``."""
 
-    def __init__(self, path: str | os.PathLike[str], options: dict[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str], options: dict[str, Any], verbose: bool = False) -> None:
         self._context: Any = None
+        with listening(verbose) as last_line:
+            self._load(path, options, last_line)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self.dim = int(llama_cpp.llama_model_n_embd(self._model))
+        self.positions = int(llama_cpp.llama_n_ctx_seq(self._context))
+        self.largest_batch = int(llama_cpp.llama_n_batch(self._context))
+        self._arrays = _Arrays(self.largest_batch, self.dim)
+        self._dismiss = dismissal() if options.get("n_threads", 0) > 1 else None
+
+    def _load(self, path: str | os.PathLike[str], options: dict[str, Any], last_line: Callable[[], str]) -> None:
         self._model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), llama_cpp.llama_model_default_params())
         if not self._model:
-            raise StoreError(f"llama.cpp cannot load {os.fspath(path)}; pass verbose=True to read why")
+            raise StoreError(f"llama.cpp cannot load {os.fspath(path)}: {last_line()}")
         params = llama_cpp.llama_context_default_params()
         for name, value in options.items():
             setattr(params, name, value)
@@ -42,12 +55,7 @@ class Body:
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             self.close()
-            raise OptionError(f"llama.cpp makes no context of {options}; pass verbose=True to read why")
-        self._memory = llama_cpp.llama_get_memory(self._context)
-        self.dim = int(llama_cpp.llama_model_n_embd(self._model))
-        self.positions = int(llama_cpp.llama_n_ctx_seq(self._context))
-        self.largest_batch = int(llama_cpp.llama_n_batch(self._context))
-        self._arrays = _Arrays(self.largest_batch, self.dim)
+            raise OptionError(f"llama.cpp makes no context of {options}: {last_line()}")
 
     def close(self) -> None:
         """Frees llama.cpp's memory; nothing can be decoded afterwards."""
@@ -57,14 +65,19 @@ class Body:
             llama_cpp.llama_model_free(self._model)
         self._context = self._model = None
 
+    def __del__(self) -> None:
+        self.close()
+
     def decode(self, rows: Singles, positions: Ints, sequences: Ints) -> Singles:
         """The hidden vectors ``[n, dim]`` of ``n`` rows, at most a batch of them."""
         arrays, count = self._arrays, len(rows)
         arrays.rows[:count], arrays.positions[:count], arrays.sequences[:count] = rows, positions, sequences
         arrays.batch.n_tokens = count
         self._run(arrays.batch)
-        found = np.ctypeslib.as_array(llama_cpp.llama_get_embeddings(self._context), shape=(count, self.dim))
-        return found.copy()
+        found = np.ctypeslib.as_array(llama_cpp.llama_get_embeddings(self._context), shape=(count, self.dim)).copy()
+        if self._dismiss is not None:
+            self._dismiss(SOFT)
+        return found
 
     def _run(self, batch: Any) -> None:
         status = llama_cpp.llama_decode(self._context, batch)

@@ -23,7 +23,10 @@ from headlong.layers.gguf_file import EMBEDDING, GgufFile
 
 
 class Token(NamedTuple):
-    """``log_prob`` within ``error``, and the likeliest tokens beside it, where they were asked for; seconds of its step."""
+    """``log_prob`` within ``error``, and the likeliest tokens beside it, where they were asked for; what its step took.
+
+    ``body``, ``head`` in seconds; ``rows`` of the head that were scored exactly, ``bytes`` of it that were read.
+    """
 
     id: int
     log_prob: float | None
@@ -31,6 +34,8 @@ class Token(NamedTuple):
     ranked: tuple[tuple[int, float], ...]
     body: float
     head: float
+    rows: float
+    bytes: float
 
 
 class Progress:
@@ -90,18 +95,17 @@ class Decoder:
             )
         return self._body.positions - len(prompt)
 
-    def log_probs(self, tokens: Sequence[int]) -> tuple[Doubles, Doubles]:
-        """Of each token but the first, given those before it, and how far each can be off."""
+    def read(self, tokens: Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
+        """The hidden vectors of a text in the first sequence, a batch at a time, and the tokens that follow each."""
         self._body.keep(0, 0)
         self._held[0] = list(tokens)
-        values, errors = [], []
         for part in _parts([(token, place, 0) for place, token in enumerate(tokens)], self._body.largest_batch):
-            hidden = self._decoded(part)
-            after = tokens[part[0][1] + 1 : part[-1][1] + 2]
-            value, error = self._head.log_probs(hidden[: len(after)], np.array(after, np.int64)[:, None])
-            values.append(value[:, 0])
-            errors.append(error)
-        return np.concatenate(values), np.concatenate(errors)
+            yield self._decoded(part), list(tokens[part[0][1] + 1 : part[-1][1] + 2])
+
+    def log_probs(self, hidden: Singles, after: Sequence[int]) -> tuple[Doubles, Doubles]:
+        """Of the tokens that follow, and how far each can be off."""
+        values, error = self._head.log_probs(hidden[: len(after)], np.array(after, np.int64)[:, None])
+        return values[:, 0], error
 
     def memory(self) -> dict[str, int]:
         """Bytes of the embedding's rows that were written out."""
@@ -126,7 +130,8 @@ class Decoder:
                 if row.grammar is not None:
                     row.grammar.take(token)
                 row.done = len(row.generated) >= row.most
-            yield [(row, Token(token, *about, body, head)) for row, token, about in zip(active, ids, ranked, strict=True)]
+            took = body, head, self._head.rows, self._head.bytes
+            yield [(row, Token(token, *about, *took)) for row, token, about in zip(active, ids, ranked, strict=True)]
             active = [row for row in active if not row.done]
             start = time.perf_counter()
             if active:

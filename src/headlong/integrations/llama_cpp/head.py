@@ -36,25 +36,29 @@ def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: fl
 
 
 class Head:
-    """Answers about rows of hidden vectors ``[n, dim]``."""
+    """Answers about rows of hidden vectors ``[n, dim]``; ``rows`` and ``bytes``: what the last one took for each."""
 
     def __init__(self, engine: Any) -> None:
-        self.engine = engine
+        self.engine, self.rows, self.bytes = engine, 0.0, 0.0
         self.vocab = int(engine.layer.vocab)
         self._link = engine.layer.link
 
     def likeliest(self, hidden: Any, **limits: Any) -> Ids:
         """The best class of each row."""
-        return np.asarray(self.engine.topk(hidden, k=1, eps=math.inf, **limits).ids)[:, 0]
+        top = self.engine.topk(hidden, k=1, eps=math.inf, **limits)
+        self._took(top.cost)
+        return np.asarray(top.ids)[:, 0]
 
     def best(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles]:
         """The ``k`` best of each row and their exponents, likeliest first; fewer classes than ``k``: -1 and -inf."""
         top = self.engine.topk(hidden, k=min(k, self.vocab), eps=math.inf, **limits)
+        self._took(top.cost)
         return np.asarray(top.ids), self._exponents(top.logits)
 
     def best_and_mass(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles, Doubles, Doubles]:
         """Those, the log of the sum of exp(x) over all classes, and how far that can be off."""
         top = self.engine.topk(hidden, k=min(k, self.vocab), **limits)
+        self._took(top.cost)
         return np.asarray(top.ids), self._exponents(top.logits), np.asarray(top.lse), np.asarray(top.error)
 
     def mass(self, hidden: Any, eps: float, **limits: Any) -> float:
@@ -79,7 +83,11 @@ class Head:
         Row ``i`` has the noise of ``(seed, first + i)``, whatever the other rows are.
         """
         drawn = self.engine.sample(hidden, seed=seed, row0=first, **filters)
+        self._took(drawn.cost)
         return np.asarray(drawn.ids)[:, 0], np.asarray(drawn.score)[:, 0]
+
+    def _took(self, cost: Any) -> None:
+        self.rows, self.bytes = float(np.mean(cost.rows)), float(np.mean(cost.bytes))
 
     def _exponents(self, logits: Any) -> Doubles:
         values = np.asarray(logits, np.float64)

@@ -11,7 +11,7 @@ import numpy as np
 
 from headlong import Layer
 from headlong.errors import AbsentError, MalformedFileError, OptionError, WrongLayerError
-from headlong.integrations.llama_cpp.body import Body
+from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.body_file import ROWS, body_file, fingerprint
 from headlong.integrations.llama_cpp.completions import Answers, Piece, Writing, check_options, pieces
 from headlong.integrations.llama_cpp.decoding import Decoder, Embedding, Progress
@@ -73,7 +73,7 @@ class Model:
         path = body_file(file, cache)
         saved = path.with_name(f"{Path(self.model_path).stem}.{fingerprint(file)}.{eps:g}.{delta:g}.head.safetensors")
         engine = engine_of(layer, saved, threads, eps, delta)
-        self._body = Body(path, fields)
+        self._body = Body(path, fields, verbose)
         embedding = Embedding(file, layer.vocab, layer.dim, scale)
         first = np.arange(min(ROWS, layer.vocab))
         self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), first), layer.link)
@@ -112,12 +112,26 @@ class Model:
         texts, chosen = self._texts(prompt, max_tokens, named["stop"], named["grammar"], options)
         return pieces(self._decoder, texts, chosen, logprobs)
 
+    def steps(self, prompts: Sequence[Any], count: int, **settings: Any) -> Iterator[list[int]]:
+        """``count`` tokens of each prompt, a step of all of them at a time, whether or not texts end before."""
+        texts, chosen = self._texts(list(prompts), count, (), None, settings)
+        for step in self._decoder.run([one.progress for one in texts], chosen):
+            yield [token.id for _, token in step]
+
     def log_probs(self, text: str | Sequence[int]) -> tuple[Doubles, Doubles]:
         """Of each token of a text but the first, given those before it; and how far each can be off."""
+        values = [self._decoder.log_probs(hidden, after) for hidden, after in self._read(text)]
+        return np.concatenate([value for value, _ in values]), np.concatenate([error for _, error in values])
+
+    def hidden(self, text: str | Sequence[int]) -> Singles:
+        """The hidden vectors ``[tokens, dim]`` of a text, after the last norm."""
+        return np.concatenate([hidden for hidden, _ in self._read(text)])
+
+    def _read(self, text: str | Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
         self._check_unchanged()
         tokens = self._words.prompt(text)
         self._decoder.room(tokens)
-        return self._decoder.log_probs(tokens)
+        return self._decoder.read(tokens)
 
     def _texts(
         self, prompt: Any, most: int | None, stop: Any, grammar: Any, settings: Mapping[str, Any]

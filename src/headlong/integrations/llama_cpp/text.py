@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import ctypes
-import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import llama_cpp
 
 from headlong.errors import MalformedFileError
+from headlong.integrations.llama_cpp.log import listening
 
 LONGEST = 4096
 """Bytes of one token's text at most."""
@@ -23,13 +21,12 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
 
     def __init__(self, path: str, complete: Callable[..., Any], *, verbose: bool, **options: Any) -> None:
         self._complete = complete
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(sys.stderr if verbose else said):
+        with listening(verbose) as last_line:
+            try:
                 super().__init__(path, vocab_only=True, verbose=verbose, **options)
-        except (ValueError, RuntimeError, AssertionError) as error:
-            last = (said.getvalue().strip() or str(error)).splitlines()[-1]
-            raise MalformedFileError(f"llama.cpp cannot read the vocabulary of {path}: {last}") from error
+            except (ValueError, RuntimeError, AssertionError) as error:
+                why = last_line() or error
+                raise MalformedFileError(f"llama.cpp cannot read the vocabulary of {path}: {why}") from error
         self._pieces: dict[int, bytes] = {}
         self._buffer = ctypes.create_string_buffer(LONGEST)
         self.pointer = llama_cpp.llama_model_get_vocab(self.model)

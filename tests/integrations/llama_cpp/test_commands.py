@@ -1,0 +1,49 @@
+"""``headlong chat`` and ``headlong bench --gguf`` on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import tiny_gguf
+from headlong.cli.main import app
+
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADLONG_CACHE", str(tmp_path / "cache"))
+    return tiny_gguf.write(tmp_path / "model.gguf", head="Q8_0")
+
+
+def call(*words: Any, typed: str = "") -> Any:
+    done = CliRunner().invoke(app, [*map(str, words), "--threads", "1"], input=typed)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_chat_answers_each_line(path: Path) -> None:
+    done = call("chat", path, "--max-tokens", 5, "--temperature", 0, "--context", 256, "--stats", typed="Hello\nAgain\n")
+    assert len(done.stdout.splitlines()) >= 2 and "Model('model.gguf', sequences=1, n_ctx=256" in done.stderr
+    stats = [line for line in done.stderr.splitlines() if line.startswith("[5 tokens, prompt ")]
+    assert len(stats) == 2 and all("of 1,000 rows scored" in line for line in stats)
+    again = call("chat", path, "--max-tokens", 5, "--temperature", 0, "--context", 256, typed="Hello\nAgain\n")
+    assert again.stdout == done.stdout and "[5 tokens" not in again.stderr
+    other = call("chat", path, "--max-tokens", 5, "--temperature", 0, "--context", 256, "--system", "x", typed="Hello\n")
+    assert other.stdout not in done.stdout
+
+
+def test_bench_takes_turns(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    done = call("bench", "--gguf", path, "--rounds", 1, "--out", out)
+    record = json.loads(out.read_text())
+    assert [(one["sequences"], len(one["seconds"]["llama.cpp"])) for one in record["runs"]] == [(1, 1)] * 4 + [(4, 1)] * 4
+    greedy = [one for one in record["runs"] if one["sampler"] == "greedy"]
+    assert all(0 < one["same"] <= record["tokens"] for one in greedy) and "headlong, ms a step" in done.stdout
+    refused = CliRunner().invoke(app, ["bench", "layer.safetensors", "--gguf", str(path)])
+    assert refused.exit_code == 2 and "pass one of them" in refused.stderr

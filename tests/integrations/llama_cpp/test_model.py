@@ -1,0 +1,225 @@
+"""``Model`` in the place of ``llama_cpp.Llama``: the same calls, the same dictionaries, tokens as a dense head picks them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny_gguf
+from headlong.errors import AbsentError, IdError, OptionError, UnsupportedError
+
+llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
+
+from headlong.integrations.llama_cpp import Model  # noqa: E402
+from headlong.integrations.llama_cpp.text import TextBuilder  # noqa: E402
+
+PROMPTS = [[17, 301, 42], [999 - 3, 5, 77, 640, 3, 250], [8], [300, 301, 302, 303]]
+MESSAGES = [{"role": "system", "content": "Say little."}, {"role": "user", "content": "Hello"}]
+SAMPLERS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {},
+    {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0},
+    {"temperature": 0.7, "top_k": 0, "top_p": 0.9},
+    {"temperature": 0.9, "repeat_penalty": 1.3, "logit_bias": {300: 2.0}},
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf.write(tmp_path_factory.mktemp("models") / "model.gguf", "qwen3", head="Q8_0")
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Any:
+    with Model(path, cache=path.parent, n_ctx=256, n_threads=1, sequences=4, eps=1e-4) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def stock(path: Path) -> Any:
+    found = llama_cpp.Llama(str(path), n_ctx=256, n_threads=1, verbose=False, logits_all=True)
+    yield found
+    found.close()
+
+
+def test_greedy_tokens_are_those_of_a_dense_head(model: Model, stock: Any) -> None:
+    """Along the model's own text: each token is the best of the logits of llama.cpp, but for near ties in its int8 products."""
+    made = model.generate(PROMPTS[1], 40, temperature=0, logprobs=0)
+    stock.reset()
+    stock.eval([*PROMPTS[1], *made.ids])
+    logits = stock.scores[len(PROMPTS[1]) - 1 : len(PROMPTS[1]) + len(made.ids) - 1].astype(np.float64)
+    log_probs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    own = log_probs[np.arange(len(made.ids)), made.ids]
+    assert len(made.ids) > 10 and (own > log_probs.max(axis=1) - 0.05).all()
+    np.testing.assert_allclose(made.log_probs, own, atol=0.05)
+    assert max(made.errors) <= 1e-4
+
+
+@pytest.mark.parametrize("settings", SAMPLERS, ids=json.dumps)
+def test_several_at_once_are_the_same_as_one_by_one(model: Model, settings: dict[str, Any]) -> None:
+    together = model.generate(PROMPTS, 12, seed=3, **settings)
+    assert len({one.ids for one in together}) > 1
+    if settings.get("temperature") == 0:
+        for prompt, one in zip(PROMPTS, together, strict=True):
+            assert model.generate(prompt, 12, **settings).ids == one.ids
+    assert model.generate(PROMPTS, 12, seed=3, **settings) == together
+    assert model.generate(PROMPTS[:1], 12, seed=3, **settings)[0].ids == together[0].ids, "whichever others are there"
+    different = model.generate(PROMPTS, 12, seed=4, **settings)
+    assert (different == together) == (settings.get("temperature") == 0)
+
+
+def test_a_prompt_that_goes_on_is_decoded_from_where_it_parts(model: Model) -> None:
+    model.reset()
+    first = model.generate(PROMPTS[1], 8, temperature=0)
+    longer = [*PROMPTS[1], *first.ids, 9, 10]
+    again = model.generate(longer, 8, temperature=0)
+    model.reset()
+    assert model.generate(longer, 8, temperature=0) == again
+    other = [*PROMPTS[1][:3], 400, 401]
+    parted = model.generate(other, 8, temperature=0)
+    model.reset()
+    assert model.generate(other, 8, temperature=0) == parted
+
+
+def without_names(answer: Any) -> Any:
+    return {key: value for key, value in answer.items() if key not in ("id", "created")}
+
+
+@pytest.mark.parametrize("prompt", ["Hello ab", PROMPTS[1]], ids=["text", "tokens"])
+def test_a_completion_is_the_stock_ones_dictionary(model: Model, stock: Any, prompt: Any) -> None:
+    ours = model.create_completion(prompt, max_tokens=6, temperature=0.0)
+    theirs = stock.create_completion(prompt, max_tokens=6, temperature=0.0)
+    assert without_names(ours).keys() == without_names(theirs).keys() and ours["usage"] == theirs["usage"]
+    assert ours["choices"][0].keys() == theirs["choices"][0].keys() and ours["model"] == theirs["model"]
+    assert ours["choices"][0]["finish_reason"] == theirs["choices"][0]["finish_reason"] == "length"
+    chunks = list(model.create_completion(prompt, max_tokens=6, temperature=0.0, stream=True))
+    assert "".join(one["choices"][0]["text"] for one in chunks) == ours["choices"][0]["text"]
+    assert [one["choices"][0]["finish_reason"] for one in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert model(prompt, max_tokens=6, temperature=0.0)["choices"] == ours["choices"]
+
+
+def test_an_empty_prompt_is_the_token_that_texts_begin_with(model: Model) -> None:
+    assert model.generate("", 6, temperature=0) == model.generate([model.token_bos()], 6, temperature=0)
+
+
+def test_log_probabilities_as_the_api_lists_them(model: Model, stock: Any) -> None:
+    ours = model.create_completion("Hello", max_tokens=5, temperature=0.0, logprobs=3)["choices"][0]["logprobs"]
+    theirs = stock.create_completion("Hello", max_tokens=5, temperature=0.0, logprobs=3)["choices"][0]["logprobs"]
+    assert ours.keys() == theirs.keys() and len(ours["tokens"]) == 5
+    np.testing.assert_allclose(ours["token_logprobs"][0], theirs["token_logprobs"][0], atol=0.05)
+    assert all(len(one) in (3, 4) for one in ours["top_logprobs"])
+    assert ours["tokens"][0] in ours["top_logprobs"][0] and ours["text_offset"][0] == 0
+
+
+def test_chat_uses_the_files_template(model: Model, stock: Any) -> None:
+    ours = model.create_chat_completion(MESSAGES, max_tokens=6, temperature=0.0)
+    theirs = stock.create_chat_completion(MESSAGES, max_tokens=6, temperature=0.0)
+    assert ours.keys() == theirs.keys() and ours["choices"][0].keys() == theirs["choices"][0].keys()
+    assert ours["usage"]["prompt_tokens"] == theirs["usage"]["prompt_tokens"]
+    text = ours["choices"][0]["message"]["content"]
+    chunks = list(model.create_chat_completion(MESSAGES, max_tokens=6, temperature=0.0, stream=True))
+    assert "".join(one["choices"][0]["delta"].get("content", "") for one in chunks) == text
+    prompt = "system:Say little.\nuser:Hello\nassistant:"
+    assert model.generate(MESSAGES, 6, temperature=0).text == text == model.generate(prompt, 6, temperature=0).text
+    assert [one.text for one in model.generate([MESSAGES, MESSAGES], 6, temperature=0)] == [text, text]
+    with_logprobs = model.create_chat_completion(MESSAGES, max_tokens=2, temperature=0.0, logprobs=True, top_logprobs=2)
+    assert len(with_logprobs["choices"][0]["logprobs"]["content"]) == 2
+
+
+def test_grammars(model: Model) -> None:
+    digits = model.generate("x", 6, grammar="root ::= [0-9] [0-9] [0-9] [0-9] [0-9] [0-9] [0-9]", seed=1)
+    assert digits.text.isdigit() and len(digits.ids) == 6
+    for settings in ({"temperature": 0}, {"top_k": 0, "top_p": 0.5}, {"top_k": 0, "min_p": 0.0, "top_p": 1.0}):
+        assert model.generate("x", 4, grammar="root ::= [a-f]+", seed=1, **settings).text.strip("abcdef") == ""
+    ended = model.generate("x", 20, grammar='root ::= "yes"', temperature=0)
+    assert (ended.text, ended.finish_reason) == ("yes", "stop")
+    grammar = llama_cpp.LlamaGrammar.from_string("root ::= [0-9]", verbose=False)
+    assert model.create_completion("x", max_tokens=9, grammar=grammar)["choices"][0]["text"].isdigit()
+    answer = model.create_chat_completion(MESSAGES, max_tokens=30, response_format={"type": "json_object"}, seed=1)
+    assert answer["choices"][0]["message"]["content"].lstrip().startswith("{")
+    with pytest.raises(OptionError, match="cannot parse the grammar"):
+        model.generate("x", 4, grammar="root ::= [")
+    with pytest.raises(OptionError, match="grammar is a int; expected GBNF"):
+        model.generate("x", 4, grammar=3)
+
+
+def test_texts_stop_where_they_are_told_to(model: Model) -> None:
+    whole = model.generate("Hello", 20, temperature=0)
+    word = whole.text[5:8]
+    cut = model.generate("Hello", 20, temperature=0, stop=[word])
+    assert cut.text == whole.text[: whole.text.index(word)] and cut.finish_reason == "stop"
+    streamed = list(model.stream("Hello", 20, temperature=0, stop=word))
+    assert "".join(one.text for one in streamed) == cut.text
+    assert sum(len(one.tokens) for one in streamed) == len(cut.ids) and streamed[-1].tokens[-1].body > 0
+    biased = model.generate("Hello", 20, temperature=0, logit_bias={model.token_eos(): 1e3})
+    assert (biased.text, biased.ids, biased.finish_reason) == ("", (), "stop")
+
+
+def test_text_is_shown_in_whole_characters_and_never_a_stop_word() -> None:
+    builder = TextBuilder(["END", "##"])
+    assert builder.add("ß".encode()[:1]) == "" and builder.add("ß".encode()[1:]) == "ß"
+    assert builder.add(b"a E") == "a " and builder.add(b"N") == "" and builder.add(b"X") == "ENX"
+    assert builder.add(b"b#") == "b" and builder.add(b"#c") == "" and builder.stopped and builder.end() == ""
+    assert builder.text == "ßa ENXb"
+    open_ended = TextBuilder(["END"])
+    assert open_ended.add(b"E") == "" and open_ended.end() == "E"
+
+
+def test_log_probs_of_a_text_add_up(model: Model, stock: Any) -> None:
+    tokens = list(np.random.default_rng(0).integers(0, 990, 60))
+    found, error = model.log_probs([int(token) for token in tokens])
+    stock.reset()
+    stock.eval([int(token) for token in tokens])
+    logits = stock.scores[:60].astype(np.float64)
+    expected = (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))[np.arange(59), tokens[1:]]
+    assert found.shape == error.shape == (59,) and error.max() <= 1e-4
+    np.testing.assert_allclose(found, expected, atol=0.1)
+
+
+def test_what_is_not_had_is_a_sentence(model: Model, path: Path) -> None:
+    for options in ({"suffix": "x"}, {"typical_p": 0.5}, {"mirostat_mode": 2}, {"logits_processor": [print]}):
+        with pytest.raises(UnsupportedError, match=f"{next(iter(options))} is .* is not had here: .*llama_cpp.Llama"):
+            model.create_completion("x", **options)
+    for options in ({"n_gpu_layers": 3}, {"lora_path": "x"}, {"embedding": True}, {"draft_model": object()}):
+        with pytest.raises(UnsupportedError, match=f"{next(iter(options))} is .* is not had here"):
+            Model(path, cache=path.parent, **options)
+    with pytest.raises(OptionError, match="tempurature is no option"):
+        model.generate("x", 3, tempurature=1.0)
+    with pytest.raises(OptionError, match="n_contexts is no option"):
+        Model(path, cache=path.parent, n_contexts=3)
+    with pytest.raises(AbsentError, match="Model has no create_embedding; llama_cpp.Llama"):
+        model.create_embedding("x")
+    with pytest.raises(AttributeError):
+        model.nothing  # noqa: B018
+    with pytest.raises(OptionError, match="got 5 prompts; expected 1 to 4"):
+        model.generate(["x"] * 5, 3)
+    with pytest.raises(OptionError, match=r"Requested tokens \(300\) exceed context window of 256"):
+        model.generate([5] * 300, 3)
+    with pytest.raises(IdError, match="outside 0 to 999"):
+        model.generate([5, 1000], 3)
+
+
+def test_the_context_ends_a_text(model: Model) -> None:
+    made = model.generate([5] * 250, None, temperature=0)
+    assert made.finish_reason == "length" and len(made.ids) == 6
+
+
+def test_names_that_others_call(model: Model, stock: Any) -> None:
+    for name in ("n_embd", "n_vocab", "n_ctx", "token_bos", "token_eos"):
+        assert getattr(model, name)() == getattr(stock, name)()
+    assert model.tokenize(b"Hello ab") == stock.tokenize(b"Hello ab") and model.metadata == stock.metadata
+    assert model.detokenize([40, 41]) == stock.detokenize([40, 41]) and model.chat_format == stock.chat_format
+    parts = model.memory()
+    assert parts["body, mapped"] < parts["original, mapped"] and "sequences=4" in repr(model)
+
+
+def test_the_engine_is_compiled_once(path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    import headlong as hl
+
+    monkeypatch.setattr(hl, "compile", lambda *_, **__: pytest.fail("compiled again"))
+    with Model(path, cache=path.parent, n_ctx=64, n_threads=1, eps=1e-4) as again:
+        assert again.generate(PROMPTS[1], 8, temperature=0) == model.generate(PROMPTS[1], 8, temperature=0)
