@@ -8,6 +8,7 @@
 
 #include "bind/without_gil.h"
 #include "codes/rotated.h"
+#include "encode/tiles.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -104,7 +105,24 @@ class BoundCodes {
 
 }  // namespace
 
+// Codes of rows v [n, m] into tiles [tiles, bytes] from byte `at` on; scale, error, length [n].
+static nb::tuple bound_code_tiles(Floats v, int bits, float half_step, int least, nb::ndarray<uint8_t, nb::numpy, nb::device::cpu> tiles, int64_t at, int threads) {
+    check(v.ndim() == 2 && tiles.ndim() == 2 && tiles.stride(1) == 1, "v must be [n, m], tiles [tiles, bytes]");
+    check((bits >= 1 && bits <= 6) || bits == 8, "codes have 1 to 6 or 8 bits");
+    const auto n = static_cast<int64_t>(v.shape(0)), m = static_cast<int64_t>(v.shape(1));
+    check(static_cast<int64_t>(tiles.shape(0)) == (n + kTile - 1) / kTile && at >= 0 &&
+              at + (m + 31) / 32 * bits * kTile * 4 <= static_cast<int64_t>(tiles.shape(1)),
+          "tiles have room for the codes");
+    std::vector<float> scale(n), error(n), length(n);
+    unlocked([&] {
+        code_tiles(v.data(), n, m, bits, half_step, least, tiles.data() + at, tiles.stride(0), scale.data(), error.data(), length.data(), thread_count(threads));
+    });
+    const auto size = static_cast<size_t>(n);
+    return nb::make_tuple(owned(std::move(scale), {size}), owned(std::move(error), {size}), owned(std::move(length), {size}));
+}
+
 void bind_codes(nb::module_& m) {
+    m.def("code_tiles", &bound_code_tiles, nb::arg("v"), nb::arg("bits"), nb::arg("half_step"), nb::arg("least"), nb::arg("tiles").noconvert(), nb::arg("at"), nb::arg("threads"));
     nb::class_<BoundCodes>(m, "Codes")
         .def(nb::init<nb::capsule, Bytes, Doubles, Doubles, Floats, const std::vector<SegmentRecord>&, double, double, const std::string&>(), nb::arg("executor"),
              nb::arg("tiles"), nb::arg("mean"), nb::arg("centre"), nb::arg("rotation"), nb::arg("segments"), nb::arg("lost"), nb::arg("most_base"), nb::arg("isa"))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import Codes, Segment
@@ -27,8 +28,8 @@ TILE, GROUP = 64, 32
 """Classes of a tile and coordinates of a group of codes: ``csrc/scan/tiles.h`` has the layout."""
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
 """The best step of uniform levels for a Gaussian of variance one (Max, 1960)."""
-ROUNDED_UP = 1 + 2.0**-7
-"""A bfloat16 that is no less than the number it stands for."""
+LEAST_CODE = (0, 1)
+"""The smallest code, and that of 8 bits: less 128 it has a negative."""
 PIECE = 1 << 21
 """Numbers of float64 that encoding holds at once."""
 PRODUCTS = 8 + 3
@@ -50,7 +51,7 @@ def rotation_of(size: int, chance: np.random.Generator) -> Doubles:
     return np.asarray(orthogonal * np.where(np.diag(triangle) < 0, -1.0, 1.0))
 
 
-def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], seed: int = 0) -> Codes | None:
+def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], seed: int = 0, threads: int = 1) -> Codes | None:
     """The codes of ``layer`` in ``basis``, rotated by ``seed`` in every segment; None where its numbers leave float32's
     range.
     """
@@ -65,7 +66,7 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     unit = np.finfo(np.float64).eps
     size = float(np.linalg.norm(turned) * np.linalg.norm(back))
     lost = float(np.linalg.norm(np.eye(layer.dim) - back @ turned.T)) + 8 * (layer.dim + 8) * unit * size
-    tiles, norms, most, longest, most_base = _encoded(layer, basis, back, segments)
+    tiles, norms, most, longest, most_base = _encoded(layer, basis, back, segments, threads)
     bounds = np.zeros((len(segments), 4))
     for s, (start, stop, *_) in enumerate(segments):
         bounds[s] = (
@@ -83,7 +84,7 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
 
 
 def _encoded(
-    layer: Layer, basis: Directions, back: Doubles, segments: tuple[Segment, ...]
+    layer: Layer, basis: Directions, back: Doubles, segments: tuple[Segment, ...], threads: int
 ) -> tuple[NDArray[np.uint8], Doubles, Doubles, float, float]:
     """The tiles; the largest |q| and |scale q| of each segment; the longest row less the centre; the largest base."""
     vocab, dim = layer.vocab, layer.dim
@@ -112,8 +113,7 @@ def _encoded(
             np.zeros((len(segments), len(rows)), np.float32),
         )
         for s, (first, last, bits, _) in enumerate(segments):
-            u, scale, error, length = quantised(turned[:, first:last], bits)
-            tiles[at, place : place + widths[s]] = packed(u, bits).reshape(-1, widths[s])
+            scale, error, length = _coded(np.ascontiguousarray(turned[:, first:last]), bits, tiles[at], place, threads)
             place += widths[s]
             all_scales[s], all_errors[s] = scale, error
             norms[s] = max(norms[s], float(length.max(initial=0.0)))
@@ -121,6 +121,16 @@ def _encoded(
         _put(tiles[at], scales, all_scales, 0.0)
         _put(tiles[at], errors, rounded_up(all_errors), 0)
     return tiles, norms, most, longest, most_base
+
+
+def _coded(v: Floats, bits: int, tiles: NDArray[np.uint8], at: int, threads: int) -> tuple[Floats, Floats, Floats]:
+    """Puts the codes of rows into their tiles from byte ``at`` on; scales, error norms and lengths of the codes."""
+    if native.isa() != native.REFERENCE:
+        return native.code_tiles(v, bits, STEP[bits] / 2, LEAST_CODE[bits == 8], tiles, at, threads)
+    u, scale, error, length = quantised(v, bits)
+    words = packed(u, bits).reshape(len(tiles), -1)
+    tiles[:, at : at + words.shape[1]] = words
+    return scale, error, length
 
 
 def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, Floats]:
@@ -134,8 +144,7 @@ def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, 
     unit = np.sqrt(square / v.shape[1]) * (STEP[bits] / 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         inverse = np.where(unit > 0, 1 / unit, 0.0).astype(np.float32)
-        least = 1.0 if bits == 8 else 0.0  # so that 8-bit codes less 128 have a negative
-        u = np.clip(np.floor((v * inverse[:, None] + (high + 1)) * np.float32(0.5)), least, high)
+        u = np.clip(np.floor((v * inverse[:, None] + (high + 1)) * np.float32(0.5)), LEAST_CODE[bits == 8], high)
     q = 2 * u - np.float32(high)
     along, length = np.einsum("ij,ij->i", v, q), np.sqrt(np.einsum("ij,ij->i", q, q))
     good = (along > 0) & np.isfinite(inverse)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headlong import native
 from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling
 from headlong.encode.tiles import codes_of
@@ -73,7 +74,8 @@ def with_codes(engine: Engine, calibration: Doubles | None, seed: int) -> Engine
     made: list[Codes] = []
     for bits in BITS:
         segments = by_water_filling(weights, bits)
-        codes = None if any(segments == one.segments for one in made) else codes_of(layer, basis, segments, seed)
+        known = any(segments == one.segments for one in made)
+        codes = None if known else codes_of(layer, basis, segments, seed, native.threads(engine.threads))
         if codes is not None:
             made.append(codes)
     if not made:

@@ -33,6 +33,7 @@ from headlong.native.load_module import loaded, module
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import (
     Codes,
+    code_tiles,
     encode_int8,
     encode_into,
     encode_rows,
@@ -59,6 +60,7 @@ __all__ = [
     "blocks",
     "code_product",
     "code_reader",
+    "code_tiles",
     "descent",
     "direct_call",
     "encode_int8",

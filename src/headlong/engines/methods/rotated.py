@@ -56,7 +56,7 @@ class Rotated(Method):
         segments = (
             by_water_filling(energy(layer, basis, calibration), self.bits) if self.segments is None else self._named(layer.dim)
         )
-        codes = codes_of(layer, basis, segments, self.rotation)
+        codes = codes_of(layer, basis, segments, self.rotation, threads)
         return none._replace(codes=codes)
 
     def promise(self, wanted: Promise, calibrated: bool) -> Promise:
