@@ -22,8 +22,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+import headlong
 from headlong import store
-from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, StoreError, VersionError
+from headlong.errors import (
+    DtypeError,
+    MalformedFileError,
+    MissingFileError,
+    MissingTensorError,
+    OptionError,
+    StoreError,
+    VersionError,
+)
 
 # complex64 arrays of hypothesis are slow, and C64 is covered by the fuzzer
 COMMON = [dtype for name, dtype in store.DTYPES.items() if name not in {"BF16", "F8_E4M3", "F8_E5M2", "C64"}]
@@ -335,3 +344,11 @@ def test_a_killed_save_leaves_a_whole_file(tmp_path: Path) -> None:
             child.wait()
         file = store.open_file(path)
         assert (file.read("a") == file.read("n")).all()
+
+
+
+def test_a_file_that_is_not_there_is_an_oserror_too(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.safetensors", tmp_path):
+        with pytest.raises(FileNotFoundError) as found:
+            headlong.Layer.load(path)
+        assert isinstance(found.value, MissingFileError) and str(path) in str(found.value)

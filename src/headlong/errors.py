@@ -8,6 +8,7 @@
     │   ├── IdError             class ids that are out of range (also an IndexError)
     │   └── OptionError         an unknown method, an option out of range, options that contradict each other
     ├── StoreError              a file that cannot be read or written
+    │   ├── MissingFileError    there is no such file (also a FileNotFoundError)
     │   ├── MalformedFileError  cut off, damaged, or contradicting itself
     │   ├── VersionError        written by a newer headlong
     │   ├── WrongLayerError     an engine saved for other weights
@@ -55,6 +56,10 @@ class OptionError(InputError):
 
 class StoreError(HeadlongError):
     """A file that cannot be read or written."""
+
+
+class MissingFileError(StoreError, FileNotFoundError):
+    """A path where there is no file."""
 
 
 class MalformedFileError(StoreError):

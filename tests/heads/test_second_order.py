@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headlong.heads import HEADS, Head, build_head
+from limited import in_limits
 
 ROWS, DIM, VOCAB = 7, 6, 23
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -133,3 +134,20 @@ def test_under_autocast_every_verb_answers(kind: str) -> None:
         (g,) = torch.autograd.grad(head(x, target).loss, x, create_graph=True)
         (g**2).sum().backward()  # type: ignore[no-untyped-call]
         assert x.grad is not None and bool(x.grad.isfinite().all())
+
+
+def _extra_memory(rows: int, vocab: int) -> int:
+    import resource
+
+    head = build_head("tree", 8, vocab)
+    hidden = torch.randn(rows, 8)
+    with torch.no_grad():
+        head.log_prob(hidden[:2])
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        head.log_prob(hidden)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
+def test_every_log_probability_of_a_tree_takes_little_more_than_the_answer() -> None:
+    """[1000, 10000] took 809 MB for an answer of 38."""
+    assert in_limits(_extra_memory, 1000, 10_000, memory=6 << 30) < 120e6

@@ -101,7 +101,6 @@ EXACT: dict[str, dict[str, Any]] = {
     "forced_eos_token_id": {"forced_eos_token_id": 7},
     "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.6},
     "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 1},
-    "remove_invalid_values": {"remove_invalid_values": True},
     "renormalize_logits": {"renormalize_logits": True, "top_p": 0.8},
     "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": lambda row, ids: [5 + row, 7, 100 + len(ids), 2000]},
 }
@@ -173,6 +172,7 @@ DENSE: dict[str, dict[str, Any]] = {
     "num_beams with renormalize_logits and options that edit scores": {
         "num_beams": 2, "renormalize_logits": True, "suppress_tokens": [7],
     },
+    "remove_invalid_values": {"remove_invalid_values": True},
     "output_scores": {"output_scores": True, "return_dict_in_generate": True},
     "a processor of your own": {"logits_processor": LogitsProcessorList([Noise(3)])},
 }
@@ -227,6 +227,18 @@ def test_plain_generate_is_what_it_was(model: Any, options: dict[str, Any]) -> N
     torch.manual_seed(4)
     assert torch.equal(model.generate(PROMPTS, **{"do_sample": False, **SHORT, **options}), expected)
     assert set(head.paths) == {"dense: a plain call of the model"}
+
+
+def test_a_row_of_nan_does_not_stop_the_others_where_invalid_values_are_removed(plain: Any) -> None:
+    """The model's own loop turns its scores into zeros."""
+    with torch.no_grad():
+        plain.transformer.wte.weight[5] = 1e30  # a token whose hidden vectors overflow
+    prompts = torch.stack([PROMPTS[0], torch.full_like(PROMPTS[0], 5)])
+    options = {"do_sample": False, "remove_invalid_values": True, **SHORT}
+    expected = plain.generate(prompts, **options)
+    accelerate(plain, method="cascade")
+    with pytest.warns(RuntimeWarning, match="InfNanRemoveLogitsProcessor"):
+        assert torch.equal(plain.generate(prompts, **options), expected)
 
 
 def test_accelerate_sets_generate_and_restore_takes_it_back(model: Any) -> None:

@@ -5,6 +5,7 @@ The oracle is the matrix that the format's own rule gives, in float64; ids of th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -19,7 +20,15 @@ from typer.testing import CliRunner
 
 import headlong as hl
 from headlong.cli.main import app
-from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError, StoreError
+from headlong.errors import (
+    DtypeError,
+    HeadlongError,
+    MalformedFileError,
+    MissingPackageError,
+    MissingTensorError,
+    OptionError,
+    StoreError,
+)
 from headlong.links import Affine, SoftCap
 from headlong.native import encode_int8
 from headlong.plan import deinterleave
@@ -246,3 +255,43 @@ def test_the_command_line_compiles_them(tmp_path: Path) -> None:
     hidden = np.random.default_rng(0).standard_normal((3, DIM))
     expected = np.argsort(-(hidden @ stored("Q6_K")[1].T), axis=1)[:, :4]
     assert (hl.load(out).topk(hidden, 4).ids == expected).all()
+
+
+ODD: dict[str, Callable[[Any], Any]] = {
+    "0-d": lambda part: np.array(part.reshape(-1)[0]),
+    "empty": lambda part: part.reshape(-1)[:0],
+    "no rows": lambda part: part[:0],
+    "flat": lambda part: part.reshape(-1),
+    "one axis more": lambda part: part[None],
+    "int64": lambda part: np.full(part.shape, 2**62),
+    "complex": lambda part: np.zeros(part.shape, np.complex64),
+    "bool": lambda part: np.zeros(part.shape, bool),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("form", FOUND)
+def test_odd_tensors_are_read_or_refused(form: str, odd: str, tmp_path: Path) -> None:
+    tensors, _ = FOUND[form]()
+    if "packed" in form:
+        tensors["lm_head.weight_g_idx"] = np.arange(DIM, dtype=np.int32) // 128
+    for name in tensors:
+        part = np.array(ODD[odd](np.asarray(tensors[name])), order="C")
+        write_file(tmp_path / "model.safetensors", {**tensors, name: part}, {"format": "pt"})
+        with contextlib.suppress(HeadlongError):
+            hl.Layer.load(tmp_path)
+
+
+SIDES: list[Any] = [None, 0, "x", [], [128], [0, 128], [-1, 4], [True, True], [100.0, 128], [2**70, 1], {"a": 1}]
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_odd_sides_of_tiles_are_read_or_refused(sides: Any, tmp_path: Path) -> None:
+    tensors, _ = FOUND["float8_e4m3fn codes in tiles"]()
+    write_file(tmp_path / "model.safetensors", tensors, {"format": "pt"})
+    weights = {"weights": {"block_structure": sides, "group_size": sides}}
+    for said in ({"weight_block_size": sides}, {"config_groups": {"a": weights}}, {"config_groups": sides}, sides, [sides]):
+        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": said}))
+        with pytest.raises(HeadlongError):
+            hl.Layer.load(tmp_path)

@@ -25,6 +25,9 @@ from headlong.heads.frequency import places
 from headlong.heads.grouped import grouped_log_prob, wide
 from headlong.layers.tree import TreeLayer
 
+PIECE = 1 << 20
+"""Log-probabilities of a tree that are worked on at once, where no gradient is kept."""
+
 
 class TwoLevelHead(Head):
     """``class_weight [classes, dim]`` chooses a class, ``word_weight [vocab, dim]`` a word in it.
@@ -148,11 +151,20 @@ class TreeHead(Head):
         return functional.logsigmoid(scores * signs) * signs.abs()
 
     def log_prob(self, hidden: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return self._every(hidden)
+        out = hidden.new_empty(len(hidden), self.vocab, dtype=wide(self.weight.dtype))
+        for some in torch.split(torch.arange(len(hidden)), max(1, PIECE // self.vocab)):
+            out[some] = self._every(hidden[some])
+        return out
+
+    def _every(self, hidden: Tensor) -> Tensor:
         scores = functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
         scores = scores.to(wide(scores.dtype))
-        steps = zip(self.nodes.T, self.signs.T, strict=True)
-        first, *rest = (self._along(scores[:, nodes], signs) for nodes, signs in steps)
-        return sum(rest, first)
+        total = scores.new_zeros(len(hidden), self.vocab)
+        for nodes, signs in zip(self.nodes.T, self.signs.T, strict=True):
+            total = total + self._along(scores[:, nodes], signs)
+        return total
 
     def to_layer(self) -> TreeLayer:
         bias = self.bias.detach().cpu().clone() if self.has_bias else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headlong.arrays import Array
-from headlong.errors import MalformedFileError, MissingTensorError, StoreError
+from headlong.errors import MalformedFileError, MissingFileError, MissingTensorError, StoreError
 from headlong.layers.codes_and_scales import block_of_config, stored, written_out
 from headlong.layers.conventions import half_with_head, link_of_config
 from headlong.layers.gguf_file import PART, GgufFile, is_gguf
@@ -178,7 +178,7 @@ def _weights_of(path: Path) -> Path:
             return found[0]
     pickled = sorted(path.glob("*.bin"))
     advice = f"; {pickled[0].name} is pickled, which is never read: save the model as safetensors" if pickled else ""
-    raise StoreError(f"{path} has no safetensors file and no *{INDEX}{advice}")
+    raise MissingFileError(f"{path} has no safetensors file and no *{INDEX}{advice}")
 
 
 def _index_over(path: Path) -> Path | None:

@@ -95,7 +95,8 @@ def _sides(weights: Mapping[str, Any]) -> Any:
 
 def written_out(how: Stored, read: Callable[[str], Array], block: Block = (None, None)) -> NDArray[np.float32]:
     """``[vocab, dim]`` float32 of the tensors that ``read`` gives."""
-    if how.order is not None and (np.diff(read(how.order).astype(np.int64).ravel()) < 0).any():
+    order = None if how.order is None else read(how.order)
+    if order is not None and (order.dtype.kind not in "iu" or (np.diff(order.astype(np.int64).ravel()) < 0).any()):
         raise DtypeError(f"{how.order} reorders the columns of groups; that layout is not read: save the model without it")
     codes, scale = read(how.codes), _numbers(read(how.scale), how.scale)
     if how.kind == "bitsandbytes int8":
@@ -168,6 +169,8 @@ def _zeros(zero: Array, how: Stored, shape: tuple[int, ...], codes: Array, dim: 
 
 
 def _numbers(scale: Array, name: str) -> NDArray[Any]:
+    if scale.dtype.kind == "c":
+        raise DtypeError(f"{name} is {scale.dtype}; expected real numbers")
     with np.errstate(invalid="ignore"):  # a NaN that signals; refused below
         wide = scale.astype(np.float64)
     if wide.ndim > 2 or not wide.size:

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.arrays import Array, memory
-from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, StoreError, VersionError, cause
+from headlong.errors import (
+    DtypeError,
+    MalformedFileError,
+    MissingFileError,
+    MissingTensorError,
+    StoreError,
+    VersionError,
+    cause,
+)
 from headlong.store.checksum import KEY, checksum
 from headlong.store.safetensors_dtypes import DTYPES, FOREIGN_BITS
 
@@ -113,7 +121,8 @@ def mapped_bytes(path: str | os.PathLike[str], expected: str, mapped: bool = Tru
                 raise MalformedFileError(f"{name} was cut off while it was read; read it again")
             return data
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise StoreError(f"{name} cannot be read: {cause(error)}") from error
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else StoreError
+        raise kind(f"{name} cannot be read: {cause(error)}") from error
 
 
 def is_tensor_file(path: str | os.PathLike[str]) -> bool:

@@ -29,7 +29,6 @@ ADDING: tuple[type[Any], ...] = (
     hf.SuppressTokensLogitsProcessor,
     hf.SuppressTokensAtBeginLogitsProcessor,
     hf.PrefixConstrainedLogitsProcessor,
-    hf.InfNanRemoveLogitsProcessor,
 )
 """What they do does not depend on the scores."""
 LOOKING: dict[type[Any], Callable[[Any, Tensor], Tensor]] = {
