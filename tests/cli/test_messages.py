@@ -218,3 +218,13 @@ def test_a_safetensors_file_is_no_pickle_whatever_its_first_byte(more: int, tmp_
     assert path.read_bytes()[0] == 0x80 and kind(str(path)) == "" == as_layer(str(path))
     result = CliRunner().invoke(app, ["inspect", str(path)])
     assert result.exit_code == 0 and "20" in result.output, result.output
+
+
+def test_small_things_that_a_new_user_meets(files: Path) -> None:
+    layer = files / "layer.safetensors"
+    assert "--threads is 100000; expected 1 to 1024" in refused("topk", layer, files / "h.npy", "--threads", 100_000)
+    (files / "empty.gguf").touch()
+    assert "empty.gguf is empty; expected a GGUF file" in refused("inspect", files / "empty.gguf")
+    (files / "text.gguf").write_text("no model")
+    assert "text.gguf does not start as GGUF files do" in refused("inspect", files / "text.gguf")
+    assert "layer.safetensors holds a layer or an engine (layer); expected hidden vectors" in refused("topk", layer, layer)

@@ -23,7 +23,7 @@ from headlong.engines.saved import engine as saved
 from headlong.engines.structured import saved as saved_structured
 from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, ShapeError, StoreError, cause
-from headlong.layers import structured
+from headlong.layers import matrix, structured
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
@@ -211,6 +211,9 @@ def _npy(path: str) -> Any:
 
 def _tensor(path: str, name: str | None) -> Any:
     file = open_file(path)
+    if name is None and (kind := file.metadata.get("format")) in (matrix.FORMAT, structured.FORMAT, *ENGINES):
+        kind = str(kind).removeprefix("headlong ")
+        raise MalformedFileError(f"{path} holds a layer or an engine ({kind}); expected hidden vectors, a row for each query")
     if name is None:
         matrices = [key for key, info in file.tensors.items() if len(info.shape) == 2]
         named = [key for key in HIDDEN_NAMES if key in matrices] or matrices

@@ -39,9 +39,10 @@ HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML pag
 def settled(threads: int | None) -> int:
     """The number of threads; every library is set to it before it is imported."""
     from headlong.bench.measure import claim_threads, processors
+    from headlong.native.thread_count import MOST_THREADS
 
-    if threads is not None and threads < 1:
-        raise OptionError(f"--threads is {threads}; expected 1 or more, or leave it out for all processors")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise OptionError(f"--threads is {threads}; expected 1 to {MOST_THREADS}, or leave it out for all processors")
     count = threads or processors()
     claim_threads(count)
     return count

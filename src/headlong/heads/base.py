@@ -156,7 +156,7 @@ class Head(nn.Module, ABC):
     def refuse_tied(self, weight: Tensor | None) -> None:
         """OptionError for a weight that this head cannot share with an embedding."""
         if weight is not None:
-            raise OptionError(f"a {type(self).__name__} has no [vocab, dim] matrix to share; build the model with tied=false")
+            raise OptionError(f"{type(self).__name__} has no [vocab, dim] matrix to share; build the model with tied=false")
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, vocab={self.vocab}"

@@ -155,7 +155,7 @@ class Checkpoint:
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
     """What lies at ``path``: a GGUF file, or a folder with one and nothing else; or a :class:`Checkpoint`."""
     place = Path(path)
-    if place.is_file() and is_gguf(place):
+    if place.is_file() and (place.suffix == ".gguf" or is_gguf(place)):
         return GgufFile(place)
     if place.is_dir() and not any(place.glob("*.safetensors")):
         files = [file for file in sorted(place.glob("*.gguf")) if (part := PART.search(file.name)) is None or int(part[1]) == 1]
