@@ -25,6 +25,7 @@ struct Found {
     std::vector<float> lower;
     std::vector<int32_t> heads;
     std::vector<CodeDraw> draws;
+    bool flooded = false;  // a tile whose gaps are far beyond what some of the tiles showed: its points were not drawn
 };
 
 // All that is asked of a batch and learned during its scan.
@@ -78,20 +79,25 @@ struct Scan {
         CodeMasses& own = masses[q];
         uint64_t heads = codes.scan->masses(est, codes.tiles + tile * codes.layout.bytes, codes.layout, own.radius, beta, own.edge,
                                             allowed_in(question, q, codes.rows->vocab, tile), mass, gap, &own.sums[2 * tile]);
-        if (own.rate > 0) drop_points(own, tile, mass, gap, found[q * threads + thread].draws);
+        if (own.rate > 0) drop_points(own, tile, mass, gap, found[q * threads + thread]);
         for (; heads != 0; heads &= heads - 1) found[q * threads + thread].heads.push_back(static_cast<int32_t>(tile * kTile + __builtin_ctzll(heads)));
     }
 
     // Points on the gaps of a tile, at distances that are exponential: a Poisson process, so that given their number they are independent.
-    static void drop_points(const CodeMasses& own, int64_t tile, const float* mass, const float* gap, std::vector<CodeDraw>& draws) {
+    static void drop_points(const CodeMasses& own, int64_t tile, const float* mass, const float* gap, Found& found) {
         const double total = own.rate * own.sums[2 * tile + 1];
+        if (!(total < kMostPoints)) {
+            found.flooded = true;
+            return;
+        }
         uint64_t noise = mix(own.key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
+        if ((static_cast<double>(noise >> 11) + 0.5) * 0x1p-53 < 1 - total) return;  // the first is behind the tile: -log u > 1 - u
         double at = 0, sum = 0;
         int i = 0;
         while ((at -= std::log((static_cast<double>(noise >> 11) + 0.5) * 0x1p-53)) < total) {
             while (i < kTile - 1 && !(at < sum + own.rate * gap[i])) sum += own.rate * gap[i++];
             noise = mix(noise + 0x9E3779B97F4A7C15u);
-            if (gap[i] > 0) draws.push_back({noise, static_cast<int32_t>(tile * kTile + i), mass[i], gap[i]});
+            if (gap[i] > 0) found.draws.push_back({noise, static_cast<int32_t>(tile * kTile + i), mass[i], gap[i]});
             noise = mix(noise ^ 0xD1B54A32D192ED03u);
         }
     }
@@ -213,12 +219,15 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
         }
         if (done && sums) {
             CodeMasses& masses = scan.masses[q];
+            bool flooded = false;
             for (int t = 0; t < question.threads; ++t) {
                 const std::vector<int32_t>& own = scan.found[q * question.threads + t].heads;
                 masses.heads.insert(masses.heads.end(), own.begin(), own.end());
                 const std::vector<CodeDraw>& points = scan.found[q * question.threads + t].draws;
                 masses.draws.insert(masses.draws.end(), points.begin(), points.end());
+                flooded |= scan.found[q * question.threads + t].flooded;
             }
+            if (flooded) masses.draws.clear();
             std::sort(masses.heads.begin(), masses.heads.end());
             done = normaliser_of_codes(codes, all, q, question, masses, delta / 4, inside, answer);
         }
