@@ -16,7 +16,7 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kNarrow = 0.5f;        // of radii that may fail: how far below its estimate a class is expected to be at worst
 constexpr int64_t kHeads = 128;        // classes of a query that are scored exactly for its normaliser, about
-constexpr double kMostPoints = 1024;   // that fall during a scan: who needs more draws them later
+constexpr double kMostPoints = 2048;   // that fall during a scan: who needs more draws them later
 constexpr int64_t kPilotTiles = 16;    // at the least, and one of so many at the most: where the edge of the heads is learned
 
 // What one thread knows of the ids of one query: hits, and the k largest lower ends, the least in front.
@@ -134,7 +134,7 @@ struct Scan {
             for (int64_t i = 0; i < rank; ++i) known += std::exp(std::min(80.0, static_cast<double>(own[i] - query.edge) * beta));
             if (!(gaps > 0) || !std::isfinite(gaps)) continue;
             const double times = static_cast<double>(step), points = points_for((known + mass) * times, mass * times, gaps * times, question.eps, question.delta / 4, codes.rows->vocab);
-            query.rate = std::min(1.3 * points + 48, kMostPoints) / (gaps * times);
+            query.rate = std::min(2.5 * points + 64, kMostPoints) / (gaps * times);
             query.key = key_of(all.queries[q].hidden, codes.rows->dim, question.seed);
         }
     }

@@ -21,7 +21,7 @@ float round_at_random(const float* x, int64_t n, uint64_t key, int8_t* to, int32
     const float step = top / 127.f;
     *sum = 0;
     if (!(step > 0x1p-120f)) {
-        std::memset(to, 0, n);
+        std::fill_n(to, n, int8_t{0});
         return 0;
     }
     for (int64_t j = 0; j < n; j += 4) {
