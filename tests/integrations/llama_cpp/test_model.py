@@ -85,6 +85,23 @@ def test_a_prompt_that_goes_on_is_decoded_from_where_it_parts(model: Model) -> N
     assert model.generate(other, 8, temperature=0) == parted
 
 
+def test_after_an_interrupted_step_nothing_stale_is_held(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.reset()
+    whole = model.generate(PROMPTS[1], 8, temperature=0)
+    decode, steps = model._body.decode, iter(range(4))
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return decode(*arguments)
+
+    monkeypatch.setattr(model._body, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.generate(PROMPTS[1], 8, temperature=0)
+    monkeypatch.undo()
+    assert model.generate([*PROMPTS[1], *whole.ids[:4]], 4, temperature=0).ids == whole.ids[4:]
+
+
 def without_names(answer: Any) -> Any:
     return {key: value for key, value in answer.items() if key not in ("id", "created")}
 

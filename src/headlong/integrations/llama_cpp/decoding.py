@@ -162,7 +162,11 @@ class Decoder:
 
     def _decoded(self, places: Sequence[tuple[int, int, int]]) -> Singles:
         tokens, positions, sequences = (np.array(column, np.int32) for column in zip(*places, strict=True))
-        return self._body.decode(self._embedding(tokens), positions, sequences)
+        try:
+            return self._body.decode(self._embedding(tokens), positions, sequences)
+        except BaseException:  # Ctrl-C, too: what the sequences hold now is not known
+            self.forget()
+            raise
 
     def _next(self, rows: list[Progress], hidden: Singles, settings: Settings, seed: int, step: int) -> list[int]:
         """One question for all rows where they ask the same, else one for each."""

@@ -34,7 +34,8 @@ class Model:
         logits = link(hidden @ output.weight.T)    hidden: after the last norm, by llama.cpp; logits: of few tokens, exact
 
     ``sequences``    how many texts :meth:`generate` writes at once; each has ``n_ctx`` positions
-    ``eps, delta``   the promise of the engine that reads the head: see :func:`headlong.compile`
+    ``eps, delta``   for each token, ids are exact and log-probabilities are within ``eps`` nats, except with probability
+                     ``delta``; 0: proved
     ``cache``        the folder of the body and the engine, which are made once for each model; None: ``HEADLONG_CACHE``, or
                      the user's cache folder
     ``options``      ``n_ctx``, ``n_batch``, ... as in ``llama_cpp.Llama``; ``n_threads`` None: all processors
