@@ -64,6 +64,7 @@ LAW: dict[str, set[str]] = {
     "integrations/generation": {*ASKING, "integrations", "torch", "transformers"},
     "integrations/sklearn": {*ASKING, "heads", "torch", "sklearn", "scipy"},
     "integrations/llama_cpp": {*ASKING, "llama_cpp"},
+    "integrations/recommenders": {*ASKING, "scipy", "implicit", "rectools"},
     "inspection": MEASURING,
     "capacity": MEASURING | {"scipy"},
     "tune": MEASURING,
@@ -85,6 +86,7 @@ AT_THE_TOP = {
     "integrations/generation": {"torch", "transformers"},
     "integrations/sklearn": {"torch", "sklearn", "scipy"},
     "integrations/llama_cpp": {"llama_cpp"},
+    "integrations/recommenders": {"scipy", "implicit", "rectools"},
 }
 """...but for these, which are nothing without them."""
 

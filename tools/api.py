@@ -105,6 +105,14 @@ SECTIONS = (
         Section("FAISS", f"integrations.{file}", (), "headlong.integrations.faiss_api")
         for file in ("faiss_index", "faiss_ids", "faiss_api", "faiss_selectors")
     ),
+    *(
+        Section("Recommenders", f"integrations.recommenders.{file}", names, f"headlong.integrations.recommenders.{file}")
+        for file, names in (
+            ("implicit_model", ("HeadlongModel",)),
+            ("rectools_ranker", ("HeadlongRanker",)),
+            ("evaluation", ("Evaluation", "evaluate")),
+        )
+    ),
     Section(
         "Many machines",
         "integrations.distributed",

@@ -3,8 +3,9 @@
     there_i = (allowed is None or i in allowed) and (exclude is None or i not in exclude)
 
 Both are class ids: ``[m]`` for the whole call, or one row of ids per query (``[batch, m]``, padded with -1, or a list of
-lists), in any order, doubles welcome. A plain array of int64 or int32 is marked and checked by the native module in one
-pass; what that does not take or refuses is gone through here once more, which says what is wrong with it.
+lists or sets), in any order, doubles welcome; or a set, booleans ``[vocab]`` or ``[batch, vocab]``, or SciPy's sparse rows
+``[batch, vocab]``, whose stored entries are the classes. A plain array of int64 or int32 is marked and checked by the native
+module in one pass; what that does not take or refuses is gone through here once more, which says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def check_some_left(mask: Mask) -> None:
 def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks, int]:
     """``at`` (0 or 1) at the given ids, else the other: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one
     row of ids per query; and the most ones in a row."""
-    rows = _rows(ids, batch, name)
+    if getattr(ids, "dtype", None) is not None and str(ids.dtype) in ("bool", "torch.bool"):
+        return _of_booleans(as_numpy(ids, name), batch, vocab, name, at)
+    rows = _rows(_sparse_rows(ids, batch, vocab, name), batch, name)
     marked = np.empty((len(rows), vocab), np.uint8)
     if isinstance(rows, np.ndarray) and (left := native.mark(marked, rows, at)) >= 0:
         return marked, left
@@ -86,8 +89,31 @@ def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks
     return marked, most_left(marked)
 
 
+def _of_booleans(given: NDArray[Any], batch: int, vocab: int, name: str, at: int) -> tuple[Marks, int]:
+    rows = given[None] if given.ndim == 1 else given
+    if rows.ndim != 2 or rows.shape[1] != vocab or len(rows) not in (1, batch):
+        raise ShapeError(f"{name} is booleans of shape {shape_of(given)}; expected [{vocab}] or [{batch}, {vocab}]")
+    marked = np.ascontiguousarray(rows if at else ~rows).view(np.uint8)
+    return marked, most_left(marked)
+
+
+def _sparse_rows(ids: Any, batch: int, vocab: int, name: str) -> Any:
+    """The ids of each sparse row; everything else as it is."""
+    if not (type(ids).__module__.startswith("scipy.sparse") and hasattr(ids, "tocsr")):
+        return ids
+    if ids.shape not in ((1, vocab), (batch, vocab)):
+        raise ShapeError(f"{name} is sparse, of shape {list(ids.shape)}; expected [{batch}, {vocab}], a row for each query")
+    rows = ids.tocsr()
+    split: list[NDArray[Any]] = np.split(rows.indices, rows.indptr[1:-1])
+    return split[0] if len(split) == 1 else split
+
+
 def _rows(ids: Any, batch: int, name: str) -> Any:
     """``[1 or batch, m]``, or a list of arrays where the rows came one by one."""
+    if isinstance(ids, (set, frozenset)):
+        ids = sorted(ids)
+    if isinstance(ids, Sequence) and any(isinstance(row, (set, frozenset)) for row in ids):
+        ids = [sorted(row) if isinstance(row, (set, frozenset)) else row for row in ids]
     if not isinstance(ids, np.ndarray) and isinstance(ids, Sequence) and len(ids) > 0 and all(map(_is_row, ids)):
         rows = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)]
         if len(rows) == batch:

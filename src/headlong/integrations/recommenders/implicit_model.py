@@ -1,0 +1,122 @@
+"""``implicit``'s recommenders with an engine: the items of largest product, exactly, without all the others.
+
+::
+
+    model = HeadlongModel(AlternatingLeastSquares(factors=64))
+    model.fit(user_items)
+    ids, scores = model.recommend(users, user_items[users], N=10)        as implicit's, ties by the smaller id
+
+Of items that a user may not have, implicit fills up with filtered ones at a score of -3.4e38; here their id is -1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from implicit.cpu.matrix_factorization_base import MatrixFactorizationBase
+from implicit.recommender_base import RecommenderBase
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+import headlong
+from headlong.errors import IdError, InputError, OptionError
+
+LEAST = -float(np.finfo(np.float32).max)
+"""The score of what is left out, as implicit has it."""
+
+
+class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no types
+    """``model``, one of implicit's matrix factorizations on the CPU, asked through an engine over its items.
+
+    ``options``  go to :func:`headlong.compile`; items and ids are proved whatever they are
+    """
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        if not isinstance(model, MatrixFactorizationBase):
+            kind = f"{type(model).__module__}.{type(model).__name__}"
+            raise InputError(f"model is a {kind}; expected one of implicit's matrix factorizations on the CPU: model.to_cpu()")
+        self.model, self.options = model, options
+        self._engine: Any = None
+        self._of: Any = None
+
+    def fit(self, user_items: Any, show_progress: bool = True, callback: Any = None) -> Self:
+        """Learn the factors, and compile the items' at the next question."""
+        self.model.fit(user_items, show_progress=show_progress, callback=callback)
+        self._engine = None
+        return self
+
+    @property
+    def engine(self) -> Any:
+        """Over the item factors as they are: made at the first question, and again when other factors were learned."""
+        if self.model.item_factors is None:
+            raise InputError("the model has no item factors; call fit(user_items) first")
+        if self._engine is None or self._of is not self.model.item_factors:
+            self._of = self.model.item_factors
+            users = self.model.user_factors
+            calibration = {} if users is None or not len(users) else {"calibration": users[:: max(1, len(users) // 512)]}
+            shared = {"eps": np.inf, "delta": 0.0, **calibration, **self.options}
+            self._engine = headlong.compile(headlong.Layer(self._of, copy=True), **shared)
+        return self._engine
+
+    def recommend(
+        self,
+        userid: Any,
+        user_items: Any,
+        N: int = 10,  # noqa: N803  # implicit's name
+        filter_already_liked_items: bool = True,
+        filter_items: Any = None,
+        recalculate_user: bool = False,
+        items: Any = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """``ids, scores [N]`` of one user, ``[users, N]`` of several; ``user_items`` has a row for each of them."""
+        one = np.isscalar(userid)
+        users = np.atleast_1d(userid)
+        if filter_already_liked_items or recalculate_user:
+            _check_rows(user_items, len(users))
+        if items is not None and filter_items is not None:
+            raise OptionError("items and filter_items were given; expected one of them")
+        hidden = np.atleast_2d(self.model._user_factor(userid, user_items, recalculate_user))  # noqa: SLF001
+        left_out = _seen(user_items, filter_items) if filter_already_liked_items else filter_items
+        allowed = None if items is None else _checked(items, self.engine.layer.vocab)
+        most = self.engine.layer.vocab if allowed is None else len(allowed)
+        top = self.engine.topk(np.ascontiguousarray(hidden), min(N, most), allowed=allowed, exclude=left_out)
+        ids = top.ids.astype(np.int32)
+        scores = np.where(ids < 0, LEAST, top.logits).astype(np.float32)
+        return (ids[0], scores[0]) if one else (ids, scores)
+
+    def similar_items(self, itemid: Any, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
+        """As the model's."""
+        return self.model.similar_items(itemid, N, *given, **options)
+
+    def similar_users(self, userid: Any, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
+        """As the model's."""
+        return self.model.similar_users(userid, N, *given, **options)
+
+    def save(self, file: Any) -> None:
+        """The model inside; ``HeadlongModel(type(model).load(file))`` is this one again."""
+        self.model.save(file)
+
+
+def _check_rows(user_items: Any, users: int) -> None:
+    if not issparse(user_items) or user_items.format != "csr":
+        raise InputError(f"user_items is a {type(user_items).__name__}; expected CSR rows, user_items[users]")
+    if user_items.shape[0] != users:
+        raise InputError(
+            f"user_items has {user_items.shape[0]} rows for {users} users; expected one for each: user_items[users]"
+        )
+
+
+def _checked(items: Any, count: int) -> NDArray[np.int64]:
+    ids = np.unique(np.asarray(items, np.int64))
+    if not len(ids) or ids[0] < 0 or ids[-1] >= count:
+        raise IdError(f"items holds {ids[:1]} to {ids[-1:]}; expected items from 0 to {count - 1}")
+    return ids
+
+
+def _seen(user_items: Any, more: Any) -> Any:
+    """What each user has, and what nobody is to get."""
+    if more is None or not len(more):
+        return user_items
+    rows = np.split(user_items.indices, user_items.indptr[1:-1])
+    return [np.concatenate([row, np.asarray(more)]) for row in rows]

@@ -1,0 +1,177 @@
+"""implicit's and RecTools' own answers beside ours, and the metrics beside their definitions."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import headlong
+from headlong.errors import HeadlongError, IdError, InputError, ShapeError
+from headlong.integrations.recommenders.evaluation import evaluate
+
+USERS, ITEMS, DIM = 150, 400, 12
+
+
+def liked(seed: int = 0) -> Any:
+    return scipy.sparse.random(USERS, ITEMS, 0.05, format="csr", dtype=np.float32, random_state=seed)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    als = pytest.importorskip("implicit.als", reason="implicit is not installed: pip install 'headlong[recommenders]'")
+    from headlong.integrations.recommenders.implicit_model import HeadlongModel
+
+    with _quiet():  # implicit's advice about OpenBLAS
+        theirs = als.AlternatingLeastSquares(factors=DIM, iterations=3, random_state=0, num_threads=1)
+        theirs.fit(liked(), show_progress=False)
+    return theirs, HeadlongModel(theirs, threads=1)
+
+
+def _quiet() -> Any:
+    return warnings.catch_warnings(action="ignore")
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "seen items too": {"filter_already_liked_items": False},
+    "some items": {"items": [3, 5, 8, 200, 301, 7, 9, 11, 12, 13]},
+    "not these": {"filter_items": [1, 2, 3, 50]},
+    "recalculated": {"recalculate_user": True},
+    "ten": {"N": 3},
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_recommendations_are_those_of_implicit(pair: Any, name: str) -> None:
+    theirs, ours = pair
+    for users in (7, np.array([3, 9, 140])):
+        rows = liked()[users]
+        expected, found = (model.recommend(users, rows, **CALLS[name]) for model in (theirs, ours))
+        there = np.asarray(expected[1]) > -1e38  # implicit fills up with items that were filtered
+        np.testing.assert_allclose(np.asarray(found[1])[there], expected[1][there], rtol=1e-4)
+        np.testing.assert_array_equal(np.asarray(found[0])[there], expected[0][there])
+        assert (np.asarray(found[0])[~there] == -1).all() and (np.asarray(found[1])[~there] < -1e38).all()
+        assert found[0].dtype == np.int32 and found[1].dtype == np.float32
+
+
+def test_it_is_one_of_implicits_models(pair: Any) -> None:
+    from implicit.recommender_base import RecommenderBase
+
+    from headlong.integrations.recommenders.implicit_model import HeadlongModel
+
+    theirs, ours = pair
+    assert isinstance(ours, RecommenderBase)
+    np.testing.assert_array_equal(ours.similar_items(5)[0], theirs.similar_items(5)[0])
+    before = ours.engine
+    with _quiet():
+        ours.fit(liked(1), show_progress=False)
+    assert ours.engine is not before and ours.engine.layer.vocab == ITEMS
+    with _quiet():
+        ours.fit(liked(), show_progress=False)
+    for wrong, said in (
+        (lambda: HeadlongModel(object()), "expected one of implicit's matrix factorizations"),
+        (lambda: ours.recommend(3, liked().tocoo()), "expected CSR rows"),
+        (lambda: ours.recommend([3, 4], liked()[3]), "1 rows for 2 users"),
+        (lambda: ours.recommend(3, liked()[3], items=[1], filter_items=[2]), "expected one of them"),
+        (lambda: ours.recommend(3, liked()[3], items=[ITEMS]), "expected items from 0 to 399"),
+    ):
+        with pytest.raises(HeadlongError, match=said):
+            wrong()
+
+
+@pytest.mark.parametrize("distance", ["DOT", "COSINE", "EUCLIDEAN"])
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("some", [False, True])
+def test_rankings_are_those_of_rectools(distance: str, filtered: bool, some: bool) -> None:
+    rank = pytest.importorskip("rectools.models.rank", reason="rectools is not installed")
+    from headlong.integrations.recommenders.rectools_ranker import HeadlongRanker
+
+    rng = np.random.default_rng(0)
+    users, items = rng.standard_normal((USERS, DIM)), rng.standard_normal((ITEMS, DIM))
+    items[7] = 0
+    ids = np.array([3, 80, 149, 3])
+    asked = {
+        "k": 9,
+        "filter_pairs_csr": liked()[ids] if filtered else None,
+        "sorted_object_whitelist": np.arange(0, ITEMS, 3) if some else None,
+    }
+    kind = rank.Distance[distance]
+    theirs = rank.ImplicitRanker(kind, users.astype(np.float32), items.astype(np.float32), num_threads=1)
+    expected, found = theirs.rank(ids, **asked), HeadlongRanker(kind, users, items, threads=1).rank(ids, **asked)
+    assert list(found[0]) == list(expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-3, atol=1e-5)
+    with pytest.raises(ShapeError, match="filter_pairs_csr has 2 rows for 4 subjects"):
+        HeadlongRanker(kind, users, items).rank(ids, 3, filter_pairs_csr=liked()[:2])
+
+
+def test_metrics_are_their_definitions() -> None:
+    rng = np.random.default_rng(0)
+    users, items = rng.standard_normal((USERS, DIM)), rng.standard_normal((ITEMS, DIM)).astype(np.float32)
+    seen, held = liked(), liked(1)
+    held.data[held.indptr[5] : held.indptr[20]] = 0  # users without a held item
+    held.eliminate_zeros()
+    found = evaluate(headlong.compile(headlong.Layer(items), threads=1), users, held, seen=seen, k=(1, 5, 20))
+    scores = users @ items.astype(np.float64).T
+    scores[seen.nonzero()] = -np.inf
+    for k in (1, 5, 20):
+        recall, ndcg = [], []
+        for user in range(USERS):
+            mine = set(held[user].indices.tolist())
+            if mine:
+                best = np.argsort(-scores[user])[:k]
+                hits = [item in mine for item in best]
+                recall.append(sum(hits) / min(k, len(mine)))
+                best_gain = sum(1 / math.log2(rank + 2) for rank in range(min(k, len(mine))))
+                ndcg.append(sum(1 / math.log2(rank + 2) for rank, hit in enumerate(hits) if hit) / best_gain)
+        assert found.recall[k] == pytest.approx(np.mean(recall)) and found.ndcg[k] == pytest.approx(np.mean(ndcg))
+    assert found.users == len(recall) and found.proved
+    with pytest.raises(ShapeError, match=r"held has shape \[3, 400\]; expected \[150, 400\]"):
+        evaluate(headlong.compile(headlong.Layer(items)), users, held[:3])
+    with pytest.raises(InputError, match="no user has a held item"):
+        evaluate(headlong.compile(headlong.Layer(items)), users, scipy.sparse.csr_matrix((USERS, ITEMS)))
+
+
+FORMS = {
+    "lists": lambda rows: [row.indices.tolist() for row in rows],
+    "sets": lambda rows: [set(row.indices.tolist()) for row in rows],
+    "CSR": lambda rows: rows,
+    "COO": lambda rows: rows.tocoo(),
+    "a sparse array": scipy.sparse.csr_array,
+    "booleans": lambda rows: rows.toarray() > 0,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("side", ["allowed", "exclude"])
+def test_classes_are_named_in_every_form(form: str, side: str) -> None:
+    rng = np.random.default_rng(0)
+    engine = headlong.compile(headlong.Layer(rng.standard_normal((ITEMS, DIM)).astype(np.float32)), threads=1)
+    hidden, rows = rng.standard_normal((USERS, DIM)), liked()
+    expected = engine.topk(hidden, 4, **{side: [row.indices for row in rows]})
+    found = engine.topk(hidden, 4, **{side: FORMS[form](rows)})
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_array_equal(found.lse, expected.lse)
+    one = rows[:1]
+    for shared in (one, set(one.indices.tolist()), one.toarray()[0] > 0):
+        np.testing.assert_array_equal(
+            engine.topk(hidden, 4, **{side: shared}).ids, engine.topk(hidden, 4, **{side: one.indices}).ids
+        )
+
+
+def test_forms_that_do_not_fit_are_refused() -> None:
+    engine = headlong.compile(headlong.Layer(np.eye(9, 4, dtype=np.float32)), threads=1)
+    hidden = np.ones((2, 4))
+    for wrong, said in (
+        (np.ones((3, 9), bool), r"exclude is booleans of shape \[3, 9\]; expected \[9\] or \[2, 9\]"),
+        (np.ones(4, bool), r"booleans of shape \[4\]"),
+        (scipy.sparse.eye(3, 9).tocsr(), r"exclude is sparse, of shape \[3, 9\]; expected \[2, 9\]"),
+        ({9}, "class ids run from 0 to 8"),
+    ):
+        with pytest.raises((ShapeError, IdError), match=said):
+            engine.topk(hidden, 1, exclude=wrong)
