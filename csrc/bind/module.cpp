@@ -6,6 +6,7 @@
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
 #include "kernels/kernels.h"
+#include "runtime/pool.h"
 #include "runtime/processors.h"
 #include "runtime/trace.h"
 
@@ -38,6 +39,8 @@ NB_MODULE(_native, m) {
         return marks;
     });
     m.def("processors", &processors);
+    m.def("tell_way", &tell_way, nb::arg("way"));
+    m.def("team_rounds", &team_rounds);
     m.def("threads_at_hand", &threads_at_hand);
     m.def("processors_of_groups", &processors_of_groups, nb::arg("root"));
     bind_executor(m);

@@ -19,6 +19,8 @@
 #include <new>
 #include <thread>
 
+#include "runtime/host_team.h"
+
 namespace headlong {
 namespace {
 
@@ -105,31 +107,62 @@ class Bed {
     std::atomic<bool> asleep_{false};
 };
 
+std::atomic<int> told_way{-1};
+
 // A round is a counter that hands out pieces: the caller and the workers that it asked for take the next one until none is
-// left. A worker that comes late finds nothing to do and nobody waiting for it.
+// left. A worker that comes late finds nothing to do and nobody waiting for it. Where the host's team does more work in a second
+// than our workers, its threads take their place.
 class Pool {
   public:
     void run(int n, void (*work)(void*, int), void* with) {
         const int wanted = std::min({n - 1, kMostWorkers, processors() - 1});
-        grow(wanted);
+        const int told = told_way.load(std::memory_order_relaxed);
+        const bool either = told != 0 && team_.has(wanted + 1), choice = either && told != 1;
+        const bool team = either && (!choice || ways_.way() == 1);
+        measured_ = choice && ways_.measures();
         work_ = work;
         with_ = with;
         call_ = role().call;
         failed_.store(false, std::memory_order_relaxed);
         done_.store(0, std::memory_order_relaxed);
-        wanted_.store(wanted, std::memory_order_relaxed);
+        worked_.store(0, std::memory_order_relaxed);
+        wanted_.store(team ? 0 : wanted, std::memory_order_relaxed);
+        seats_.store(wanted, std::memory_order_relaxed);
         const int64_t round = (ticket_.load(std::memory_order_relaxed) / kMost / kMost + 1) * kMost + n;
         ticket_.store(round * kMost);
-        for (int i = 0; i < std::min(wanted, workers_); ++i) beds_[i]->wake();
-        take_part(round);
-        wait_for(n);
+        const auto begun = choice ? Clock::now() : Clock::time_point{};
+        if (team) {
+            team_.run([](void* self) { static_cast<Pool*>(self)->join(); }, this);
+            ++team_rounds;
+        } else {
+            grow(wanted);
+            for (int i = 0; i < std::min(wanted, workers_); ++i) beds_[i]->wake();
+            take_part(round);
+            wait_for(n);
+        }
+        if (choice) ways_.add((Clock::now() - begun) / std::chrono::nanoseconds(1), measured_ ? worked_.load() : -1);
         if (!failed_.load(std::memory_order_relaxed)) return;
         const std::exception_ptr failure = std::move(failure_);
         failure_ = nullptr;
         std::rethrow_exception(failure);
     }
 
+    std::atomic<int64_t> team_rounds{0};
+
   private:
+    // A thread of the host's team. What else it needs was written before the ticket that it reads first.
+    void join() {
+        const int64_t round = ticket_.load() / kMost;
+        if (is_main_thread()) {  // no other has a team
+            take_part(round);
+            wait_for(round % kMost);
+        } else if (seats_.fetch_sub(1) > 0) {
+            role() = {call_, false};
+            take_part(round);
+            role() = {};
+        }
+    }
+
     void take_part(int64_t round) {
         int64_t ticket = ticket_.load();
         while (ticket / kMost == round && ticket % kMost < round % kMost) {
@@ -142,6 +175,7 @@ class Pool {
 
     void one(int piece) noexcept {
         if (failed_.load(std::memory_order_relaxed)) return;
+        const int64_t begun = measured_ ? thread_time() : 0;
         try {
             work_(with_, piece);
         } catch (...) {
@@ -149,6 +183,7 @@ class Pool {
             // Only now: what others throw because they are stopped must not come first.
             if (Call* call = call_.load()) call->stop();
         }
+        if (measured_) worked_.fetch_add(thread_time() - begun);
     }
 
     // The first failure is the round's.
@@ -198,11 +233,17 @@ class Pool {
         }
     }
 
+    HostTeam team_;
+    Ways ways_;
+    bool measured_ = false;
+    std::atomic<int> seats_{0};  // of this round, for threads of the team
+    std::atomic<int64_t> worked_{0};  // ns of processor time, in a round that is measured
     Bed* beds_[kMostWorkers] = {};
     int workers_ = 0;
     Bed caller_;
     std::atomic<int64_t> ticket_{0};  // (number of the round * kMost + pieces it has) * kMost + the next piece
-    std::atomic<int> wanted_{0}, done_{0};
+    std::atomic<int> wanted_{0};  // of our workers
+    std::atomic<int> done_{0};
     void (*work_)(void*, int) = nullptr;
     void* with_ = nullptr;
     std::atomic<Call*> call_{nullptr};
@@ -237,5 +278,9 @@ void run_pieces(int n, void (*work)(void*, int), void* with) {
     }
     for (int i = 0; i < n; ++i) work(with, i);
 }
+
+void tell_way(int way) { told_way.store(way); }
+
+int64_t team_rounds() { return owner == process() ? pool->team_rounds.load() : 0; }
 
 }  // namespace headlong

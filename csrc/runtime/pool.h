@@ -1,6 +1,7 @@
 // One pool of threads for the process: engines share it, so that two of them never oversubscribe the machine.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 
@@ -14,6 +15,12 @@ namespace headlong {
 // ends the call: no further piece is begun, those that were are waited for, and the first exception is thrown here. Safe after
 // fork: the child grows threads of its own.
 void run_pieces(int n, void (*work)(void*, int), void* with);
+
+// For tests and measurements: 0, our own threads alone; 1, the host's OpenMP team wherever there is one; -1, whichever is faster.
+void tell_way(int way);
+
+// How many calls of run_pieces the host's OpenMP team has run so far.
+int64_t team_rounds();
 
 template <typename Work>
 void run_parallel(int n, Work&& work) {

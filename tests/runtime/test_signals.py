@@ -92,6 +92,16 @@ def test_an_interrupt_ends_a_long_batch(method: str, verb: str, threads: str) ->
     assert float(found.stdout) < SOON * int(threads)
 
 
+@pytest.mark.parametrize("verb", ["topk", "lse"])
+def test_an_interrupt_ends_a_long_batch_in_pytorch_s_team(verb: str) -> None:
+    pytest.importorskip("torch")
+    before = "import torch\ntorch.set_num_threads(2)\nfrom headlong import native\nnative.loaded().tell_way(1)\n"
+    after = "\nassert native.loaded().processors() < 2 or native.loaded().team_rounds() > 0\n"
+    found = python(before + INTERRUPTED + after, "cascade", verb, "2")
+    assert found.returncode == 0, found.stderr
+    assert float(found.stdout) < SOON * 2
+
+
 @pytest.mark.parametrize(("method", "verb"), every(2, [CALLS[2], CALLS[0], CALLS[4], CALLS[5]]))
 def test_the_interpreter_may_end_while_daemon_threads_are_inside_a_call(method: str, verb: str) -> None:
     for threads in ("1", "2"):
