@@ -10,6 +10,8 @@
 namespace headlong {
 namespace {
 
+constexpr size_t kAtOnce = 256;  // rows: threads that share fewer wait longer for each other than for the rows
+
 // Below a logit, in float32 and without what joins every estimate.
 float floor_of(double z, double add) {
     if (z == -kInf) return std::numeric_limits<float>::lowest();
@@ -65,7 +67,7 @@ bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, cons
         if (static_cast<int64_t>(stop) > std::max(most_scored(codes), 2 * question.k)) return false;
         std::sort(hits.begin() + first, open, [](const CodeHit& a, const CodeHit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); });
         score_from_the_top(
-            first, stop, [&] { return at_once(question.k); }, [&](size_t i) { return hits[i].upper; },
+            first, stop, [&] { return std::max(kAtOnce, at_once(question.k)); }, [&](size_t i) { return hits[i].upper; },
             [&] { return full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest(); }, score_some);
         return true;
     }

@@ -29,8 +29,9 @@ from headlong.plan import Codes, Plan
 from headlong.previews.blocks.choice import stand_ins
 
 VARIABLE = "HEADLONG_PLAN"
-BITS = (2.6, 4.5)
-"""Bits a coordinate of the lists that are tried: few, where a scan is bound by memory, and more, where scoring rows is dear."""
+BITS = ((2.6, 4.5), (4.5, 8.0))
+"""Bits a coordinate of the lists that are tried, for ids alone and where normalisers are promised: few, where a scan is bound by
+memory, and more, where scoring rows is dear."""
 BATCHES = (1, 8, 64)
 SECONDS, TURNS = 0.3, 9
 """Of all timing, about, and how often each is asked at most."""
@@ -72,7 +73,7 @@ def with_codes(engine: Engine, calibration: Doubles | None, seed: int) -> Engine
     weights = energy(layer, basis, calibration)
     vectors = np.ascontiguousarray(some_of(layer, calibration))
     made: list[Codes] = []
-    for bits in BITS:
+    for bits in BITS[math.isfinite(engine.promise.eps)]:
         segments = by_water_filling(weights, bits)
         known = any(segments == one.segments for one in made)
         codes = None if known else codes_of(layer, basis, segments, seed, native.threads(engine.threads))
