@@ -30,8 +30,8 @@ from headlong.previews.blocks.choice import stand_ins
 
 VARIABLE = "HEADLONG_PLAN"
 BITS = ((2.6, 4.5), (4.5, 8.0))
-"""Bits a coordinate of the lists that are tried, for ids alone and where normalisers are promised: few, where a scan is bound by
-memory, and more, where scoring rows is dear."""
+"""Bits a coordinate of the lists that are tried, for ids alone and where normalisers are promised: few, where a scan is
+bound by memory, and more, where scoring rows is dear."""
 BATCHES = (1, 8, 64)
 SECONDS, TURNS = 0.3, 9
 """Of all timing, about, and how often each is asked at most."""
