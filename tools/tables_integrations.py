@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tables_records import missing, record
@@ -166,7 +167,27 @@ def packaging() -> str:
     return chosen("packaging", PACKAGING)
 
 
+def transformers_heads() -> str:
+    """Every class of transformers that was built small: what its folder gave."""
+    if text := missing("transformers-heads"):
+        return text
+    found = record("transformers-heads")
+    counts = Counter((one["group"], one["outcome"]) for one in found["classes"])
+    groups = dict.fromkeys(group for group, _ in counts)
+    rows = [(group, *(str(counts[group, outcome]) for outcome in OUTCOMES)) for group in groups]
+    refused = sorted({one["family"] for one in found["classes"] if one["outcome"] == "refused"})
+    caption = f"transformers {found['transformers']}. Refused: {', '.join(refused)}."
+    return markdown(ReportTable("", ("classes", *OUTCOMES.values()), tuple(rows), caption))
+
+
+OUTCOMES = {
+    "read": "logits are the model's own", "refused": "refused with a sentence", "wrong": "wrong",
+    "not built": "not built small by transformers",
+}  # fmt: skip
+
+
 BLOCKS = {
+    "transformers-heads": transformers_heads,
     "decoding": decoding, "decode-steps": decode_steps, "decoded": decoded, "processes": processes, "killed": killed,
     "ten-million": ten_million, "many-classes": many_classes, "packaging": packaging,
 }  # fmt: skip

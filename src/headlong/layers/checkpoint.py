@@ -42,6 +42,15 @@ EMBEDDINGS = (
 """Input embeddings that a tied output layer shares."""
 SHARED_BIAS = "final_logits_bias"
 """What BART and its like add to the logits, ``[1, vocab]``."""
+WORDS = re.compile(r"(^|\.)embeddings\.(word|tok)_embeddings\.weight$")
+DECODERS = ("cls.predictions.decoder.weight", "lm_head.decoder.weight")
+"""Of BERT and its like: the input embedding, which a tied head shares, and the head of its own."""
+BIASES_OF_WORDS = (
+    "cls.predictions.bias", "cls.predictions.decoder.bias", "lm_head.bias", "lm_head.decoder.bias", "predictions.bias",
+    "generator_lm_head.bias", "vocab_projector.bias", "decoder.bias",
+)  # fmt: skip
+WITH_WORDS = re.compile(r"(MaskedLM|CausalLM|LMHeadModel|PreTraining|ModelWithLMHead)$")
+"""Classes around such an embedding that give logits over words; others around it classify, or give hidden vectors."""
 HEADLESS = re.compile(r"(?<!LMHead)(?<!MT)(?<!Decoder)Model$")
 """Classes that give hidden vectors; ``GPT2LMHeadModel``, ``MarianMTModel`` and ``EncoderDecoderModel`` give logits."""
 
@@ -116,9 +125,11 @@ class Checkpoint:
         """The tensor to read for ``weight``: itself, or for an absent ``lm_head.weight`` what the model ties it to."""
         if self._has(weight) or weight != WEIGHT_NAMES[0]:
             return weight
-        heads = [name for name in WEIGHT_NAMES if self._has(name)]
-        tied = [name for name in EMBEDDINGS if self._has(name)]
         config = self.config()
+        kinds = [kind for kind in config.get("architectures") or () if isinstance(kind, str)]
+        words = [name for name in self._shards if WORDS.search(name)] if any(map(WITH_WORDS.search, kinds)) else []
+        heads = [name for name in (*WEIGHT_NAMES, *DECODERS) if self._has(name)]
+        tied = [*(name for name in EMBEDDINGS if self._has(name)), *words]
         if heads or half_with_head(config).get("tie_word_embeddings", config.get("tie_word_embeddings")) is False:
             tied = heads
         if not heads and tied and PART_OF_MODEL.search(self._file.name):
@@ -126,7 +137,7 @@ class Checkpoint:
                 f"{self.name} is one part of a model, without {weight!r} and without the *{INDEX} that says which part has it; "
                 "pass the folder of all parts with their index"
             )
-        headless = [kind for kind in config.get("architectures") or () if isinstance(kind, str) and HEADLESS.search(kind)]
+        headless = [kind for kind in kinds if HEADLESS.search(kind)]
         if not heads and tied and headless:
             raise MissingTensorError(
                 f"{self.name} holds a {headless[0]}, which has no output layer: {' and '.join(tied)} embeds its inputs; "
@@ -145,11 +156,14 @@ class Checkpoint:
             stem, _, last = weight.rpartition("weight")
             if not last and (bias := f"{stem}bias") in self._shards:
                 return bias
+        if any(WORDS.search(weight) or weight in DECODERS for weight in weights):
+            return next((bias for bias in BIASES_OF_WORDS if bias in self._shards), None)
         return SHARED_BIAS if SHARED_BIAS in self._shards and set(weights) & {WEIGHT_NAMES[0], *EMBEDDINGS} else None
 
     def link(self, name: str) -> Link | None:
         """What the model does to the logits that ``name`` gives; None where the configuration is not about them."""
-        return link_of_config(self.config(), self.name) if name in WEIGHT_NAMES or name in EMBEDDINGS else None
+        known = name in (*WEIGHT_NAMES, *EMBEDDINGS, *DECODERS) or WORDS.search(name)
+        return link_of_config(self.config(), self.name) if known else None
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
