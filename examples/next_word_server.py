@@ -1,7 +1,8 @@
-"""A next-word server: the likeliest next words with their probabilities, and text that streams as it is made.
+"""A next-word server: the likeliest next words with their probabilities, completions with log-probabilities, streams.
 
 python examples/next_word_server.py path/to/model
 curl 'localhost:8000/next?text=Once+upon&k=5'          JSON: words, probabilities, whether they are proved
+curl 'localhost:8000/complete?text=Once+upon&tokens=9&k=3'   each token's log-probability, and the k likeliest there
 curl -N 'localhost:8000/stream?text=Once+upon&tokens=40'
 """
 
@@ -14,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import torch
 
-from headlong.integrations.transformers import accelerate, generate
+from headlong.integrations.transformers import accelerate
 
 
 class NextWords:
@@ -35,6 +36,25 @@ class NextWords:
             "within": float(top.error[0]),
         }  # fmt: skip
 
+    def complete(self, text: str, tokens: int, k: int) -> dict[str, Any]:
+        """What servers call ``logprobs``, within a bound, without ``[tokens, vocab]`` scores: one more pass over the text."""
+        with self.lock, torch.no_grad():
+            prompt = self.tokenizer(text, return_tensors="pt")
+            first = prompt.input_ids.shape[1]
+            made = self.model.generate(**prompt, max_new_tokens=tokens, do_sample=False)
+            with self.head.taking() as taken:
+                self.model(made[:, :-1])
+            hidden, chosen = taken.hidden[0, first - 1 :], made[0, first:]
+            top = self.head.engine.topk(hidden, k=k)
+            mine = self.head.engine.log_prob(hidden, chosen[:, None])
+        words = self.tokenizer.convert_ids_to_tokens
+        pairs = zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
+        likeliest = [dict(zip(words(ids), logprobs, strict=True)) for ids, logprobs in pairs]
+        return {
+            "text": self.tokenizer.decode(chosen), "tokens": words(chosen.tolist()),
+            "logprobs": mine.log_probs[:, 0].tolist(), "top_logprobs": likeliest, "within": float(mine.error.max()),
+        }  # fmt: skip
+
     def stream(self, text: str, tokens: int) -> Any:
         """Pieces of text, while the model makes them."""
         from transformers import TextIteratorStreamer
@@ -45,7 +65,7 @@ class NextWords:
             with self.lock:
                 try:
                     inputs = self.tokenizer(text, return_tensors="pt")
-                    generate(self.model, **inputs, max_new_tokens=tokens, do_sample=False, streamer=pieces)
+                    self.model.generate(**inputs, max_new_tokens=tokens, do_sample=False, streamer=pieces)
                 finally:  # whatever happened, nobody waits for ever
                     pieces.end()
 
@@ -63,10 +83,12 @@ def server(words: NextWords, port: int = 8000) -> ThreadingHTTPServer:
             try:
                 text, k, tokens = asked["text"], int(asked.get("k", 5)), int(asked.get("tokens", 20))
             except (KeyError, ValueError):
-                self.send_error(400, "expected /next?text=...&k=5 or /stream?text=...&tokens=20")
+                self.send_error(400, "expected /next?text=...&k=5, /complete?text=...&tokens=20&k=5 or /stream?text=...")
                 return
             if url.path == "/next":
                 self.answer("application/json", [json.dumps(words.next(text, k))])
+            elif url.path == "/complete":
+                self.answer("application/json", [json.dumps(words.complete(text, tokens, k))])
             elif url.path == "/stream":
                 self.answer("text/plain; charset=utf-8", words.stream(text, tokens))
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import math
@@ -111,6 +112,7 @@ def test_a_draft_with_an_accelerated_head_is_accepted_as_often() -> None:
 
 def test_the_next_word_server_streams() -> None:
     net, tokenizer = model(), words()
+    plain = copy.deepcopy(net)
     inputs = tokenizer(TEXT, return_tensors="pt")
     expected = tokenizer.decode(net.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs.input_ids.shape[1] :])
     with torch.no_grad():
@@ -125,6 +127,17 @@ def test_the_next_word_server_streams() -> None:
         best = probabilities.topk(3)
         assert found["words"] == [tokenizer.decode([int(one)]) for one in best.indices] and found["proved"]
         np.testing.assert_allclose(found["probabilities"], best.values, rtol=0.011)
+        with urlopen(f"{at}/complete?text={quote(TEXT)}&tokens=12&k=3", timeout=30) as answer:
+            made = json.load(answer)
+        assert made["text"] == expected and len(made["tokens"]) == len(made["logprobs"]) == len(made["top_logprobs"])
+        ids = tokenizer.convert_tokens_to_ids(made["tokens"])
+        with torch.no_grad():
+            whole = torch.cat([inputs.input_ids, torch.tensor([ids])], dim=1)
+            dense = plain(whole[:, :-1]).logits[0, inputs.input_ids.shape[1] - 1 :].log_softmax(-1)
+        exact = dense.gather(1, torch.tensor(ids)[:, None])[:, 0]
+        np.testing.assert_allclose(made["logprobs"], exact, atol=made["within"] + 1e-4)
+        for row, one in zip(dense, made["top_logprobs"], strict=True):
+            assert tokenizer.convert_tokens_to_ids(list(one)) == row.topk(3).indices.tolist()
         for _ in range(2):  # and again: nothing is left locked
             with urlopen(f"{at}/stream?text={quote(TEXT)}&tokens=12", timeout=30) as answer:
                 assert answer.read().decode().split() == expected.split()
