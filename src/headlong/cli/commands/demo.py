@@ -29,6 +29,8 @@ def demo(
 
     for path in filter(None, (html, out)):
         inputs.target(path)
+    long = "half a minute" if quick else "a minute"
+    typer.echo(f"headlong: a layer is trained and read with every method: about {long} on two idle processors", err=True)
     with bars() as stage:
         trained = run.layer(Recipe(), stage, run.train_apart, fresh, lambda text: typer.echo(f"headlong: {text}", err=True))
         record = run.contest(trained, run.settings(count, quick), stage)
@@ -43,3 +45,6 @@ def demo(
     if out is not None:
         write_run(out, record)
     write_text(html, run.html_page(trained, record, examples))
+    if not as_json:
+        typer.echo(f"{html} has figures. Next, your own layer: headlong compile MODEL -o head.safetensors, and then")
+        typer.echo("headlong topk head.safetensors hidden.npy; in Python: headlong.load('head.safetensors').topk(hidden, k=10)")
