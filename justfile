@@ -44,27 +44,27 @@ pictures FOLDER="artefacts":
 
 # A million damaged files for the readers
 fuzz INPUTS="1000000" SEED="1":
-    {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json results/fuzz.json
+    {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json fuzz.json
 
-# Random layers and calls, each in a process with limits, against float64; goes on where results/storm.json ends
+# Random layers and calls, each in a process with limits, against float64; goes on where storm.json ends
 storm CASES="2000":
-    OMP_NUM_THREADS=1 {{python}} tests/storm/storm.py --cases {{CASES}} --jobs 2 --json results/storm.json
+    OMP_NUM_THREADS=1 {{python}} tests/storm/storm.py --cases {{CASES}} --jobs 2 --json storm.json
 
 # What batches cost on a recommender-like layer in the worst case of the storm, over a dense scan; wants a quiet machine
 storm-costs CASES="150" CLASSES="12103" DIMENSIONS="64":
-    OMP_NUM_THREADS=1 {{python}} tests/storm/costs.py --cases {{CASES}} --classes {{CLASSES}} --dimensions {{DIMENSIONS}} --json results/storm-costs{{ if CLASSES == "12103" { "" } else { "-" + CLASSES } }}{{ if DIMENSIONS == "64" { "" } else { "x" + DIMENSIONS } }}.json
+    OMP_NUM_THREADS=1 {{python}} tests/storm/costs.py --cases {{CASES}} --classes {{CLASSES}} --dimensions {{DIMENSIONS}} --json storm-costs{{ if CLASSES == "12103" { "" } else { "-" + CLASSES } }}{{ if DIMENSIONS == "64" { "" } else { "x" + DIMENSIONS } }}.json
 
 # Damaged files of every kind of engine: refused where verified, and never the end of the process
 storm-damage SECONDS="200":
-    {{python}} tests/storm/damage.py --seconds {{SECONDS}} --json results/storm-damage.json
+    {{python}} tests/storm/damage.py --seconds {{SECONDS}} --json storm-damage.json
 
 # Loading a verified engine, and a draw among equal logits; wants a quiet machine
 worst-calls:
-    {{python}} tests/storm/worst_calls.py results/worst-calls.json
+    {{python}} tests/storm/worst_calls.py worst-calls.json
 
 # Sixteen threads, engines that come and go, a fork a second: memory flat, no wrong answer
 soak SECONDS="3600":
-    OMP_NUM_THREADS=1 {{python}} tests/storm/soak.py --seconds {{SECONDS}} --json results/soak.json
+    OMP_NUM_THREADS=1 {{python}} tests/storm/soak.py --seconds {{SECONDS}} --json soak.json
 
 # Native code under a sanitizer (address: with undefined behaviour; thread: data races), over the tests of tools/sanitize.sh
 sanitize KIND="address" *TESTS:
@@ -74,7 +74,7 @@ sanitize KIND="address" *TESTS:
 kernels *ROUNDS:
     PYTHON={{python}} tools/kernels.sh {{ROUNDS}}
 
-# Time every engine and the rivals that are installed; raw runs go to results/
+# Time every engine and the rivals that are installed; -o FILE keeps the run
 bench *ARGS:
     headlong bench {{ARGS}}
 

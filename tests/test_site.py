@@ -44,13 +44,7 @@ def test_every_page_is_built_and_in_the_navigation(site: Path) -> None:
     assert pages <= {str(page.relative_to(site).with_suffix("")) for page in site.rglob("*.html")}
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2].partition("\nmarkdown_extensions")[0]
     assert pages == set(re.findall(r": ([\w/-]+)\.md$", nav, re.MULTILINE))
-    assert len(re.findall(r"^  - ", nav, re.MULTILINE)) <= 6
-
-
-def test_the_landing_page_shows_what_one_gains_and_what_is_proved(site: Path) -> None:
-    page = (site / "index.html").read_text(encoding="utf-8")
-    assert "figures/cold-calls.svg" in page and "What is proved:" in page
-    assert page.index("cold-calls.svg") < page.index("What is proved:") < page.index("start here")
+    assert len(pages) <= 18
 
 
 def test_code_is_highlighted_and_copied_search_and_both_schemes_are_there(site: Path) -> None:
@@ -68,39 +62,10 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="?https?://', text), page.name
 
 
-def test_links_into_the_reference_lead_somewhere(site: Path) -> None:
+def test_the_reference_is_filled_in(site: Path) -> None:
     api = (site / "api.html").read_text(encoding="utf-8")
-    assert "TopKClassifier" in api and "headlong_generate" in api
-    there = set(re.findall(r'id="([^"]+)"', api))
-    for page in site.rglob("*.html"):
-        for anchor in re.findall(r'<a class="reference" href="[^"#]*#([^"]+)"', page.read_text(encoding="utf-8")):
-            assert anchor in there, f"{page.name}: {anchor}"
-
-
-API = """# API
-## Layers
-### `headlong.compile(layer, *, eps=0.01)`
-### `headlong.Engine(layer)`
-#### `Engine.topk(hidden, k=10)`
-### `headlong.heads.TreeHead(dim)`
-### `headlong.heads.TreeHead(dim)`
-"""
-
-
-def test_names_in_code_lead_to_the_reference() -> None:
-    pytest.importorskip("markdown", reason="mkdocs brings it")
-    spec = importlib.util.spec_from_file_location("crosslinks", ROOT / "tools" / "crosslinks.py")
-    assert spec is not None and spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    places = hook.anchors(API)
-    assert places["hl.compile"] == "headlongcompilelayer-eps001"
-    assert places["Engine.topk"] == places["engine.topk"] == "enginetopkhidden-k10"
-    assert places["TreeHead"] == "headlongheadstreeheaddim", "the first of two"
-    page = "<p><code>hl.compile(layer)</code>, <code>hl.compile</code>, <code>other()</code></p><pre><code>Engine</code></pre>"
-    made = hook.linked(f"{page}<h2>More</h2>{page}", places, "../api.html")
-    assert made.count('<a class="reference" href="../api.html#headlongcompilelayer-eps001">') == 2, "once in each section"
-    assert "other()</code></a>" not in made and "<pre><code>Engine</code></pre>" in made
+    for name in ("headlong.layers.matrix.Layer", "headlong.engines.base.Engine.topk", "TopKClassifier", "headlong_generate"):
+        assert name in api
 
 
 @pytest.fixture

@@ -3,45 +3,251 @@
     python tools/tables.py            write them
     python tools/tables.py --check    exit 1 where one is stale
 
-A block lies between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. No number in them is typed by hand.
+A block lies between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; no number in it is typed by hand. A page has one file,
+``results/PAGE.json``, whose tables the scripts of ``benchmarks/`` write. Which columns a block shows is said here; what they
+are called and how values are written, in :data:`headlong.report.tables.COLUMNS`.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import typer
+
+import headlong.compile  # noqa: F401 - methods and layers register there
+from headlong.bench.measure import read_run
+from headlong.bench.rivals import DENSE
+from headlong.cli.main import app
+from headlong.engines.method import METHODS, option_names
+from headlong.engines.structured.base import ENGINES
+from headlong.report.decoding import decoding, medians
+from headlong.report.tables import ReportTable, machine, markdown, table, times
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path += [str(ROOT / "tools"), str(ROOT)]  # for those who load this file by its path
-import tables_bench as bench  # noqa: E402
-import tables_block_goals as block_goals  # noqa: E402
-import tables_blocks as blocks  # noqa: E402
-import tables_commands as commands  # noqa: E402
-import tables_curves as curves  # noqa: E402
-import tables_exact_search as exact_search  # noqa: E402
-import tables_experts as experts  # noqa: E402
-import tables_first_screen as first_screen  # noqa: E402
-import tables_heads as heads  # noqa: E402
-import tables_heads_said as heads_said  # noqa: E402
-import tables_integrations as integrations  # noqa: E402
-import tables_llama_cpp as llama_cpp  # noqa: E402
-import tables_measured as measured  # noqa: E402
-import tables_processors as processors  # noqa: E402
-import tables_studies as studies  # noqa: E402
-import tables_training as training  # noqa: E402
+Run = Mapping[str, Any]
+LANGUAGE_MODEL, OURS, IDS = "smollm2", "headlong, calibrated", "headlong, calibrated, ids only"
+SPEED = ("contestant", "cold.us", "cold.x", "loop.us", "loop.x", "same", "worst")
 
-SUBJECTS = (
-    bench, block_goals, blocks, commands, curves, exact_search, experts, first_screen, heads, heads_said, integrations,
-    llama_cpp, measured, processors, studies, training,
-)  # fmt: skip
-HOMES = ("docs", "studies/pages")
-PAGES = [
-    file for home in HOMES for file in sorted((ROOT / home).rglob("*.md")) if "<!-- begin" in file.read_text(encoding="utf-8")
-]
-FILES = ("README.md", "results/README.md", *(file.relative_to(ROOT).as_posix() for file in PAGES))
-BLOCKS: dict[str, Callable[[], str]] = {name: block for subject in SUBJECTS for name, block in subject.BLOCKS.items()}
+
+class IncompleteRunError(SystemExit):
+    """A run that must not fill a table."""
+
+
+def runs(page: str, name: str) -> dict[str, Run]:
+    """The runs of one table of a page; none where there is no file yet."""
+    file = ROOT / "results" / f"{page}.json"
+    found: dict[str, Run] = read_run(file)["tables"].get(name, {}) if file.is_file() else {}
+    return found
+
+
+def complete(record: Run) -> Run:
+    """The run, if every dense product took part in it at every batch size: without one of them nothing is the fastest."""
+    for batch in sorted({row["batch"] for row in record["rows"]}):
+        there = {row["contestant"] for row in record["rows"] if row["batch"] == batch}
+        gone = [name for name in DENSE if name not in there]
+        if gone:
+            layer = record["layer"]["name"]
+            raise IncompleteRunError(f"the run of {layer} at {batch} has no {', '.join(gone)}: run it again with all of them")
+    return record
+
+
+def missing(script: str) -> str:
+    return f"No committed run yet: `python benchmarks/{script}`."
+
+
+def where(found: Mapping[str, Run]) -> str:
+    """Machine, commit and date of runs, each once, and the commands."""
+    said = dict.fromkeys(machine(run["environment"]) for run in found.values())
+    commands = dict.fromkeys(f"`{run['command']}`" for run in found.values())
+    return f"{' '.join(said)} {'; '.join(commands)}"
+
+
+def at(record: Run, batch: int, name: str) -> Run:
+    return next(row for row in record["rows"] if row["batch"] == batch and row["contestant"] == name)
+
+
+def first_screen() -> str:
+    """Five rows of the language model's head, and the batch at which a dense product wins by most."""
+    found = runs("beside", "dense products").get(LANGUAGE_MODEL)
+    if found is None:
+        return missing(f"dense_products.py --layer {LANGUAGE_MODEL}")
+    record = complete(found)
+    fastest = list(dict.fromkeys(at(record, 1, OURS)[way]["over"] for way in ("cold", "loop")))
+    names = [*dict.fromkeys([*fastest, "torch bf16"]), "headlong", OURS, IDS]
+    rows = [{**at(record, 1, name), "what": name} for name in names]
+    mine = [row for row in record["rows"] if row["contestant"] == OURS]
+    lost = min(mine, key=lambda row: min(row["cold"]["x"], row["loop"]["x"]))
+    rows.append({**lost, "what": f"{OURS}, {lost['batch']} at once, each ({lost['loop']['over']} is fastest there)"})
+    shown = table([row | {"contestant": row["what"]} for row in rows], SPEED)
+    layer, said = record["layer"], machine(record["environment"])
+    caption = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}; one query, k = 10, unless said. {said}"
+    return markdown(shown._replace(caption=caption))
+
+
+def which() -> str:
+    """What to expect of each layer, from its run."""
+    found = {name: complete(run) for name, run in runs("beside", "dense products").items()}
+    if not found:
+        return missing("dense_products.py --layer NAME")
+    rows = []
+    for run in found.values():
+        layer = run["layer"]
+        sizes = sorted({row["batch"] for row in run["rows"]})
+        each = ["; ".join(expected(at(run, size, name)) for size in sizes) for name in (OURS, IDS)]
+        rows.append((f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}", *each))
+    columns = ("layer", "with log-probabilities, by queries at once", "ids only")
+    caption = f"Times the fastest dense product's speed; below 1× that product is faster. {where(found)}"
+    return markdown(ReportTable("", columns, tuple(rows), caption))
+
+
+def measured(page: str, name: str, script: str, keys: Sequence[str]) -> str:
+    """A table for each run, losses included."""
+    parts = []
+    for run in runs(page, name).values():
+        layer = (complete(run) if name == "dense products" else run).get("layer")
+        title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}:\n\n" if layer else ""
+        parts.append(f"{title}{markdown(table(run['rows'], keys, caption=where({'': run})))}")
+    return "\n\n".join(parts) or missing(script)
+
+
+def expected(row: Run) -> str:
+    return f"{row['batch']}: {times(row['cold']['x'])} cold, {times(row['loop']['x'])} in a loop"
+
+
+def reference() -> str:
+    """Every command with its arguments and options."""
+    parts = []
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        arguments = [param for param in command.params if param.param_type_name == "argument"]
+        shown = " ".join(param.metavar or param.name.upper() for param in arguments)
+        rows = [
+            (f"`{', '.join(param.opts)}`", _default(param), (getattr(param, "help", "") or "").strip())
+            for param in command.params
+            if param.param_type_name == "option" and param.name != "help"
+        ]
+        usage = f"    headlong {name} {shown}".rstrip()
+        options = markdown(ReportTable("", ("option", "default", "what it says"), tuple(rows))).replace("--:|", "---|")
+        parts.append(f"## {name}\n\n{(command.help or '').strip()}\n\n{usage}\n\n{options}")
+        if name == "compile":
+            parts.append(f"Every method and every kind of structured layer has its own `--option`:\n\n{method_options()}")
+    return "\n\n".join(parts)
+
+
+def method_options() -> str:
+    """Every method and every kind of structured layer that has options, with their defaults."""
+    rows = [(f"`{name}`", _options(method) or "none") for name, method in sorted(METHODS.items())]  # not as imported
+    kinds = [(f"{kind} layer", _options(engine.Options)) for kind, engine in sorted(ENGINES.items())]
+    rows += [(name, shown) for name, shown in kinds if shown]
+    return markdown(ReportTable("", ("--method", "--option, with its default"), tuple(rows))).replace("--:|", "---|")
+
+
+def _options(record: Any) -> str:
+    """``name=default`` of every option that a user can set, as the command line spells it: JSON where it is no text."""
+    defaults = {field.name: field.default for field in dataclasses.fields(record)}
+    spelt = {name: one if isinstance(one, str) else json.dumps(one) for name, one in defaults.items()}
+    return ", ".join(f"`{name}={spelt[name]}`" for name in option_names(record))
+
+
+def _default(param: Any) -> str:
+    return "" if param.default is None or param.default is False else f"`{param.default}`"
+
+
+def stored(name: str) -> dict[str, Any] | None:
+    """``results/NAME.json`` of a script that keeps one run a file."""
+    file = ROOT / "results" / f"{name}.json"
+    found: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return found
+
+
+OUTCOMES = {
+    "read": "logits are the model's own", "refused": "refused with a sentence", "wrong": "wrong",
+    "not built": "not built small by transformers",
+}  # fmt: skip
+
+
+def transformers_heads() -> str:
+    """Every class of transformers that was built small: what its folder gave."""
+    found = stored("transformers-heads")
+    if found is None:
+        return "No committed run yet: `python tests/helpers/tiny_classes.py --json results/transformers-heads.json`."
+    counts = Counter((one["group"], one["outcome"]) for one in found["classes"])
+    rows = [(group, *(str(counts[group, one]) for one in OUTCOMES)) for group in dict.fromkeys(group for group, _ in counts)]
+    refused = sorted({one["family"] for one in found["classes"] if one["outcome"] == "refused"})
+    caption = f"transformers {found['transformers']}. Refused: {', '.join(refused)}."
+    return markdown(ReportTable("", ("classes", *OUTCOMES.values()), tuple(rows), caption))
+
+
+def llama_families() -> str:
+    """Read from the source: importing it needs llama-cpp-python."""
+    file = ROOT / "src/headlong/integrations/llama_cpp/families.py"
+    (families,) = (node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.AnnAssign))
+    assert isinstance(families.value, ast.Dict)
+    return ", ".join(f"`{ast.literal_eval(key)}`" for key in families.value.keys if key is not None) + "."
+
+
+def llama_smollm2() -> str:
+    found = stored("gguf-smollm2")
+    if found is None:
+        return "No committed run yet: `headlong bench --gguf MODEL.gguf -o results/gguf-smollm2.json`."
+    return markdown(decoding(found)._replace(title=""))
+
+
+def llama_shapes() -> str:
+    """Models with random weights in the shapes of others."""
+    rows, made = [], ""
+    for file in sorted((ROOT / "results").glob("gguf-*.json")):
+        found = stored(file.stem) or {}
+        if "shape" not in found:
+            continue
+        shape, took, made = found["shape"], found["took"], machine(found["environment"])
+        read = f"{took['rows']:,.0f} rows, {took['bytes'] / 2**20:.0f} MiB" if took else ""
+        for entry in found["runs"]:
+            theirs, ours, ratio = medians(entry)
+            cells = (entry["sampler"], f"{theirs:.2f}", f"{ours:.2f}", times(ratio), read)
+            rows.append((file.stem.removeprefix("gguf-"), f"{shape['vocab']:,} × {shape['dim']:,}", *cells))
+    titles = ("shape", "output layer", "sampler", "llama.cpp, ms a token", "headlong", "llama.cpp / headlong", "read, greedy")
+    return markdown(ReportTable("", titles, tuple(rows), made)) if rows else missing("gguf_models.py shape NAME FILE.json")
+
+
+def llama_perplexity() -> str:
+    found = stored("gguf-perplexity")
+    if found is None:
+        return missing("gguf_models.py perplexity MODEL.gguf TEXT results/gguf-perplexity.json")
+    rows = tuple((name, f"{value:.4f}") for name, value in found["perplexity"].items())
+    caption = (
+        f"No log-probability is further than {found['furthest from float64']:.2g} nats from float64's; promised are "
+        f"{found['error']:.2g}. {machine(found['environment'])}"
+    )
+    return markdown(ReportTable("", ("log-probabilities by", "perplexity"), rows, caption))
+
+
+# block: the page whose file has the table, the table, the script that writes it, and the columns that the page shows
+MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "dense-products": ("beside", "dense products", "dense_products.py --layer smollm2", ("batch", *SPEED)),
+    "indexes": ("beside", "indexes", "indexes.py", (*SPEED, "about.memory", "about.build")),
+    "recommender": ("search", "recommender", "recommender.py", (*SPEED, "about.build")),
+    "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
+    "decode-step": (
+        "transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal"),
+    ),
+    "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "seconds", "bytes")),
+}  # fmt: skip
+BLOCKS: dict[str, Callable[[], str]] = {
+    "first-screen": first_screen, "which": which, "reference": reference, "transformers-heads": transformers_heads,
+    "llama-families": llama_families, "llama-smollm2": llama_smollm2, "llama-shapes": llama_shapes,
+    "llama-perplexity": llama_perplexity,
+}  # fmt: skip
+BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
 
 
 def filled(text: str) -> str:
@@ -55,13 +261,11 @@ def filled(text: str) -> str:
 
 
 def made() -> Iterator[tuple[Path, str, str]]:
-    """Every generated file: where it is, what it says, what it should say."""
-    for name in FILES:
-        old = (ROOT / name).read_text(encoding="utf-8")
-        yield ROOT / name, old, filled(old)
-    for name, picture in first_screen.PICTURES.items():
-        file = ROOT / name
-        yield file, file.read_text(encoding="utf-8") if file.is_file() else "", picture()
+    """Every file with generated blocks: where it is, what it says, what it should say."""
+    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        old = file.read_text(encoding="utf-8")
+        if "<!-- begin" in old:
+            yield file, old, filled(old)
 
 
 def main() -> int:

@@ -32,8 +32,8 @@ from headlong.layers.matrix import Layer
 from headlong.plan import Dense
 from headlong.previews.int8 import int8_plan
 from headlong.promise import Promise
-from headlong.report.page import Figure, page
-from headlong.report.plots import curve
+from headlong.report import plots
+from headlong.report.page import page
 from headlong.report.tables import ReportTable, percent
 
 Doubles = NDArray[np.float64]
@@ -206,9 +206,8 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
 def html_page(facts: Facts, name: str) -> str:
     """The tables and the curve of the singular values."""
     values = [float(value) for value in facts.singular if value > 0]
-    title = "Singular values"
-    plot = Figure(title, curve(title, values, ("direction", "singular value"), lambda value: f"{value:.3g}"))
-    return page(f"headlong inspect {name}", repr(facts.layer), [*tables(facts), *([plot] if values else [])])
+    drawn = [plots.curve("Singular values", values, ("direction", "singular value"))] if values and plots.installed() else []
+    return page(f"headlong inspect {name}", [repr(facts.layer), *tables(facts), *drawn])
 
 
 def as_json(facts: Facts) -> dict[str, Any]:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headlong.bench import cold, rivals, settings, synthetic
-from headlong.bench import run as bench
-from headlong.bench.measure import Contestant, Progress
+import headlong as hl
+from headlong.bench import cold, measure, rivals, rows, synthetic
+from headlong.bench.measure import Contestant, Progress, Timing
 from headlong.bench.oracle import Truth, true_log_probs
-from headlong.bench.settings import Settings
+from headlong.bench.rows import Settings
 from headlong.errors import MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, SoftCap
-from headlong.report.advice import remarks
-from headlong.report.summaries import summaries, ways
-from headlong.report.tables import comparison, comparisons
+from headlong.report.tables import comparison, ways
 
 QUICK = Settings(k=4, batches=(1, 8), queries=16, rounds=2, calls=1, seconds=0.0)
 
@@ -66,35 +66,63 @@ def test_an_absent_id_has_no_probability(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")  # faiss's SWIG
-def test_a_run_holds_every_contestant(rng: np.random.Generator) -> None:
+def test_a_run_has_a_row_for_every_contestant_and_batch(rng: np.random.Generator) -> None:
     layer, hidden = made(rng)
-    record = bench.run(layer, hidden, bench.default_names(), QUICK, silent)
-    found = {(entry.contestant, entry.batch): entry for entry in summaries(record)}
-    assert set(found) == {(name, batch) for name in bench.default_names() for batch in (1, 8)}
-    for name in ("full", "cascade", "auto"):
-        assert found[name, 1].agreement == 1.0 == found[name, 1].proved
-    assert found["full", 1].worst is not None
-    assert found["full", 1].worst < 1e-5
-    assert found["cascade", 8].worst is not None
-    assert found["cascade", 8].worst <= QUICK.eps
-    assert found["numpy fp32", 1].agreement == 1.0
-    assert found["numpy fp32", 1].read == 1.0
-    assert record["settings"]["queries"] == 16
-    assert len(comparison(record).rows) == len(bench.default_names())
+    record = rows.run(layer, hidden, None, QUICK, silent)
+    found = {(row["contestant"], row["batch"]): row for row in record["rows"]}
+    assert set(found) == {(name, batch) for name in rows.available(None) for batch in (1, 8)}
+    for name in ("full", "headlong", "headlong, proved within 0.2"):
+        assert found[name, 1]["same"] == 1 == found[name, 8]["proved"] and found[name, 1]["outside"] == 0
+    assert found["full", 1]["worst"] < 1e-5 and found["headlong, proved within 0.2", 8]["worst"] <= 0.2
+    assert found["numpy fp32", 1]["same"] == 1 and found["numpy fp32", 1]["read"] == 1
+    assert "worst" not in found["svd", 1] or found["svd", 1]["proved"] == 0
+    assert record["dense"] == rivals.dense_installed() and record["settings"]["queries"] == 16
+    assert json.loads(json.dumps(record)) and len(comparison(record, 8).rows) == len(rows.available(None))
 
 
 def test_calls_are_timed_cold_and_in_a_loop(rng: np.random.Generator) -> None:
     layer, hidden = made(rng)
-    record = bench.run(layer, hidden, ["full", "numpy fp32"], QUICK, silent)
+    record = rows.run(layer, hidden, ["full", "numpy fp32"], QUICK, silent)
     assert ways(record) == ["cold", "loop"]
-    assert "MB of other weights" in record["emptied_by"] and "load" in record["environment"]
-    cold_first, loop = comparisons(record)
-    assert "emptied the caches" in cold_first.title and "in a loop" in loop.title
-    assert len(cold_first.rows) == len(loop.rows) == 2
-    for entry in record["cold"]:
-        assert len(entry["seconds"]) == QUICK.rounds * QUICK.calls and "bytes" in entry
-    only = bench.run(layer, hidden, ["full"], replace(QUICK, ways=("cold",)), silent)
-    assert ways(only) == ["cold"] and not only["runs"] and only["environment"]["isa_used"]
+    assert "MB of other weights" in record["environment"]["emptied_by"] and "load" in record["environment"]
+    for row in record["rows"]:
+        assert row["cold"]["calls"] == QUICK.rounds * QUICK.calls and row["cold"]["over"] == "numpy fp32"
+        assert row["cold"]["q10"] <= row["cold"]["q25"] <= row["cold"]["us"] <= row["cold"]["q75"] <= row["cold"]["q90"]
+    only = rows.run(layer, hidden, ["full"], replace(QUICK, ways=("cold",)), silent)
+    assert ways(only) == ["cold"] and only["environment"]["isa_used"]
+
+
+def test_speed_is_over_the_fastest_dense_product_of_each_batch() -> None:
+    taken = [Timing("numpy fp32", 4, [8e-6, 8e-6]), Timing("torch int8", 4, [4e-6, 5e-6, 3e-6]), Timing("headlong", 4, [1e-6])]
+    found = rows.summed(taken, 4)
+    assert {one["over"] for one in found.values()} == {"torch int8"}
+    assert (found["headlong"]["us"], found["headlong"]["x"], found["numpy fp32"]["x"]) == (0.25, 4.0, 0.5)
+    assert rows.summed(taken, 4, "numpy fp32")["headlong"]["x"] == 8.0
+
+
+def test_what_a_proof_leaves_out_is_counted(rng: np.random.Generator) -> None:
+    layer, hidden = made(rng)
+    found, truth = hl.compile(layer, "full").topk(hidden, 3), Truth.of(layer, hidden, 3)
+
+    def outside(**wrong: Any) -> int:
+        liar = Contestant("liar", lambda block: found._replace(**wrong))
+        return int(rows.compared(liar, layer, hidden, len(hidden), truth)["outside"])
+
+    ids, log_probs = found.ids.copy(), found.log_probs.copy()
+    ids[2, 2], log_probs[4, 0] = np.setdiff1d(np.arange(60), ids[2])[-1], log_probs[4, 0] + 0.02
+    assert outside() == 0
+    assert outside(log_probs=log_probs) == 1 and outside(ids=ids) == 1
+    assert outside(log_probs=np.full_like(log_probs, np.nan)) == len(hidden)
+
+
+def test_a_page_keeps_a_run_for_each_layer(rng: np.random.Generator, tmp_path: Path) -> None:
+    layer, hidden = made(rng)
+    record = rows.run(layer, hidden, ["numpy fp32"], replace(QUICK, batches=(1,)), silent)
+    for name in ("a", "b", "a"):
+        measure.keep(tmp_path / "page.json", "dense products", record | {"of": name}, name, "python it.py")
+    found = measure.read_run(tmp_path / "page.json")["tables"]["dense products"]
+    assert {name: run["of"] for name, run in found.items()} == {"a": "a", "b": "b"}
+    assert found["a"]["rows"] == record["rows"] and found["a"]["command"].startswith("python it.py --json ")
 
 
 def test_other_work_comes_before_every_cold_call() -> None:
@@ -123,31 +151,24 @@ def test_the_largest_cache_is_read_twice(tmp_path: Path, monkeypatch: pytest.Mon
     assert cold.megabytes() == cold.MOST
 
 
-def test_who_cannot_be_made_is_left_out_by_name(rng: np.random.Generator) -> None:
+def test_who_cannot_be_made_is_left_out_by_name(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = made(rng)
-    few = rng.standard_normal((300, 24))
-    quick = replace(QUICK, batches=(1,), ways=("loop",))
-    record = bench.run(layer, hidden, None, quick, silent, few)
-    (entry,) = record["left_out"]
-    assert entry["contestant"] == "calibrated, likely normaliser" and "3,998 vectors" in entry["why"]
-    assert len(record["answers"]) == len(bench.default_names(True)) - 1
-    assert any("took no part" in line for line in remarks(record))
-    with pytest.raises(OptionError, match="3,998 vectors"):
-        bench.run(layer, hidden, ["calibrated, likely normaliser"], quick, silent, few)
+
+    def refuses(name: str, *rest: Any) -> Any:
+        raise OptionError("too few vectors")
+
+    monkeypatch.setattr(rows, "compiled", refuses)
+    monkeypatch.setattr(rows, "available", lambda calibration: ["headlong", "numpy fp32"])
+    record = rows.run(layer, hidden, None, replace(QUICK, batches=(1,), ways=("loop",)), silent)
+    assert record["left_out"] == [{"contestant": "headlong", "why": "too few vectors"}] and len(record["rows"]) == 1
+    with pytest.raises(OptionError, match="too few vectors"):
+        rows.run(layer, hidden, ["headlong"], QUICK, silent)
 
 
 def test_batches_beyond_the_queries_are_left_out(rng: np.random.Generator) -> None:
     layer, hidden = made(rng)
-    record = bench.run(layer, hidden[:3], ["full"], QUICK, silent)
-    assert {run["batch"] for run in record["runs"]} == {1}
-
-
-def test_an_unpromised_answer_keeps_its_open_error_out_of_json(rng: np.random.Generator) -> None:
-    layer, hidden = made(rng)
-    record = bench.run(layer, hidden, ["svd"], QUICK, silent)
-    (entry,) = record["answers"]
-    assert entry["error"] == [None] * 16
-    assert entry["proved"] == [0] * 16
+    record = rows.run(layer, hidden[:3], ["full"], QUICK, silent)
+    assert {row["batch"] for row in record["rows"]} == {1}
 
 
 def test_torch_answers_as_numpy_does(rng: np.random.Generator) -> None:
@@ -239,8 +260,8 @@ def test_synthetic_layers_have_their_spectrum() -> None:
 
 def test_unknown_and_uninstalled_rivals(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, _ = made(rng)
-    with pytest.raises(OptionError, match="there is no contestant 'fais'; expected one of full; .*faiss flat"):
-        bench.contestants(layer, ["fais"], QUICK, ignore)
+    with pytest.raises(OptionError, match="there is no contestant 'fais'; expected one of headlong; .*faiss flat"):
+        rows.field(layer, ["fais"], QUICK, None, ignore)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert rivals.installed() == ["numpy fp32"]
     with pytest.raises(MissingPackageError, match=r"torch fp32 needs torch, .* pip install 'headlong\[bench\]'"):
@@ -250,5 +271,5 @@ def test_unknown_and_uninstalled_rivals(rng: np.random.Generator, monkeypatch: p
 @pytest.mark.parametrize("text", ["", "1,", "a", "0", "1,-2"])
 def test_batch_sizes_are_checked(text: str) -> None:
     with pytest.raises(OptionError, match="expected whole numbers from 1 with commas between"):
-        settings.batches(text)
-    assert settings.batches("1, 8,64") == (1, 8, 64)
+        rows.batches(text)
+    assert rows.batches("1, 8,64") == (1, 8, 64)

@@ -114,7 +114,7 @@ def test_infinity_is_never_written(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("[]", "is not a headlong run"),
         ('{"format": "headlong-run", "version": 1}', "is not a headlong run"),
-        ('{"format": "headlong-run", "version": 99, "runs": []}', "has version 99; this headlong reads 1"),
+        ('{"format": "headlong-run", "version": 99, "runs": []}', "has version 99; this headlong reads 2"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:

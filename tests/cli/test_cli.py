@@ -146,11 +146,11 @@ def test_bench_writes_runs_that_reports_read(files: Path) -> None:
     raw, page = files / "run.json", files / "bench.html"
     said = call(
         "bench", files / "plain.safetensors", files / "h.npy", "--batch", "1,2", "-k", 3, "--rounds", 1,
-        "--only", "full; cascade, ids only; numpy fp32", "-o", raw, "--html", page,
+        "--only", "full; headlong, ids only; numpy fp32", "-o", raw, "--html", page,
     )  # fmt: skip
-    assert "cascade, ids only" in said
+    assert "headlong, ids only" in said
     record = read_run(raw)
-    assert {run["batch"] for run in record["runs"]} == {1, 2}
+    assert {row["batch"] for row in record["rows"]} == {1, 2}
     assert record["layer"]["name"] == "plain.safetensors"
     assert str(files) not in raw.read_text()
     assert "<svg" in page.read_text(encoding="utf-8")
@@ -165,7 +165,7 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(nextword, "Recipe", small)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said = call("demo", "--quick", "--html", tmp_path / "demo.html", "-o", tmp_path / "demo.json")
-    for part in ("perplexity", "What comes next", "cascade", "svd", "speed-up", "agreement"):
+    for part in ("perplexity", "What comes next", "headlong", "svd", "× the fastest dense product", "of the ids right"):
         assert part in said
     assert "<svg" in (tmp_path / "demo.html").read_text(encoding="utf-8")
     assert read_run(tmp_path / "demo.json")["settings"]["ways"] == ["cold", "loop"]
@@ -288,7 +288,7 @@ def test_what_cannot_work_is_refused_first(files: Path, args: tuple[str, ...], m
     np.save(files / "none.npy", np.zeros((0, 16), np.float32))
     np.save(files / "wrong.npy", np.zeros((2, 3), np.float32))
     (files / "two.json").write_text("[1, 2]")
-    (files / "hollow.json").write_text('{"runs": 3, "truth": 1}')
+    (files / "hollow.json").write_text('{"rows": 3}')
     before = {path: path.read_bytes() for path in files.iterdir()}
     assert message in fails(*(arg.replace("{}", str(files)) for arg in args))
     assert {path: path.read_bytes() for path in files.iterdir()} == before

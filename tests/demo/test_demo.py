@@ -212,13 +212,12 @@ def test_training_apart_tells_its_progress_and_its_faults(tmp_path: Path) -> Non
 def test_the_contest_compares_every_method(corpus: builtin.Corpus) -> None:
     trained = train(corpus, SHORT)
     record = demo.contest(trained, demo.settings(1, quick=True), silent)
-    quality = {entry["contestant"]: entry for entry in record["answers"]}
-    assert {"numpy fp32", "full", "cascade", "cascade, ids only", "svd"} <= set(quality)
-    assert {(run["contestant"], run["batch"]) for run in record["runs"]} == {(n, b) for n in quality for b in (1, 64)}
-    for name in ("full", "cascade"):
-        assert "ids" not in quality[name]  # they are the truth's
-        assert all(quality[name]["proved"])
-        assert max(abs(gap) for row in quality[name]["gap"] for gap in row) <= 0.2
+    found = {(row["contestant"], row["batch"]): row for row in record["rows"]}
+    assert {"numpy fp32", *demo.METHODS} <= {name for name, _ in found}
+    for name in ("full", "headlong", "headlong, proved within 0.2"):
+        for batch in (1, 64):
+            assert found[name, batch]["same"] == 1 == found[name, batch]["proved"] and not found[name, batch]["outside"]
+            assert found[name, batch]["worst"] <= 0.2 and found[name, batch]["cold"]["us"] > 0
     assert record["layer"]["perplexity"] == trained.perplexity
     shown = demo.examples(trained, 1)
     assert len(shown.rows) == demo.SHOWN
@@ -238,7 +237,7 @@ recipe = Recipe(vocab=500, dim=16, embedding=8, batch=64, negatives=32, steps=10
 trained = demo.layer(recipe, silent, demo.train_apart)
 record = demo.contest(trained, demo.settings(1, quick=True), silent)
 assert "torch fp32" not in rivals.installed()
-print(*[entry["contestant"] for entry in record["answers"]], sep=";")
+print(*dict.fromkeys(row["contestant"] for row in record["rows"]), sep=";")
 print(len(demo.html_page(trained, record, demo.examples(trained, 1))) > 5000)
 """
 
@@ -248,5 +247,5 @@ def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, timeout=120, env=environment
     )
-    assert ran.stdout.splitlines() == ["numpy fp32;full;cascade;cascade, ids only;svd", "True"]
+    assert ran.stdout.splitlines() == [";".join(("numpy fp32", *demo.METHODS)), "True"]
     assert list((tmp_path / "headlong").glob("demo-*.safetensors"))

@@ -1,6 +1,6 @@
 """Feed the file readers damaged files: every refusal has to be one of ours, and nothing may crash.
 
-    python tests/helpers/fuzz_readers.py --inputs 1000000 --seed 1 --json results/fuzz.json
+    python tests/helpers/fuzz_readers.py --inputs 1000000 --seed 1 --json fuzz.json
 
 Each input is a good file, damaged in one to three ways: bits flipped, bytes cut off or added, the header's text edited,
 its length, offsets, shapes and types changed, its numbers poisoned. What the readers still accept is read to the last byte,

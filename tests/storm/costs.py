@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/storm/costs.py --cases 150 --json results/storm-costs.json      (`just storm-costs`; wants a quiet machine)
+    python tests/storm/costs.py --cases 150 --json storm-costs.json      (`just storm-costs`; wants a quiet machine)
 
 The cases are the storm's, on 12,103 classes of 64 numbers whose norms spread by exp(0.4 N), in batches of 8 and 64: methods,
 options, links, biases, dtypes, calibrations, promises and how far logits spread are drawn as there. The dense scan is

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/storm/damage.py --seconds 200 --json results/storm-damage.json      (`just storm-damage`)
+    python tests/storm/damage.py --seconds 200 --json storm-damage.json      (`just storm-damage`)
 
 One damage is one flipped bit, or up to 64 bytes of an array that become 0, 127, 128, 192 or 255; every array of every file gets
 some. Each damaged file is opened without ``verify`` in a child with limits, and asked by every verb: it answers, by no promise

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/storm/soak.py --seconds 3600 --json results/soak.json      (`just soak`)
+    python tests/storm/soak.py --seconds 3600 --json soak.json      (`just soak`)
 
 Every answer is compared with float64's. Resident memory is looked at from the second quarter on, when every engine has been
 loaded by every thread: what is used at the end may exceed it by a tenth and 64 MiB. Beside the engines that each thread loads

@@ -2,7 +2,7 @@
 
 ::
 
-    python tests/storm/storm.py --cases 2000 --json results/storm.json      (`just storm 2000`)
+    python tests/storm/storm.py --cases 2000 --json storm.json      (`just storm 2000`)
 
 A case that ends by a signal is an abort, one that uses up its processor time a hang; what is proved and wrong is a fault.
 How often answers broke what was promised of them is compared with the promise: a storm fails where Clopper and Pearson's

@@ -1,6 +1,6 @@
 """What two calls cost whose worst case decides how they are: loading a verified engine, and a nucleus among equal logits.
 
-    python tests/storm/worst_calls.py results/worst-calls.json
+    python tests/storm/worst_calls.py worst-calls.json
 
 Files are in the page cache; times are medians on two threads.
 """

@@ -7,7 +7,7 @@
 In every round each contestant has one turn, in a fresh order: a pause (the threads of others fall asleep), untimed calls
 (its own wake, its data enters the caches, the processor's clock rises again), then timed calls on one batch of queries
 after another. All contestants of a round see the same queries. What a call means is the contestant's business; turning
-times into medians and speed-ups is :mod:`headlong.report.summaries`'s. Knows nothing of engines, and does not import NumPy,
+times into medians and factors is :mod:`headlong.bench.rows`'s. Knows nothing of engines, and does not import NumPy,
 so that :func:`claim_threads` can come before it.
 """
 
@@ -30,8 +30,11 @@ from typing import Any, NamedTuple
 import headlong
 from headlong.errors import MalformedFileError, OptionError, StoreError, cause
 
-FORMAT, VERSION = "headlong-run", 1
-PACKAGES = ("numpy", "torch", "faiss-cpu", "hnswlib", "usearch", "scann", "rabitqlib", "turbovec", "pyvsag", "llama-cpp-python")
+FORMAT, VERSION = "headlong-run", 2
+PACKAGES = (
+    "numpy", "torch", "faiss-cpu", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag",
+    "llama-cpp-python",
+)  # fmt: skip
 ISA_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimd", "asimddp", "i8mm")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS")
 
@@ -236,7 +239,25 @@ def as_run(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_run(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
     """One JSON file; lists of entries take one line an entry, so that a changed run is a small difference."""
-    text = ",\n".join(_field(*item) for item in as_run(record).items())
+    _write(path, ",\n".join(_field(*item) for item in as_run(record).items()))
+
+
+def keep(path: str | os.PathLike[str], table: str, record: Mapping[str, Any], name: str, command: str) -> None:
+    """``record`` in the file of a page, which has a run for each ``name`` of each table; the others stay as they are."""
+    found = read_run(path) if Path(path).is_file() else as_run({"tables": {}})
+    found["tables"].setdefault(table, {})[name] = {"command": f"{command} --json {os.fspath(path)}", **record}
+    tables = [
+        _object(key, [_object(one, [_field(*item) for item in run.items()]) for one, run in runs.items()])
+        for key, runs in sorted(found["tables"].items())
+    ]
+    _write(path, ",\n".join([_field("format", FORMAT), _field("version", VERSION), _object("tables", tables)]))
+
+
+def _object(key: str, parts: Sequence[str]) -> str:
+    return f"{json.dumps(key)}: {{\n" + ",\n".join(parts) + "\n}"
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
     target = Path(path)
     beside = target.with_name(f".{target.name}.tmp")
     try:
@@ -257,7 +278,7 @@ def _field(key: str, value: Any) -> str:
 
 
 def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The record that :func:`write_run` wrote."""
+    """What :func:`write_run` or :func:`keep` wrote."""
     name = os.fspath(path)
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -265,7 +286,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise StoreError(f"{name} cannot be read: {cause(error)}") from error
     except ValueError as error:
         raise MalformedFileError(f"{name} is not JSON: {error}; expected a run that 'headlong bench -o' wrote") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT or "runs" not in record:
+    if not isinstance(record, dict) or record.get("format") != FORMAT or not {"rows", "tables", "runs"} & set(record):
         raise MalformedFileError(f"{name} is not a headlong run; expected a file that 'headlong bench -o' wrote")
     if record.get("version") != VERSION:
         raise MalformedFileError(f"{name} has version {record.get('version')}; this headlong reads {VERSION}: run it again")

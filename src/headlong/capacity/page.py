@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ from headlong.capacity.winners import Winners, winners
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import IDENTITY, Link
-from headlong.report.page import Figure, page
-from headlong.report.plots import curve, functions
+from headlong.report import plots
+from headlong.report.page import Part, page
 from headlong.report.tables import ReportTable
 
 
@@ -72,17 +72,18 @@ def table(found: Capacity) -> ReportTable:
 
 def html_page(found: Capacity, name: str) -> str:
     """The table, the curve of the singular values, and the link where there is one."""
-    values = [float(value) for value in found.ranks.singular if value > 0]
-    title = "Singular values of the log-probabilities"
-    parts: list[ReportTable | Figure] = [table(found)]
-    parts.append(Figure(title, curve(title, values, ("direction", "singular value"), lambda value: f"{value:.3g}")))
-    if found.link != IDENTITY:
-        parts.append(Figure("Link", link_plot({"f(z)": found.link})))
-    return page(f"headlong capacity {name}", repr(found.layer), parts)
+    parts: list[Part] = [repr(found.layer), table(found)]
+    if plots.installed():
+        values = [float(value) for value in found.ranks.singular if value > 0]
+        parts.append(plots.curve("Singular values of the log-probabilities", values, ("direction", "singular value")))
+        if found.link != IDENTITY:
+            parts.append(link_plot(found.link))
+    return page(f"headlong capacity {name}", parts)
 
 
-def link_plot(links: Mapping[str, Link], reach: float = 20.0, title: str = "Links") -> str:
-    """Each ``f(z) - f(0)`` over ``[-reach, reach]``, beside the identity."""
+def link_plot(link: Link, reach: float = 20.0) -> plots.Figure:
+    """``f(z) - f(0)`` over ``[-reach, reach]``, with the identity for comparison."""
     z = np.linspace(-reach, reach, 161)
-    drawn = {"identity": z, **{name: np.asarray(link(z)) - float(link(0.0)) for name, link in links.items()}}
-    return functions(title, {name: list(zip(z.tolist(), f.tolist(), strict=True)) for name, f in drawn.items()}, ("z", "f(z)"))
+    drawn = {"identity": z, "f(z)": np.asarray(link(z)) - float(link(0.0))}
+    lines = {name: list(zip(z.tolist(), f.tolist(), strict=True)) for name, f in drawn.items()}
+    return plots.functions("Link", lines, ("z", "f(z)"))

@@ -30,22 +30,21 @@ from numpy.typing import NDArray
 
 import headlong
 from headlong.bench import rivals
-from headlong.bench import run as bench
+from headlong.bench import rows as bench
 from headlong.bench.measure import THREAD_VARIABLES, Progress
-from headlong.bench.run import Stage
-from headlong.bench.settings import Settings
+from headlong.bench.rows import Settings, Stage
 from headlong.demo import corpus as builtin
 from headlong.demo.model import Recipe, Trained, train
 from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
-from headlong.report.sections import bench_page
+from headlong.report.files import bench_page
 from headlong.report.tables import ReportTable, percent
 from headlong.store import open_file, write_file
 
 FORMAT = "headlong demo layer"
 APART = "import sys; from headlong.demo.run import main; main(*sys.argv[1:])"
 """What the process that trains runs."""
-METHODS = ("full", "cascade", "cascade, ids only", "svd")
+METHODS = ("headlong", "headlong, ids only", "headlong, proved within 0.2", "full", "svd")
 RIVALS = ("numpy fp32", "torch fp32")
 SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0)
 SHOWN = 5

@@ -1,4 +1,4 @@
-"""From raw runs to what people read. ``tables``: numbers and text tables; ``plots``: inline SVG; ``page``: one HTML file.
+"""From runs to what people read. ``tables``: numbers and text tables; ``plots``: inline SVG; ``page``: one HTML file.
 
-Pure: no clock, no file, no layer. :mod:`headlong.bench.run` says what a raw run holds.
+Pure: no clock, no file, no layer. :mod:`headlong.bench.rows` says what a run holds.
 """

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from headlong.report.measured_on import machine
-from headlong.report.tables import ReportTable, times
+from headlong.report.tables import ReportTable, machine, times
 
 COLUMNS = ("sampler", "sequences", "llama.cpp, ms a step", "headlong, ms a step", "llama.cpp / headlong")
 

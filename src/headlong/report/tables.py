@@ -1,17 +1,18 @@
-"""Raw runs in, tables out. Pure: reads no clock, no file and no layer.
+"""Rows in, text cells out: the columns that tables of measurements have, and how numbers are written. Pure.
 
-A column is a function of the stored record (see :mod:`headlong.bench.run`), not a new run: ``summaries.py`` has the numbers,
-``page.py`` is the page around the tables.
+A table of a run is chosen keys of its rows; :data:`COLUMNS` says what each key is called and how it is shown, in the terminal,
+on the page and in the documentation alike. ``"cold.us"`` is ``row["cold"]["us"]``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headlong.report.measured_on import machine
-from headlong.report.summaries import WAYS, Record, Summary, baselines, summaries, ways
+BUSY = 0.1
+"""A share of the processors that others took, from which on times mean little."""
+WAYS = {"cold": "after other work has emptied the caches", "loop": "in a loop, the layer in the caches"}
 
 
 class ReportTable(NamedTuple):
@@ -23,108 +24,14 @@ class ReportTable(NamedTuple):
     caption: str = ""
 
 
-def comparison(record: Record, title: str = "", way: str = "") -> ReportTable:
-    """A row for each contestant, two columns for each batch size, then what its answers are worth; the first way by itself."""
-    way = way or ways(record)[0]
-    found = summaries(record, way)
-    batches = sorted({entry.batch for entry in found})
-    names = list(dict.fromkeys(entry.contestant for entry in found))
-    timed = [heading for batch in batches for heading in (_batch_heading(batch), "speed-up (quartiles)")]
-    columns = ("method", *timed, f"top-{record['settings']['k']} agreement", "worst |Δlog p|", "ids proved", "read")
-    rows = []
-    for name in names:
-        mine = {entry.batch: entry for entry in found if entry.contestant == name}
-        cells = [cell for batch in batches for cell in _timed_cells(mine.get(batch))]
-        first = mine[min(mine)]
-        rows.append((name, *cells, percent(first.agreement), nats(first.worst), percent(first.proved), percent(first.read)))
-    return ReportTable(title or f"Calls {WAYS[way]}", columns, tuple(rows), caption(record, way=way))
-
-
-def comparisons(record: Record) -> list[ReportTable]:
-    """A table for each way in which calls were timed, cold first."""
-    return [comparison(record, way=way) for way in ways(record)]
-
-
-def _batch_heading(batch: int) -> str:
-    return "1 query" if batch == 1 else f"{batch} at once, each"
-
-
-def _timed_cells(entry: Summary | None) -> tuple[str, str]:
-    return ("", "") if entry is None else (duration(entry.median), factor(entry))
-
-
-def factor(entry: Summary) -> str:
-    """A summary's speed-up with its quartiles."""
-    return factor_of(entry.speedup, entry.slower, entry.faster)
-
-
-def factor_of(ratio: float, slower: float, faster: float) -> str:
-    """``"5.00× (4.41–5.52)"``"""
-    return f"{times(ratio)} ({_three_digits(slower)}–{_three_digits(faster)})"
-
-
-def caption(record: Record, batch: str = "the smallest batch", way: str = "loop") -> str:
-    """Machine, threads, versions, date: what the numbers hold for."""
-    made, layer, settings = record["environment"], record["layer"], record["settings"]
-    emptied = f", each after {record['emptied_by']}" if way == "cold" and "emptied_by" in record else ""
-    return (
-        f"{layer['vocab']:,} classes × {layer['dim']} dimensions, stored as {layer['dtype']}; "
-        f"{settings['queries']} queries, k = {settings['k']}; medians of calls in turns{emptied}; "
-        f"speed-up over {_against(record, way)}; read: bytes per query at {batch}, of the float32 layer. {machine(made)}"
-    )
-
-
-def _against(record: Record, way: str) -> str:
-    """``"the fastest dense product (torch int8 at 1, torch bf16 at 8)"``"""
-    found = baselines(record, way)
-    names = list(dict.fromkeys(found.values()))
-    if len(names) == 1:
-        return names[0]
-    parts = (f"{name} at {' and '.join(str(batch) for batch, one in found.items() if one == name)}" for name in names)
-    return f"the fastest dense product ({', '.join(parts)})"
-
-
-def engines(record: Record) -> ReportTable:
-    """What each contestant says of itself."""
-    rows = []
-    for entry in record["answers"]:
-        about = entry["about"]
-        rows.append((entry["contestant"], about.get("promise", "none"), about.get("engine", about.get("reads", ""))))
-    return ReportTable("What each one promises", ("method", "promise", "what it is"), tuple(rows))
-
-
-def markdown(table: ReportTable) -> str:
-    """A Markdown table, numbers to the right, its caption below."""
-    rule = "|---|" + "--:|" * (len(table.columns) - 1)
-    lines = [_markdown_row(table.columns), rule, *(_markdown_row(row) for row in table.rows)]
-    return "\n".join([*lines, "", table.caption] if table.caption else lines)
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 def duration(seconds: float) -> str:
     """``0.000_083 -> "83 µs"``"""
-    unit, size = _unit(seconds)
+    unit, size = next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if seconds >= 0.9995 * size), ("µs", 1e-6))
     return f"{_three_digits(seconds / size)} {unit}"
 
 
-def spread(seconds: float, low: float, high: float) -> str:
-    """``0.0083, 0.008, 0.009 -> "8.30 ms (8.00–9.00)"``: one unit for all three."""
-    unit, size = _unit(seconds)
-    return f"{_three_digits(seconds / size)} {unit} ({_three_digits(low / size)}–{_three_digits(high / size)})"
-
-
-def round_duration(seconds: float) -> str:
-    """``0.002 -> "2 ms"``: a round number, for the marks of an axis."""
-    unit, size = _unit(seconds)
-    return f"{seconds / size:g} {unit}"
-
-
-def _unit(seconds: float) -> tuple[str, float]:
-    """The largest unit of which there is one, once three digits are kept."""
-    return next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if seconds >= 0.9995 * size), ("µs", 1e-6))
+def micros(value: float) -> str:
+    return duration(1e-6 * value)
 
 
 def times(ratio: float) -> str:
@@ -156,13 +63,148 @@ def nats(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}"
 
 
+def size(value: float) -> str:
+    """``123_456_789 -> "123 MB"``"""
+    unit, scale = next(((unit, scale) for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= scale), ("B", 1.0))
+    return f"{_three_digits(value / scale)} {unit}" if scale > 1 else f"{value:.0f} B"
+
+
+def field(value: Any) -> str:
+    """``None -> "–", 0.12345 -> "0.1235", 12345 -> "12,345"``"""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class Column(NamedTuple):
+    """What a key is called, and how its value is shown; ``absent``: what stands where a row does not have it."""
+
+    title: str
+    shown: Callable[[Any], str] = field
+    absent: str = "–"
+
+
+COLUMNS: dict[str, Column] = {
+    "layer": Column("layer"),
+    "contestant": Column("method"),
+    "batch": Column("at once"),
+    "k": Column("k"),
+    "cold.us": Column("cold, a query", micros),
+    "cold.x": Column("cold, × the fastest dense product", times),
+    "cold.over": Column("fastest dense product, cold"),
+    "loop.us": Column("in a loop, a query", micros),
+    "loop.x": Column("in a loop, × the fastest dense product", times),
+    "loop.over": Column("fastest dense product, in a loop"),
+    "same": Column("of the ids right", percent),
+    "worst": Column("worst |Δlog p|", nats, "no log p"),
+    "proved": Column("ids proved", percent),
+    "read": Column("read, of float32", percent),
+    "about.promise": Column("promise", str, "none"),
+    "about.engine": Column("engine"),
+    "about.reads": Column("what it reads"),
+    "about.build": Column("built in", duration),
+    "about.memory": Column("memory", size),
+    "what": Column("what"),
+    "way": Column("way"),
+    "ms": Column("ms a token"),
+    "times": Column("faster", times),
+    "equal": Column("same tokens", percent),
+    "us": Column("a row", micros),
+    "x": Column("times the first", times),
+    "seconds": Column("seconds", duration),
+    "bytes": Column("bytes", size),
+    "setting": Column("setting"),
+}
+"""The one list of columns."""
+
+
+def value(row: Mapping[str, Any], key: str) -> Any:
+    """``value({"cold": {"us": 3}}, "cold.us") -> 3``; None where it is not there."""
+    found: Any = row
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def cells(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(_cell(value(row, key), COLUMNS.get(key, Column(key))) for key in keys) for row in rows)
+
+
+def _cell(found: Any, column: Column) -> str:
+    return column.absent if found is None else column.shown(found)
+
+
+def table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], title: str = "", caption: str = "") -> ReportTable:
+    """Chosen keys of rows."""
+    return ReportTable(title, tuple(COLUMNS.get(key, Column(key)).title for key in keys), cells(rows, keys), caption)
+
+
+def ways(record: Mapping[str, Any]) -> list[str]:
+    """In which ways the rows of a run were timed, cold first."""
+    return [way for way in WAYS if any(way in row for row in record["rows"])]
+
+
+def comparison(record: Mapping[str, Any], batch: int) -> ReportTable:
+    """Everyone at one batch size: speed and what the answers are worth in one row."""
+    rows = [row for row in record["rows"] if row["batch"] == batch]
+    timed = [key for way in ways(record) for key in (f"{way}.us", f"{way}.x")]
+    over = "; ".join(f"{WAYS[way]}: {value(rows[0], f'{way}.over')}" for way in ways(record))
+    title = f"One query, k = {rows[0]['k']}" if batch == 1 else f"{batch} queries at once, k = {rows[0]['k']}"
+    keys = ("contestant", *timed, "same", "worst", "proved", "read")
+    return table(rows, keys, title, f"Fastest dense product: {over}. {caption(record)}")
+
+
+def batches(record: Mapping[str, Any]) -> list[int]:
+    return sorted({row["batch"] for row in record["rows"]})
+
+
+def caption(record: Mapping[str, Any]) -> str:
+    """What the times of a run hold for."""
+    layer = record["layer"]
+    shape = f"{layer['vocab']:,} classes × {layer['dim']} dimensions, stored as {layer['dtype']}"
+    return f"{shape}; cold: after {record['environment']['emptied_by']}. {machine(record['environment'])}"
+
+
+def machine(made: Mapping[str, Any]) -> str:
+    """Processor, threads, what else the machine did, our version and commit, date."""
+    words = [made.get("gpu") or made.get("cpu"), f"{made['threads']} threads" if "threads" in made else None]
+    words.append(", ".join(made.get("isa_used") or made.get("isa", [])))
+    if made.get("others") is not None:
+        busy = ": BUSY, so times mean little" if made["others"] > BUSY else ""
+        words.append(f"other programs took {made['others']:.0%} of the processors{busy}")
+    commit = f" at {made['commit']}" if made.get("commit") else ""
+    words += [f"headlong {made['headlong']}{commit}" if made.get("headlong") else None, made.get("date")]
+    return "; ".join(str(word) for word in words if word) + "." if any(words) else ""
+
+
+def engines(record: Mapping[str, Any]) -> ReportTable:
+    """What each contestant says of itself."""
+    rows = list({row["contestant"]: row for row in record["rows"]}.values())
+    keys = ("contestant", "about.promise", "about.engine", "about.reads", "about.build", "about.memory")
+    return table(rows, keys, "What each one promises and is")
+
+
+def markdown(shown: ReportTable) -> str:
+    """A Markdown table, numbers to the right, its caption below."""
+    right = [all(len(row[place]) <= 24 for row in shown.rows) and place > 0 for place in range(len(shown.columns))]
+    rule = "|" + "".join("--:|" if one else "---|" for one in right)
+    lines = [_markdown_row(shown.columns), rule, *(_markdown_row(row) for row in shown.rows)]
+    return "\n".join([*lines, "", shown.caption] if shown.caption else lines)
+
+
+def _markdown_row(found: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in found) + " |"
+
+
 def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> ReportTable:
     """A row for each answered query: its best classes with their probabilities, its error and its proof."""
-    cells = []
+    found = []
     for line in lines:
         pairs = zip(line["ids"], line["log_probs"], strict=True)
-        best = ", ".join(f"{i}: –" if value is None else f"{i}: {percent(math.exp(value))}" for i, value in pairs)
+        best = ", ".join(f"{i}: –" if at is None else f"{i}: {percent(math.exp(at))}" for i, at in pairs)
         error = "open" if line["error"] is None else f"{line['error']:.1e}"
-        cells.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
+        found.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
     more = f"{rows - len(lines):,} more rows; --json prints all of them." if rows > len(lines) else ""
-    return ReportTable("", ("row", "class: probability", "error, nats", "ids"), tuple(cells), more)
+    return ReportTable("", ("row", "class: probability", "error, nats", "ids"), tuple(found), more)

@@ -8,7 +8,13 @@ DENSE = (
 )  # fmt: skip
 """Plain products over all rows; speed is said as so many times that of the fastest of them."""
 
+
+def dense_installed() -> list[str]:
+    """Those that can be timed here: a run without one of them has no fastest."""
+    return [name for name in DENSE if RIVALS[name].installed()]
+
+
 __all__ = [
-    "DENSE", "RIVALS", "Found", "Rival", "clusters", "codes", "contestant", "dense", "graphs", "installed", "rival",
-    "vector_search",
+    "DENSE", "RIVALS", "Found", "Rival", "clusters", "codes", "contestant", "dense", "dense_installed", "graphs", "installed",
+    "rival", "vector_search",
 ]  # fmt: skip

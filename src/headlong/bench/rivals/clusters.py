@@ -12,6 +12,7 @@ logits of rows that are longer, which holds for neither. Rounding is a part of o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ CLUSTERS, PROBED = 2048, 32
 """As the drafters of a language model have them."""
 FEWEST = 4
 """Rows of a cluster on average, at least: smaller layers have fewer clusters."""
+LEAST = 64
+"""Dimensions that LoRANN wants at least."""
 ROUNDING = 2.0**-23
 """Of a float32 product, for each coordinate, in the lengths of its sides; twice: that of a bound and that of a logit."""
 
@@ -108,3 +111,24 @@ def cluster_bound(layer: Layer, k: int, threads: int) -> Contestant:
 
     reads = f"of {len(groups.means)} clusters those whose bounds ask for it"
     return Contestant("cluster bound", call, with_one, about={"reads": reads})
+
+
+@rival("lorann", "lorann")
+def lorann_clusters(layer: Layer, k: int, threads: int) -> Contestant:
+    """LoRANN's clusters with low-rank scores: sqrt(vocab) clusters, an eighth of them searched, the best 20 k re-ranked."""
+    import lorann
+
+    multiple = 8 if layer.dim >= LEAST else LEAST
+    rows = with_bias(layer, multiple)
+    dim, count = rows.shape[1], max(1, round(layer.vocab**0.5))
+    reduced = None if dim < 200 else 128 if dim <= 1000 else 256  # as its authors advise
+    probed, again = max(1, count // 8), min(20 * k, layer.vocab)
+    index = lorann.LorannIndex(data=rows, n_clusters=count, global_dim=reduced, distance=lorann.IP)
+    index.build(n_threads=threads)
+
+    def call(hidden: Floats) -> Found:
+        found = index.search(hidden, k, probed, again, n_threads=threads)
+        return Found(np.asarray(found, np.int64).reshape(len(hidden), k), None)
+
+    reads = f"{probed} of {count} clusters, low rank, {again} rows"
+    return Contestant("lorann", call, partial(with_one, multiple=multiple), about={"reads": reads})

@@ -10,8 +10,6 @@ import typer
 from headlong.cli.shared_options import (
     Bias,
     CalibrationFile,
-    Delta,
-    Eps,
     HtmlFile,
     Json,
     K,
@@ -30,8 +28,8 @@ def bench(
     hidden: MaybeHidden = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
     k: K = 10,
-    eps: Eps = 0.2,
-    delta: Delta = 0.0,
+    eps: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None,
     only: Annotated[
         str | None, typer.Option(help="Contestants, with semicolons; default: every one that is installed.")
     ] = None,
@@ -62,14 +60,13 @@ def bench(
         decoders(gguf, layer, count, rounds, out, as_json)
         return
     from headlong import inspection
-    from headlong.bench import run as contest
+    from headlong.bench import rows as contest
     from headlong.bench import synthetic as spectra
     from headlong.bench.measure import as_run, write_run
-    from headlong.bench.settings import WAYS, Settings, batches
+    from headlong.bench.rows import WAYS, Settings, batches
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, say_json, write_text
-    from headlong.report.advice import MADE_UP
-    from headlong.report.sections import bench_page
+    from headlong.report.files import MADE_UP, bench_page
 
     if (layer is None) == (synthetic is None):
         got = "neither" if layer is None else "both"
@@ -77,7 +74,9 @@ def bench(
     for path in filter(None, (out, html)):
         inputs.target(path, layer, hidden, calibration)
     ways = WAYS if way == "both" else (way,)
-    chosen = Settings(k, batches(batch), eps, delta, count, queries, rounds, seconds=seconds, seed=seed, ways=ways)
+    chosen = Settings(
+        k, batches(batch), eps, delta, count, queries, rounds=rounds, seconds=seconds, seed=seed, ways=ways
+    )
     rows: Any
     seen: Any
     with bars() as stage:
@@ -130,10 +129,11 @@ def decoders(path: str, layer: str | None, threads: int, rounds: int, out: Path 
 def shown(record: dict[str, Any]) -> None:
     """The run as tables, and what to make of it."""
     from headlong.cli.terminal import show
-    from headlong.report.advice import remarks
-    from headlong.report.tables import comparisons, engines
+    from headlong.report.files import meaning, remarks
+    from headlong.report.tables import batches, comparison, engines
 
-    for table in (*comparisons(record), engines(record)):
-        show(table)
-    for line in remarks(record):
+    for size in batches(record):
+        show(comparison(record, size))
+    show(engines(record))
+    for line in (meaning(record), *remarks(record)):
         typer.echo(line)

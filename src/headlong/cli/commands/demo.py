@@ -25,7 +25,7 @@ def demo(
     from headlong.cli.terminal import bars, say_json, show, write_text
     from headlong.demo import run
     from headlong.demo.model import Recipe
-    from headlong.report.tables import comparisons
+    from headlong.report.tables import batches, comparison
 
     for path in filter(None, (html, out)):
         inputs.target(path)
@@ -40,8 +40,8 @@ def demo(
     else:
         typer.echo(run.introduction(trained))
         show(examples)
-        for table in comparisons(record):
-            show(table)
+        for size in batches(record):
+            show(comparison(record, size))
     if out is not None:
         write_run(out, record)
     write_text(html, run.html_page(trained, record, examples))

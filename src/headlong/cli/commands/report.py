@@ -15,8 +15,8 @@ def report(
     """Make one self-contained HTML page from stored results, with sortable tables and plots."""
     from headlong.cli import inputs
     from headlong.cli.terminal import write_text
-    from headlong.report.sections import ResultFile
-    from headlong.report.sections import report as written
+    from headlong.report.files import ResultFile
+    from headlong.report.files import report as written
 
     inputs.target(out, *map(str, results))
     write_text(out, written([ResultFile(*pair) for pair in inputs.results(results)]))

@@ -27,7 +27,7 @@ MOST_STREAMS = 4
 PASSES = 4
 """Of all threads, in the look of one query: some classes, all classes, those that are looked at closer, rows."""
 COMPARED = 0.7
-"""Of :attr:`Costs.narrowed`: an interval and its comparison, without exponentials and sums (``benchmarks/block_choice.py``)."""
+"""Of :attr:`Costs.narrowed`: an interval and its comparison, without exponentials and sums."""
 
 
 MOST_BYTES = 2.0**60
