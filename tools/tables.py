@@ -30,7 +30,7 @@ from headlong.cli.main import app
 from headlong.engines.method import METHODS, option_names
 from headlong.engines.structured.base import ENGINES
 from headlong.report.decoding import decoding, medians
-from headlong.report.tables import ReportTable, machine, markdown, table, times
+from headlong.report.tables import ReportTable, machine, markdown, percent, table, times
 
 ROOT = Path(__file__).resolve().parent.parent
 Run = Mapping[str, Any]
@@ -103,8 +103,8 @@ def which() -> str:
         layer = run["layer"]
         sizes = sorted({row["batch"] for row in run["rows"]})
         each = ["; ".join(expected(at(run, size, name)) for size in sizes) for name in (OURS, IDS)]
-        rows.append((f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}", *each))
-    columns = ("layer", "with log-probabilities, by queries at once", "ids only")
+        rows.append((f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}", percent(layer.get("energy")), *each))
+    columns = ("layer", "energy in an eighth of the directions", "with log-probabilities, by queries at once", "ids only")
     caption = f"Times the fastest dense product's speed; below 1× that product is faster. {where(found)}"
     return markdown(ReportTable("", columns, tuple(rows), caption))
 
