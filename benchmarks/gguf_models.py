@@ -138,7 +138,7 @@ def perplexity(model_path: Path, text: Path, out: Path, threads: int) -> None:
     tokens = stock.tokenize(text.read_text(encoding="utf-8")[: 8 * TOKENS].encode(), add_bos=False)[:TOKENS]
     sums = {"headlong": 0.0, "float64 head": 0.0, "llama.cpp": 0.0}
     error, apart, count = 0.0, 0.0, 0
-    with Model(model_path, n_ctx=WINDOW, n_threads=threads) as model:
+    with Model(model_path, n_ctx=2 * WINDOW, n_threads=threads) as model:
         weight = np.asarray(model.engine.layer.weight, np.float64)
         for start in range(0, len(tokens), WINDOW):
             window = tokens[start : start + WINDOW]
